@@ -1,0 +1,178 @@
+"""Calls to nodes: which node is called, and when a call is repeated. ``call`` is replaced; the rest is real."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from headrace_core.errors import (
+    BrokerIdNotRegisteredError,
+    CoordinatorNotAvailableError,
+    HeadraceError,
+    LeaderNotAvailableError,
+    NetworkError,
+    NotCoordinatorError,
+    ServerBusyError,
+)
+from headrace_core.membership.metadata_state import MetadataState
+from headrace_core.metadata import BrokerImage, MetadataDelta, MetadataImage
+from headrace_core.metadata.records import BrokerEndpoint
+from headrace_gateway import upstream as module
+from headrace_gateway.client import BOOTSTRAP, Client
+from headrace_gateway.cluster import GROUP, Cluster
+from headrace_gateway.upstream import Upstream
+
+Outcome = str | HeadraceError
+
+
+def unreachable() -> NetworkError:
+    error = NetworkError("no connection")
+    error.was_sent = False
+    return error
+
+
+def broker(broker_id: int, *, fenced: bool = False) -> BrokerImage:
+    return BrokerImage(
+        broker_id=broker_id,
+        broker_epoch=1,
+        incarnation_id=bytes(16),
+        directory_ids=(),
+        endpoints=(BrokerEndpoint("client", f"broker-{broker_id}", 9095),),
+        rack=None,
+        fenced=fenced,
+        in_controlled_shutdown=False,
+    )
+
+
+class _Cluster(Cluster):
+    """A cluster whose coordinator the test names."""
+
+    owner: Outcome = "coordinator-1:9095"
+
+    def owner_address(self, kind: str, key: str) -> str:
+        if isinstance(self.owner, HeadraceError):
+            raise self.owner
+        return self.owner
+
+
+class _Upstream(Upstream):
+    """``outcomes``: what each address answers or raises; ``called``: the addresses in order."""
+
+    def __init__(self, *brokers: BrokerImage, **outcomes: Outcome) -> None:
+        self.state = MetadataState()
+        self.state.advance(MetadataImage(brokers={each.broker_id: each for each in brokers}), MetadataDelta(0, 0))
+        self.cluster = _Cluster(self.state, lambda: ())
+        self.outcomes = {f"{name.replace('_', '-')}:9095": outcome for name, outcome in outcomes.items()}
+        self.called: list[str] = []
+        self.then: Callable[[], None] = lambda: None
+        super().__init__(self.cluster)
+
+    async def call(self, client: Client, address: str, *_: Any) -> Any:
+        self.called.append(address)
+        outcome = self.outcomes[address]
+        self.then()
+        if isinstance(outcome, HeadraceError):
+            raise outcome
+        return outcome
+
+
+def any_broker(upstream: Upstream, broker_id: int = BOOTSTRAP) -> Any:
+    client = Client(host="10.0.0.1", listener="PLAINTEXT", broker_id=broker_id)
+    return asyncio.run(upstream.any_broker(client, lambda channel: None, "CreateTopics", None, 1_000))
+
+
+def coordinator(upstream: Upstream) -> Any:
+    client = Client(host="10.0.0.1", listener="PLAINTEXT", broker_id=BOOTSTRAP)
+    return asyncio.run(upstream.coordinator(client, GROUP, "group", lambda channel: None, "JoinGroup", None, 1_000))
+
+
+def test_the_broker_whose_port_the_client_uses_is_preferred() -> None:
+    upstream = _Upstream(broker(1), broker(2), broker_1="one", broker_2="two")
+    assert any_broker(upstream, 2) == "two"
+    assert upstream.called == ["broker-2:9095"]
+
+
+def test_another_broker_is_called_only_if_nothing_was_sent() -> None:
+    upstream = _Upstream(broker(1), broker(2), broker_1=unreachable(), broker_2="two")
+    assert any_broker(upstream, 1) == "two"
+    upstream = _Upstream(broker(1), broker(2), broker_1=NetworkError("broke"), broker_2="two")
+    with pytest.raises(NetworkError, match="broke"):
+        any_broker(upstream, 1)
+    assert upstream.called == ["broker-1:9095"]
+
+
+def test_fenced_brokers_are_not_called() -> None:
+    with pytest.raises(LeaderNotAvailableError):
+        any_broker(_Upstream(broker(1, fenced=True)), 1)
+
+
+def test_an_unknown_broker_id_is_an_error() -> None:
+    client = Client(host="10.0.0.1", listener="PLAINTEXT", broker_id=BOOTSTRAP)
+    with pytest.raises(BrokerIdNotRegisteredError):
+        asyncio.run(_Upstream(broker(1)).broker(client, 7, lambda channel: None, "DescribeLogDirs", None, 1_000))
+
+
+def test_a_call_follows_a_shard_to_its_new_coordinator_once() -> None:
+    def moved() -> None:
+        upstream.cluster.owner = "coordinator-2:9095"
+
+    upstream = _Upstream(coordinator_1=NotCoordinatorError("moved"), coordinator_2="joined")
+    upstream.then = moved
+    assert coordinator(upstream) == "joined"
+    assert upstream.called == ["coordinator-1:9095", "coordinator-2:9095"]
+    upstream = _Upstream(coordinator_1=NotCoordinatorError("moved"), coordinator_2=NotCoordinatorError("again"))
+    upstream.then = moved
+    with pytest.raises(NotCoordinatorError, match="again"):
+        coordinator(upstream)
+    assert len(upstream.called) == 2
+
+
+def test_newer_metadata_are_awaited_after_not_coordinator() -> None:
+    upstream = _Upstream(coordinator_1=NotCoordinatorError("moved"), coordinator_2="joined")
+
+    def later() -> None:
+        upstream.cluster.owner = "coordinator-2:9095"
+        upstream.state.advance(MetadataImage(next_offset=1), MetadataDelta(0, 1))
+
+    upstream.then = lambda: None if len(upstream.called) > 1 else _soon(later)
+    assert coordinator(upstream) == "joined"
+
+
+def _soon(callback: Callable[[], None]) -> None:
+    loop = asyncio.get_running_loop()
+    loop.call_soon(loop.call_soon, callback)
+
+
+def test_without_newer_metadata_the_first_error_is_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "NEWER_METADATA_S", 0.0)
+    with pytest.raises(NotCoordinatorError, match="moved"):
+        coordinator(_Upstream(coordinator_1=NotCoordinatorError("moved")))
+    with pytest.raises(CoordinatorNotAvailableError):
+        coordinator(_Upstream(coordinator_1=unreachable()))
+
+
+def test_a_broken_call_to_a_coordinator_makes_the_client_look_it_up_again() -> None:
+    upstream = _Upstream(coordinator_1=NetworkError("broke"))
+    with pytest.raises(NotCoordinatorError, match="broke"):
+        coordinator(upstream)
+    assert len(upstream.called) == 1
+
+
+def test_a_node_gets_channels_for_calls_that_last_long_and_no_more_than_the_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(module, "open_channel", lambda address, purpose: opened.append(address))
+    pool = module._Pool("broker-1:9095")
+    taken = [pool.take() for _ in range(module.CALLS_MAX * 2)]
+    assert len(opened) == 2
+    taken[0].calls -= 1
+    assert pool.take() is taken[0]
+    assert len(opened) == 2
+    for _ in range(module.CALLS_MAX * (module.CHANNELS_MAX - 2)):
+        pool.take()
+    with pytest.raises(ServerBusyError):
+        pool.take()
