@@ -215,7 +215,7 @@ def test_an_unknown_version_of_api_versions_is_answered_with_the_known_ones() ->
     async def scenario() -> None:
         world = World()
         transport, connection = world.connect()
-        connection.data_received(bytes(request_frame(Api.API_VERSIONS, 99, 3, body=b"whatever")))
+        connection.data_received(bytes(request_frame(Api.API_VERSIONS, 99, 3, body=b"any bytes")))
         correlation_id, answer = read_answer(Api.API_VERSIONS, 0, transport.client_reads()[4:])
         assert (correlation_id, answer.error_code, transport.state) == (3, 35, "open")
         assert [(each.api_key, each.min_version, each.max_version) for each in answer.api_keys] == [(18, 0, 4)]

@@ -26,13 +26,21 @@ class NodeService(node_pb2_grpc.NodeServicer):
     """The service headrace.v1.Node of one process. The Node service responds even while the process is not ready to
     serve clients."""
 
-    def __init__(self, role: str, node_id: Callable[[], int], cluster_id: Callable[[], str], clock: Clock) -> None:
-        """``node_id`` returns -1 before the registration; ``cluster_id`` returns "" while the cluster's id is
-        unknown."""
+    def __init__(
+        self,
+        role: str,
+        node_id: Callable[[], int],
+        cluster_id: Callable[[], str],
+        clock: Clock,
+        metadata_age_ms: Callable[[], float | None] = lambda: None,
+    ) -> None:
+        """``node_id`` returns -1 before the registration; ``cluster_id`` returns "" while the cluster's id is unknown.
+        ``metadata_age_ms`` returns the age of a gateway's metadata; None: unknown."""
         self._role = role
         self._node_id = node_id
         self._cluster_id = cluster_id
         self._clock = clock
+        self._metadata_age_ms = metadata_age_ms
         self._started_at_ms = clock.now_ms()
         self._descriptors = 0
         self._descriptors_until_ms = -math.inf
@@ -42,6 +50,7 @@ class NodeService(node_pb2_grpc.NodeServicer):
         listener.add(node_pb2_grpc.add_NodeServicer_to_server, self, "headrace.v1.Node")
 
     async def DescribeNode(self, request: node_pb2.DescribeNodeRequest, context: Any) -> node_pb2.DescribeNodeResponse:
+        age_ms = self._metadata_age_ms()
         levels = next(each for each in SUPPORTED_FEATURES if each.name == METADATA_VERSION_FEATURE)
         return node_pb2.DescribeNodeResponse(
             role=self._role,
@@ -53,6 +62,7 @@ class NodeService(node_pb2_grpc.NodeServicer):
             open_descriptors=self._open_descriptors(),
             descriptors_max=descriptors_max(),
             started_at_ms=self._started_at_ms,
+            metadata_age_ms=None if age_ms is None else int(age_ms) + 1,  # round up, because it is an upper limit
             time_ms=self._clock.now_ms(),  # read the clock last, so that the time is as late as possible
         )
 

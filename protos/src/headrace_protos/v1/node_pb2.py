@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dheadrace_protos/v1/node.proto\x12\x0bheadrace.v1\"\x15\n\x13\x44\x65scribeNodeRequest\"\xfa\x01\n\x14\x44\x65scribeNodeResponse\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\x05\x12\x12\n\ncluster_id\x18\x03 \x01(\t\x12\x18\n\x10software_version\x18\x04 \x01(\t\x12\x1c\n\x14metadata_version_min\x18\x05 \x01(\x05\x12\x1c\n\x14metadata_version_max\x18\x06 \x01(\x05\x12\x0f\n\x07time_ms\x18\x07 \x01(\x03\x12\x15\n\rstarted_at_ms\x18\x08 \x01(\x03\x12\x18\n\x10open_descriptors\x18\t \x01(\x03\x12\x17\n\x0f\x64\x65scriptors_max\x18\n \x01(\x03\x32[\n\x04Node\x12S\n\x0c\x44\x65scribeNode\x12 .headrace.v1.DescribeNodeRequest\x1a!.headrace.v1.DescribeNodeResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dheadrace_protos/v1/node.proto\x12\x0bheadrace.v1\"\x15\n\x13\x44\x65scribeNodeRequest\"\xac\x02\n\x14\x44\x65scribeNodeResponse\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\x05\x12\x12\n\ncluster_id\x18\x03 \x01(\t\x12\x18\n\x10software_version\x18\x04 \x01(\t\x12\x1c\n\x14metadata_version_min\x18\x05 \x01(\x05\x12\x1c\n\x14metadata_version_max\x18\x06 \x01(\x05\x12\x0f\n\x07time_ms\x18\x07 \x01(\x03\x12\x15\n\rstarted_at_ms\x18\x08 \x01(\x03\x12\x18\n\x10open_descriptors\x18\t \x01(\x03\x12\x17\n\x0f\x64\x65scriptors_max\x18\n \x01(\x03\x12\x1c\n\x0fmetadata_age_ms\x18\x0b \x01(\x03H\x00\x88\x01\x01\x42\x12\n\x10_metadata_age_ms2[\n\x04Node\x12S\n\x0c\x44\x65scribeNode\x12 .headrace.v1.DescribeNodeRequest\x1a!.headrace.v1.DescribeNodeResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,7 +34,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DESCRIBENODEREQUEST']._serialized_start=46
   _globals['_DESCRIBENODEREQUEST']._serialized_end=67
   _globals['_DESCRIBENODERESPONSE']._serialized_start=70
-  _globals['_DESCRIBENODERESPONSE']._serialized_end=320
-  _globals['_NODE']._serialized_start=322
-  _globals['_NODE']._serialized_end=413
+  _globals['_DESCRIBENODERESPONSE']._serialized_end=370
+  _globals['_NODE']._serialized_start=372
+  _globals['_NODE']._serialized_end=463
 # @@protoc_insertion_point(module_scope)

@@ -9,7 +9,7 @@ class DescribeNodeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeNodeResponse(_message.Message):
-    __slots__ = ("role", "node_id", "cluster_id", "software_version", "metadata_version_min", "metadata_version_max", "time_ms", "started_at_ms", "open_descriptors", "descriptors_max")
+    __slots__ = ("role", "node_id", "cluster_id", "software_version", "metadata_version_min", "metadata_version_max", "time_ms", "started_at_ms", "open_descriptors", "descriptors_max", "metadata_age_ms")
     ROLE_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -20,6 +20,7 @@ class DescribeNodeResponse(_message.Message):
     STARTED_AT_MS_FIELD_NUMBER: _ClassVar[int]
     OPEN_DESCRIPTORS_FIELD_NUMBER: _ClassVar[int]
     DESCRIPTORS_MAX_FIELD_NUMBER: _ClassVar[int]
+    METADATA_AGE_MS_FIELD_NUMBER: _ClassVar[int]
     role: str
     node_id: int
     cluster_id: str
@@ -30,4 +31,5 @@ class DescribeNodeResponse(_message.Message):
     started_at_ms: int
     open_descriptors: int
     descriptors_max: int
-    def __init__(self, role: _Optional[str] = ..., node_id: _Optional[int] = ..., cluster_id: _Optional[str] = ..., software_version: _Optional[str] = ..., metadata_version_min: _Optional[int] = ..., metadata_version_max: _Optional[int] = ..., time_ms: _Optional[int] = ..., started_at_ms: _Optional[int] = ..., open_descriptors: _Optional[int] = ..., descriptors_max: _Optional[int] = ...) -> None: ...
+    metadata_age_ms: int
+    def __init__(self, role: _Optional[str] = ..., node_id: _Optional[int] = ..., cluster_id: _Optional[str] = ..., software_version: _Optional[str] = ..., metadata_version_min: _Optional[int] = ..., metadata_version_max: _Optional[int] = ..., time_ms: _Optional[int] = ..., started_at_ms: _Optional[int] = ..., open_descriptors: _Optional[int] = ..., descriptors_max: _Optional[int] = ..., metadata_age_ms: _Optional[int] = ...) -> None: ...

@@ -130,7 +130,13 @@ class Gateway:
         wanted = self.config.listener(INTERNAL)
         assert wanted is not None  # NodeConfig checks it
         internal = self._internal = Listener(INTERNAL, wanted.host or "[::]", wanted.port, takes_bulk=False)
-        NodeService("gateway", lambda: self.config.node_id, lambda: self._cluster_id, self.clock).register(internal)
+        NodeService(
+            "gateway",
+            lambda: self.config.node_id,
+            lambda: self._cluster_id,
+            self.clock,
+            lambda: self.metadata.lag.ms,
+        ).register(internal)
         await internal.start()
         return internal
 
