@@ -433,3 +433,35 @@ def test_log_lines_about_clients_are_limited(caplog: pytest.LogCaptureFixture) -
         assert "90 more lines" in caplog.records[-1].message
 
     in_loop(scenario)
+
+
+def test_a_stopping_gateway_answers_what_it_has_started() -> None:
+    async def scenario() -> None:
+        world = World()
+        idle, _ = world.connect()
+        busy, connection = world.connect()
+        connection.data_received(bytes(metadata(1) + metadata(2)))
+        await settle()
+        draining = asyncio.create_task(world.connections.drain(60))
+        await settle()
+        assert (idle.state, busy.state) == ("closed", "open")
+        world.asked.pop()[1]({"topics": []})
+        await settle()
+        assert (answered(busy), busy.state, world.asked) == ([1], "closed", [])
+        for transport in (idle, busy):
+            transport.lose()
+        await draining
+
+    in_loop(scenario)
+
+
+def test_a_stopping_gateway_waits_for_a_limited_time() -> None:
+    async def scenario() -> None:
+        world = World()
+        transport, connection = world.connect()
+        connection.data_received(bytes(metadata(1)))
+        await settle()
+        await world.connections.drain(0.001)
+        assert transport.state == "open"
+
+    in_loop(scenario)

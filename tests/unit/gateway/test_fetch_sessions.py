@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from headrace_gateway.wire.sessions import (
     FINAL,
     FULL,

@@ -36,6 +36,8 @@ from .upstream import Upstream
 
 logger = logging.getLogger("headrace.gateway")
 
+DRAIN_S = 1.0  #: Seconds that a stopping gateway has to answer requests in progress.
+
 
 class Gateway:
     """A gateway in one event loop. Call ``start``, then ``run`` until the gateway should stop, then ``stop``."""
@@ -164,6 +166,8 @@ class Gateway:
         if self._internal is not None:
             await self._internal.serving(False)
         self.listeners.close()
+        if not at_once:
+            await self.connections.drain(DRAIN_S)
         self.connections.close(at_once=at_once)
         await self._tasks.cancel()
         await self.upstream.close()

@@ -17,6 +17,7 @@ Bytes that are no request end the connection at once, as in Kafka.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 import socket
@@ -81,6 +82,7 @@ class Connections:
         self._idle = max(int(settings.idle_ms / 1_000), 1) if settings.idle_ms >= 0 else None
         self._lines_left = LOG_LINES_PER_S
         self._lines_lost = 0
+        self._none_open: asyncio.Event | None = None
 
     def add(self, connection: Connection, host: str) -> bool:
         """Count a new connection; False if a limit refuses it."""
@@ -100,6 +102,8 @@ class Connections:
             self.of_host[host] -= 1
             if not self.of_host[host]:
                 del self.of_host[host]
+            if self._none_open is not None and not self.open:
+                self._none_open.set()
 
     def sweep(self) -> None:
         """Close connections that are idle or stalled."""
@@ -123,6 +127,18 @@ class Connections:
         """Close all connections; requests in progress are cancelled."""
         for connection in list(self.open):
             connection.end(at_once=at_once)
+
+    async def drain(self, timeout_s: float) -> None:
+        """Start no more requests, and close each connection when its requests in progress are answered. Returns when
+        all are closed, at the latest after ``timeout_s``."""
+        if not self.open:
+            return
+        self._none_open = asyncio.Event()
+        for connection in list(self.open):
+            connection.drain()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._none_open.wait()
 
 
 class _Request:
@@ -148,6 +164,7 @@ class Connection(asyncio.Protocol):
         "_frame_since",
         "_frames",
         "_held",
+        "_is_draining",
         "_is_reading",
         "_is_stalled",
         "_is_starting",
@@ -171,7 +188,7 @@ class Connection(asyncio.Protocol):
         self._held = 0  # bytes of this connection in the budget
         self._is_reading = True
         self._is_stalled = False  # True while the client leaves WRITE_BYTES of answers unread
-        self._is_starting = False
+        self._is_draining = self._is_starting = False
         self._active = self._frame_since = self._stalled_since = shared.now
         self._stalled_size = 0
         self._closing_since = -1
@@ -315,7 +332,7 @@ class Connection(asyncio.Protocol):
 
     def _start_waiting(self) -> None:
         frames, requests = self._frames, self._requests
-        while frames and not self._is_stalled and self._closing_since < 0:
+        while frames and not (self._is_stalled or self._is_draining) and self._closing_since < 0:
             is_produce = frames[0].startswith(_PRODUCE)
             if requests and not (is_produce and len(requests) < PIPELINE and requests[-1].is_produce):
                 break
@@ -395,7 +412,9 @@ class Connection(asyncio.Protocol):
                 else:
                     transport.writelines(done.answer)
         self._active = self._shared.now
-        if self._frames:
+        if self._is_draining and not requests:
+            self.end()
+        elif self._frames:
             self._start()
         elif not self._is_reading:
             self._set_reading()
@@ -430,6 +449,12 @@ class Connection(asyncio.Protocol):
         size = int.from_bytes(self._buffer[:4], "big")
         allowed_s = STALLED_READ_S + size // BYTES_PER_S_MIN
         return self._shared.budget.ahead is self and now - self._frame_since >= allowed_s
+
+    def drain(self) -> None:
+        """Start no more requests, and close the connection when those in progress are answered."""
+        self._is_draining = True
+        if not self._requests:
+            self.end()
 
     def _unsent(self) -> int:
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
