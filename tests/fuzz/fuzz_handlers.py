@@ -63,28 +63,31 @@ def calls(role: str) -> tuple[Call, ...]:
 
 
 @cache
-def _cluster() -> LocalCluster:
+def cluster() -> LocalCluster:
+    """A cluster, which runs until ``stop_nodes`` or until this process ends."""
     return LocalCluster(brokers=1, controllers=1, coordinators=1, mode="inprocess").start()
 
 
 def stop_nodes() -> None:
     """Stop the cluster if it runs, because its nodes would share this process with the next test."""
-    if not _cluster.cache_info().currsize:
+    if not cluster.cache_info().currsize:
         return
-    for channel in channels().values():
-        channel.close()
-    _cluster().stop()
+    if channels.cache_info().currsize:
+        for channel in channels().values():
+            channel.close()
+    cluster().stop()
     channels.cache_clear()
-    _cluster.cache_clear()
+    cluster.cache_clear()
 
 
 @cache
 def channels() -> dict[tuple[str, str], grpc.Channel]:
     """Channels to each listener of a cluster, which runs until ``stop_nodes`` or until this process ends."""
-    cluster = _cluster()
-    with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
-        admin.create_topics([TOPIC])
-    nodes = StateFile(cluster.directory).read().nodes
+    running = cluster()
+    with Admin(bootstrap_servers=running.bootstrap_servers) as admin:
+        if TOPIC not in admin.list_topics():
+            admin.create_topics([TOPIC])
+    nodes = StateFile(running.directory).read().nodes
     return {
         (node.role, listener): grpc.insecure_channel(address)
         for node in nodes

@@ -14,6 +14,7 @@ import pytest
 
 from headrace_core.records import check_batch
 from tests.fuzz.fuzz_engine import CORPUS, Mutator, Target, burst, check, corpus_files, minimize, report
+from tests.fuzz.fuzz_gateway import stop_gateway
 from tests.fuzz.fuzz_handlers import stop_nodes
 from tests.fuzz.fuzz_seeds import batches, sealed
 from tests.fuzz.fuzz_targets import TARGETS
@@ -24,6 +25,7 @@ SECONDS = float(os.environ.get("HEADRACE_FUZZ_SECONDS") or 0.4)
 @pytest.fixture(scope="module", autouse=True)
 def _nodes_are_stopped() -> Iterator[None]:
     yield
+    stop_gateway()
     stop_nodes()
 
 

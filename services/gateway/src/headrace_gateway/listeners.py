@@ -32,7 +32,6 @@ class Listeners:
         self._connections = connections
         self._servers: dict[tuple[str, int], asyncio.Server] = {}
         self._ports: dict[str, dict[int, int]] = {}
-        self._refused: set[tuple[str, int]] = set()
         self._changing = asyncio.Lock()
         self.addresses: tuple[ListenerAddress, ...] = ()
 
@@ -48,7 +47,7 @@ class Listeners:
 
     async def follow(self, broker_ids: Collection[int]) -> bool:
         """Open and close ports so that exactly ``broker_ids`` have ports; returns whether anything changed. A port that
-        cannot be opened is logged and left out, until the broker registers again."""
+        cannot be opened is logged, and tried again at the next call."""
         async with self._changing:
             return await self._follow(broker_ids)
 
@@ -60,17 +59,13 @@ class Listeners:
                 del ports[broker_id]
                 self._servers.pop((listener.name, broker_id)).close()
                 has_changed = True
-            self._refused = {each for each in self._refused if each[1] in broker_ids}
             for broker_id in sorted(set(broker_ids) - ports.keys()):
-                if (listener.name, broker_id) in self._refused:
-                    continue
                 base = self._settings.broker_ports.get(listener.name)
                 wanted = 0 if base is None else base + broker_id
                 try:
                     ports[broker_id] = await self._open(listener, broker_id, wanted)
                     has_changed = True
                 except (OSError, OverflowError) as error:
-                    self._refused.add((listener.name, broker_id))
                     logger.error("no port for broker %d on listener %s: %s", broker_id, listener.name, error)
         return has_changed
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from headrace_core.errors import CoordinatorNotAvailableError, HeadraceError
 from headrace_core.metadata.shards import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from headrace_core.rpc.turns import Turns
 from headrace_protos.v1 import metadata_pb2, metadata_pb2_grpc
 
 from ..call import Call
@@ -23,6 +24,7 @@ _KINDS = {
     0: (GROUP, OFFSETS_TOPIC, metadata_pb2.COORDINATOR_TYPE_GROUP),
     1: (TRANSACTION, TRANSACTIONS_TOPIC, metadata_pb2.COORDINATOR_TYPE_TRANSACTION),
 }
+_CHARACTERS_PER_ITEM = 40  #: Java's hash of a key in Python takes time in proportion to the key's length.
 _BATCH_VERSION = 4  #: First version with several keys.
 
 
@@ -48,24 +50,28 @@ async def _find(call: Call, keys: list[str], kind: str, topic: str, coordinator_
             code = CoordinatorNotAvailableError.number
             return [_error(key, code, str(error)) for key in keys]
     found = []
-    for key in keys:
-        try:
-            cluster.owner_address(kind, key)
-            node = cluster.coordinator_node(call, kind, key)
-        except HeadraceError as error:
-            found.append(_error(key, number(error), str(error)))
-        else:
-            found.append(
-                {
-                    "key": key,
-                    "error_code": NONE,
-                    "error_message": None,
-                    "node_id": node.broker_id,
-                    "host": node.host,
-                    "port": node.port,
-                }
-            )
+    async with Turns(sum(map(len, keys)) // _CHARACTERS_PER_ITEM + len(keys)) as turns:
+        for key in keys:
+            found.append(_found(call, kind, key))
+            if turns.is_over():
+                await turns.next()
     return found
+
+
+def _found(call: Call, kind: str, key: str) -> dict[str, Any]:
+    try:
+        call.cluster.owner_address(kind, key)
+        node = call.cluster.coordinator_node(call, kind, key)
+    except HeadraceError as error:
+        return _error(key, number(error), str(error))
+    return {
+        "key": key,
+        "error_code": NONE,
+        "error_message": None,
+        "node_id": node.broker_id,
+        "host": node.host,
+        "port": node.port,
+    }
 
 
 async def _create(call: Call, key: str, coordinator_type: Any) -> None:
