@@ -85,13 +85,14 @@ def test_each_record_goes_to_whom_it_belongs() -> None:
     offset = encode_value(CommittedOffset(5))
     shard.state.replay(encode_key("g", TopicPartition("t", 0)), offset, 1)
     shard.state.replay(_key(0, encode_key("g", TopicPartition("t", 1))[2:]), offset, 2)
-    for kind in (RecordKind.GROUP, RecordKind.MEMBER, RecordKind.STORY):
+    for kind in (RecordKind.CLASSIC_GROUP, RecordKind.GROUP, RecordKind.MEMBER, RecordKind.STORY):
         shard.state.replay(_key(kind), b"value", 3)
-    for key in (_key(RecordKind.CLAIM), _key(RecordKind.CLASSIC_GROUP), _key(3), _key(1_007), _key(32_000), b"", b"\0"):
+    for key in (_key(RecordKind.CLAIM), _key(3), _key(1_007), _key(32_000), b"", b"\0"):
         shard.state.replay(key, b"value", 4)
     assert shard.offsets("g") == [0, 1]
     assert shard.groups.replayed == [
-        (_key(kind), b"value", 3) for kind in (RecordKind.GROUP, RecordKind.MEMBER, RecordKind.STORY)
+        (_key(kind), b"value", 3)
+        for kind in (RecordKind.CLASSIC_GROUP, RecordKind.GROUP, RecordKind.MEMBER, RecordKind.STORY)
     ]
 
 
@@ -121,10 +122,10 @@ def test_a_group_that_only_ever_committed_can_be_listed_described_and_deleted() 
     shard = Shard()
     shard.groups.groups["members"] = Group({"m": 1})
     shard.commit("plain", 0)
-    assert shard.ask(ListGroups()).reply == (ListedGroup("plain", GroupState.EMPTY, 0),)
-    assert shard.ask(ListGroups(("empty",))).reply == (ListedGroup("plain", GroupState.EMPTY, 0),)
+    assert shard.ask(ListGroups()).reply == (ListedGroup("plain", GroupState.EMPTY, 0, "classic", ""),)
+    assert shard.ask(ListGroups(("empty",))).reply == (ListedGroup("plain", GroupState.EMPTY, 0, "classic", ""),)
     assert shard.ask(ListGroups(("stable",))).reply == ()
-    assert shard.ask(DescribeGroup("plain")).reply == DescribedGroup("plain", GroupState.EMPTY, 0, 0, "", ())
+    assert shard.ask(DescribeGroup("plain")).reply == DescribedGroup("plain", GroupState.EMPTY, 0, 0, "", (), type="classic")
     assert shard.ask(DescribeGroup("members")).reply == "by the groups"
     assert shard.ask(ExplainGroup("plain")).reply == ()
     assert len(shard.ask(DeleteGroup("plain")).records) == 1

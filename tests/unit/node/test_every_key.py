@@ -164,6 +164,7 @@ def test_kafkas_own_file_is_taken_and_what_does_nothing_is_reported(tmp_path: Pa
     given = {line.partition("=")[0] for line in KAFKAS_FILE.splitlines() if "=" in line and not line.startswith("#")}
     assert given - noted == {
         "process.roles",
+        "group.initial.rebalance.delay.ms",
         "node.id",
         "controller.quorum.bootstrap.servers",
         "listeners",

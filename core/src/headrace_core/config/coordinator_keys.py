@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from .definition import HEADRACE, INT_MAX, ConfigKey, CrossCheck, Kind, Scope, accepted, at_most, honoured
 
-_CLASSIC = "has no effect: coordinators serve only the group protocol of KIP-848, not the classic protocol"
 _NOT_REPEATED = "has no effect: the coordinator holds the request back until the former transaction has its markers"
 _THREADS = "has no effect: a coordinator is one process with one event loop; start more coordinators"
 _PER_GROUP = "has no effect yet: a group cannot override the coordinator's value"
@@ -101,7 +100,7 @@ GROUPS = (
         "group.coordinator.rebalance.protocols",
         ["classic", "consumer", "streams"],
         "The group protocols that coordinators serve.",
-        _CLASSIC,
+        "has no effect: coordinators serve the classic protocol and the protocol of KIP-848",
         choices=("classic", "consumer", "share", "streams"),
         source="KIP-848",
     ),
@@ -130,32 +129,29 @@ GROUPS = (
         low=524_288,
         scope=Scope.CLUSTER_WIDE,
     ),
-    accepted(
+    honoured(
         "group.initial.rebalance.delay.ms",
         3_000,
         "How long a new group of the classic protocol waits for members before its first rebalance.",
-        _CLASSIC,
+        low=0,
         source="KIP-134",
     ),
-    accepted(
+    honoured(
         "group.min.session.timeout.ms",
         6_000,
         "The shortest session timeout of a member in the classic protocol.",
-        _CLASSIC,
         low=1,
     ),
-    accepted(
+    honoured(
         "group.max.session.timeout.ms",
         1_800_000,
         "The longest session timeout of a member in the classic protocol.",
-        _CLASSIC,
         low=1,
     ),
-    accepted(
+    honoured(
         "group.max.size",
         INT_MAX,
         "The largest number of members in a classic group.",
-        _CLASSIC,
         low=1,
         source="KIP-389",
     ),
@@ -224,7 +220,7 @@ GROUPS = (
         "group.consumer.migration.policy",
         "bidirectional",
         "Whether a group may change between the classic and the new protocol.",
-        _CLASSIC,
+        "has no effect: a group changes its protocol only while it has no members",
         check=lambda policy: (
             None
             if policy.lower() in ("bidirectional", "upgrade", "downgrade", "disabled")

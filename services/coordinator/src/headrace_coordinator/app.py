@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 from headrace_core.clock import SystemClock
@@ -61,7 +61,11 @@ from headrace_core.telemetry import Emitter, Metrics, NodeStarted, NodeStopped
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import cluster_pb2, cluster_pb2_grpc, groups_pb2_grpc, metadata_pb2_grpc, transactions_pb2_grpc
 
+from .classic.groups import ClassicGroups
+from .classic.messages import Answered
 from .group.groups import Groups
+from .group_types import GroupsOfBothTypes
+from .handlers.classic import ClassicWaits
 from .handlers.groups import GroupsService
 from .handlers.membership import Members
 from .handlers.metadata import MetadataService
@@ -74,7 +78,7 @@ from .runtime.transaction_offsets import TransactionOffsets
 from .runtime.transactions import Transactions
 from .settings import REPLAYS_MAX, WATERMARKS_INTERVAL_S, CoordinatorSettings
 from .shard_state_machine import ShardStateMachine
-from .state_machine import StateMachine
+from .state_machine import Push, StateMachine
 from .transaction.transactions import TransactionsStateMachine
 from .transport.brokers import Brokers
 from .transport.markers import MarkerSender
@@ -106,6 +110,7 @@ class Coordinator:
         self.metadata = MetadataState(self._controllers, lag=lambda: self._freshness.lag(self.clock.monotonic_ms()))
         self.brokers = Brokers(self.metadata)
         self.members = Members(lambda group_id: self.current_shards().of_group(group_id), lambda: self.metadata.lag.ms)
+        self.waits = ClassicWaits()
         self._calls = ControllerCalls(self._controllers, self.clock)
         self._producer_ids = ProducerIds(self._allocate_producer_ids)
         self._markers = MarkerSender(
@@ -181,7 +186,7 @@ class Coordinator:
         return self._listeners[listener].address
 
     async def _bind(self) -> None:
-        groups = GroupsService(self.current_shards, self.members)
+        groups = GroupsService(self.current_shards, self.members, self.waits)
         transactions = TransactionsService(self.current_shards, self.transactions, self._offsets, self._producer_ids)
         timeout_ms = self.config.values["request.timeout.ms"]
         served: dict[str, list[tuple[Any, Any, str]]] = {
@@ -272,7 +277,8 @@ class Coordinator:
 
         def new_state_machine() -> StateMachine:
             if is_groups:
-                return ShardStateMachine(Groups(settings.groups, awaits_proof=True), settings.offsets)
+                groups = GroupsOfBothTypes(Groups(settings.groups, awaits_proof=True), ClassicGroups(settings.classic))
+                return ShardStateMachine(groups, settings.offsets)
             return TransactionsStateMachine(self._producer_ids.take, settings.transactions)
 
         runner = ShardRunner(
@@ -280,7 +286,7 @@ class Coordinator:
             log,
             clock=self.clock,
             replays=self._replays,
-            tell=self.members.tell if is_groups else lambda pushes: self.transactions.tell(runner, pushes),
+            tell=self._tell_members if is_groups else lambda pushes: self.transactions.tell(runner, pushes),
             became=self._shard_became,
             is_ours=self._is_ours if is_groups else None,
             is_believed=lambda: session.has_contact_within(settings.session_timeout_ms),
@@ -367,11 +373,16 @@ class Coordinator:
         else:
             self._shards.metadata_changed(image, delta)
 
+    def _tell_members(self, pushes: Sequence[Any]) -> None:
+        self.waits.tell([push for push in pushes if isinstance(push, Answered)])
+        self.members.tell([push for push in pushes if isinstance(push, Push)])
+
     def _shard_became(self, runner: ShardRunner, state: ShardState, error: Exception | None) -> None:
         logger.debug("%s: %s", runner.shard.name, state.value)
         if state is not ShardState.SERVING:
             self._markers.shard_left(runner)
             self.transactions.shard_left(runner)
+            self.waits.shard_left(runner)
         if state in (ShardState.FENCED, ShardState.RESIGNED):
             self.members.shard_left(runner)
         elif self._shards is not None:

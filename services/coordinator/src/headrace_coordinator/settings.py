@@ -10,6 +10,7 @@ from headrace_core.config import fields_from, from_key
 from headrace_core.config.server_keys import SERVER
 from headrace_core.records import Compression
 
+from .classic.settings import ClassicSettings
 from .group.settings import GroupSettings
 from .offsets.logic import OffsetSettings
 from .offsets.retention import RetentionSettings
@@ -25,6 +26,7 @@ class CoordinatorSettings:
     controllers."""
 
     groups: GroupSettings
+    classic: ClassicSettings
     offsets: OffsetSettings
     transactions: TransactionSettings
     compression: Compression = from_key(SERVER, "offsets.topic.compression.codec", Compression)
@@ -41,6 +43,7 @@ class CoordinatorSettings:
         retention = RetentionSettings(**fields_from(RetentionSettings, values))
         return cls(
             groups=GroupSettings(**fields_from(GroupSettings, values)),
+            classic=ClassicSettings(**fields_from(ClassicSettings, values)),
             offsets=OffsetSettings(**fields_from(OffsetSettings, values), retention=retention),
             transactions=TransactionSettings(**fields_from(TransactionSettings, values)),
             **fields_from(cls, values),

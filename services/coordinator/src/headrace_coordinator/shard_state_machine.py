@@ -1,7 +1,7 @@
 """The state machine of a group shard, with its groups and their offsets. Pure.
 
-    a record, by its kind    0 1 1006 -> offsets; 1001 to 1005 -> groups; others are skipped: the claim is the
-                             runtime's, 2 and 3 are Kafka's own
+    a record, by its kind    0 1 1006 -> offsets; 2, 1001 to 1005 -> groups; others are skipped: the claim is
+                             the runtime's, 3 is Kafka's own
     a request, by its type   those in _BY_TYPE are decided here; all others by the groups
 
 The shard's state machine combines groups and offsets: removing a group removes its offsets, and removing a topic
@@ -42,6 +42,7 @@ from .state_machine import Decision, GroupStateMachine, Push, RecordKind, kind_o
 
 _OFFSET_KINDS = (RecordKind.OLD_OFFSET_COMMIT, RecordKind.OFFSET_COMMIT, RecordKind.PENDING_OFFSETS)
 _GROUP_KINDS = (
+    RecordKind.CLASSIC_GROUP,
     RecordKind.GROUP,
     RecordKind.MEMBER,
     RecordKind.TARGET_ASSIGNMENT,
@@ -125,7 +126,7 @@ class ShardStateMachine:
         if request.states and GroupState.EMPTY not in request.states:
             return decision
         plain = tuple(
-            ListedGroup(group_id, GroupState.EMPTY, 0)
+            ListedGroup(group_id, GroupState.EMPTY, 0, "classic", "")
             for group_id in self._offsets.book.group_ids()
             if not self._groups.exists(group_id)
         )
@@ -134,13 +135,14 @@ class ShardStateMachine:
 
     def _describe(self, request: DescribeGroup, now_ms: int) -> Decision:
         if self._has_offsets_only(request.group_id):
-            decision = Decision(reply=DescribedGroup(request.group_id, GroupState.EMPTY, 0, 0, "", ()))
+            decision = Decision(reply=DescribedGroup(request.group_id, GroupState.EMPTY, 0, 0, "", (), type="classic"))
         else:
             decision = self._groups.handle(request, now_ms)
         pending = self._offsets.pending(request.group_id)
         if not pending:
             return decision
-        assert isinstance(decision.reply, DescribedGroup)
+        if not isinstance(decision.reply, DescribedGroup):  # a classic group, whose description has no pending offsets
+            return decision
         return decision._replace(reply=decision.reply._replace(pending=pending))
 
     def _explain(self, request: ExplainGroup, now_ms: int) -> Decision:

@@ -30,7 +30,7 @@ class RecordKind(enum.IntEnum):
     #: A key of an offset commit from before Kafka 0.8.2; the body has the format of OFFSET_COMMIT.
     OLD_OFFSET_COMMIT = 0
     OFFSET_COMMIT = 1
-    CLASSIC_GROUP = 2  #: A group of Kafka's classic protocol, which Headrace neither writes nor reads.
+    CLASSIC_GROUP = 2  #: A group of Kafka's classic protocol, in Kafka's bytes.
     CLAIM = 1000
     GROUP = 1001
     MEMBER = 1002
@@ -118,8 +118,8 @@ class StateMachine(Protocol):
 class GroupStateMachine(StateMachine, Protocol):
     """The groups' part of a shard's state, as shard_state_machine.py uses it beside the offsets.
 
-    ``replay`` gets only records of kinds GROUP to STORY. For this interface, a group that only has offsets (of a plain
-    consumer) does not exist.
+    ``replay`` gets only records of kinds CLASSIC_GROUP and GROUP to STORY. For this interface, a group that only has
+    offsets (of a plain consumer) does not exist.
     """
 
     def exists(self, group_id: str) -> bool:

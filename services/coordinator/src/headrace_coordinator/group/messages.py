@@ -214,12 +214,18 @@ class DescribedGroup(NamedTuple):
     members: tuple[DescribedMember, ...]
     names: Mapping[bytes, str] = {}
     pending: tuple[DescribedPending, ...] = ()
+    type: str = "consumer"
 
 
 class ListedGroup(NamedTuple):
+    """``type``: "consumer" for a group of KIP-848, or "classic". A group with offsets alone is a classic one, without a
+    protocol type."""
+
     group_id: str
-    state: GroupState
+    state: enum.StrEnum
     members: int
+    type: str = "consumer"
+    protocol_type: str = "consumer"
 
 
 class Move(NamedTuple):

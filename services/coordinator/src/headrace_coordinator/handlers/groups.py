@@ -12,23 +12,44 @@ from headrace_core.rpc.status import error_to_proto
 from headrace_core.rpc.turns import Turns
 from headrace_protos.v1 import groups_pb2, groups_pb2_grpc
 
+from ..classic.messages import DescribedClassicGroup
 from ..group.messages import DescribeGroup, ExplainGroup, Leave, ListGroups
 from ..offsets.messages import DeleteGroup, DescribeLag
 from ..runtime.shards import Shards
-from . import messages
+from . import classic, messages
+from .classic import ClassicWaits
 from .descriptions import each_described
 from .membership import Members
+from .unary_members import UnaryMembers
 
 
 class GroupsService(groups_pb2_grpc.GroupsServicer):
-    def __init__(self, shards: Callable[[], Shards], members: Members) -> None:
+    def __init__(self, shards: Callable[[], Shards], members: Members, waits: ClassicWaits | None = None) -> None:
         """``shards`` returns this coordinator's shards; during the start ``shards`` raises an error."""
         self._shards = shards
         self._members = members
+        self._waits = waits or ClassicWaits()
+        self._unary_members = UnaryMembers()
 
     async def Membership(self, request_iterator: Any, context: Any) -> None:
         self._shards()
         await self._members.serve(context)
+
+    async def Heartbeat(self, request: Any, context: Any) -> Any:
+        runner = self._shards().of_group(request.heartbeat.group_id)
+        return await self._unary_members.heartbeat(runner, request)
+
+    async def JoinGroup(self, request: Any, context: Any) -> Any:
+        return await classic.join(self._waits, self._shards().of_group(request.group_id), request)
+
+    async def SyncGroup(self, request: Any, context: Any) -> Any:
+        return await classic.sync(self._waits, self._shards().of_group(request.group_id), request)
+
+    async def ClassicHeartbeat(self, request: Any, context: Any) -> Any:
+        return await classic.heartbeat(self._shards().of_group(request.group_id), request)
+
+    async def LeaveGroup(self, request: Any, context: Any) -> Any:
+        return await classic.leave(self._shards().of_group(request.group_id), request)
 
     async def CommitOffsets(self, request: Any, context: Any) -> Any:
         async with Turns(len(request.offsets)) as turns:
@@ -68,12 +89,21 @@ class GroupsService(groups_pb2_grpc.GroupsServicer):
                 raise answer
             else:
                 for group in answer:
-                    response.groups.add(group_id=group.group_id, state=group.state.value, members=group.members)
+                    response.groups.add(
+                        group_id=group.group_id,
+                        state=group.state.value,
+                        members=group.members,
+                        type=group.type,
+                        protocol_type=group.protocol_type,
+                    )
         return response
 
     async def DescribeGroups(self, request: Any, context: Any) -> Any:
         async def one(group_id: str) -> Any:
-            return messages.described_group(await self._ask(group_id, DescribeGroup(group_id)))
+            group = await self._ask(group_id, DescribeGroup(group_id))
+            if isinstance(group, DescribedClassicGroup):
+                return classic.described(group)
+            return messages.described_group(group)
 
         groups = await each_described(request.group_ids, one, _refused(groups_pb2.DescribedGroup))
         return groups_pb2.DescribeGroupsResponse(groups=groups)

@@ -190,6 +190,8 @@ def described_group(group: DescribedGroup) -> Any:
         group_epoch=group.group_epoch,
         assignment_epoch=group.assignment_epoch,
         assignor=group.assignor,
+        type=group.type,
+        protocol_type="consumer" if group.type == "consumer" else "",
         members=[_described_member(member, group.names) for member in group.members],
         pending_offsets=[
             groups_pb2.PendingOffset(

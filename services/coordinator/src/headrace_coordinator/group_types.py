@@ -1,0 +1,166 @@
+"""The groups of a shard, of both types: KIP-848's (group/) and classic ones (classic/). Pure.
+
+A group id has one type at a time. An empty group takes the other type when a member of that type joins; its offsets
+stay. While a group has members, a member of the other type is refused: INCONSISTENT_GROUP_PROTOCOL for a classic
+member, GROUP_ID_NOT_FOUND for a member of KIP-848, as in Kafka without online migration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from headrace_core.errors import GroupIdNotFoundError, InconsistentGroupProtocolError
+
+from .classic.groups import ClassicGroups
+from .classic.messages import ClassicState, Join, LeaveClassic, LeavingMember, Left
+from .group.groups import Groups
+from .group.messages import (
+    JOIN_EPOCH,
+    DescribeGroup,
+    ExplainGroup,
+    Heartbeat,
+    Leave,
+    ListedGroup,
+    ListGroups,
+)
+from .state_machine import ClockSet, Decision, RecordKind, kind_of
+
+
+class GroupsOfBothTypes:
+    """A GroupStateMachine."""
+
+    def __init__(self, groups: Groups, classic: ClassicGroups | None = None) -> None:
+        self._groups = groups
+        self._classic = classic or ClassicGroups()
+
+    def replay(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None:
+        if kind_of(key) == RecordKind.CLASSIC_GROUP:
+            self._classic.replay(key, value)
+        else:
+            self._groups.replay(key, value, timestamp_ms)
+
+    def loaded(self, now_ms: int) -> Decision:
+        self._classic.loaded(now_ms)
+        return self._groups.loaded(now_ms)
+
+    def handle(self, request: object, now_ms: int) -> Decision:
+        if isinstance(request, ClockSet):
+            self._classic.handle(request, now_ms)
+            return self._groups.handle(request, now_ms)
+        if self._classic.handles(request):
+            return self._of_classic(request, now_ms)
+        if isinstance(request, Heartbeat) and request.member_epoch == JOIN_EPOCH:
+            return self._join_consumer(request, now_ms)
+        if isinstance(request, Leave) and request.connection is None and self._is_classic(request.group_id):
+            member = LeavingMember(request.member_id, request.instance_id, "an operator removed the member")
+            decision = self._classic.handle(LeaveClassic(request.group_id, (member,)), now_ms)
+            assert isinstance(decision.reply, Left)
+            if (error := decision.reply.errors[0]) is not None:
+                raise error
+            return decision
+        if isinstance(request, ListGroups):
+            return self._list(request, now_ms)
+        if isinstance(request, DescribeGroup):
+            described = self._classic.described(request.group_id) if self._is_classic(request.group_id) else None
+            if described is not None:
+                return Decision(reply=described)
+        if isinstance(request, ExplainGroup) and self._is_classic(request.group_id):
+            return Decision(reply=())  # the members assign, so the coordinator knows no reasons
+        return self._groups.handle(request, now_ms)
+
+    def tick(self, now_ms: int) -> Decision:
+        decision = self._groups.tick(now_ms)
+        return decision if decision.records or decision.pushes else self._classic.tick(now_ms)
+
+    def next_due_ms(self) -> int | None:
+        due = [time for time in (self._groups.next_due_ms(), self._classic.next_due_ms()) if time is not None]
+        return min(due, default=None)
+
+    # -- a group changes its type -------------------------------------------------------------------------------------
+
+    def _of_classic(self, request: Any, now_ms: int) -> Decision:
+        before = Decision()
+        if isinstance(request, Join) and self._groups.exists(request.group_id):
+            if not self._groups.is_empty(request.group_id):
+                raise InconsistentGroupProtocolError(
+                    f"group {request.group_id!r} has members of the new group protocol (group.protocol=consumer), so "
+                    "no member of the classic protocol can join; stop its consumers first"
+                )
+            decision = self._classic.handle(request, now_ms)
+            before = self._groups.delete(request.group_id)
+        else:
+            decision = self._classic.handle(request, now_ms)
+        return decision._replace(records=before.records + decision.records, pushes=before.pushes + decision.pushes)
+
+    def _join_consumer(self, request: Heartbeat, now_ms: int) -> Decision:
+        group = self._classic.get(request.group_id)
+        if group is None:
+            return self._groups.handle(request, now_ms)
+        if group.members or group.pending:
+            raise GroupIdNotFoundError(
+                f"group {request.group_id!r} has members of the classic protocol, so no member of the new protocol "
+                "(group.protocol=consumer) can join; stop its consumers first"
+            )
+        decision = self._groups.handle(request, now_ms)
+        erased = self._classic.delete(request.group_id)
+        return decision._replace(records=erased.records + decision.records)
+
+    # -- queries ------------------------------------------------------------------------------------------------------
+
+    def _is_classic(self, group_id: str) -> bool:
+        group = self._classic.get(group_id)
+        return group is not None and (group.has_record or bool(group.members))
+
+    def _list(self, request: ListGroups, now_ms: int) -> Decision:
+        decision = self._groups.handle(request, now_ms)
+        classic = tuple(
+            ListedGroup(group.group_id, group.state, len(group.members), "classic", group.protocol_type)
+            for group in self._classic.groups()
+            if (group.has_record or group.members) and (not request.states or group.state in request.states)
+        )
+        assert isinstance(decision.reply, tuple)
+        return decision._replace(reply=decision.reply + classic)
+
+    def exists(self, group_id: str) -> bool:
+        return self._is_classic(group_id) or self._groups.exists(group_id)
+
+    def is_empty(self, group_id: str) -> bool:
+        group = self._classic.get(group_id)
+        if group is not None and (group.members or group.pending):
+            return False
+        return self._groups.is_empty(group_id)
+
+    def empty_since_ms(self, group_id: str) -> int | None:
+        group = self._classic.get(group_id)
+        if group is not None and group.has_record:
+            return group.state_ms if group.state is ClassicState.EMPTY and group.state_ms >= 0 else None
+        return self._groups.empty_since_ms(group_id)
+
+    def is_subscribed(self, group_id: str, topic: str) -> bool:
+        return self._classic.is_subscribed(group_id, topic) or self._groups.is_subscribed(group_id, topic)
+
+    def check_commit(
+        self,
+        group_id: str,
+        member_id: str,
+        member_epoch: int,
+        instance_id: str | None,
+        partitions: Iterable[tuple[str, int]] | None = None,
+    ) -> None:
+        """In a classic group, ``member_epoch`` is the generation."""
+        if self._is_classic(group_id):
+            self._classic.check_commit(group_id, member_id, member_epoch, instance_id)
+        else:
+            self._groups.check_commit(group_id, member_id, member_epoch, instance_id, partitions)
+
+    def check_fetch(self, group_id: str, member_id: str, member_epoch: int) -> None:
+        """A classic member's fetch is not checked, as in Kafka."""
+        if not self._is_classic(group_id):
+            self._groups.check_fetch(group_id, member_id, member_epoch)
+
+    def group_ids(self) -> tuple[str, ...]:
+        return self._groups.group_ids() + self._classic.group_ids()
+
+    def delete(self, group_id: str) -> Decision:
+        return self._classic.delete(group_id) if self._is_classic(group_id) else self._groups.delete(group_id)

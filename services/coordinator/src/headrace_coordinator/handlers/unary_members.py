@@ -1,0 +1,62 @@
+"""Members of KIP-848 groups that send each heartbeat as a call of its own: Kafka's clients behind a gateway.
+
+Such a member has no stream, so it gets no pushes and has no connection grace: it is removed after its session timeout.
+Kafka's clients know no revisions of assignments (group/messages.py). A member has one heartbeat at a time, so the
+latest assignment that it knows is that of its latest answer, whose revision is kept here. A heartbeat with a
+subscription is a full one, which a client sends when it joins and after an error: the answer has the whole assignment
+again.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+from headrace_core.errors import HeadraceError
+from headrace_core.rpc.status import error_to_proto
+from headrace_protos.v1 import groups_pb2
+
+from ..group.messages import AWAY_EPOCH, LEAVE_EPOCH, NO_REVISION, HeartbeatReply, Leave
+from ..runtime.runner import ShardRunner
+from . import messages
+
+#: The connection number of all members without a stream; streams have larger numbers.
+CONNECTION = 0
+KNOWN_MAX = 100_000  #: Members whose revision is kept; a forgotten member gets its assignment once more.
+
+
+class UnaryMembers:
+    """The latest revisions that members without a stream have received."""
+
+    def __init__(self) -> None:
+        self._revisions: OrderedDict[tuple[str, str], int] = OrderedDict()
+
+    async def heartbeat(self, runner: ShardRunner, request: Any) -> Any:
+        """One heartbeat; returns HeartbeatResponse."""
+        message = request.heartbeat
+        who = message.group_id, message.member_id
+        try:
+            if message.member_epoch in (LEAVE_EPOCH, AWAY_EPOCH):
+                instance_id = message.instance_id if message.HasField("instance_id") else None
+                self._revisions.pop(who, None)
+                left = await runner.ask(Leave(*who, message.member_epoch, instance_id, CONNECTION))
+                return groups_pb2.HeartbeatResponse(member_id=left.member_id, member_epoch=left.member_epoch)
+            asked = messages.heartbeat(message, CONNECTION, request.client_host)
+            is_full = asked.topics is not None or bool(asked.topic_regex)
+            known = NO_REVISION if is_full else self._revisions.get(who, NO_REVISION)
+            reply: HeartbeatReply = await runner.ask(asked._replace(revision=known))
+        except HeadraceError as error:
+            self._revisions.pop(who, None)
+            return groups_pb2.HeartbeatResponse(error=error_to_proto(error), member_id=message.member_id)
+        self._revisions[who] = reply.revision
+        self._revisions.move_to_end(who)
+        if len(self._revisions) > KNOWN_MAX:
+            self._revisions.popitem(last=False)
+        response = groups_pb2.HeartbeatResponse(
+            member_id=reply.member_id,
+            member_epoch=reply.member_epoch,
+            heartbeat_interval_ms=reply.heartbeat_interval_ms,
+        )
+        if reply.assignment is not None:
+            response.assignment.CopyFrom(messages.group_partitions(reply.assignment, reply.names))
+        return response
