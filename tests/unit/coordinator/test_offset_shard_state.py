@@ -125,7 +125,9 @@ def test_a_group_that_only_ever_committed_can_be_listed_described_and_deleted() 
     assert shard.ask(ListGroups()).reply == (ListedGroup("plain", GroupState.EMPTY, 0, "classic", ""),)
     assert shard.ask(ListGroups(("empty",))).reply == (ListedGroup("plain", GroupState.EMPTY, 0, "classic", ""),)
     assert shard.ask(ListGroups(("stable",))).reply == ()
-    assert shard.ask(DescribeGroup("plain")).reply == DescribedGroup("plain", GroupState.EMPTY, 0, 0, "", (), type="classic")
+    assert shard.ask(DescribeGroup("plain")).reply == DescribedGroup(
+        "plain", GroupState.EMPTY, 0, 0, "", (), type="classic"
+    )
     assert shard.ask(DescribeGroup("members")).reply == "by the groups"
     assert shard.ask(ExplainGroup("plain")).reply == ()
     assert len(shard.ask(DeleteGroup("plain")).records) == 1
