@@ -93,6 +93,7 @@ LIMITS: Mapping[str, RequestLimits] = {
     "Groups/RemoveMembers": RequestLimits({"member_ids": ITEMS_MAX}),
     "Groups/ExplainGroup": _NONE,
     "Transactions/InitProducer": _NONE,
+    "Transactions/AddTransactionPartitions": RequestLimits(_items("partitions")),
     "Transactions/EndTransaction": _NONE,
     "Transactions/PrepareTransaction": _NONE,
     "Transactions/CompleteTransaction": _NONE,

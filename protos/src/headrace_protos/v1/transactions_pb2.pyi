@@ -64,6 +64,24 @@ class TransactionToken(_message.Message):
     producer_epoch: int
     def __init__(self, transactional_id: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ...) -> None: ...
 
+class AddTransactionPartitionsRequest(_message.Message):
+    __slots__ = ("transactional_id", "producer_id", "producer_epoch", "partitions", "verify_only")
+    TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    VERIFY_ONLY_FIELD_NUMBER: _ClassVar[int]
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    partitions: _containers.RepeatedCompositeFieldContainer[_groups_pb2.PartitionName]
+    verify_only: bool
+    def __init__(self, transactional_id: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[_groups_pb2.PartitionName, _Mapping]]] = ..., verify_only: _Optional[bool] = ...) -> None: ...
+
+class AddTransactionPartitionsResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class EndTransactionRequest(_message.Message):
     __slots__ = ("transactional_id", "producer_id", "producer_epoch", "commit", "transaction_version", "wait_for_markers")
     TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]

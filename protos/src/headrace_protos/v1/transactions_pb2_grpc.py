@@ -45,6 +45,11 @@ class TransactionsStub:
                 request_serializer=headrace__protos_dot_v1_dot_transactions__pb2.EndTransactionRequest.SerializeToString,
                 response_deserializer=headrace__protos_dot_v1_dot_transactions__pb2.EndTransactionResponse.FromString,
                 _registered_method=True)
+        self.AddTransactionPartitions = channel.unary_unary(
+                '/headrace.v1.Transactions/AddTransactionPartitions',
+                request_serializer=headrace__protos_dot_v1_dot_transactions__pb2.AddTransactionPartitionsRequest.SerializeToString,
+                response_deserializer=headrace__protos_dot_v1_dot_transactions__pb2.AddTransactionPartitionsResponse.FromString,
+                _registered_method=True)
         self.PrepareTransaction = channel.unary_unary(
                 '/headrace.v1.Transactions/PrepareTransaction',
                 request_serializer=headrace__protos_dot_v1_dot_transactions__pb2.PrepareTransactionRequest.SerializeToString,
@@ -111,6 +116,15 @@ class TransactionsServicer:
         first request. TRANSACTION_ABORTABLE: the transaction was aborted by its timeout or by an administrator; abort the
         transaction in the producer too. INVALID_TXN_STATE: no transaction is open, or the transaction has ended
         differently.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AddTransactionPartitions(self, request, context):
+        """Adds partitions to the producer's transaction, which begins with the first partition (version 1, KIP-98): clients of
+        version 1 add each partition before they send to it. Clients of version 2 do not call it, because the leaders of the
+        partitions do (KIP-890). Errors are those of EndTransaction.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -220,6 +234,11 @@ def add_TransactionsServicer_to_server(servicer, server):
                     request_deserializer=headrace__protos_dot_v1_dot_transactions__pb2.EndTransactionRequest.FromString,
                     response_serializer=headrace__protos_dot_v1_dot_transactions__pb2.EndTransactionResponse.SerializeToString,
             ),
+            'AddTransactionPartitions': grpc.unary_unary_rpc_method_handler(
+                    servicer.AddTransactionPartitions,
+                    request_deserializer=headrace__protos_dot_v1_dot_transactions__pb2.AddTransactionPartitionsRequest.FromString,
+                    response_serializer=headrace__protos_dot_v1_dot_transactions__pb2.AddTransactionPartitionsResponse.SerializeToString,
+            ),
             'PrepareTransaction': grpc.unary_unary_rpc_method_handler(
                     servicer.PrepareTransaction,
                     request_deserializer=headrace__protos_dot_v1_dot_transactions__pb2.PrepareTransactionRequest.FromString,
@@ -321,6 +340,33 @@ class Transactions:
             '/headrace.v1.Transactions/EndTransaction',
             headrace__protos_dot_v1_dot_transactions__pb2.EndTransactionRequest.SerializeToString,
             headrace__protos_dot_v1_dot_transactions__pb2.EndTransactionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AddTransactionPartitions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Transactions/AddTransactionPartitions',
+            headrace__protos_dot_v1_dot_transactions__pb2.AddTransactionPartitionsRequest.SerializeToString,
+            headrace__protos_dot_v1_dot_transactions__pb2.AddTransactionPartitionsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -51,6 +51,7 @@ MARKERS_S = 30.0
 UNANSWERED_MAX = 1_000
 #: Transaction versions of clients: 1, and 2 (KIP-890, part 2).
 _VERSIONS = (1, 2)
+EXPLICIT_VERSION = 1  #: The transaction version in which clients add partitions themselves.
 
 _STATES = {
     (TransactionState.EMPTY, False): transactions_pb2.TRANSACTION_STATE_EMPTY,
@@ -102,6 +103,17 @@ class TransactionsService(transactions_pb2_grpc.TransactionsServicer):
         if reply.prepared is not None:
             response.prepared.CopyFrom(_token(request.transactional_id, reply.prepared))
         return response
+
+    async def AddTransactionPartitions(self, request: Any, context: Any) -> Any:
+        asked = AddPartitions(
+            request.transactional_id,
+            _identity(request),
+            _partitions(request.partitions),
+            EXPLICIT_VERSION,
+            request.verify_only,
+        )
+        await self._transactions.ask(asked, PARKED_S)
+        return transactions_pb2.AddTransactionPartitionsResponse()
 
     async def EndTransaction(self, request: Any, context: Any) -> Any:
         asked = EndTransaction(

@@ -1,0 +1,207 @@
+"""Groups of both types: DescribeGroups, ConsumerGroupDescribe, ListGroups, DeleteGroups."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+from headrace_core.errors import GroupIdNotFoundError, HeadraceError
+from headrace_core.metadata.shards import address_of
+from headrace_core.node.listeners import CLIENT
+from headrace_protos.v1 import groups_pb2, groups_pb2_grpc
+
+from ..call import Call
+from ..cluster import GROUP
+from ..errors import NONE, kafkas, number
+from ..wire.schema import Message
+
+Fields = dict[str, Any]
+
+CLASSIC, CONSUMER = "classic", "consumer"
+_OPERATIONS_UNKNOWN = -(2**31)
+_ERRORS_FOR_MISSING = 6  #: The version of DescribeGroups from which a missing group is an error (KIP-1043).
+_MEMBER_TYPE_CONSUMER = 1
+AT_ONCE = 16  #: Number of groups whose coordinators are asked at the same time.
+
+
+def state_name(state: str) -> str:
+    """Kafka's name of a state: ``PreparingRebalance`` for preparing-rebalance."""
+    return "".join(word.capitalize() for word in state.split("-"))
+
+
+async def describe_groups(call: Call, request: Message) -> Fields:
+    """Classic groups, and groups that only have offsets. A group of KIP-848 is described by ConsumerGroupDescribe."""
+
+    def missing(group_id: str, text: str) -> Fields:
+        fields: Fields = {"group_id": group_id, "group_state": "Dead", "authorized_operations": _OPERATIONS_UNKNOWN}
+        if call.version >= _ERRORS_FOR_MISSING:
+            fields |= {"error_code": GroupIdNotFoundError.number, "error_message": text}
+        return fields
+
+    def described(group: Any) -> Fields:
+        if group.type == CONSUMER:
+            return missing(group.group_id, f"Group {group.group_id} is not a classic group.")
+        return {
+            "group_id": group.group_id,
+            "group_state": state_name(group.state),
+            "protocol_type": group.protocol_type,
+            "protocol_data": group.protocol,
+            "authorized_operations": _OPERATIONS_UNKNOWN,
+            "members": [
+                {
+                    "member_id": member.member_id,
+                    "group_instance_id": member.instance_id if member.HasField("instance_id") else None,
+                    "client_id": member.client_id,
+                    "client_host": member.host,
+                    "member_metadata": member.metadata,
+                    "member_assignment": member.assignment,
+                }
+                for member in group.members
+            ],
+        }
+
+    def failed(group_id: str, code: int, text: str) -> Fields:
+        if code == GroupIdNotFoundError.number:
+            return missing(group_id, f"Group {group_id} not found.")
+        return {"group_id": group_id, "error_code": code, "error_message": text,
+                "authorized_operations": _OPERATIONS_UNKNOWN}  # fmt: skip
+
+    return {"groups": await _described(call, request.groups, described, failed)}
+
+
+async def consumer_group_describe(call: Call, request: Message) -> Fields:
+    """Groups of KIP-848."""
+
+    def described(group: Any) -> Fields:
+        if group.type != CONSUMER:
+            text = f"Group {group.group_id} is not a consumer group."
+            return failed(group.group_id, GroupIdNotFoundError.number, text)
+        return {
+            "group_id": group.group_id,
+            "group_state": state_name(group.state),
+            "group_epoch": group.group_epoch,
+            "assignment_epoch": group.assignment_epoch,
+            "assignor_name": group.assignor,
+            "authorized_operations": _OPERATIONS_UNKNOWN,
+            "members": [
+                {
+                    "member_id": member.member_id,
+                    "instance_id": member.instance_id if member.HasField("instance_id") else None,
+                    "rack_id": member.rack if member.HasField("rack") else None,
+                    "member_epoch": member.member_epoch,
+                    "client_id": member.client_id,
+                    "client_host": member.host,
+                    "subscribed_topic_names": list(member.topics),
+                    "subscribed_topic_regex": member.topic_regex or None,
+                    "assignment": _assignment(member.assigned),
+                    "target_assignment": _assignment(member.target),
+                    "member_type": _MEMBER_TYPE_CONSUMER,
+                }
+                for member in group.members
+            ],
+        }
+
+    def failed(group_id: str, code: int, text: str) -> Fields:
+        return {"group_id": group_id, "error_code": code, "error_message": text,
+                "authorized_operations": _OPERATIONS_UNKNOWN}  # fmt: skip
+
+    return {"groups": await _described(call, request.group_ids, described, failed)}
+
+
+def _assignment(partitions: Any) -> Fields:
+    return {
+        "topic_partitions": [
+            {"topic_id": topic.topic_id, "topic_name": topic.topic, "partitions": list(topic.partitions)}
+            for topic in partitions.topics
+        ]
+    }
+
+
+async def _described(
+    call: Call,
+    group_ids: list[str],
+    described: Callable[[Any], Fields],
+    failed: Callable[[str, int, str], Fields],
+) -> list[Fields]:
+    room = asyncio.Semaphore(AT_ONCE)
+
+    async def one(group_id: str) -> Fields:
+        async with room:
+            try:
+                answer = await call.coordinator(
+                    GROUP,
+                    group_id,
+                    groups_pb2_grpc.GroupsStub,
+                    "DescribeGroups",
+                    groups_pb2.DescribeGroupsRequest(group_ids=[group_id]),
+                    call.settings.request_timeout_ms,
+                )
+            except HeadraceError as error:
+                return failed(group_id, number(error), str(error))
+        (group,) = answer.groups
+        if group.error.code:
+            return failed(group_id, kafkas(group.error.code), group.error.message)
+        return described(group)
+
+    return list(await asyncio.gather(*map(one, group_ids)))
+
+
+async def list_groups(call: Call, request: Message) -> Fields:
+    """The groups of all coordinators. Fails as a whole if a coordinator does not answer, so that no group is left out
+    silently."""
+    states = {state.lower() for state in request.states_filter}
+    types = {each.lower() for each in request.types_filter}
+    groups = []
+    for answer in await ask_coordinators(
+        call, groups_pb2_grpc.GroupsStub, "ListGroups", groups_pb2.ListGroupsRequest()
+    ):
+        for group in answer.groups:
+            name = state_name(group.state)
+            if (states and name.lower() not in states) or (types and group.type not in types):
+                continue
+            groups.append(
+                {
+                    "group_id": group.group_id,
+                    "protocol_type": group.protocol_type,
+                    "group_state": name,
+                    "group_type": group.type,
+                }
+            )
+    return {"error_code": NONE, "groups": groups}
+
+
+async def ask_coordinators(call: Call, stub: Any, method: str, request: Any) -> list[Any]:
+    """Ask every coordinator; raises the first error."""
+    deadline = time.monotonic() + call.settings.request_timeout_ms / 1_000
+    coordinators = call.cluster.image.ledger.coordinators.values()
+    return list(
+        await asyncio.gather(
+            *(
+                call.upstream.call(call.client, address_of(each, CLIENT), stub, method, request, deadline)
+                for each in coordinators
+            )
+        )
+    )
+
+
+async def delete_groups(call: Call, request: Message) -> Fields:
+    room = asyncio.Semaphore(AT_ONCE)
+
+    async def one(group_id: str) -> Fields:
+        async with room:
+            try:
+                answer = await call.coordinator(
+                    GROUP,
+                    group_id,
+                    groups_pb2_grpc.GroupsStub,
+                    "DeleteGroups",
+                    groups_pb2.DeleteGroupsRequest(group_ids=[group_id]),
+                    call.settings.request_timeout_ms,
+                )
+            except HeadraceError as error:
+                return {"group_id": group_id, "error_code": number(error)}
+        return {"group_id": group_id, "error_code": kafkas(answer.results[0].error.code)}
+
+    return {"results": list(await asyncio.gather(*map(one, dict.fromkeys(request.groups_names))))}
