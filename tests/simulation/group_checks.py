@@ -65,7 +65,7 @@ class Truth:
 
 
 def groups_of(state_machine: Any) -> dict[str, Group]:
-    groups: Groups = state_machine._groups
+    groups: Groups = state_machine._groups._groups
     return groups._state.groups
 
 

@@ -15,6 +15,7 @@ from headrace_controller.cluster.requests import (
     CoordinatorRegistered,
     RegisterCoordinator,
 )
+from headrace_coordinator.handlers.classic import ClassicWaits
 from headrace_coordinator.handlers.groups import GroupsService
 from headrace_coordinator.handlers.membership import Members, MembershipStream
 from headrace_coordinator.runtime.claims import Claim
@@ -151,7 +152,7 @@ class Coordinator:
         self.brokers = SimBrokers(host)
         self.members = Members(lambda group_id: self.current_shards().of_group(group_id), self._metadata_age_ms)
         self.members._streams = Ordered()  # type: ignore[assignment]
-        self.service = GroupsService(self.current_shards, self.members)
+        self.service = GroupsService(self.current_shards, self.members, ClassicWaits())
         self.shards: Shards | None = None
         self.registered: CoordinatorRegistered | None = None
         self.image = MetadataImage()

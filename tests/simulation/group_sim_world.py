@@ -26,6 +26,7 @@ from headrace_controller.cluster.requests import (
 from headrace_coordinator.group import turn
 from headrace_coordinator.group.groups import Groups
 from headrace_coordinator.group.settings import GroupSettings
+from headrace_coordinator.group_types import GroupsOfBothTypes
 from headrace_coordinator.offsets import logic
 from headrace_coordinator.offsets.logic import OffsetSettings
 from headrace_coordinator.offsets.retention import RetentionSettings
@@ -106,7 +107,7 @@ class GroupWorld(CoordinatorsSide):
         self.committers = [Committer(self, number) for number in range(plan.committers)]
 
     def new_state_machine(self) -> ShardStateMachine:
-        return ShardStateMachine(Groups(self._settings, awaits_proof=True), self._offset_settings)
+        return ShardStateMachine(GroupsOfBothTypes(Groups(self._settings, awaits_proof=True)), self._offset_settings)
 
     def process_died(self, host: CoordinatorHost, life: int) -> None:
         if host.is_up and host.life == life:

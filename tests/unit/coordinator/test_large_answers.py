@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from headrace_coordinator.handlers import descriptions
+from headrace_coordinator.handlers.classic import ClassicWaits
 from headrace_coordinator.handlers.groups import GroupsService
 from headrace_coordinator.handlers.transactions import TransactionsService
 from headrace_coordinator.offsets.messages import FetchedOffset, FetchOffsets, OffsetsFetched
@@ -42,7 +43,7 @@ class Shards:
 
 async def offsets(shards: Shards) -> list[Any]:
     request = groups_pb2.FetchOffsetsRequest(groups=[groups_pb2.OffsetsOfGroup(group_id="g")] * TIMES)
-    service = GroupsService(lambda: cast(Any, shards), cast(Any, None))
+    service = GroupsService(lambda: cast(Any, shards), cast(Any, None), ClassicWaits())
     return list((await service.FetchOffsets(request, None)).groups)
 
 

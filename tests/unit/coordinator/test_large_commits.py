@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from headrace_coordinator.handlers.classic import ClassicWaits
 from headrace_coordinator.handlers.groups import GroupsService
 from headrace_coordinator.handlers.transactions import TransactionsService
 from headrace_coordinator.offsets.codec import CommittedOffset, encode_key, encode_value, record_bytes
@@ -55,7 +56,7 @@ class Shards:
 
 
 def groups() -> GroupsService:
-    return GroupsService(lambda: cast(Any, Shards()), cast(Any, None))
+    return GroupsService(lambda: cast(Any, Shards()), cast(Any, None), ClassicWaits())
 
 
 async def commit() -> int:

@@ -24,11 +24,11 @@ from .unary_members import UnaryMembers
 
 
 class GroupsService(groups_pb2_grpc.GroupsServicer):
-    def __init__(self, shards: Callable[[], Shards], members: Members, waits: ClassicWaits | None = None) -> None:
+    def __init__(self, shards: Callable[[], Shards], members: Members, waits: ClassicWaits) -> None:
         """``shards`` returns this coordinator's shards; during the start ``shards`` raises an error."""
         self._shards = shards
         self._members = members
-        self._waits = waits or ClassicWaits()
+        self._waits = waits
         self._unary_members = UnaryMembers()
 
     async def Membership(self, request_iterator: Any, context: Any) -> None:

@@ -13,6 +13,7 @@ from headrace_core.node.listeners import CLIENT
 from headrace_protos.v1 import groups_pb2, groups_pb2_grpc
 
 from ..call import Call
+from ..client import BOOTSTRAP
 from ..cluster import GROUP
 from ..errors import NONE, kafkas, number
 from ..wire.schema import Message
@@ -149,8 +150,8 @@ async def _described(
 
 
 async def list_groups(call: Call, request: Message) -> Fields:
-    """The groups of all coordinators. Fails as a whole if a coordinator does not answer, so that no group is left out
-    silently."""
+    """The groups of all coordinators, as far as ``is_listed``. Fails as a whole if a coordinator does not answer, so
+    that no group is left out silently."""
     states = {state.lower() for state in request.states_filter}
     types = {each.lower() for each in request.types_filter}
     groups = []
@@ -158,6 +159,8 @@ async def list_groups(call: Call, request: Message) -> Fields:
         call, groups_pb2_grpc.GroupsStub, "ListGroups", groups_pb2.ListGroupsRequest()
     ):
         for group in answer.groups:
+            if not is_listed(call, GROUP, group.group_id):
+                continue
             name = state_name(group.state)
             if (states and name.lower() not in states) or (types and group.type not in types):
                 continue
@@ -170,6 +173,14 @@ async def list_groups(call: Call, request: Message) -> Fields:
                 }
             )
     return {"error_code": NONE, "groups": groups}
+
+
+def is_listed(call: Call, kind: str, key: str) -> bool:
+    """Whether the broker that the client asks lists a group or a transactional id. A client asks every broker, and
+    takes what they list together; so each lists what it is the coordinator of for this client. The bootstrap port lists
+    all."""
+    asked = call.client.broker_id
+    return asked == BOOTSTRAP or call.cluster.coordinator_node(call, kind, key).broker_id == asked
 
 
 async def ask_coordinators(call: Call, stub: Any, method: str, request: Any) -> list[Any]:

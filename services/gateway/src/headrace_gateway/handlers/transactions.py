@@ -39,7 +39,7 @@ from ..cluster import GROUP, TRANSACTION
 from ..errors import NONE, kafkas, number
 from ..wire.apis import Api
 from ..wire.schema import Message
-from .describe_groups import AT_ONCE, ask_coordinators
+from .describe_groups import AT_ONCE, ask_coordinators, is_listed
 
 Fields = dict[str, Any]
 
@@ -331,7 +331,8 @@ async def list_transactions(call: Call, request: Message) -> Fields:
                 "transaction_state": _STATES[each.state],
             }
             for transactional_id, each in listed.items()
-            if matches is None or matches.fullmatch(transactional_id)
+            if (matches is None or matches.fullmatch(transactional_id))
+            and is_listed(call, TRANSACTION, transactional_id)
         ],
     }
 
