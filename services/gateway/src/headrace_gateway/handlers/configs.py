@@ -1,0 +1,196 @@
+"""Configurations: DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace_core.errors import HeadraceError, InvalidRequestError, from_number
+from headrace_core.metadata.records import ConfigResourceType
+from headrace_protos.v1 import admin_pb2, admin_pb2_grpc
+
+from ..call import Call
+from ..errors import NONE, kafkas, number
+from ..wire.schema import Message
+
+Fields = dict[str, Any]
+
+TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32  #: Kafka's types of resources.
+_TYPES = {TOPIC: admin_pb2.CONFIG_RESOURCE_TYPE_TOPIC, BROKER: admin_pb2.CONFIG_RESOURCE_TYPE_BROKER}
+_IMAGE_TYPES = {TOPIC: ConfigResourceType.TOPIC, BROKER: ConfigResourceType.BROKER}
+#: Our sources -> Kafka's.
+_SOURCES = {
+    admin_pb2.CONFIG_SOURCE_DYNAMIC_TOPIC: 1,
+    admin_pb2.CONFIG_SOURCE_DYNAMIC_BROKER: 2,
+    admin_pb2.CONFIG_SOURCE_DYNAMIC_DEFAULT_BROKER: 3,
+    admin_pb2.CONFIG_SOURCE_STATIC_BROKER: 4,
+    admin_pb2.CONFIG_SOURCE_DEFAULT: 5,
+}
+_OPERATIONS = {
+    0: admin_pb2.AlterConfigOp.KIND_SET,
+    1: admin_pb2.AlterConfigOp.KIND_DELETE,
+    2: admin_pb2.AlterConfigOp.KIND_APPEND,
+    3: admin_pb2.AlterConfigOp.KIND_SUBTRACT,
+}
+
+
+def _unbuilt(kind: int) -> HeadraceError:
+    what = {BROKER_LOGGER: "log levels", CLIENT_METRICS: "client metrics", GROUP: "configurations of groups"}
+    return InvalidRequestError(
+        f"{what.get(kind, f'resources of type {kind}')} are not built: only topics and brokers have configurations"
+    )
+
+
+def _check_broker(name: str) -> None:
+    if name and not name.isdecimal():
+        raise InvalidRequestError(f"broker {name!r}: must be a broker id, or empty for the default of all brokers")
+
+
+async def describe_configs(call: Call, request: Message) -> Fields:
+    results: list[Fields] = []
+    for resource in request.resources:
+        fields: Fields = {"resource_type": resource.resource_type, "resource_name": resource.resource_name}
+        results.append(fields)
+        try:
+            fields["configs"] = await _entries(call, request, resource)
+            fields["error_code"] = NONE
+        except HeadraceError as error:
+            fields |= {"error_code": number(error), "error_message": str(error), "configs": []}
+    return {"results": results}
+
+
+async def _entries(call: Call, request: Message, resource: Message) -> list[Fields]:
+    kind, name = resource.resource_type, resource.resource_name
+    if kind in (GROUP, CLIENT_METRICS):
+        return []  # a resource without settings of its own
+    if kind not in _TYPES:
+        raise _unbuilt(kind)
+    asked = admin_pb2.DescribeConfigsRequest(
+        resources=[admin_pb2.ConfigResource(type=_TYPES[kind], name=name)], include_synonyms=True
+    )
+    timeout_ms = call.settings.request_timeout_ms
+    if kind == BROKER and name:
+        _check_broker(name)
+        answer = await call.broker(int(name), admin_pb2_grpc.AdminStub, "DescribeConfigs", asked, timeout_ms)
+    else:
+        answer = await call.any_broker(admin_pb2_grpc.AdminStub, "DescribeConfigs", asked, timeout_ms)
+    (found,) = answer.results
+    if found.error.code:
+        raise _of(found.error)
+    return described_entries(
+        found,
+        resource.configuration_keys,
+        synonyms=request.include_synonyms,
+        documentation=request.include_documentation,
+    )
+
+
+def _of(error: Any) -> HeadraceError:
+
+    return from_number(error.code, error.message)
+
+
+def described_entries(found: Any, keys: list[str] | None, *, synonyms: bool, documentation: bool) -> list[Fields]:
+    """Kafka's entries of a described resource. ``keys``: None or empty asks for all."""
+    wanted = set(keys or ())
+    return [
+        {
+            "name": entry.name,
+            "value": None if entry.is_sensitive else entry.value,
+            "read_only": entry.read_only,
+            "config_source": _SOURCES.get(entry.source, 5),
+            "is_sensitive": entry.is_sensitive,
+            "config_type": int(entry.type),
+            "documentation": entry.documentation if documentation else None,
+            "synonyms": [
+                {
+                    "name": each.name,
+                    "value": None if entry.is_sensitive else each.value,
+                    "source": _SOURCES.get(each.source, 5),
+                }
+                for each in (entry.synonyms if synonyms else ())
+            ],
+        }
+        for entry in found.entries
+        if not wanted or entry.name in wanted
+    ]
+
+
+async def alter_configs(call: Call, request: Message) -> Fields:
+    """Replace the whole configuration of each resource: what the request does not name goes back to its default."""
+
+    def operations(resource: Message) -> list[Any]:
+        given = {config.name: config.value for config in resource.configs}
+        kind = _IMAGE_TYPES[resource.resource_type]
+        before = call.cluster.image.config(kind, resource.resource_name)
+        delete, put = admin_pb2.AlterConfigOp.KIND_DELETE, admin_pb2.AlterConfigOp.KIND_SET
+        gone = [admin_pb2.AlterConfigOp(kind=delete, name=name) for name in before if given.get(name) is None]
+        return gone + [
+            admin_pb2.AlterConfigOp(kind=put, name=name, value=value)
+            for name, value in given.items()
+            if value is not None
+        ]
+
+    return await _alter(call, request, operations)
+
+
+async def incremental_alter_configs(call: Call, request: Message) -> Fields:
+    def operations(resource: Message) -> list[Any]:
+        made = []
+        for config in resource.configs:
+            kind = _OPERATIONS.get(config.config_operation)
+            if kind is None:
+                raise InvalidRequestError(f"{config.name}: operation {config.config_operation}: must be from 0 to 3")
+            if config.value is None and kind != admin_pb2.AlterConfigOp.KIND_DELETE:
+                raise InvalidRequestError(f"{config.name}: the value is null; give one, or delete the key")
+            made.append(admin_pb2.AlterConfigOp(kind=kind, name=config.name, value=config.value or ""))
+        return made
+
+    return await _alter(call, request, operations)
+
+
+async def _alter(call: Call, request: Message, operations: Any) -> Fields:
+    responses: list[Fields] = []
+    asked = admin_pb2.AlterConfigsRequest(validate_only=request.validate_only)
+    sent: list[Fields] = []
+    for resource in request.resources:
+        fields: Fields = {"resource_type": resource.resource_type, "resource_name": resource.resource_name}
+        responses.append(fields)
+        try:
+            if resource.resource_type not in _TYPES:
+                raise _unbuilt(resource.resource_type)
+            if resource.resource_type == BROKER:
+                _check_broker(resource.resource_name)
+            asked.resources.add(
+                resource=admin_pb2.ConfigResource(type=_TYPES[resource.resource_type], name=resource.resource_name),
+                ops=operations(resource),
+            )
+            sent.append(fields)
+        except HeadraceError as error:
+            fields |= {"error_code": number(error), "error_message": str(error)}
+    if sent:
+        timeout_ms = call.settings.request_timeout_ms
+        try:
+            answer = await call.any_broker(admin_pb2_grpc.AdminStub, "AlterConfigs", asked, timeout_ms)
+            if answer.metadata_offset:
+                await call.applied(answer.metadata_offset, timeout_ms)
+        except HeadraceError as error:
+            for fields in sent:
+                fields |= {"error_code": number(error), "error_message": str(error)}
+        else:
+            for fields, found in zip(sent, answer.results, strict=True):
+                fields["error_code"] = kafkas(found.error.code)
+                fields["error_message"] = found.error.message if found.error.code else None
+    return {"responses": responses}
+
+
+async def list_config_resources(call: Call, request: Message) -> Fields:
+    """The resources that can have a configuration (KIP-1142). Version 0 lists those of client metrics: none."""
+    kinds = set(request.resource_types) or {TOPIC, BROKER}
+    resources: list[Fields] = []
+    if call.version >= 1:
+        image = call.cluster.image
+        if TOPIC in kinds:
+            resources += [{"resource_name": name, "resource_type": TOPIC} for name in image.topic_ids]
+        if BROKER in kinds:
+            resources += [{"resource_name": str(broker), "resource_type": BROKER} for broker in image.brokers]
+    return {"error_code": NONE, "config_resources": resources}

@@ -1,0 +1,179 @@
+"""Replicas: ElectLeaders, reassignments, log directories."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace_core.errors import HeadraceError
+from headrace_protos.v1 import admin_pb2, admin_pb2_grpc
+
+from ..call import Call
+from ..client import BOOTSTRAP
+from ..errors import NONE, kafkas, number
+from ..wire.schema import Message
+from .topics import change
+
+Fields = dict[str, Any]
+
+_ELECTION_NOT_NEEDED = 84
+_UNCLEAN = 1
+
+
+async def elect_leaders(call: Call, request: Message) -> Fields:
+    """Elect preferred leaders (KIP-183), or unclean ones (KIP-460). An answer about all partitions names those whose
+    leader has changed or could not."""
+    asked = admin_pb2.ElectLeadersRequest(
+        election_type=admin_pb2.ELECTION_TYPE_UNCLEAN
+        if request.election_type == _UNCLEAN
+        else admin_pb2.ELECTION_TYPE_PREFERRED,
+        all_partitions=request.topic_partitions is None,
+        timeout_ms=request.timeout,
+    )
+    for topic in request.topic_partitions or ():
+        asked.partitions.add(topic=topic.topic, partitions=topic.partitions)
+    answer = await change(call, "ElectLeaders", asked, request.timeout)
+    topics: dict[str, list[Fields]] = {}
+    for found in answer.results:
+        code = kafkas(found.error.code)
+        if asked.all_partitions and code == _ELECTION_NOT_NEEDED:
+            continue
+        topics.setdefault(found.topic, []).append(
+            {
+                "partition_id": found.partition,
+                "error_code": code,
+                "error_message": found.error.message if code else None,
+            }
+        )
+    return {
+        "error_code": NONE,
+        "replica_election_results": [
+            {"topic": topic, "partition_result": results} for topic, results in topics.items()
+        ],
+    }
+
+
+async def alter_partition_reassignments(call: Call, request: Message) -> Fields:
+    """Begin or cancel reassignments (KIP-455)."""
+    asked = admin_pb2.AlterPartitionReassignmentsRequest(
+        timeout_ms=request.timeout, keep_replication_factor=not request.allow_replication_factor_change
+    )
+    for topic in request.topics:
+        for item in topic.partitions:
+            asked.reassignments.add(
+                topic=topic.name,
+                partition=item.partition_index,
+                replicas=item.replicas or (),
+                cancel=item.replicas is None,
+            )
+    answer = await change(call, "AlterPartitionReassignments", asked, request.timeout)
+    found = {(result.topic, result.partition): result.error for result in answer.results}
+    return {
+        "error_code": NONE,
+        "allow_replication_factor_change": request.allow_replication_factor_change,
+        "responses": [
+            {
+                "name": topic.name,
+                "partitions": [
+                    _outcome(item.partition_index, found.get((topic.name, item.partition_index)))
+                    for item in topic.partitions
+                ],
+            }
+            for topic in request.topics
+        ],
+    }
+
+
+def _outcome(partition: int, error: Any) -> Fields:
+    code = kafkas(error.code) if error is not None else NONE
+    return {"partition_index": partition, "error_code": code, "error_message": error.message if code else None}
+
+
+async def list_partition_reassignments(call: Call, request: Message) -> Fields:
+    asked = admin_pb2.ListPartitionReassignmentsRequest(timeout_ms=request.timeout)
+    for topic in request.topics or ():
+        asked.partitions.add(topic=topic.name, partitions=topic.partition_indexes)
+    topics: dict[str, list[Fields]] = {}
+    if request.topics is None or request.topics:
+        timeout_ms = request.timeout or call.settings.request_timeout_ms
+        answer = await call.any_broker(admin_pb2_grpc.AdminStub, "ListPartitionReassignments", asked, timeout_ms)
+        for found in answer.reassignments:
+            topics.setdefault(found.topic, []).append(
+                {
+                    "partition_index": found.partition,
+                    "replicas": list(found.replicas),
+                    "adding_replicas": list(found.adding_replicas),
+                    "removing_replicas": list(found.removing_replicas),
+                }
+            )
+    return {
+        "error_code": NONE,
+        "topics": [{"name": name, "partitions": partitions} for name, partitions in topics.items()],
+    }
+
+
+async def describe_log_dirs(call: Call, request: Message) -> Fields:
+    """The directories of the broker whose port the client uses."""
+    asked = admin_pb2.DescribeLogDirsRequest()
+    for topic in request.topics or ():
+        asked.topics.add(topic=topic.topic, partitions=topic.partitions)
+    answer = await _of_broker(call, "DescribeLogDirs", asked)
+    results = []
+    for directory in answer.directories:
+        topics: dict[str, list[Fields]] = {}
+        for partition in directory.partitions if request.topics is None or request.topics else ():
+            topics.setdefault(partition.topic, []).append(
+                {
+                    "partition_index": partition.partition,
+                    "partition_size": partition.size_bytes,
+                    "offset_lag": partition.offset_lag,
+                    "is_future_key": partition.is_future,
+                }
+            )
+        results.append(
+            {
+                "error_code": kafkas(directory.error.code),
+                "log_dir": directory.path,
+                "total_bytes": directory.total_bytes,
+                "usable_bytes": directory.usable_bytes,
+                "topics": [{"name": name, "partitions": partitions} for name, partitions in topics.items()],
+            }
+        )
+    return {"error_code": NONE, "results": results}
+
+
+async def alter_replica_log_dirs(call: Call, request: Message) -> Fields:
+    """Move replicas of the broker whose port the client uses to other directories (KIP-113)."""
+    asked = admin_pb2.AlterReplicaLogDirsRequest()
+    named: dict[str, list[int]] = {}
+    for directory in request.dirs:
+        wanted = asked.directories.add(path=directory.path)
+        for topic in directory.topics:
+            wanted.topics.add(topic=topic.name, partitions=topic.partitions)
+            named.setdefault(topic.name, []).extend(topic.partitions)
+    codes: dict[tuple[str, int], int] = {}
+    refused = NONE
+    try:
+        answer = await _of_broker(call, "AlterReplicaLogDirs", asked)
+        codes = {(found.topic, found.partition): kafkas(found.error.code) for found in answer.results}
+    except HeadraceError as error:
+        refused = number(error)
+    return {
+        "results": [
+            {
+                "topic_name": name,
+                "partitions": [
+                    {"partition_index": partition, "error_code": codes.get((name, partition), refused)}
+                    for partition in partitions
+                ],
+            }
+            for name, partitions in named.items()
+        ]
+    }
+
+
+async def _of_broker(call: Call, method: str, request: Any) -> Any:
+    timeout_ms = call.settings.request_timeout_ms
+    broker_id = call.client.broker_id
+    if broker_id == BOOTSTRAP:
+        return await call.any_broker(admin_pb2_grpc.AdminStub, method, request, timeout_ms)
+    return await call.broker(broker_id, admin_pb2_grpc.AdminStub, method, request, timeout_ms)

@@ -1,0 +1,167 @@
+"""Topics: CreateTopics, DeleteTopics, CreatePartitions. A change is answered once this gateway has applied it, so the
+client's next Metadata shows it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace_core.errors import HeadraceError, InvalidRequestError, UnknownTopicIdError
+from headrace_protos.v1 import admin_pb2, admin_pb2_grpc
+
+from ..call import Call
+from ..errors import NONE, kafkas, number
+from ..wire.schema import NO_UUID, Message
+from .configs import described_entries
+
+Fields = dict[str, Any]
+
+_CONFIGS_VERSION = 5  #: The version of CreateTopics whose answers have the topics' configurations (KIP-525).
+_BY_ID_VERSION = 6  #: The version of DeleteTopics that names topics by id (KIP-516).
+_NOT_ANSWERED = -1
+
+
+async def change(call: Call, method: str, request: Any, timeout_ms: int) -> Any:
+    """Send a change to the controllers by any broker, and wait until this gateway has applied it."""
+    timeout_ms = timeout_ms if timeout_ms > 0 else call.settings.request_timeout_ms
+    answer = await call.any_broker(admin_pb2_grpc.AdminStub, method, request, timeout_ms)
+    if answer.metadata_offset:
+        await call.applied(answer.metadata_offset, timeout_ms)
+    return answer
+
+
+async def create_topics(call: Call, request: Message) -> Fields:
+    results: dict[str, Fields] = {}
+    asked = admin_pb2.CreateTopicsRequest(timeout_ms=request.timeout, validate_only=request.validate_only)
+    names = [topic.name for topic in request.topics]
+    for topic in request.topics:
+        results[topic.name] = {"name": topic.name}
+        if names.count(topic.name) > 1:
+            results[topic.name] |= _failed(InvalidRequestError(f"topic {topic.name!r} is named twice in the request"))
+            continue
+        new = asked.topics.add(
+            name=topic.name,
+            partitions=topic.num_partitions if topic.num_partitions != _NOT_ANSWERED else -1,
+            replication_factor=topic.replication_factor,
+            configs={config.name: config.value for config in topic.configs if config.value is not None},
+        )
+        for assignment in topic.assignments:
+            new.assignments.add(partition=assignment.partition_index, broker_ids=assignment.broker_ids)
+    created: list[str] = []
+    if asked.topics:
+        try:
+            answer = await change(call, "CreateTopics", asked, request.timeout)
+        except HeadraceError as error:
+            for new in asked.topics:
+                results[new.name] |= _failed(error)
+        else:
+            for found in answer.results:
+                results[found.name] |= {
+                    "topic_id": found.topic_id or NO_UUID,
+                    "error_code": kafkas(found.error.code),
+                    "error_message": found.error.message if found.error.code else None,
+                    "num_partitions": _NOT_ANSWERED if found.error.code else found.partitions,
+                    "replication_factor": _NOT_ANSWERED if found.error.code else found.replication_factor,
+                    "configs": None if found.error.code else [],
+                }
+                if not found.error.code and not request.validate_only:
+                    created.append(found.name)
+    if created and call.version >= _CONFIGS_VERSION:
+        for name, entries in (await _configs_of(call, created)).items():
+            results[name]["configs"] = entries
+    return {"topics": list(results.values())}
+
+
+async def _configs_of(call: Call, names: list[str]) -> dict[str, list[Fields]]:
+    """The configurations of new topics; without those that cannot be read now."""
+    asked = admin_pb2.DescribeConfigsRequest(
+        resources=[
+            admin_pb2.ConfigResource(type=admin_pb2.CONFIG_RESOURCE_TYPE_TOPIC, name=name) for name in names[:100]
+        ]
+    )
+    try:
+        answer = await call.any_broker(
+            admin_pb2_grpc.AdminStub, "DescribeConfigs", asked, call.settings.request_timeout_ms
+        )
+    except HeadraceError:
+        return {}
+    return {
+        found.resource.name: [
+            {key: entry[key] for key in ("name", "value", "read_only", "config_source", "is_sensitive")}
+            for entry in described_entries(found, None, synonyms=False, documentation=False)
+        ]
+        for found in answer.results
+        if not found.error.code
+    }
+
+
+async def delete_topics(call: Call, request: Message) -> Fields:
+    by_id = call.version >= _BY_ID_VERSION
+    wanted: list[tuple[str | None, bytes]] = (
+        [(topic.name, topic.topic_id) for topic in request.topics]
+        if by_id
+        else [(name, NO_UUID) for name in request.topic_names]
+    )
+    responses: list[Fields] = []
+    named: dict[str, list[Fields]] = {}
+    for name, topic_id in wanted:
+        fields: Fields = {"name": name, "topic_id": topic_id, "error_code": NONE}
+        responses.append(fields)
+        if name is not None and topic_id != NO_UUID:
+            fields |= _failed(InvalidRequestError("name the topic, or its id, not both"))
+            continue
+        if name is None:
+            found = call.cluster.topic_by_id(topic_id)
+            if found is None:
+                fields |= _failed(UnknownTopicIdError("no topic has this id"))
+                continue
+            name = fields["name"] = found.name
+        else:
+            image = call.cluster.topic(name)
+            fields["topic_id"] = NO_UUID if image is None else image.topic_id
+        named.setdefault(name, []).append(fields)
+    if named:
+        try:
+            answer = await change(
+                call,
+                "DeleteTopics",
+                admin_pb2.DeleteTopicsRequest(topics=list(named), timeout_ms=request.timeout),
+                request.timeout,
+            )
+        except HeadraceError as error:
+            for each in named.values():
+                for fields in each:
+                    fields |= _failed(error)
+        else:
+            for result in answer.results:
+                for fields in named[result.name]:
+                    fields["error_code"] = kafkas(result.error.code)
+                    fields["error_message"] = result.error.message if result.error.code else None
+    return {"responses": responses}
+
+
+async def create_partitions(call: Call, request: Message) -> Fields:
+    asked = admin_pb2.CreatePartitionsRequest(timeout_ms=request.timeout, validate_only=request.validate_only)
+    for topic in request.topics:
+        new = asked.topics.add(topic=topic.name, total_count=topic.count)
+        image = call.cluster.topic(topic.name)
+        first = 0 if image is None else len(image.partitions)
+        for at, assignment in enumerate(topic.assignments or ()):
+            new.assignments.add(partition=first + at, broker_ids=assignment.broker_ids)
+    try:
+        answer = await change(call, "CreatePartitions", asked, request.timeout)
+    except HeadraceError as error:
+        return {"results": [{"name": topic.name, **_failed(error)} for topic in request.topics]}
+    return {
+        "results": [
+            {
+                "name": found.topic,
+                "error_code": kafkas(found.error.code),
+                "error_message": found.error.message if found.error.code else None,
+            }
+            for found in answer.results
+        ]
+    }
+
+
+def _failed(error: HeadraceError) -> Fields:
+    return {"error_code": number(error), "error_message": str(error)}
