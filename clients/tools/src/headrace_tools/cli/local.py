@@ -13,7 +13,7 @@ import typer
 
 from headrace_core.plurals import counted
 
-from ..local.directory import ClusterDirectory, Started, Topology
+from ..local.directory import GATEWAY_PORT, ClusterDirectory, Started, Topology
 from ..local.finding import DATA_VARIABLE, DEFAULT_DATA
 from ..local.state import ROLES, ClusterState, Node
 from .output import Output, OutputFormat, key_values, note, print_json, print_table, say, show
@@ -48,6 +48,15 @@ def up(
             min=0, help="Number of group coordinators (default 1; 0: none); an existing cluster can only grow."
         ),
     ] = None,
+    gateways: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="Number of gateways for Kafka's clients (default 0); an existing cluster can only grow."
+        ),
+    ] = None,
+    gateway_port: Annotated[
+        int | None, typer.Option(help=f"The first gateway's port (default {GATEWAY_PORT}; 0: any free one).")
+    ] = None,
     port: Annotated[
         int | None, typer.Option(help=f"The first broker's port (default {_DEFAULT_PORT}; 0: any free one).")
     ] = None,
@@ -76,12 +85,15 @@ def up(
       headrace up --data ./cluster -d              in the background; `headrace down` stops it
       headrace up --data ./small --brokers 1 --controllers 1 --port 0 -c log.flush=os
       headrace up --data ./small --controllers 3 -d        adds controllers to an existing cluster
+      headrace up --data ./cluster --gateways 1 -d         Kafka's clients connect to 127.0.0.1:9092
     """
     cluster = ClusterDirectory(data, start_timeout_s=timeout)
     topology = Topology(
         brokers=brokers,
         controllers=controllers,
         coordinators=coordinators,
+        gateways=gateways,
+        gateway_port=GATEWAY_PORT if gateway_port is None else gateway_port,
         port=_DEFAULT_PORT if port is None and not cluster.exists() else port,
         config=key_values(config or [], "--config"),
     )
@@ -118,6 +130,8 @@ def _print_up(cluster: ClusterDirectory, started: Started, seconds: float, detac
     names = {f"{node.role} {node.id}": node for node in state.nodes}
     for name, node in names.items():
         say(f"  {name:<{max(map(len, names))}}  {node.address:<21}  pid {node.pid()}")
+    if state.kafka_bootstrap_servers:
+        say(f"\nKafka's clients: bootstrap.servers={state.kafka_bootstrap_servers}")
     flag = "" if state.bootstrap_servers == f"127.0.0.1:{_DEFAULT_PORT}" else f" -b {state.bootstrap_servers}"
     say("\nTo paste:")
     if flag:
@@ -202,7 +216,7 @@ def down(
     delete: Annotated[bool, typer.Option("--delete", help="Also delete the cluster's data.")] = False,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Stop a cluster cleanly: brokers first, then controllers. The data are kept, unless --delete is given.
+    """Stop a cluster cleanly: gateways first, controllers last. The data are kept, unless --delete is given.
 
     \b
     Examples:
@@ -222,7 +236,7 @@ def down(
 
 
 def restart(
-    role: Annotated[str, typer.Argument(help="The node's role: controller, broker or coordinator.")],
+    role: Annotated[str, typer.Argument(help="The node's role: controller, broker, coordinator or gateway.")],
     node_id: Annotated[int, typer.Argument(metavar="ID", help="The node's id, as `headrace ps` shows it.")],
     data: _Data = DEFAULT_DATA,
     timeout: Annotated[float, duration("--timeout", help="How long to wait until the node is ready.")] = 60.0,

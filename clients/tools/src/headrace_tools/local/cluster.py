@@ -44,7 +44,8 @@ class LocalCluster(Face):
     existing cluster in ``data`` keeps its number of nodes; a new cluster gets three brokers and three controllers. The
     topics of a cluster with three brokers have three replicas, and acks=all waits for two replicas. ``coordinators``:
     number of coordinators; with None, a new cluster gets one coordinator. Consumer groups need a coordinator. The
-    cheapest cluster has one broker, one controller and ``coordinators=0``.
+    cheapest cluster has one broker, one controller and ``coordinators=0``. ``gateways``: number of gateways for Kafka's
+    clients, on free ports (``kafka_bootstrap_servers``); default: none.
 
     ``data``: the cluster's directory, which is kept after the cluster's end; the next cluster in the same directory has
     the same topology and ports. If ``data`` is None, the cluster gets a temporary directory, which is deleted at the
@@ -70,6 +71,7 @@ class LocalCluster(Face):
         port: int | None = None,
         config: Mapping[str, Any] | None = None,
         *,
+        gateways: int | None = None,
         start_timeout_s: float = 60.0,
         stop_timeout_s: float = 20.0,
     ) -> None:
@@ -79,6 +81,7 @@ class LocalCluster(Face):
             brokers=brokers,
             controllers=controllers,
             coordinators=coordinators,
+            gateways=gateways,
             port=port,
             config=config_text(config),
         )
@@ -88,6 +91,7 @@ class LocalCluster(Face):
         self._start_timeout_s, self._stop_timeout_s = start_timeout_s, stop_timeout_s
         self._cluster: ClusterDirectory | None = None
         self._bootstrap_servers = ""
+        self._kafka_bootstrap_servers = ""
         self._finalizer: weakref.finalize[[ClusterDirectory, bool, int], LocalCluster] | None = None
         self._guardian: guardian.Guardian | None = None
 
@@ -112,6 +116,7 @@ class LocalCluster(Face):
             raise
         self._cluster = cluster
         self._bootstrap_servers = started.state.bootstrap_servers
+        self._kafka_bootstrap_servers = started.state.kafka_bootstrap_servers
         self._guardian = guardian.start(cluster.directory, delete=temporary)
         # Stop the cluster also if the program never calls stop(): when this object is garbage-collected, or when the
         # interpreter ends.
@@ -162,6 +167,13 @@ class LocalCluster(Face):
         """The address ``host:port`` of each broker, separated by commas: the value for ``bootstrap.servers``."""
         self._running()
         return self._bootstrap_servers
+
+    @property
+    def kafka_bootstrap_servers(self) -> str:
+        """The address ``host:port`` of each gateway, separated by commas: the value for ``bootstrap.servers`` of
+        Kafka's clients; empty without a gateway."""
+        self._running()
+        return self._kafka_bootstrap_servers
 
     def ps(self) -> list[dict[str, Any]]:
         """The nodes as ``[{"role", "id", "pid" (None: dead), "address", "data_dirs"}]``, the same as `headrace ps -o

@@ -33,6 +33,9 @@ HOST = "127.0.0.1"
 DEFAULT_BROKERS = 3
 DEFAULT_CONTROLLERS = 3
 DEFAULT_COORDINATORS = 1
+GATEWAY_PORT = 9092  #: Kafka's port: gateway N of `up` listens on GATEWAY_PORT + N - 1, unless that is taken.
+#: Roles whose nodes can be removed without a loss.
+_WITHOUT_DATA = ("coordinator", "gateway")
 _PORT_TRIES = 6
 _LOG_LINES_QUOTED = 25
 
@@ -41,6 +44,8 @@ _LOG_LINES_QUOTED = 25
 class Topology:
     """The requested topology; a field of None means unchanged, or the default of a new cluster. ``port`` 0, or None for
     a new cluster, means any free port. ``coordinators`` may be 0, but consumer groups need at least one coordinator.
+    ``gateways``: default 0. ``gateway_port``: port of the first gateway; the next ones get the next free ports. 0 or
+    None means any free ports.
 
     ``config``: keys that override the configuration of every node; an empty value removes an override.
     """
@@ -48,7 +53,9 @@ class Topology:
     brokers: int | None = None
     controllers: int | None = None
     coordinators: int | None = None
+    gateways: int | None = None
     port: int | None = None
+    gateway_port: int | None = None
     config: Mapping[str, str] | None = None
 
     def check(self) -> None:
@@ -56,11 +63,13 @@ class Topology:
         for name, count in (("brokers", self.brokers), ("controllers", self.controllers)):
             if count is not None and count < 1:
                 raise InvalidArgumentError(f"{name}={count}: must be at least 1")
-        if self.coordinators is not None and self.coordinators < 0:
-            raise InvalidArgumentError(f"coordinators={self.coordinators}: must not be negative")
+        for name, count in (("coordinators", self.coordinators), ("gateways", self.gateways)):
+            if count is not None and count < 0:
+                raise InvalidArgumentError(f"{name}={count}: must not be negative")
         overrides.refuse_ours(self.config or {})
-        if self.port is not None and not 0 <= self.port <= 65_535:
-            raise InvalidArgumentError(f"port={self.port}: must be between 0 (any free port) and 65535")
+        for name, port in (("port", self.port), ("gateway_port", self.gateway_port)):
+            if port is not None and not 0 <= port <= 65_535:
+                raise InvalidArgumentError(f"{name}={port}: must be between 0 (any free port) and 65535")
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,13 +183,13 @@ class ClusterDirectory:
             return replace(started, behind=behind)
 
     def _restore(self, before: ClusterState) -> None:
-        """After a failed start, restore the old overrides and remove the new coordinators. New coordinators have no
+        """After a failed start, restore the old overrides and remove the new coordinators and gateways, which have no
         data. A coordinator that cannot serve yet (at an older metadata.version) must not block the next start."""
         state = self._file.read()
         if state is None:
             return
         had = {node.name for node in before.nodes}
-        nodes = tuple(node for node in state.nodes if node.role != "coordinator" or node.name in had)
+        nodes = tuple(node for node in state.nodes if node.role not in _WITHOUT_DATA or node.name in had)
         if (state.config, state.nodes) != (before.config, nodes):
             self._file.write(replace(state, config=before.config, nodes=nodes))
 
@@ -229,7 +238,8 @@ class ClusterDirectory:
             *(self._node("coordinator", number, others.pop(), others.pop()) for number in range(1, coordinators + 1)),
         ]
         config = overrides.merged({}, wanted.config or {})
-        return ClusterState(cluster_id=id_to_text(random_id()), nodes=tuple(nodes), config=config)
+        state = ClusterState(cluster_id=id_to_text(random_id()), nodes=tuple(nodes), config=config)
+        return self._with_more(state, "gateway", wanted.gateways or 0, gateway_port=wanted.gateway_port)
 
     def _reconciled(self, state: ClusterState, wanted: Topology) -> ClusterState:
         """The state of an existing cluster after the overrides and added nodes in ``wanted``; fewer nodes, or another
@@ -238,6 +248,7 @@ class ClusterDirectory:
             ("broker", wanted.brokers),
             ("controller", wanted.controllers),
             ("coordinator", wanted.coordinators),
+            ("gateway", wanted.gateways),
         ):
             there = len(state.of_role(role))
             if count is not None and count < there:
@@ -254,6 +265,7 @@ class ClusterDirectory:
         state = replace(state, config=overrides.merged(state.config, wanted.config or {}))
         state = self._with_more(state, "broker", wanted.brokers or 0)
         state = self._with_more(state, "coordinator", wanted.coordinators or 0)
+        state = self._with_more(state, "gateway", wanted.gateways or 0, gateway_port=wanted.gateway_port)
         if wanted.controllers is None or wanted.controllers == len(state.of_role("controller")):
             return state
         taken = [port for node in state.nodes for port in (node.port, node.internal_port)]
@@ -261,8 +273,10 @@ class ClusterDirectory:
             state, wanted.controllers, self._node, lambda count: ports.pick(count, avoid=taken)
         )
 
-    def _with_more(self, state: ClusterState, role: str, count: int) -> ClusterState:
-        """Add brokers or coordinators until there are ``count``. New nodes register when they start, and the
+    def _with_more(
+        self, state: ClusterState, role: str, count: int, *, gateway_port: int | None = None
+    ) -> ClusterState:
+        """Add brokers, coordinators or gateways until there are ``count``. New nodes register when they start, and the
         controllers move replicas to new brokers later, so existing nodes need no change."""
         there = len(state.of_role(role))
         if count <= there:
@@ -271,6 +285,8 @@ class ClusterDirectory:
         numbers = range(there + 1, count + 1)
         if role == "broker":  # broker N is at PORT + N - 1, or the next free port
             own = _near(state.of_role("broker")[0].port + there, len(numbers), avoid=taken)
+        elif role == "gateway" and gateway_port:
+            own = _near(gateway_port + there, len(numbers), avoid=taken)
         else:
             own = ports.pick(len(numbers), avoid=taken)
         internal = ports.pick(len(numbers), avoid=[*taken, *own])
@@ -338,7 +354,7 @@ class ClusterDirectory:
             for node in list(waiting):
                 # Controllers without a majority serve no requests, so an answer with any status must suffice.
                 ready = answers if node.role == "controller" and not _has_majority(state) else is_serving
-                if ready(node.host, node.port, timeout_s=1.0):
+                if ready(node.host, node.health_port, timeout_s=1.0):
                     waiting.remove(node)
                 elif not node.alive():
                     raise self._start_failure(node, "ended before it served")
@@ -361,7 +377,7 @@ class ClusterDirectory:
     # -- stop
 
     def down(self, *, gently: bool = True) -> tuple[Node, ...]:
-        """Stop every node cleanly, coordinators first, controllers last; return the nodes that were running. Data
+        """Stop every node cleanly, gateways first, controllers last; return the nodes that were running. Data
         stays. ``gently`` False: kill all nodes at once, because their data are not needed."""
         self.state()
         with self._file.locked():

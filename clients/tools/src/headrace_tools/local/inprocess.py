@@ -88,6 +88,8 @@ def start_node(node: Node, *, config: Path, log: Path) -> NodeHandle:
         from headrace_controller.app import serve
     elif node.role == "coordinator":
         from headrace_coordinator.app import serve
+    elif node.role == "gateway":
+        from headrace_gateway.app import serve
     else:
         from headrace_broker.app import serve
 

@@ -12,7 +12,12 @@ from .state import ClusterState, Node
 #: Largest default.replication.factor that `up` sets, when there are enough brokers.
 FACTOR_MAX = 3
 
-_MODULES = {"controller": "headrace_controller", "broker": "headrace_broker", "coordinator": "headrace_coordinator"}
+_MODULES = {
+    "controller": "headrace_controller",
+    "broker": "headrace_broker",
+    "coordinator": "headrace_coordinator",
+    "gateway": "headrace_gateway",
+}
 
 
 def require_services() -> None:
@@ -53,11 +58,20 @@ def properties(state: ClusterState, node: Node) -> dict[str, str]:
     values = {
         "process.roles": node.role,
         "node.id": str(node.id),
-        "listeners": f"client://{node.host}:{node.port},internal://{node.host}:{node.internal_port}",
+        **_listeners(node),
         "log.dirs": ",".join(node.data_dirs),
         "controller.quorum.bootstrap.servers": ",".join(each.internal_address for each in state.of_role("controller")),
     } | copies(len(state.of_role("broker")))
+    if node.role == "coordinator":  # on one machine, members join within moments of each other
+        values["group.initial.rebalance.delay.ms"] = "0"
     return values | state.config
+
+
+def _listeners(node: Node) -> dict[str, str]:
+    internal = f"internal://{node.host}:{node.internal_port}"
+    if node.role == "gateway":
+        return {"listeners": internal, "kafka.listeners": f"PLAINTEXT://{node.host}:{node.port}"}
+    return {"listeners": f"client://{node.host}:{node.port},{internal}"}
 
 
 def write_properties(directory: Path, state: ClusterState, node: Node) -> None:

@@ -23,7 +23,7 @@ from headrace_core.errors import ClusterStartError, InvalidArgumentError
 from .processes import ProcessId
 
 _VERSION = 1
-ROLES = ("controller", "broker", "coordinator")
+ROLES = ("controller", "broker", "coordinator", "gateway")
 
 
 class Life(Protocol):
@@ -53,7 +53,7 @@ class Node:
     role: str
     id: int
     host: str
-    port: int  # the client listener
+    port: int  # the client listener; of a gateway, the bootstrap port for Kafka's clients
     internal_port: int
     data_dirs: tuple[str, ...]
     process: Life | None = None  # The node's last process, alive or not.
@@ -67,6 +67,11 @@ class Node:
     @property
     def address(self) -> str:
         return f"{self.host}:{self.port}"
+
+    @property
+    def health_port(self) -> int:
+        """The port of the gRPC listener that tells whether the node serves."""
+        return self.internal_port if self.role == "gateway" else self.port
 
     @property
     def internal_address(self) -> str:
@@ -113,6 +118,11 @@ class ClusterState:
     @property
     def bootstrap_servers(self) -> str:
         return ",".join(node.address for node in self.of_role("broker"))
+
+    @property
+    def kafka_bootstrap_servers(self) -> str:
+        """The gateways' addresses for Kafka's clients; empty without a gateway."""
+        return ",".join(node.address for node in self.of_role("gateway"))
 
 
 def _to_json(state: ClusterState) -> dict[str, Any]:
