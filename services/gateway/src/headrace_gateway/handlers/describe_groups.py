@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from headrace_core.errors import GroupIdNotFoundError, HeadraceError
+from headrace_core.errors import CoordinatorLoadInProgressError, GroupIdNotFoundError, HeadraceError
 from headrace_core.metadata.shards import address_of
 from headrace_core.node.listeners import CLIENT
 from headrace_protos.v1 import groups_pb2, groups_pb2_grpc
@@ -158,6 +158,8 @@ async def list_groups(call: Call, request: Message) -> Fields:
     for answer in await ask_coordinators(
         call, groups_pb2_grpc.GroupsStub, "ListGroups", groups_pb2.ListGroupsRequest()
     ):
+        if answer.loading_shards:
+            raise CoordinatorLoadInProgressError("a coordinator is still loading groups; retry")
         for group in answer.groups:
             if not is_listed(call, GROUP, group.group_id):
                 continue

@@ -24,6 +24,7 @@ Fields = dict[str, Any]
 
 _BY_ID = 10  #: The version from which OffsetCommit and OffsetFetch name topics by their ids (KIP-848, KIP-1086).
 _MEMBER_EPOCHS = 9  #: The version from which clients know member epochs (KIP-848).
+_TOP_LEVEL_ERRORS = 2  #: The version of OffsetFetch from which an answer has an error code of its own.
 _MANY_GROUPS = 8  #: The version from which OffsetFetch asks about several groups (KIP-709).
 _UNKNOWN_ID = UnknownTopicIdError("no topic has this id")
 
@@ -88,9 +89,15 @@ def _for_old_clients(error: HeadraceError) -> int:
 
 async def offset_fetch(call: Call, request: Message) -> Fields:
     if call.version < _MANY_GROUPS:
-        (fields,) = [
-            await _fetch_of_group(call, request, "", -1, request.topics, require_stable=request.require_stable)
-        ]
+        fields = await _fetch_of_group(call, request, "", -1, request.topics, require_stable=request.require_stable)
+        if fields["error_code"] and call.version < _TOP_LEVEL_ERRORS:
+            fields["topics"] = [
+                {
+                    "name": topic.name,
+                    "partitions": [_no_offset(index, fields["error_code"]) for index in topic.partition_indexes],
+                }
+                for topic in request.topics or ()
+            ]
         return {"error_code": fields["error_code"], "topics": fields["topics"]}
     groups = await asyncio.gather(
         *(

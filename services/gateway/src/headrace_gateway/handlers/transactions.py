@@ -12,6 +12,7 @@ from typing import Any
 import re2
 
 from headrace_core.errors import (
+    CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
     HeadraceError,
     InvalidProducerEpochError,
@@ -315,6 +316,8 @@ async def list_transactions(call: Call, request: Message) -> Fields:
             after=after,
         )
         answers = await ask_coordinators(call, transactions_pb2_grpc.TransactionsStub, "ListTransactions", asked)
+        if any(answer.loading_shards for answer in answers):
+            raise CoordinatorLoadInProgressError("a coordinator is still loading transactional ids; retry")
         found += [each for answer in answers for each in answer.transactions]
         if not any(answer.has_more for answer in answers):
             break
