@@ -4,8 +4,8 @@
 # the jars.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-for needed in java mvn; do
-  command -v "$needed" >/dev/null || { echo "test_kafka: $needed is missing (Debian: apt-get install openjdk-17-jre-headless maven)"; exit 1; }
+for needed in javac mvn; do
+  command -v "$needed" >/dev/null || { echo "test_kafka: $needed is missing (Debian: apt-get install openjdk-17-jdk-headless maven)"; exit 1; }
 done
 mapfile -t files < <(grep -rlF mark.kafka --include="test_*.py" tests)
 exec .venv/bin/python -m pytest -m kafka "${files[@]}" "$@"
