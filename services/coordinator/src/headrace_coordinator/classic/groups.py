@@ -429,17 +429,16 @@ class ClassicGroups:
             if member.instance_id is None:
                 group.remove(member)
         group.delay_left_ms = group.due_ms = None
+        joined = [member for member in group.members.values() if member.join_ticket is not None]
+        if group.members and not joined:  # only static members are left, none of which has joined: wait for them
+            group.due_ms = turn.steady_ms + max(group.rebalance_timeout_ms, 1)
+            self._schedule(group.group_id, group.due_ms)
+            return
         group.generation += 1
         if not group.members:
             group.protocol = group.leader = None
             group.move_to(ClassicState.EMPTY, turn.now_ms)
             turn.write(group)
-            return
-        joined = [member for member in group.members.values() if member.join_ticket is not None]
-        if not joined:  # only static members are left, none of which has joined: wait for them
-            group.generation -= 1
-            group.due_ms = turn.steady_ms + max(group.rebalance_timeout_ms, 1)
-            self._schedule(group.group_id, group.due_ms)
             return
         if group.leader not in {member.member_id for member in joined}:
             group.leader = joined[0].member_id

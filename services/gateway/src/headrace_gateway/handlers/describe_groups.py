@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from headrace_core.errors import CoordinatorLoadInProgressError, GroupIdNotFoundError, HeadraceError
@@ -126,27 +126,35 @@ async def _described(
     described: Callable[[Any], Fields],
     failed: Callable[[str, int, str], Fields],
 ) -> list[Fields]:
-    room = asyncio.Semaphore(AT_ONCE)
-
     async def one(group_id: str) -> Fields:
-        async with room:
-            try:
-                answer = await call.coordinator(
-                    GROUP,
-                    group_id,
-                    groups_pb2_grpc.GroupsStub,
-                    "DescribeGroups",
-                    groups_pb2.DescribeGroupsRequest(group_ids=[group_id]),
-                    call.settings.request_timeout_ms,
-                )
-            except HeadraceError as error:
-                return failed(group_id, number(error), str(error))
+        try:
+            answer = await call.coordinator(
+                GROUP,
+                group_id,
+                groups_pb2_grpc.GroupsStub,
+                "DescribeGroups",
+                groups_pb2.DescribeGroupsRequest(group_ids=[group_id]),
+                call.settings.request_timeout_ms,
+            )
+        except HeadraceError as error:
+            return failed(group_id, number(error), str(error))
         (group,) = answer.groups
         if group.error.code:
             return failed(group_id, kafkas(group.error.code), group.error.message)
         return described(group)
 
-    return list(await asyncio.gather(*map(one, group_ids)))
+    return await few_at_once(group_ids, one)
+
+
+async def few_at_once(keys: Iterable[str], one: Callable[[str], Awaitable[Fields]]) -> list[Fields]:
+    """The results of ``one`` for all keys, in order; at most AT_ONCE calls are in progress."""
+    room = asyncio.Semaphore(AT_ONCE)
+
+    async def in_room(key: str) -> Fields:
+        async with room:
+            return await one(key)
+
+    return list(await asyncio.gather(*map(in_room, keys)))
 
 
 async def list_groups(call: Call, request: Message) -> Fields:
@@ -200,21 +208,18 @@ async def ask_coordinators(call: Call, stub: Any, method: str, request: Any) -> 
 
 
 async def delete_groups(call: Call, request: Message) -> Fields:
-    room = asyncio.Semaphore(AT_ONCE)
-
     async def one(group_id: str) -> Fields:
-        async with room:
-            try:
-                answer = await call.coordinator(
-                    GROUP,
-                    group_id,
-                    groups_pb2_grpc.GroupsStub,
-                    "DeleteGroups",
-                    groups_pb2.DeleteGroupsRequest(group_ids=[group_id]),
-                    call.settings.request_timeout_ms,
-                )
-            except HeadraceError as error:
-                return {"group_id": group_id, "error_code": number(error)}
+        try:
+            answer = await call.coordinator(
+                GROUP,
+                group_id,
+                groups_pb2_grpc.GroupsStub,
+                "DeleteGroups",
+                groups_pb2.DeleteGroupsRequest(group_ids=[group_id]),
+                call.settings.request_timeout_ms,
+            )
+        except HeadraceError as error:
+            return {"group_id": group_id, "error_code": number(error)}
         return {"group_id": group_id, "error_code": kafkas(answer.results[0].error.code)}
 
-    return {"results": list(await asyncio.gather(*map(one, dict.fromkeys(request.groups_names))))}
+    return {"results": await few_at_once(dict.fromkeys(request.groups_names), one)}

@@ -44,15 +44,7 @@ async def offset_commit(call: Call, request: Message) -> Fields:
             if by_id and found is None:
                 result["error_code"] = _UNKNOWN_ID.number
                 continue
-            committed = groups_pb2.OffsetToCommit(
-                topic=name,
-                partition=item.partition_index,
-                offset=item.committed_offset,
-                leader_epoch=item.committed_leader_epoch,
-                metadata=item.committed_metadata or "",
-                topic_id=topic.topic_id if by_id else b"",
-            )
-            offsets.append((result, committed))
+            offsets.append((result, to_commit(name, item, topic.topic_id if by_id else b"")))
     for page in pages(offsets, PARTITIONS_MAX) if offsets else ():
         asked = groups_pb2.CommitOffsetsRequest(
             group_id=request.group_id,
@@ -78,6 +70,18 @@ async def offset_commit(call: Call, request: Message) -> Fields:
         for (result, _), found in zip(page, answer.results, strict=True):
             result["error_code"] = kafkas(found.error.code)
     return {"topics": [{**key, "partitions": results} for key, results in topics]}
+
+
+def to_commit(topic: str, item: Message, topic_id: bytes = b"") -> Any:
+    """The offset of one partition in OffsetCommit or TxnOffsetCommit."""
+    return groups_pb2.OffsetToCommit(
+        topic=topic,
+        partition=item.partition_index,
+        offset=item.committed_offset,
+        leader_epoch=item.committed_leader_epoch,
+        metadata=item.committed_metadata or "",
+        topic_id=topic_id,
+    )
 
 
 def _for_old_clients(error: HeadraceError) -> int:

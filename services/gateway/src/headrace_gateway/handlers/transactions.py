@@ -6,7 +6,6 @@ A client's version of a request tells its transaction version: EndTxn and TxnOff
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import re2
@@ -40,7 +39,8 @@ from ..cluster import GROUP, TRANSACTION
 from ..errors import NONE, kafkas, number
 from ..wire.apis import Api
 from ..wire.schema import Message
-from .describe_groups import AT_ONCE, ask_coordinators, is_listed
+from .describe_groups import ask_coordinators, few_at_once, is_listed
+from .offsets import to_commit
 
 Fields = dict[str, Any]
 
@@ -252,14 +252,7 @@ async def txn_offset_commit(call: Call, request: Message) -> Fields:
         for item in topic.partitions:
             result: Fields = {"partition_index": item.partition_index, "error_code": NONE}
             results.append(result)
-            committed = groups_pb2.OffsetToCommit(
-                topic=topic.name,
-                partition=item.partition_index,
-                offset=item.committed_offset,
-                leader_epoch=item.committed_leader_epoch,
-                metadata=item.committed_metadata or "",
-            )
-            offsets.append((result, committed))
+            offsets.append((result, to_commit(topic.name, item)))
     for page in pages(offsets, PARTITIONS_MAX) if offsets else ():
         asked = transactions_pb2.CommitTransactionOffsetsRequest(
             transactional_id=request.transactional_id,
@@ -341,21 +334,18 @@ async def list_transactions(call: Call, request: Message) -> Fields:
 
 
 async def describe_transactions(call: Call, request: Message) -> Fields:
-    room = asyncio.Semaphore(AT_ONCE)
-
     async def one(transactional_id: str) -> Fields:
-        async with room:
-            try:
-                answer = await call.coordinator(
-                    TRANSACTION,
-                    transactional_id,
-                    transactions_pb2_grpc.TransactionsStub,
-                    "DescribeTransactions",
-                    transactions_pb2.DescribeTransactionsRequest(transactional_ids=[transactional_id]),
-                    call.settings.request_timeout_ms,
-                )
-            except HeadraceError as error:
-                return {"error_code": number(error), "transactional_id": transactional_id}
+        try:
+            answer = await call.coordinator(
+                TRANSACTION,
+                transactional_id,
+                transactions_pb2_grpc.TransactionsStub,
+                "DescribeTransactions",
+                transactions_pb2.DescribeTransactionsRequest(transactional_ids=[transactional_id]),
+                call.settings.request_timeout_ms,
+            )
+        except HeadraceError as error:
+            return {"error_code": number(error), "transactional_id": transactional_id}
         (found,) = answer.transactions
         if found.error.code:
             return {"error_code": kafkas(found.error.code), "transactional_id": transactional_id}
@@ -373,7 +363,7 @@ async def describe_transactions(call: Call, request: Message) -> Fields:
             "topics": [{"topic": name, "partitions": numbers} for name, numbers in topics.items()],
         }
 
-    return {"transaction_states": list(await asyncio.gather(*map(one, request.transactional_ids)))}
+    return {"transaction_states": await few_at_once(request.transactional_ids, one)}
 
 
 async def write_txn_markers(call: Call, request: Message) -> Fields:
