@@ -166,7 +166,9 @@ class CheckpointMachine(RuleBasedStateMachine):
         if self.doing(lambda: self.directory.truncate(log, offset), crash=crash, loss=loss):
             known.end = min(known.end, offset)
             known.start = min(known.start, known.end)
+            known.high_watermark = min(known.high_watermark, known.end)
             return
+        known.may_be["high watermark"] = min(known.high_watermark, offset)
         self.restarted()
 
     @rule(share=st.floats(0, 1), crash=crashes, loss=losses)

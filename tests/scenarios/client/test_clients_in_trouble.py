@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import subprocess
 import sys
 import threading
@@ -142,6 +143,27 @@ def test_broker_that_moves_is_followed_while_its_old_address_still_answers(fake_
         wanted = sum(metadata.offset + 1 for metadata in after) - 4  # what was in flight may be there twice
         assert len(read(inp, wanted)) == wanted
         until(lambda: [t.get_name() for t in out._core.engine.io._tasks].count("headrace-produce-1") == 1)
+
+
+def test_broker_that_moves_twice_gets_the_batches_that_waited_for_its_second_address(fake_cluster: Any) -> None:
+    """The leader epoch stays the same, and nothing else is sent that could wake the sender."""
+    cluster = fake_cluster(2)
+    cluster.create("t", 1, leader=1)
+    with producer(cluster, metadata_max_age_ms=50) as out, consumer(cluster, metadata_max_age_ms=50) as inp:
+        inp.assign([T0])
+        out.send("t", b"before").result(60)
+        assert len(read(inp, 1)) == 1
+        port = cluster.ports[1]
+        with socket.socket() as nobody:  # bound, and not listening: connections are refused
+            nobody.bind(("127.0.0.1", 0))
+            cluster.ports[1] = nobody.getsockname()[1]
+            until(lambda: out._core.engine.metadata.snapshot.brokers[1].port != port)
+            pending = out.send("t", b"while it is between two addresses")
+            until(lambda: out._core.sender.links[1].last_error is not None)
+            assert not pending.done()
+            cluster.ports[1] = port
+            assert pending.result(60).offset == 1
+            assert len(read(inp, 1)) == 1
 
 
 def test_nothing_is_opened_by_what_is_reported_after_close(fake: Any) -> None:

@@ -151,6 +151,42 @@ def test_deleted_log_stays_away_and_its_successor_starts_afresh() -> None:
     assert open_directory(fs).logs[ORDERS].log_end_offset == 0
 
 
+def test_records_after_a_truncation_are_not_below_the_old_high_watermark() -> None:
+    """An unclean leader election may cut committed records; what is appended later is not committed by that."""
+    fs = formatted()
+    directory = open_directory(fs)
+    log = directory.create(ORDERS, TOPIC_ID, LogConfig())
+    log.append(batch("a"), 0)
+    log.append(batch("b"), 0)
+    log.flush()
+    directory.write_high_watermarks({ORDERS: 2})
+    directory.truncate(log, 1)
+    log.append(batch("c"), 1)
+    log.flush()
+    assert directory.high_watermark(ORDERS) == 1
+    fs.crash()
+    assert open_directory(fs).high_watermark(ORDERS) == 1
+
+
+def test_records_after_a_lost_end_are_not_below_the_old_high_watermark() -> None:
+    """A follower may know a high watermark above the records that it has forced to the disk."""
+    fs = formatted()
+    directory = open_directory(fs)
+    log = directory.create(ORDERS, TOPIC_ID, LogConfig())
+    log.append(batch("a"), 0)
+    log.flush()
+    log.append(batch("b"), 0)
+    directory.write_high_watermarks({ORDERS: 2})
+    fs.crash()
+    directory = open_directory(fs)
+    log = directory.logs[ORDERS]
+    assert (log.log_end_offset, directory.high_watermark(ORDERS)) == (1, 1)
+    log.append(batch("c"), 1)
+    log.flush()
+    fs.crash()
+    assert open_directory(fs).high_watermark(ORDERS) == 1
+
+
 def test_what_was_asked_of_a_deleted_log_does_not_befall_its_successor() -> None:
     fs = formatted()
     directory = open_directory(fs)

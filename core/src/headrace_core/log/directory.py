@@ -263,6 +263,9 @@ class LogDirectory:
                 high_watermark=self._high_watermarks.get(partition, 0),
                 meter=meter,
             )
+            if self._high_watermarks.get(partition, 0) > log.log_end_offset:  # the end was lost in a crash
+                self._high_watermarks[partition] = log.log_end_offset
+                self._unwritten.add(HIGH_WATERMARKS)
             if not self._knows_log_starts and log.log_start_offset > log.segments[0].base_offset:
                 self._log_starts[partition] = log.log_start_offset
                 self._unwritten.add(LOG_STARTS)
@@ -421,18 +424,16 @@ class LogDirectory:
         return self.deleted.remove(None if everything else self._clock.monotonic_ms())
 
     def truncate(self, log: PartitionLog, offset: int, last_epoch: int = NO_EPOCH) -> None:
-        """Truncate a log like ``PartitionLog.truncate_to``, and lower its recovery point first. A log that ends below
-        its recovery point would be reported as corrupt. A log that ends exactly at its recovery point would be treated
-        as flushed, although a crash may come before the cut is durable."""
+        """Truncate a log like ``PartitionLog.truncate_to``, and lower its recovery point and high watermark first. A
+        log that ends below its recovery point would be reported as corrupt. A log that ends exactly at its recovery
+        point would be treated as flushed, although a crash may come before the cut is durable. With a high watermark
+        above its end, a log would treat later records as committed."""
         self._check_held(log)
         end_offset = log.end_after_truncating(offset)
         self.compaction.truncated(log.topic_partition, end_offset)
         lowered = max(end_offset - 1, 0) if end_offset < log.log_end_offset else end_offset
-        known = self._recovery_points.get(log.topic_partition, 0)
-        # (The recovery point in memory may be lower than on the disk, if the disk was full.)
-        if known > lowered or RECOVERY_POINTS in self._unwritten:
-            self._recovery_points[log.topic_partition] = min(known, lowered)
-            self._write(RECOVERY_POINTS, self._recovery_points)
+        self._lower(RECOVERY_POINTS, log.topic_partition, lowered)
+        self._lower(HIGH_WATERMARKS, log.topic_partition, end_offset)
         log.truncate_to(offset, last_epoch)
         if self._log_starts.get(log.topic_partition, 0) > log.log_start_offset:
             self._log_starts[log.topic_partition] = log.log_start_offset
@@ -448,9 +449,8 @@ class LogDirectory:
         partition = log.topic_partition
         self.compaction.truncated(partition, log.log_start_offset)
         # Lower the recovery point before the truncation: a log that ends below its recovery point counts as damaged.
-        if self._recovery_points.get(partition, 0) or RECOVERY_POINTS in self._unwritten:
-            self._recovery_points[partition] = 0
-            self._write(RECOVERY_POINTS, self._recovery_points)
+        self._lower(RECOVERY_POINTS, partition, 0)
+        self._lower(HIGH_WATERMARKS, partition, offset)
 
         def move_start() -> None:
             self._log_starts[partition] = offset
@@ -647,6 +647,15 @@ class LogDirectory:
         for name, offsets in self._checkpoints().items():
             if name in self._unwritten:
                 self._write(name, offsets)
+
+    def _lower(self, name: str, partition: TopicPartition, offset: int) -> None:
+        """Make the partition's checkpointed offset ``offset`` at most, durably."""
+        offsets = self._checkpoints()[name]
+        known = offsets.get(partition, 0)
+        # (The offset in memory may be lower than on the disk, if the disk was full.)
+        if known > offset or name in self._unwritten:
+            offsets[partition] = min(known, offset)
+            self._write(name, offsets)
 
     def _checkpoints(self) -> dict[str, dict[TopicPartition, int]]:
         return {

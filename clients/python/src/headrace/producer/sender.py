@@ -212,13 +212,16 @@ class Sender:
         return info.partitions[queue.partition].leader if info and queue.partition < len(info.partitions) else -1
 
     def _has_news(self, queue: PartitionQueue, link: BrokerLink) -> bool:
-        """Whether the partition has another leader, or the same leader in a new epoch."""
-        info = self.engine.metadata.snapshot.topics.get(queue.topic.name)
+        """Whether the partition has another leader, or the same leader in a new epoch or at a new address."""
+        snapshot = self.engine.metadata.snapshot
+        info = snapshot.topics.get(queue.topic.name)
         if info is None or queue.partition >= len(info.partitions):
             return True
         part = info.partitions[queue.partition]
         known: int = queue.sender.leader_epoch
-        return bool(part.leader != link.broker_id or part.leader_epoch > known)
+        broker = snapshot.brokers.get(link.broker_id)
+        is_elsewhere = broker is not None and broker.address != link.address
+        return bool(part.leader != link.broker_id or part.leader_epoch > known or is_elsewhere)
 
     def orphan(self, queues: Iterable[PartitionQueue]) -> None:
         """Remember queues that have lost their link; new metadata assign them to links again."""
