@@ -34,11 +34,9 @@ def gateway_config(cluster: LocalCluster, node_id: int = 1, **more: str) -> Node
     )
 
 
-@contextlib.contextmanager
-def running_gateway(cluster: LocalCluster, node_id: int = 1, **more: str) -> Iterator[Gateway]:
-    """Run a gateway; Kafka clients begin at ``gateway.bootstrap_servers``."""
+def begin_gateway(cluster: LocalCluster, node_id: int = 1, **more: str) -> Gateway:
+    """Start a gateway; the caller ends it with ``end_gateway``."""
     config = gateway_config(cluster, node_id, **more)
-    io = io_thread()
 
     async def begin() -> Gateway:
         gateway = Gateway(config)
@@ -49,8 +47,19 @@ def running_gateway(cluster: LocalCluster, node_id: int = 1, **more: str) -> Ite
             raise
         return gateway
 
-    gateway = io.run(begin())
+    return io_thread().run(begin())
+
+
+def end_gateway(gateway: Gateway, *, at_once: bool = False) -> None:
+    """Stop a gateway; ``at_once``: without notice, as close to a crash as possible."""
+    io_thread().run(gateway.stop(at_once=at_once))
+
+
+@contextlib.contextmanager
+def running_gateway(cluster: LocalCluster, node_id: int = 1, **more: str) -> Iterator[Gateway]:
+    """Run a gateway; Kafka clients begin at ``gateway.bootstrap_servers``."""
+    gateway = begin_gateway(cluster, node_id, **more)
     try:
         yield gateway
     finally:
-        io.run(gateway.stop())
+        end_gateway(gateway)

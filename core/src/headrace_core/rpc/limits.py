@@ -155,6 +155,9 @@ LIMITS: Mapping[str, RequestLimits] = {
     "Cluster/RegisterController": RequestLimits({"features": 100}, 1 * MIB),
     "Cluster/RegisterCoordinator": RequestLimits({"endpoints": 100}, 1 * MIB),
     "Cluster/CoordinatorHeartbeat": _NONE,
+    "Cluster/AnnounceGateway": RequestLimits(
+        {"gateway.listeners": 16, "gateway.listeners.broker_ports": ITEMS_MAX}, 1 * MIB
+    ),
     "Raft/Exchange": RequestLimits(
         {
             "messages": 100_000,

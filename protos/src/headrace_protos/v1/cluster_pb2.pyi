@@ -378,3 +378,53 @@ class CoordinatorHeartbeatResponse(_message.Message):
     correlation_id: int
     should_shutdown: bool
     def __init__(self, correlation_id: _Optional[int] = ..., should_shutdown: _Optional[bool] = ...) -> None: ...
+
+class GatewayListener(_message.Message):
+    __slots__ = ("name", "host", "bootstrap_port", "broker_ports")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    BOOTSTRAP_PORT_FIELD_NUMBER: _ClassVar[int]
+    BROKER_PORTS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    host: str
+    bootstrap_port: int
+    broker_ports: _containers.RepeatedCompositeFieldContainer[BrokerPort]
+    def __init__(self, name: _Optional[str] = ..., host: _Optional[str] = ..., bootstrap_port: _Optional[int] = ..., broker_ports: _Optional[_Iterable[_Union[BrokerPort, _Mapping]]] = ...) -> None: ...
+
+class BrokerPort(_message.Message):
+    __slots__ = ("broker_id", "port")
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    broker_id: int
+    port: int
+    def __init__(self, broker_id: _Optional[int] = ..., port: _Optional[int] = ...) -> None: ...
+
+class AnnouncedGateway(_message.Message):
+    __slots__ = ("gateway_id", "listeners")
+    GATEWAY_ID_FIELD_NUMBER: _ClassVar[int]
+    LISTENERS_FIELD_NUMBER: _ClassVar[int]
+    gateway_id: bytes
+    listeners: _containers.RepeatedCompositeFieldContainer[GatewayListener]
+    def __init__(self, gateway_id: _Optional[bytes] = ..., listeners: _Optional[_Iterable[_Union[GatewayListener, _Mapping]]] = ...) -> None: ...
+
+class AnnounceGatewayRequest(_message.Message):
+    __slots__ = ("cluster_id", "gateway", "is_leaving", "known_version")
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    GATEWAY_FIELD_NUMBER: _ClassVar[int]
+    IS_LEAVING_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_VERSION_FIELD_NUMBER: _ClassVar[int]
+    cluster_id: str
+    gateway: AnnouncedGateway
+    is_leaving: bool
+    known_version: int
+    def __init__(self, cluster_id: _Optional[str] = ..., gateway: _Optional[_Union[AnnouncedGateway, _Mapping]] = ..., is_leaving: _Optional[bool] = ..., known_version: _Optional[int] = ...) -> None: ...
+
+class AnnounceGatewayResponse(_message.Message):
+    __slots__ = ("gateways", "is_complete", "version")
+    GATEWAYS_FIELD_NUMBER: _ClassVar[int]
+    IS_COMPLETE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    gateways: _containers.RepeatedCompositeFieldContainer[AnnouncedGateway]
+    is_complete: bool
+    version: int
+    def __init__(self, gateways: _Optional[_Iterable[_Union[AnnouncedGateway, _Mapping]]] = ..., is_complete: _Optional[bool] = ..., version: _Optional[int] = ...) -> None: ...

@@ -29,6 +29,7 @@ from headrace_core.telemetry import Emitter, Metrics, NodeStarted, NodeStopped
 
 from .cluster import Cluster, GatewayEntry
 from .connection import SWEEP_S, Connections
+from .directory import Announcer
 from .handlers.table import FAST, HANDLERS
 from .listeners import Listeners
 from .settings import GatewaySettings
@@ -55,7 +56,7 @@ class Gateway:
         self._controllers = Controllers(config.controller_addresses)
         self._freshness = Freshness()
         self.metadata = MetadataState(self._controllers, lag=lambda: self._freshness.lag(self.clock.monotonic_ms()))
-        self._own: tuple[GatewayEntry, ...] = ()
+        self._announcer = Announcer(self._controllers, self.gateway_id, self.clock)
         self.cluster = Cluster(self.metadata, self.living_gateways)
         self.upstream = Upstream(self.cluster)
         self.connections = Connections(self.settings, self.cluster, self.upstream, HANDLERS, FAST)
@@ -70,7 +71,7 @@ class Gateway:
 
     def living_gateways(self) -> tuple[GatewayEntry, ...]:
         """The living gateways, this one included."""
-        return self._own
+        return self._announcer.gateways.entries
 
     async def start(self) -> None:
         """Start the gateway; returns when it serves. Raises HeadraceError or OSError; call ``stop`` after an error
@@ -100,6 +101,7 @@ class Gateway:
         if await self.listeners.follow(self.metadata.image.brokers):  # the metadata changed while the ports opened
             self._own_changed()
         self._tasks.start(self._sweep(), "sweep of connections")
+        self._tasks.start(self._announcer.run(self._cluster_id), "announcements")
         follower.keep(
             store,
             after_bytes=config.values["metadata.log.max.record.bytes.between.snapshots"],
@@ -158,18 +160,21 @@ class Gateway:
             self.metadata.advance(image, delta)
 
     def _own_changed(self) -> None:
-        self._own = (GatewayEntry(self.gateway_id, self.listeners.ports()),)
+        self._announcer.serves(GatewayEntry(self.gateway_id, self.listeners.ports()))
 
     async def stop(self, *, at_once: bool = False) -> None:
         """Stop the gateway, in any state of its start. ``at_once`` stops without notice, as close to a crash as
         possible. Idempotent."""
         if self._internal is not None:
             await self._internal.serving(False)
+        if not at_once:
+            await self._announcer.leave()
         self.listeners.close()
         if not at_once:
             await self.connections.drain(DRAIN_S)
         self.connections.close(at_once=at_once)
         await self._tasks.cancel()
+        await self._announcer.close()
         await self.upstream.close()
         if self._internal is not None:
             await self._internal.stop(0)

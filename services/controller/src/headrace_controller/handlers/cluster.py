@@ -1,4 +1,5 @@
-"""headrace.v1.Cluster: brokers and coordinators register, heartbeat, and follow the metadata.
+"""headrace.v1.Cluster: brokers and coordinators register, heartbeat, and follow the metadata; gateways announce
+themselves.
 
 The Cluster service runs only on the internal listener.
 """
@@ -42,6 +43,7 @@ from ..cluster.requests import (
     RegisterCoordinator,
 )
 from ..driver import ControllerDriver
+from ..gateways import GatewayDirectory
 from .follow import FollowService
 
 
@@ -65,6 +67,7 @@ class ClusterHandler(cluster_pb2_grpc.ClusterServicer):
         self._following = following
         self._clock = clock
         self._heartbeats: set[_Heartbeats] = set()
+        self._gateways = GatewayDirectory()
 
     def brokers_seen(self) -> list[BrokerSeen]:
         """The last heartbeat of every broker that sends heartbeats to this controller, by broker id."""
@@ -102,10 +105,7 @@ class ClusterHandler(cluster_pb2_grpc.ClusterServicer):
         )
 
     async def RegisterController(self, request: cluster_pb2.RegisterControllerRequest, context: Any) -> Any:
-        if request.cluster_id != self._driver.image.cluster_id:
-            raise InconsistentClusterIdError(
-                f"wrong cluster: this is cluster {self._driver.image.cluster_id}, not {request.cluster_id}"
-            )
+        self._check_cluster(request.cluster_id)
         answer = await self._driver.ask(
             RegisterController(request.controller_id, request.directory_id, feature_ranges(request.features))
         )
@@ -217,6 +217,19 @@ class ClusterHandler(cluster_pb2_grpc.ClusterServicer):
             metadata_offset=answer.metadata_offset,
         )
 
+    async def AnnounceGateway(self, request: cluster_pb2.AnnounceGatewayRequest, context: Any) -> Any:
+        self._check_cluster(request.cluster_id)
+        if not self._driver.is_leader:
+            raise self._driver.controller.not_controller()
+        gateways = self._gateways
+        announcement = gateways.announce(request, self._driver.term, self._clock.monotonic_ms())
+        try:
+            await gateways.wait_changed(request.known_version)
+        except asyncio.CancelledError:  # the gateway was killed, or has given up this call
+            gateways.lost(request.gateway.gateway_id, announcement)
+            raise
+        return gateways.answer(self._clock.monotonic_ms())
+
     async def FollowMetadata(self, request: cluster_pb2.FollowMetadataRequest, context: Any) -> None:
         await self._following.follow(request, context)
 
@@ -225,6 +238,11 @@ class ClusterHandler(cluster_pb2_grpc.ClusterServicer):
 
     #: The former name of ReadIndex, which the controllers serve for one more release (cluster.proto).
     VouchMetadata = ReadIndex
+
+    def _check_cluster(self, cluster_id: str) -> None:
+        own = self._driver.image.cluster_id
+        if cluster_id != own:
+            raise InconsistentClusterIdError(f"wrong cluster: this is cluster {own}, not {cluster_id}")
 
     def close(self) -> None:
         """End every stream."""

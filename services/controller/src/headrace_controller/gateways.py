@@ -1,0 +1,88 @@
+"""The gateways that the leading controller knows.
+
+Gateways keep no data, so nothing about them is in the metadata log: a new leader knows all living gateways after one
+round of their announcements.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from headrace_core.errors import ServerBusyError
+from headrace_protos.v1 import cluster_pb2
+
+HOLD_S = 0.3  #: Seconds for which an announcement waits for a change before it is answered.
+FORGET_MS = 1_000.0  #: A gateway that was not heard for this number of milliseconds is forgotten.
+GATEWAYS_MAX = 1_000
+
+
+class GatewayDirectory:
+    """One per controller. Times are monotonic, in milliseconds. ``version`` differs whenever the gateways differ."""
+
+    def __init__(self) -> None:
+        #: Gateway id -> (time, number of the announcement, gateway).
+        self._heard: dict[bytes, tuple[float, int, cluster_pb2.AnnouncedGateway]] = {}
+        self._term = -1
+        self._since_ms = 0.0
+        self._announcements = 0
+        self._changed = asyncio.Event()
+        self.version = 0
+
+    def announce(self, request: cluster_pb2.AnnounceGatewayRequest, term: int, now_ms: float) -> int:
+        """Note what a gateway says to the leader of ``term``; returns the announcement's number. Raises
+        ServerBusyError for a gateway above GATEWAYS_MAX."""
+        if term != self._term:  # what was heard in an earlier term may be old
+            self._term, self._since_ms = term, now_ms
+            self._heard.clear()
+            self._note_change()
+        self._forget(now_ms)
+        gateway, self._announcements = request.gateway, self._announcements + 1
+        before = self._heard.get(gateway.gateway_id)
+        if request.is_leaving:
+            if before is not None:
+                self._remove([gateway.gateway_id])
+        elif before is None and len(self._heard) >= GATEWAYS_MAX:
+            raise ServerBusyError(f"the cluster has {GATEWAYS_MAX} gateways already; stop one of them first")
+        else:
+            self._heard[gateway.gateway_id] = (now_ms, self._announcements, gateway)
+            if before is None or before[2] != gateway:
+                self._note_change()
+        return self._announcements
+
+    def lost(self, gateway_id: bytes, announcement: int) -> None:
+        """Forget a gateway whose connection broke during this announcement, if the announcement is its last one."""
+        if gateway_id in self._heard and self._heard[gateway_id][1] == announcement:
+            self._remove([gateway_id])
+
+    async def wait_changed(self, known_version: int) -> None:
+        """Wait until ``version`` is not ``known_version``, for HOLD_S at most."""
+        if self.version == known_version:
+            try:
+                async with asyncio.timeout(HOLD_S):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass
+
+    def answer(self, now_ms: float) -> cluster_pb2.AnnounceGatewayResponse:
+        """All living gateways."""
+        self._forget(now_ms)
+        return cluster_pb2.AnnounceGatewayResponse(
+            gateways=[self._heard[gateway_id][2] for gateway_id in sorted(self._heard)],
+            is_complete=now_ms - self._since_ms > FORGET_MS,
+            version=self.version,
+        )
+
+    def _forget(self, now_ms: float) -> None:
+        silent = [each for each, (at_ms, _, _) in self._heard.items() if now_ms - at_ms > FORGET_MS]
+        if silent:
+            self._remove(silent)
+
+    def _remove(self, gateway_ids: list[bytes]) -> None:
+        for gateway_id in gateway_ids:
+            del self._heard[gateway_id]
+        self._note_change()
+
+    def _note_change(self) -> None:
+        self.version = max(self.version + 1, self._term << 32)
+        self._changed.set()
+        self._changed = asyncio.Event()

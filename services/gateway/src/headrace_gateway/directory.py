@@ -1,0 +1,149 @@
+"""The living gateways, as this gateway knows them from the leading controller.
+
+A gateway always has one announcement at the leading controller, which answers when the gateways have changed, and
+after 0.3 seconds otherwise (``Cluster.AnnounceGateway``). When a gateway is killed, the connection of its announcement
+breaks, and all other gateways learn it at once; a gateway that hangs is forgotten after a second. While no controller
+answers, the last known gateways stay: that the controllers cannot be reached says nothing about the gateways.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from headrace_core.clock import Clock
+from headrace_core.errors import HeadraceError
+from headrace_core.membership.controller_calls import ControllerCalls, Sending
+from headrace_core.membership.controllers import Controllers
+from headrace_core.rpc.outage import Outage
+from headrace_protos.v1 import cluster_pb2, cluster_pb2_grpc
+
+from .cluster import GatewayEntry, ListenerPorts
+
+logger = logging.getLogger("headrace.gateway")
+
+PAUSE_S = 0.02  #: Seconds between an answer and the next announcement.
+RETRY_S = 0.3  #: Seconds between a failed announcement and the next one.
+ANSWER_MS = 2_000  #: Milliseconds that the controllers have to answer an announcement.
+FORGET_MS = 1_000.0  #: How long a gateway that a new leader does not name stays known, in milliseconds.
+LEAVE_MS = 300  #: Milliseconds that a stopping gateway has to tell the controllers.
+
+
+class GatewayList:
+    """Other gateways by what the controllers answer, and this one. ``entries`` is the same object as long as nothing
+    changes."""
+
+    def __init__(self, gateway_id: bytes) -> None:
+        self._own = gateway_id
+        self._others: dict[bytes, tuple[float, GatewayEntry]] = {}  # when it was last named, in monotonic ms
+        self.entries: tuple[GatewayEntry, ...] = ()
+
+    def serves(self, entry: GatewayEntry) -> None:
+        """Set this gateway's own addresses."""
+        self._set(entry, self._others)
+
+    def heard(self, answer: cluster_pb2.AnnounceGatewayResponse, now_ms: float) -> None:
+        """Apply an answer of the leading controller. An answer that is not complete, of a new leader, removes a gateway
+        only when no answer has named it for FORGET_MS."""
+        named = {each.gateway_id: (now_ms, entry_of(each)) for each in answer.gateways}
+        named.pop(self._own, None)
+        if not answer.is_complete:
+            kept = {key: each for key, each in self._others.items() if now_ms - each[0] <= FORGET_MS}
+            named = {**kept, **named}
+        own = next(each for each in self.entries if each.gateway_id == self._own)
+        self._set(own, named)
+
+    def _set(self, own: GatewayEntry, others: dict[bytes, tuple[float, GatewayEntry]]) -> None:
+        self._others = others
+        entries = tuple(sorted((own, *(entry for _, entry in others.values())), key=lambda each: each.gateway_id))
+        if entries != self.entries:
+            self.entries = entries
+
+
+class Announcer:
+    """Announces this gateway to the controllers, and keeps ``gateways`` up to date."""
+
+    def __init__(self, controllers: Controllers, gateway_id: bytes, clock: Clock) -> None:
+        self.gateways = GatewayList(gateway_id)
+        self._id = gateway_id
+        self._clock = clock
+        self._controllers = controllers
+        self._calls = ControllerCalls(controllers, clock)
+        self._cluster_id = ""
+        self._is_leaving = False
+        self._version = 0
+        self._outage = Outage(logger, "announcing this gateway to the other gateways")
+
+    def serves(self, entry: GatewayEntry) -> None:
+        """Set this gateway's own addresses."""
+        self.gateways.serves(entry)
+
+    async def run(self, cluster_id: str) -> None:
+        """Announce until the task is cancelled."""
+        self._cluster_id = cluster_id
+        while True:
+            try:
+                answer = await self._announce(ANSWER_MS)
+            except HeadraceError as error:
+                self._outage.failed(self._controllers.leader_address or "any address", error)
+                await asyncio.sleep(RETRY_S)
+                continue
+            self._outage.over()
+            self._version = answer.version
+            self.gateways.heard(answer, self._clock.monotonic_ms())
+            await asyncio.sleep(PAUSE_S)
+
+    async def leave(self) -> None:
+        """Tell the controllers that this gateway stops. Its clients then learn other addresses from other gateways."""
+        self._is_leaving = True
+        if self._cluster_id:
+            try:
+                await self._announce(LEAVE_MS)
+            except HeadraceError as error:
+                logger.info("the controllers will notice later that this gateway has stopped: %s", error)
+
+    async def close(self) -> None:
+        await self._calls.close()
+
+    async def _announce(self, timeout_ms: int) -> cluster_pb2.AnnounceGatewayResponse:
+        own = next(each for each in self.gateways.entries if each.gateway_id == self._id)
+        request = cluster_pb2.AnnounceGatewayRequest(
+            cluster_id=self._cluster_id,
+            gateway=announced(own),
+            is_leaving=self._is_leaving,
+            known_version=self._version,
+        )
+        answer: cluster_pb2.AnnounceGatewayResponse = await self._calls.call(
+            cluster_pb2_grpc.ClusterStub, "AnnounceGateway", request, timeout_ms, Sending.UNTIL_ANSWERED
+        )
+        return answer
+
+
+def announced(entry: GatewayEntry) -> cluster_pb2.AnnouncedGateway:
+    return cluster_pb2.AnnouncedGateway(
+        gateway_id=entry.gateway_id,
+        listeners=[
+            cluster_pb2.GatewayListener(
+                name=name,
+                host=ports.host,
+                bootstrap_port=ports.bootstrap_port,
+                broker_ports=[
+                    cluster_pb2.BrokerPort(broker_id=broker_id, port=port)
+                    for broker_id, port in sorted(ports.broker_ports.items())
+                ],
+            )
+            for name, ports in sorted(entry.listeners.items())
+        ],
+    )
+
+
+def entry_of(gateway: cluster_pb2.AnnouncedGateway) -> GatewayEntry:
+    return GatewayEntry(
+        gateway.gateway_id,
+        {
+            each.name: ListenerPorts(
+                each.host, each.bootstrap_port, {port.broker_id: port.port for port in each.broker_ports}
+            )
+            for each in gateway.listeners
+        },
+    )
