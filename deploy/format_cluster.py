@@ -1,7 +1,7 @@
 """The one-shot job of compose.yaml: creates a cluster once. A repeated run changes nothing.
 
     /volumes/controller/slot-N    formatted for the first CONTROLLERS controllers, the first voters
-    /volumes/*/cluster.id         the cluster of these volumes' slots; brokers and coordinators format their own
+    /volumes/*/cluster.id         the cluster of these volumes' slots; the other nodes format their own
 
 Generated ids (the cluster's, the controllers' directories') are stored in /volumes/controller/first-voters.json before
 they are used, so that an interrupted job continues with the same ids. CONTROLLER_ADDRESS is the address of controller
@@ -23,7 +23,7 @@ from headrace_core.node.ids import id_from_text, id_to_text, random_id
 from headrace_core.node.meta_properties import format_directories
 from headrace_core.node.slots import CLUSTER_ID, PLACEHOLDER
 
-ROLES = ("controller", "broker", "coordinator")
+ROLES = ("controller", "broker", "coordinator", "gateway")
 
 
 def plan(volumes: Path, controllers: int) -> dict[str, object]:

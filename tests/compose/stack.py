@@ -16,8 +16,8 @@ from tests.worlds import waiting
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = "headrace-test"
 FIGURES = ROOT / "build" / "compose" / "figures.json"
-#: The ports that the edge publishes: one for any broker, one for each broker, one for each coordinator.
-BOOTSTRAP = "127.0.0.1:9095"
+#: Ports that the edge publishes: for any broker, and for any gateway.
+BOOTSTRAP, KAFKA_BOOTSTRAP = "127.0.0.1:9095", "127.0.0.1:9092"
 LIMIT_S = 120.0
 
 

@@ -13,11 +13,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from confluent_kafka import Consumer as KafkaConsumer
+from confluent_kafka import Producer as KafkaProducer
+from confluent_kafka.admin import AdminClient as KafkaAdmin
 
 from headrace import Admin, Consumer, NewTopic, Producer, TopicPartition
 from headrace.errors import HeadraceError, TopicAlreadyExistsError
 from tests.compose.load import PARTITIONS, TOPIC, Load, check_nothing_lost, settings, stored
-from tests.compose.stack import FIGURES, LIMIT_S, PROJECT, ROOT, Stack, docker, logs_of, note, until
+from tests.compose.stack import FIGURES, KAFKA_BOOTSTRAP, LIMIT_S, PROJECT, ROOT, Stack, docker, logs_of, note, until
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(600), pytest.mark.xdist_group("compose")]
 
@@ -25,7 +28,7 @@ IMAGE = "headrace/service"
 SERVICE_IMAGE = f"{IMAGE}:{Stack.version}"
 #: The tags of images that tests build; the end of the test run removes these images.
 OTHER_TAGS: list[str] = []
-ROLLED = ("controller", "broker", "coordinator", "edge")
+ROLLED = ("controller", "broker", "coordinator", "gateway", "edge")
 SERVICE_IMAGE_BYTES_MAX = 200_000_000
 DEMO_RECORDS = 40_000
 
@@ -102,7 +105,7 @@ def test_the_format_job_ended_and_the_others_serve(stack: Stack) -> None:
     assert states.pop(f"{PROJECT}-format-1") == "exited"
     assert sorted(states) == sorted(
         f"{PROJECT}-{service}-{number}"
-        for service, count in (("controller", 3), ("broker", 3), ("coordinator", 2), ("edge", 1))
+        for service, count in (("controller", 3), ("broker", 3), ("coordinator", 2), ("gateway", 1), ("edge", 1))
         for number in range(1, count + 1)
     )
     assert set(states.values()) == {"running"}
@@ -305,6 +308,41 @@ def test_three_coordinators_share_the_groups(stack: Stack, admin: Admin) -> None
         assert committed is not None
         assert committed.offset == 1, f"{group}: what it had committed is there"
     admin.delete_groups(groups)
+
+
+def test_kafkas_clients_on_the_host_use_one_gateway_and_then_two(stack: Stack, admin: Admin) -> None:
+    kafka = KafkaAdmin({"bootstrap.servers": KAFKA_BOOTSTRAP})
+
+    def ports() -> set[int]:
+        """The ports that a new client gets."""
+        found = kafka.list_topics(timeout=30).brokers.values()
+        assert {each.host for each in found} == {"127.0.0.1"}
+        return {each.port for each in found}
+
+    assert ports() == {9311, 9312, 9313}
+    stack.scale(gateway=2)
+    until(lambda: {port // 10 for port in ports()} == {931, 932}, "both gateways get brokers")
+    producer = KafkaProducer({"bootstrap.servers": KAFKA_BOOTSTRAP, "enable.idempotence": True})
+    failed: list[object] = []
+    for number in range(PARTITIONS):
+        producer.produce(
+            TOPIC, b"through a gateway", partition=number, on_delivery=lambda error, _: failed.append(error)
+        )
+    assert producer.flush(LIMIT_S) == 0
+    assert failed == [None] * PARTITIONS
+    consumer = KafkaConsumer(
+        {"bootstrap.servers": KAFKA_BOOTSTRAP, "group.id": "kafkas", "auto.offset.reset": "earliest"}
+    )
+    consumer.subscribe([TOPIC])
+    seen: set[int] = set()
+    until(
+        lambda: bool(seen.update(each.partition() for each in consumer.consume(100, 1.0)) or len(seen) == PARTITIONS),
+        "a group of Kafka's protocol reads all partitions",
+    )
+    consumer.close()
+    stack.scale(gateway=1)
+    until(lambda: ports() == {9311, 9312, 9313}, "the gateway that is left serves all brokers")
+    admin.delete_records({TopicPartition(TOPIC, number): -1 for number in range(PARTITIONS)})
 
 
 def test_a_fourth_controller_follows_then_votes_and_goes_again(stack: Stack, admin: Admin) -> None:
