@@ -136,26 +136,26 @@ def test_the_number_of_gateways_is_limited() -> None:
 def test_a_complete_answer_decides() -> None:
     gateways = GatewayList(bytes([1]) * 16)
     gateways.serves(entry(1))
-    gateways.heard(answer_of(entry(1), entry(2), entry(3)), 0)
+    gateways.apply(answer_of(entry(1), entry(2), entry(3)), 0)
     assert gateways.entries == (entry(1), entry(2), entry(3))
-    gateways.heard(answer_of(entry(1), entry(3)), 1)
+    gateways.apply(answer_of(entry(1), entry(3)), 1)
     assert gateways.entries == (entry(1), entry(3))
 
 
 def test_an_answer_of_a_new_leader_removes_no_gateway_at_once() -> None:
     gateways = GatewayList(bytes([1]) * 16)
     gateways.serves(entry(1))
-    gateways.heard(answer_of(entry(2), entry(3)), 0)
-    gateways.heard(answer_of(entry(3), is_complete=False), FORGET_MS)
+    gateways.apply(answer_of(entry(2), entry(3)), 0)
+    gateways.apply(answer_of(entry(3), is_complete=False), FORGET_MS)
     assert gateways.entries == (entry(1), entry(2), entry(3))
-    gateways.heard(answer_of(entry(3), is_complete=False), FORGET_MS + 1)
+    gateways.apply(answer_of(entry(3), is_complete=False), FORGET_MS + 1)
     assert gateways.entries == (entry(1), entry(3))
 
 
 def test_a_gateway_knows_its_own_addresses_best() -> None:
     gateways = GatewayList(bytes([1]) * 16)
     gateways.serves(entry(1, b1=1, b2=2))
-    gateways.heard(answer_of(entry(1, b1=1), entry(2)), 0)
+    gateways.apply(answer_of(entry(1, b1=1), entry(2)), 0)
     assert gateways.entries == (entry(1, b1=1, b2=2), entry(2))
 
 
@@ -163,8 +163,8 @@ def test_an_unchanged_answer_leaves_the_same_object() -> None:
     """Addresses that are computed for clients are kept as long as the object is the same."""
     gateways = GatewayList(bytes([1]) * 16)
     gateways.serves(entry(1))
-    gateways.heard(answer_of(entry(1), entry(2)), 0)
+    gateways.apply(answer_of(entry(1), entry(2)), 0)
     before = gateways.entries
-    gateways.heard(answer_of(entry(2), entry(1)), 100)
+    gateways.apply(answer_of(entry(2), entry(1)), 100)
     gateways.serves(entry(1))
     assert gateways.entries is before

@@ -21,7 +21,7 @@ class GatewayDirectory:
 
     def __init__(self) -> None:
         #: Gateway id -> (time, number of the announcement, gateway).
-        self._heard: dict[bytes, tuple[float, int, cluster_pb2.AnnouncedGateway]] = {}
+        self._known: dict[bytes, tuple[float, int, cluster_pb2.AnnouncedGateway]] = {}
         self._term = -1
         self._since_ms = 0.0
         self._announcements = 0
@@ -33,25 +33,25 @@ class GatewayDirectory:
         ServerBusyError for a gateway above GATEWAYS_MAX."""
         if term != self._term:  # what was heard in an earlier term may be old
             self._term, self._since_ms = term, now_ms
-            self._heard.clear()
+            self._known.clear()
             self._note_change()
         self._forget(now_ms)
         gateway, self._announcements = request.gateway, self._announcements + 1
-        before = self._heard.get(gateway.gateway_id)
+        before = self._known.get(gateway.gateway_id)
         if request.is_leaving:
             if before is not None:
                 self._remove([gateway.gateway_id])
-        elif before is None and len(self._heard) >= GATEWAYS_MAX:
+        elif before is None and len(self._known) >= GATEWAYS_MAX:
             raise ServerBusyError(f"the cluster has {GATEWAYS_MAX} gateways already; stop one of them first")
         else:
-            self._heard[gateway.gateway_id] = (now_ms, self._announcements, gateway)
+            self._known[gateway.gateway_id] = (now_ms, self._announcements, gateway)
             if before is None or before[2] != gateway:
                 self._note_change()
         return self._announcements
 
     def lost(self, gateway_id: bytes, announcement: int) -> None:
         """Forget a gateway whose connection broke during this announcement, if the announcement is its last one."""
-        if gateway_id in self._heard and self._heard[gateway_id][1] == announcement:
+        if gateway_id in self._known and self._known[gateway_id][1] == announcement:
             self._remove([gateway_id])
 
     async def wait_changed(self, known_version: int) -> None:
@@ -67,19 +67,19 @@ class GatewayDirectory:
         """All living gateways."""
         self._forget(now_ms)
         return cluster_pb2.AnnounceGatewayResponse(
-            gateways=[self._heard[gateway_id][2] for gateway_id in sorted(self._heard)],
+            gateways=[self._known[gateway_id][2] for gateway_id in sorted(self._known)],
             is_complete=now_ms - self._since_ms > FORGET_MS,
             version=self.version,
         )
 
     def _forget(self, now_ms: float) -> None:
-        silent = [each for each, (at_ms, _, _) in self._heard.items() if now_ms - at_ms > FORGET_MS]
+        silent = [each for each, (at_ms, _, _) in self._known.items() if now_ms - at_ms > FORGET_MS]
         if silent:
             self._remove(silent)
 
     def _remove(self, gateway_ids: list[bytes]) -> None:
         for gateway_id in gateway_ids:
-            del self._heard[gateway_id]
+            del self._known[gateway_id]
         self._note_change()
 
     def _note_change(self) -> None:

@@ -42,7 +42,7 @@ class GatewayList:
         """Set this gateway's own addresses."""
         self._set(entry, self._others)
 
-    def heard(self, answer: cluster_pb2.AnnounceGatewayResponse, now_ms: float) -> None:
+    def apply(self, answer: cluster_pb2.AnnounceGatewayResponse, now_ms: float) -> None:
         """Apply an answer of the leading controller. An answer that is not complete, of a new leader, removes a gateway
         only when no answer has named it for FORGET_MS."""
         named = {each.gateway_id: (now_ms, entry_of(each)) for each in answer.gateways}
@@ -90,7 +90,7 @@ class Announcer:
                 continue
             self._outage.over()
             self._version = answer.version
-            self.gateways.heard(answer, self._clock.monotonic_ms())
+            self.gateways.apply(answer, self._clock.monotonic_ms())
             await asyncio.sleep(PAUSE_S)
 
     async def leave(self) -> None:
