@@ -40,7 +40,9 @@ def test_an_entry_survives_the_wire() -> None:
     assert entry_of(announced(entry(1, b1=19093, b12=19104))) == entry(1, b1=19093, b12=19104)
 
 
-def told(directory: GatewayDirectory, request: cluster_pb2.AnnounceGatewayRequest, term: int, now_ms: float) -> Any:
+def answer_to(
+    directory: GatewayDirectory, request: cluster_pb2.AnnounceGatewayRequest, term: int, now_ms: float
+) -> Any:
     """Announce a gateway, and return the answer that it gets."""
     directory.announce(request, term, now_ms)
     return directory.answer(now_ms)
@@ -48,16 +50,16 @@ def told(directory: GatewayDirectory, request: cluster_pb2.AnnounceGatewayReques
 
 def test_a_gateway_is_named_until_it_was_silent_for_a_second() -> None:
     directory = GatewayDirectory()
-    told(directory, announcement(1), 5, 0)
-    assert names(told(directory, announcement(2), 5, FORGET_MS)) == [1, 2]
-    assert names(told(directory, announcement(2), 5, FORGET_MS + 1)) == [2]
+    answer_to(directory, announcement(1), 5, 0)
+    assert names(answer_to(directory, announcement(2), 5, FORGET_MS)) == [1, 2]
+    assert names(answer_to(directory, announcement(2), 5, FORGET_MS + 1)) == [2]
 
 
 def test_a_gateway_that_leaves_is_forgotten_at_once() -> None:
     directory = GatewayDirectory()
-    told(directory, announcement(1), 5, 0)
-    assert names(told(directory, announcement(2), 5, 1)) == [1, 2]
-    assert names(told(directory, announcement(1, is_leaving=True), 5, 2)) == [2]
+    answer_to(directory, announcement(1), 5, 0)
+    assert names(answer_to(directory, announcement(2), 5, 1)) == [1, 2]
+    assert names(answer_to(directory, announcement(1, is_leaving=True), 5, 2)) == [2]
 
 
 def test_a_gateway_is_forgotten_when_its_last_announcement_breaks() -> None:
@@ -72,32 +74,32 @@ def test_a_gateway_is_forgotten_when_its_last_announcement_breaks() -> None:
 
 def test_new_addresses_replace_the_old_ones() -> None:
     directory = GatewayDirectory()
-    told(directory, announcement(1, b1=1), 5, 0)
-    (found,) = told(directory, announcement(1, b1=1, b2=2), 5, 1).gateways
+    answer_to(directory, announcement(1, b1=1), 5, 0)
+    (found,) = answer_to(directory, announcement(1, b1=1, b2=2), 5, 1).gateways
     assert entry_of(found) == entry(1, b1=1, b2=2)
 
 
 def test_a_new_term_begins_without_gateways_and_says_so() -> None:
     directory = GatewayDirectory()
-    told(directory, announcement(1), 5, 0)
-    assert told(directory, announcement(1), 5, FORGET_MS + 1).is_complete
-    answer = told(directory, announcement(2), 6, FORGET_MS + 2)
+    answer_to(directory, announcement(1), 5, 0)
+    assert answer_to(directory, announcement(1), 5, FORGET_MS + 1).is_complete
+    answer = answer_to(directory, announcement(2), 6, FORGET_MS + 2)
     assert (names(answer), answer.is_complete) == ([2], False)
-    assert told(directory, announcement(2), 6, 2 * FORGET_MS + 3).is_complete
+    assert answer_to(directory, announcement(2), 6, 2 * FORGET_MS + 3).is_complete
 
 
 def test_the_version_differs_exactly_when_the_gateways_differ() -> None:
     directory = GatewayDirectory()
     versions = [
-        told(directory, announcement(1), 5, 0).version,
-        told(directory, announcement(1), 5, 1).version,
-        told(directory, announcement(1, b1=1), 5, 2).version,
-        told(directory, announcement(2), 5, 3).version,
-        told(directory, announcement(2), 5, 4).version,
-        told(directory, announcement(2), 5, 3 + FORGET_MS).version,
-        told(directory, announcement(2), 6, 4 + FORGET_MS).version,
-        told(directory, announcement(2, is_leaving=True), 6, 5 + FORGET_MS).version,
-        told(directory, announcement(2, is_leaving=True), 6, 6 + FORGET_MS).version,
+        answer_to(directory, announcement(1), 5, 0).version,
+        answer_to(directory, announcement(1), 5, 1).version,
+        answer_to(directory, announcement(1, b1=1), 5, 2).version,
+        answer_to(directory, announcement(2), 5, 3).version,
+        answer_to(directory, announcement(2), 5, 4).version,
+        answer_to(directory, announcement(2), 5, 3 + FORGET_MS).version,
+        answer_to(directory, announcement(2), 6, 4 + FORGET_MS).version,
+        answer_to(directory, announcement(2, is_leaving=True), 6, 5 + FORGET_MS).version,
+        answer_to(directory, announcement(2, is_leaving=True), 6, 6 + FORGET_MS).version,
     ]
     assert [each == before for before, each in itertools.pairwise(versions)] == [
         *(True, False, False, True),
@@ -110,7 +112,7 @@ def test_the_version_differs_exactly_when_the_gateways_differ() -> None:
 def test_an_announcement_waits_until_the_gateways_change() -> None:
     async def changes_after(change: Callable[[GatewayDirectory], object]) -> float:
         directory = GatewayDirectory()
-        known = told(directory, announcement(1), 5, 0).version
+        known = answer_to(directory, announcement(1), 5, 0).version
         waiting = asyncio.create_task(directory.wait_changed(known))
         await asyncio.sleep(0)
         began_s = time.monotonic()
