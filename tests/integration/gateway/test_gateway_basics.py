@@ -10,6 +10,7 @@ from confluent_kafka.admin import AdminClient
 from kafka import KafkaAdminClient
 
 from headrace import Admin, LocalCluster, NewTopic
+from headrace_core.records import encode_batch
 from headrace_gateway.app import Gateway
 from headrace_gateway.wire.apis import VERSIONS, Api
 from headrace_gateway.wire.schema import NO_UUID, Message
@@ -48,6 +49,14 @@ def ask(address: str, api: Api, version: int, **fields: object) -> Message:
         with connection.makefile("rb") as stream:
             frame = stream.read(int.from_bytes(stream.read(4), "big"))
     return read_answer(api, version, frame)[1]
+
+
+def is_open_after(address: str, frame: bytearray) -> bool:
+    """Whether the gateway keeps a connection after a request without an answer."""
+    host, port = address.rsplit(":", 1)
+    with socket.create_connection((host, int(port)), timeout=20) as connection:
+        connection.sendall(frame + request_frame(Api.API_VERSIONS, 0))
+        return bool(connection.recv(1))
 
 
 def find_coordinators(gateway: Gateway, version: int, key_type: int, **fields: object) -> list[Message]:
@@ -144,3 +153,15 @@ def test_transactional_ids_have_a_coordinator_and_share_groups_have_none(gateway
     assert [each.error_code for each in found] == [0]
     shared = ask(address, Api.FIND_COORDINATOR, 6, key_type=2, coordinator_keys=["payments"]).coordinators
     assert [each.error_code for each in shared] == [42]
+
+
+def test_a_producer_without_acknowledgements_learns_of_a_wrong_leader_by_the_end_of_its_connection(
+    gateway: Gateway, topic: str
+) -> None:
+    (found,) = ask(gateway.bootstrap_servers, Api.METADATA, 12, topics=[{"name": topic}]).topics
+    partition = next(each for each in found.partitions if each.partition_index == 0)
+    brokers = {each.node_id: each for each in ask(gateway.bootstrap_servers, Api.METADATA, 12, topics=[]).brokers}
+    data = [{"index": 0, "records": encode_batch([(5, None, b"x", None)])}]
+    frame = request_frame(Api.PRODUCE, 9, acks=0, topic_data=[{"name": topic, "partition_data": data}])
+    outcomes = {node_id: is_open_after(f"{each.host}:{each.port}", frame) for node_id, each in brokers.items()}
+    assert outcomes == {node_id: node_id == partition.leader_id for node_id in brokers}

@@ -141,6 +141,52 @@ def test_two_members_share_the_partitions_and_one_takes_over_from_the_other(
             first.poll(0.05)
 
 
+def test_a_group_of_one_member_of_kafkas_and_one_of_ours_moves_partitions_both_ways(
+    cluster: LocalCluster, kafka: str, topic: str
+) -> None:
+    """KIP-848: only records after the last commit may be read twice."""
+    read: list[tuple[int, int]] = []
+    produced(kafka, topic, 400)
+    settings = {"group_id": "mixed", "auto_offset_reset": "earliest", "enable_auto_commit": False}
+    with Consumer(bootstrap_servers=cluster.bootstrap_servers, **settings) as ours:
+        ours.subscribe([topic])
+
+        def ours_reads() -> None:
+            read.extend((record.partition, record.offset) for record in ours.poll(0.05))
+            ours.commit()
+
+        while len(read) < 400:
+            ours_reads()
+        with consumer(kafka, topic, "mixed", **{"group.protocol": "consumer"}) as theirs:
+
+            def theirs_reads() -> None:
+                found = [each for each in theirs.consume(100, 0.05) if each.error() is None]
+                read.extend((each.partition(), each.offset()) for each in found)
+                if found:
+                    theirs.commit(asynchronous=False)
+
+            while sorted((len(ours.assignment()), len(theirs.assignment()))) != [2, 2]:
+                ours_reads()
+                theirs_reads()
+            produced(kafka, topic, 400)
+            while len(read) < 800:
+                ours_reads()
+                theirs_reads()
+            ours.unsubscribe()
+            while len(theirs.assignment()) != 4:
+                theirs_reads()
+            produced(kafka, topic, 400)
+            while len(read) < 1_200:
+                theirs_reads()
+            ours.subscribe([topic])
+            while len(ours.assignment()) != 2:
+                ours_reads()
+                theirs_reads()
+        while len(ours.assignment()) != 4:
+            ours_reads()
+    assert len(set(read)) == len(read) == 1_200
+
+
 def test_kafka_pythons_group_reads_what_its_producer_wrote(kafka: str, topic: str) -> None:
     producer = KafkaProducer(bootstrap_servers=kafka, acks="all")
     assert [future.get(WAIT_S).offset for future in [producer.send(topic, b"x", partition=1) for _ in range(50)]] == [

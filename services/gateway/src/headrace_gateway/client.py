@@ -29,6 +29,7 @@ class Client:
         "broker_id",
         "client_id",
         "fetch",
+        "hang_up",
         "host",
         "listener",
         "principal",
@@ -41,6 +42,7 @@ class Client:
         self.broker_id = broker_id
         self.principal = principal
         self.client_id = ""
+        self.hang_up: Callable[[], None] = _nothing  #: Ends the connection, which sets this attribute.
         self.produce: Any = None  #: The connection's streams of produce_path.py, once it has some.
         self.fetch: Any = None  #: The same of fetch_path.py.
         self._metadata: tuple[tuple[str, str], ...] = ()
@@ -65,6 +67,11 @@ class Client:
 
     def closed(self) -> None:
         """The connection has ended."""
+        self.hang_up = _nothing
         closing, self._closing = self._closing, []
         for callback in closing:
             callback()
+
+
+def _nothing() -> None:
+    """End a connection that has ended."""

@@ -179,6 +179,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, shared: Connections, listener: str, broker_id: int) -> None:
         self.client = Client(host="", listener=listener, broker_id=broker_id)
+        self.client.hang_up = self.end
         self._shared = shared
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray()  # of one unfinished frame, with its length

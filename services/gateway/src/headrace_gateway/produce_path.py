@@ -109,6 +109,10 @@ class _Produce:
             self._send(request, acks or produce_pb2.ACKS_ALL, leader, items)
         if acks == produce_pb2.ACKS_NONE:
             self._reply(None)
+            if any("error_code" in result for results in self._results for result in results):
+                # As Kafka does: without answers, a client with acks=0 learns only from the end of its connection that
+                # its metadata are out of date.
+                self._call.client.hang_up()
         else:
             self._finish_one()
 
