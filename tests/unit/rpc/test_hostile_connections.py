@@ -369,19 +369,19 @@ def test_invalid_requests_of_a_few_bytes_delay_the_connection_and_are_dropped_wi
 def test_penalties_follow_one_another_and_end() -> None:
     now, trimmed = 100.0, []
     penalties = receiving.Penalties(lambda: now, lambda: trimmed.append(now))
-    assert [penalties.add(f"peer-{number}", 8 * MIB) for number in range(3)] == [2.0, 4.0, 6.0]
+    assert [penalties.add(f"peer-{number}", 4 * MIB) for number in range(3)] == [2.0, 4.0, 6.0]
     assert [penalties.left_s(peer) for peer in ("peer-0", "peer-2", "small", "other")] == [2.0, 6.0, 0.0, 0.0]
     assert len(trimmed) == 3
     now += 5.0
     assert [penalties.left_s(peer) for peer in ("peer-0", "peer-2")] == [0.0, 1.0]
     assert penalties.add("peer-0", 1024 * MIB) == receiving.PENALTY_S_MAX
     now += 60.0
-    assert penalties.add("peer-9", 4 * MIB) == 1.0
+    assert penalties.add("peer-9", 2 * MIB) == 1.0
     assert penalties._until_s.keys() == {"peer-9"}, "what is over is forgotten"
     now += 60.0
-    assert [penalties.add(peer, 1) for peer in ("a", "b", "a")] == [4 / 4096, 8 / 4096, 12 / 4096]
-    now += 10 / 4096
-    assert [penalties.left_s(peer) for peer in ("a", "b")] == [2 / 4096, 0.0], "a small request counts as 4 KiB"
+    assert [penalties.add(peer, 1) for peer in ("a", "b", "a")] == [4 / 2048, 8 / 2048, 12 / 2048]
+    now += 10 / 2048
+    assert [penalties.left_s(peer) for peer in ("a", "b")] == [2 / 2048, 0.0], "a small request counts as 4 KiB"
 
 
 def test_single_answers_that_clients_leave_unread_are_bounded() -> None:

@@ -22,11 +22,11 @@ from .limits import RequestCheck
 from .memory import give_memory_back
 
 #: Maximum bytes of refused requests that a listener receives per second, over all connections. Receiving 1 MiB blocks
-#: the event loop for one to two milliseconds, so refused requests cost the event loop less than one percent of its
+#: the event loop for one to two milliseconds, so refused requests cost the event loop less than half a percent of its
 #: time.
-REFUSED_BYTES_PER_S = 4 * 1024 * 1024
+REFUSED_BYTES_PER_S = 2 * 1024 * 1024
 #: Number of bytes that a smaller refused request counts as. To receive and to refuse a request of a few bytes costs a
-#: tenth of a millisecond or more, so a listener refuses at most about 1,000 requests per second.
+#: tenth of a millisecond or more, so a listener refuses at most about 500 requests per second.
 REFUSED_BYTES_MIN = 4 * 1024
 PENALTY_S_MAX = 30.0  #: Longest penalty of a connection, in seconds.
 #: Size in bytes of a refused request from which its memory is returned to the system (memory.py).

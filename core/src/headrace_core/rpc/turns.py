@@ -27,8 +27,8 @@ Piece = TypeVar("Piece")
 
 #: Seconds that one turn takes, and seconds of the pause after the turn (PAUSE_S): long work takes a quarter of the
 #: event loop's time. The pause is in proportion to the length of the turn, and at most PAUSE_S_MAX.
-TURN_S = 0.003
-PAUSE_S = 0.009
+TURN_S = 0.0015
+PAUSE_S = 0.0045
 PAUSE_S_MAX = 1.0
 PAUSE_S_MIN = 0.001  #: A shorter pause is left out, because the event loop's timers have whole milliseconds.
 SHORT_ITEMS = 200  #: Number of items up to which work does not count as long work.
