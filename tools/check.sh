@@ -26,6 +26,7 @@ check imports $bin/lint-imports --no-logo
 check protos $bin/python tools/proto_tool.py check
 check blocking $bin/python tools/blocking_admin.py check
 check limits $bin/python tools/limits_docs.py check
+check kafka $bin/python tools/kafka_docs.py check
 check configuration $bin/python tools/config_docs.py check
 check glossary $bin/python tools/glossary.py
 check words $bin/python tools/private_words.py

@@ -33,7 +33,8 @@ SOURCES, BUILT, TOOLS = (ROOT / "build" / name for name in ("site-src", "site", 
 OUTSIDE = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 #: A dictionary of section titles, each with its pages or folders. A test fails if a page of the site is in no section.
 SECTIONS: dict[str, list[str]] = {
-    "Start": ["index.md", "tutorial.md", "installing.md", "migrating.md", "gateway.md", "embedding.md", "glossary.md"],
+    "Start": ["index.md", "tutorial.md", "installing.md", "embedding.md", "glossary.md"],
+    "Kafka": ["migrating.md", "gateway.md", "kafka-compatibility.md"],
     "Programs": ["sdk"],
     "Command line": ["cli"],
     "Spark": ["spark.md", "spark-exactly-once.md", "spark-running.md"],

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from headrace_controller.gateways import FORGET_MS, GATEWAYS_MAX, HOLD_S, GatewayDirectory
+from headrace_controller.handlers.gateways import FORGET_MS, GATEWAYS_MAX, HOLD_S, GatewayDirectory
 from headrace_core.errors import ServerBusyError
 from headrace_gateway.cluster import GatewayEntry, ListenerPorts
 from headrace_gateway.directory import GatewayList, announced, entry_of

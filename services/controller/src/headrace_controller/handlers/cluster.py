@@ -43,8 +43,8 @@ from ..cluster.requests import (
     RegisterCoordinator,
 )
 from ..driver import ControllerDriver
-from ..gateways import GatewayDirectory
 from .follow import FollowService
+from .gateways import GatewayDirectory
 
 
 @dataclass(frozen=True, slots=True)

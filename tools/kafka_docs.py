@@ -1,0 +1,47 @@
+"""Generate the table of docs/kafka-compatibility.md from what a gateway serves.
+
+tools/kafka_docs.py generate    write it
+tools/kafka_docs.py check       fail when it does not match the gateway's tables (part of `make check`)
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from headrace_gateway.handlers.table import FAST, HANDLERS
+from headrace_gateway.wire.apis import VERSIONS, Api, title
+
+PAGE = Path(__file__).parent.parent / "docs" / "kafka-compatibility.md"
+BEGIN, END = "<!-- begin: tools/kafka_docs.py -->\n", "<!-- end -->\n"
+
+
+def rendered() -> str:
+    """One row for each request type that Kafka 4.3 serves to clients, except for share groups and groups of Streams."""
+    lines = ["| key | request type | versions |", "|---|---|---|"]
+    for api in sorted(Api):
+        versions = VERSIONS[api]
+        is_served = api in HANDLERS or api in FAST
+        lines.append(f"| {int(api)} | {title(api)} | {_range(versions.low, versions.high) if is_served else 'no'} |")
+    return "\n".join([*lines, ""])
+
+
+def _range(low: int, high: int) -> str:
+    return str(low) if low == high else f"{low} to {high}"
+
+
+def main(command: str) -> int:
+    page = PAGE.read_text()
+    head, _, rest = page.partition(BEGIN)
+    _, _, tail = rest.partition(END)
+    wanted = f"{head}{BEGIN}{rendered()}{END}{tail}"
+    if command == "generate":
+        PAGE.write_text(wanted)
+    elif page != wanted:
+        print(f"{PAGE.name} is not what the gateway serves: run tools/kafka_docs.py generate")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1] if len(sys.argv) > 1 else "check"))
