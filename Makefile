@@ -1,7 +1,7 @@
 # Thin on purpose: what a target does is in tools/, and each line can be run by hand.
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test fuzz check proto bench bench-peers bench-replicated bench-peers-replicated bench-failover \
-	bench-pipelines bench-hostile bench-partitions bench-metadata bench-quorum bench-groups bench-idle bench-transactions sim \
+	bench-pipelines bench-hostile bench-partitions bench-metadata bench-quorum bench-groups bench-idle bench-transactions bench-gateway sim \
 	failed-flushes soak site verify \
 	compose-test dist try-dist clean
 
@@ -56,6 +56,9 @@ bench-groups: setup ## consumer groups: joins, restarts, deaths, coordinators ki
 
 bench-transactions: setup ## transactions beside three nodes of Apache Kafka, in one run (Java, Maven; BENCH=--short: 3 minutes)
 	@$(PYTHON) bench/transactions.py $(BENCH)
+
+bench-gateway: setup ## Kafka's clients through a gateway beside Apache Kafka, in one run (Java, Maven; BENCH=--short: 1 minute)
+	@$(PYTHON) bench/gateway.py $(BENCH)
 
 bench-idle: setup ## what an idle cluster costs; how long until its first record; 20 tests on the fixture (minutes)
 	@$(PYTHON) bench/idle.py $(BENCH)

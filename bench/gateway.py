@@ -1,0 +1,149 @@
+"""Headrace through a gateway beside Apache Kafka, with Kafka's own performance tools, in one run on one machine.
+
+    gateway.py [--rounds 3] [--records 2000000] [--seconds 10] [--replicas 1] [--short] [--save] [--warm-gib 6]
+
+The same Java clients, in one warm JVM, work against a Kafka node and against Headrace's gateway in turn: producer-perf
+and consumer-perf with each setting of kafka_settings.py, and 200 producers with one record in flight each. Kafka has
+its defaults, so it acknowledges a record before the record is on disk; Headrace forces it to the disk first. With
+``--replicas 3`` both sides have three nodes, and producers have acks=all. The gateway's memory (RSS) is its peak.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import report
+from bars import Bar, verdicts
+from kafka_node import KafkaNode
+from kafka_settings import SMOKE_WARM_UP_S, WARM_UP_S, turns
+from measure import ROOT, WORK, Samples, emit, machine, peak_rss_mib, save, table, warm_memory
+
+from headrace import LocalCluster
+
+TOPICS = itertools.count()
+PRODUCERS = 200
+RSS_MIB_MAX = 200
+
+
+class Side:
+    """One of the two that are compared: where Kafka's clients connect to."""
+
+    def __init__(self, name: str, bootstrap: str, tools: KafkaNode, acks: str) -> None:
+        self.name, self.bootstrap, self.tools, self.acks = name, bootstrap, tools, acks
+
+    def throughput(self, samples: Samples, number: int, records: int) -> None:
+        """Fill a topic under each setting, and read it."""
+        for setting in turns(number):
+            with self._topic() as topic:
+                rate = self.tools.producer_perf(topic, records, setting=setting, acks=self.acks)
+                samples.add(f"{self.name}.producer-perf@{setting.name}", rate, "rec/s")
+                found = self.tools.consumer_perf(topic, records)
+                samples.add(f"{self.name}.consumer-perf@{setting.name}", found["fetch"], "rec/s")
+
+    def single_records(self, samples: Samples, seconds: float) -> None:
+        """200 producers with one record in flight each, then one."""
+        for producers in (PRODUCERS, 1):
+            with self._topic() as topic:
+                found = self.tools.sync_producers(topic, producers, seconds, acks=self.acks)
+                samples.add(f"{self.name}.producers-{producers}", found["requests_per_s"], "req/s")
+                samples.add(f"{self.name}.producers-{producers}.p50", found["latency_ms"]["p50"], "ms")
+
+    @contextmanager
+    def _topic(self) -> Iterator[str]:
+        """A topic; the tools connect to this side meanwhile."""
+        before, self.tools.bootstrap = self.tools.bootstrap, self.bootstrap
+        name = f"gateway-{next(TOPICS)}"
+        try:
+            self.tools.create_topic(name)
+            try:
+                yield name
+            finally:
+                self.tools.delete_topic(name)
+        finally:
+            self.tools.bootstrap = before
+
+
+def best_ratio(name: str) -> Callable[[Samples], float | None]:
+    """The best figure through the gateway over Kafka's best figure."""
+
+    def ratio(samples: Samples) -> float | None:
+        ours, theirs = samples.best(f"gateway.{name}"), samples.best(f"kafka.{name}")
+        return None if ours is None or theirs is None else ours.median / theirs.median
+
+    return ratio
+
+
+def bars(replicas: int) -> tuple[Bar, ...]:
+    """The bars of Kafka's clients through a gateway."""
+    produce, alone = (0.7 if replicas == 1 else 1.5), f"producers-{PRODUCERS}"
+    return (
+        Bar("producer-perf", "Kafka", produce, "x", best_ratio("producer-perf"), peer="kafka.producer-perf"),
+        Bar("consumer-perf", "Kafka", 0.4, "x", best_ratio("consumer-perf"), peer="kafka.consumer-perf"),
+        Bar(f"{PRODUCERS} unbatched producers", "Kafka", 0.7, "x", best_ratio(alone), peer=f"kafka.{alone}"),
+        Bar(
+            "memory of the gateway", "absolute", RSS_MIB_MAX, "MiB", lambda samples: samples.median("gateway.peak-rss"),
+            at_least=False,
+        ),
+    )  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--records", type=int, default=2_000_000, help="of producer-perf and consumer-perf")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of the unbatched producers")
+    parser.add_argument("--replicas", type=int, choices=(1, 3), default=1)
+    parser.add_argument("--short", action="store_true")
+    parser.add_argument("--warm-gib", type=float, default=6.0)
+    parser.add_argument("--save", action="store_true", help="into bench/results")
+    asked = parser.parse_args()
+    rounds, records, seconds = (1, 100_000, 1.0) if asked.short else (asked.rounds, asked.records, asked.seconds)
+    samples = Samples()
+    emit(machine=machine())
+    if not asked.short:
+        emit(warmed_gib=asked.warm_gib, seconds=round(warm_memory(asked.warm_gib), 1))
+    directory = WORK / "headrace-gateway"
+    shutil.rmtree(directory, ignore_errors=True)
+    acks = "1" if asked.replicas == 1 else "all"
+    warm_up_s = SMOKE_WARM_UP_S if asked.short else WARM_UP_S
+    with (
+        LocalCluster(brokers=asked.replicas, controllers=1, coordinators=1, gateways=1, data=directory) as cluster,
+        KafkaNode(WORK / "kafka-gateway", nodes=asked.replicas, warm_up_s=warm_up_s) as kafka,
+    ):
+        kafka.warm()
+        theirs = Side("kafka", kafka.bootstrap, kafka, acks)
+        ours = Side("gateway", cluster.kafka_bootstrap_servers, kafka, acks)
+        for number in range(rounds):
+            emit(round=number + 1, of=rounds)
+            for side in (theirs, ours):
+                attempt(samples, f"{side.name}.throughput", partial(side.throughput, samples, number, records))
+            for side in (theirs, ours):
+                attempt(samples, f"{side.name}.single-records", partial(side.single_records, samples, seconds))
+        (pid,) = (node["pid"] for node in cluster.ps() if node["role"] == "gateway")
+        samples.add("gateway.peak-rss", peak_rss_mib(int(pid)), "MiB")
+    print(table(samples))
+    print(report.verdicts_table(verdicts(samples, bars(asked.replicas))))
+    for failure in samples.failures:
+        print(f"failed: {failure}")
+    if asked.save:
+        path = save(samples, what=f"gateway-{asked.replicas}", extra={"rounds": rounds, "records": records})
+        print(f"saved: {path.relative_to(ROOT)}")
+    return 1 if samples.failures else 0
+
+
+def attempt(samples: Samples, name: str, work: Callable[[], None]) -> None:
+    """Run a workload. If the workload fails, record the failure and continue."""
+    try:
+        work()
+    except (RuntimeError, OSError, KeyError, ValueError) as failure:
+        samples.fail(name, str(failure))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
