@@ -322,6 +322,7 @@ def test_kafkas_clients_on_the_host_use_one_gateway_and_then_two(stack: Stack, a
     assert ports() == {9311, 9312, 9313}
     stack.scale(gateway=2)
     until(lambda: {port // 10 for port in ports()} == {931, 932}, "both gateways get brokers")
+    admin.create_topics([NewTopic("kafkas", partitions=PARTITIONS, replication_factor=3)])
     producer = KafkaProducer({"bootstrap.servers": KAFKA_BOOTSTRAP, "enable.idempotence": True})
     failed: list[object] = []
     for number in range(PARTITIONS):
@@ -333,7 +334,7 @@ def test_kafkas_clients_on_the_host_use_one_gateway_and_then_two(stack: Stack, a
     consumer = KafkaConsumer(
         {"bootstrap.servers": KAFKA_BOOTSTRAP, "group.id": "kafkas", "auto.offset.reset": "earliest"}
     )
-    consumer.subscribe([TOPIC])
+    consumer.subscribe(["kafkas"])
     seen: set[int] = set()
     until(
         lambda: bool(seen.update(each.partition() for each in consumer.consume(100, 1.0)) or len(seen) == PARTITIONS),
@@ -342,7 +343,8 @@ def test_kafkas_clients_on_the_host_use_one_gateway_and_then_two(stack: Stack, a
     consumer.close()
     stack.scale(gateway=1)
     until(lambda: ports() == {9311, 9312, 9313}, "the gateway that is left serves all brokers")
-    admin.delete_records({TopicPartition(TOPIC, number): -1 for number in range(PARTITIONS)})
+    admin.delete_topics(["kafkas"])
+    admin.delete_groups(["kafkas"])
 
 
 def test_a_fourth_controller_follows_then_votes_and_goes_again(stack: Stack, admin: Admin) -> None:
