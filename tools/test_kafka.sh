@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# The tests that need Apache Kafka's own tools (marker "kafka"): Java, and Maven for the jars. A missing tool is a
+# The tests that need Apache Kafka's own tools (marker "kafka"): Java, Maven for the jars, and kcat. A missing tool is a
 # failure here, never a skip. HEADRACE_PEERS names a folder that fetches and runs Kafka; without it this script fetches
 # the jars.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-for needed in javac mvn; do
-  command -v "$needed" >/dev/null || { echo "test_kafka: $needed is missing (Debian: apt-get install openjdk-17-jdk-headless maven)"; exit 1; }
+for needed in javac mvn kcat; do
+  command -v "$needed" >/dev/null || { echo "test_kafka: $needed is missing (Debian: apt-get install openjdk-17-jdk-headless maven kcat)"; exit 1; }
 done
 mapfile -t files < <(grep -rlF mark.kafka --include="test_*.py" tests)
 exec .venv/bin/python -m pytest -m kafka "${files[@]}" "$@"

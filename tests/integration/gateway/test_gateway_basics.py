@@ -12,8 +12,9 @@ from kafka import KafkaAdminClient
 from headrace import Admin, LocalCluster, NewTopic
 from headrace_core.records import encode_batch
 from headrace_gateway.app import Gateway
+from headrace_gateway.handlers.table import FAST, HANDLERS
 from headrace_gateway.wire.apis import VERSIONS, Api
-from headrace_gateway.wire.schema import NO_UUID, Message
+from headrace_gateway.wire.schema import NO_UUID, Message, request_body, response_body
 from tests.worlds.gateways import running_gateway
 from tests.worlds.kafka_frames import read_answer, request_frame
 from tests.worlds.waiting import until
@@ -165,3 +166,9 @@ def test_a_producer_without_acknowledgements_learns_of_a_wrong_leader_by_the_end
     frame = request_frame(Api.PRODUCE, 9, acks=0, topic_data=[{"name": topic, "partition_data": data}])
     outcomes = {node_id: is_open_after(f"{each.host}:{each.port}", frame) for node_id, each in brokers.items()}
     assert outcomes == {node_id: node_id == partition.leader_id for node_id in brokers}
+
+
+def test_all_request_types_are_compiled_before_a_client_asks(gateway: Gateway) -> None:
+    """The first use of a type would hold up all clients of the gateway."""
+    wanted = sum(VERSIONS[api].high - VERSIONS[api].low + 1 for api in (*HANDLERS, *FAST))
+    until(lambda: request_body.cache_info().currsize >= wanted <= response_body.cache_info().currsize)

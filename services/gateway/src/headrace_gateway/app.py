@@ -34,9 +34,13 @@ from .handlers.table import FAST, HANDLERS
 from .listeners import Listeners
 from .settings import GatewaySettings
 from .upstream import Upstream
+from .wire.apis import Api
+from .wire.schema import prepare
 
 logger = logging.getLogger("headrace.gateway")
 
+#: Request types that are prepared before clients can connect; the others are prepared in the background.
+FIRST_APIS = (Api.API_VERSIONS, Api.METADATA, Api.PRODUCE, Api.FETCH)
 DRAIN_S = 1.0  #: Seconds that a stopping gateway has to answer requests in progress.
 
 
@@ -68,6 +72,7 @@ class Gateway:
         self._tasks = NodeTasks("gateway")
         self._is_current = False  # True once the metadata are current: from then on every change is applied
         self._is_listening = False
+        self._preparing: asyncio.Task[None] | None = None
 
     def living_gateways(self) -> tuple[GatewayEntry, ...]:
         """The living gateways, this one included."""
@@ -95,6 +100,7 @@ class Gateway:
         await self._tasks.unless_failed(follower.wait_current())
         self._is_current = True
         self.metadata.advance(follower.image, MetadataDelta(0, follower.image.next_offset))
+        await asyncio.to_thread(prepare, FIRST_APIS)
         await self.listeners.start(self.metadata.image.brokers)
         self._own_changed()
         self._is_listening = True
@@ -102,6 +108,7 @@ class Gateway:
             self._own_changed()
         self._tasks.start(self._sweep(), "sweep of connections")
         self._tasks.start(self._announcer.run(self._cluster_id), "announcements")
+        self._preparing = asyncio.create_task(self._prepare_others())
         follower.keep(
             store,
             after_bytes=config.values["metadata.log.max.record.bytes.between.snapshots"],
@@ -153,6 +160,11 @@ class Gateway:
             await asyncio.sleep(SWEEP_S)
             self.connections.sweep()
 
+    async def _prepare_others(self) -> None:
+        """In a thread, one type after another: without that, the first client that uses a type holds up all others."""
+        for api in HANDLERS:
+            await asyncio.to_thread(prepare, [api])
+
     async def _metadata_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
         if self._is_listening and delta.brokers and await self.listeners.follow(image.brokers):
             self._own_changed()
@@ -174,6 +186,9 @@ class Gateway:
             await self.connections.drain(DRAIN_S)
         self.connections.close(at_once=at_once)
         await self._tasks.cancel()
+        if self._preparing is not None:
+            self._preparing.cancel()
+            await asyncio.gather(self._preparing, return_exceptions=True)
         await self._announcer.close()
         await self.upstream.close()
         if self._internal is not None:

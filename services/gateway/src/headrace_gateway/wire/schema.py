@@ -20,7 +20,7 @@ import importlib
 import types
 import typing
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .apis import VERSIONS, Api
@@ -105,6 +105,15 @@ def request_body(api: Api, version: int) -> Body:
 def response_body(api: Api, version: int) -> Body:
     """The responses of a type and version that is within VERSIONS."""
     return Body(_Struct(_entity(api, version, "response"), _shape(api, "response")))
+
+
+def prepare(apis: Iterable[Api]) -> None:
+    """Compile the requests and responses of these types, so that no client waits for that. A type takes up to 0.3
+    seconds, mostly for the imports of kio's classes."""
+    for api in apis:
+        for version in range(VERSIONS[api].low, VERSIONS[api].high + 1):
+            request_body(api, version)
+            response_body(api, version)
 
 
 def has_response_field(api: Api, version: int, name: str) -> bool:
