@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from headrace_controller.handlers.gateways import FORGET_MS, GATEWAYS_MAX, HOLD_S, GatewayDirectory
+from headrace_controller.handlers.gateways import COMPLETE_MS, FORGET_MS, GATEWAYS_MAX, HOLD_S, GatewayDirectory
 from headrace_core.errors import ServerBusyError
 from headrace_gateway.cluster import GatewayEntry, ListenerPorts
 from headrace_gateway.directory import GatewayList, announced, entry_of
@@ -82,10 +82,10 @@ def test_new_addresses_replace_the_old_ones() -> None:
 def test_a_new_term_begins_without_gateways_and_says_so() -> None:
     directory = GatewayDirectory()
     answer_to(directory, announcement(1), 5, 0)
-    assert answer_to(directory, announcement(1), 5, FORGET_MS + 1).is_complete
-    answer = answer_to(directory, announcement(2), 6, FORGET_MS + 2)
+    assert answer_to(directory, announcement(1), 5, COMPLETE_MS + 1).is_complete
+    answer = answer_to(directory, announcement(2), 6, COMPLETE_MS + 2)
     assert (names(answer), answer.is_complete) == ([2], False)
-    assert answer_to(directory, announcement(2), 6, 2 * FORGET_MS + 3).is_complete
+    assert answer_to(directory, announcement(2), 6, 2 * COMPLETE_MS + 3).is_complete
 
 
 def test_the_version_differs_exactly_when_the_gateways_differ() -> None:

@@ -221,7 +221,7 @@ class ClusterServicer:
         """A gateway says at which addresses it serves Kafka's clients, and learns the addresses of all gateways. The
         controller answers when the gateways differ from known_version, at the latest after 0.3 seconds; a gateway calls
         again at once. The leading controller keeps the gateways in memory only. It forgets a gateway whose connection
-        breaks during a call, or that it has not heard for a second. NOT_CONTROLLER: another controller leads.
+        breaks during a call, or that it has not heard for three seconds. NOT_CONTROLLER: another controller leads.
         INCONSISTENT_CLUSTER_ID, SERVER_BUSY.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

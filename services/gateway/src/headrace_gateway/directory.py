@@ -2,8 +2,9 @@
 
 A gateway always has one announcement at the leading controller, which answers when the gateways have changed, and
 after 0.3 seconds otherwise (``Cluster.AnnounceGateway``). When a gateway is killed, the connection of its announcement
-breaks, and all other gateways learn it at once; a gateway that hangs is forgotten after a second. While no controller
-answers, the last known gateways stay: that the controllers cannot be reached says nothing about the gateways.
+breaks, and all other gateways learn it at once; a gateway that hangs is forgotten after three seconds. While no
+controller answers, the last known gateways stay: that the controllers cannot be reached says nothing about the
+gateways.
 """
 
 from __future__ import annotations
@@ -22,10 +23,9 @@ from .cluster import GatewayEntry, ListenerPorts
 
 logger = logging.getLogger("headrace.gateway")
 
-PAUSE_S = 0.02  #: Seconds between an answer and the next announcement.
 RETRY_S = 0.3  #: Seconds between a failed announcement and the next one.
 ANSWER_MS = 2_000  #: Milliseconds that the controllers have to answer an announcement.
-FORGET_MS = 1_000.0  #: How long a gateway that a new leader does not name stays known, in milliseconds.
+FORGET_MS = 3_000.0  #: How long a gateway that a new leader does not name stays known, in milliseconds.
 LEAVE_MS = 300  #: Milliseconds that a stopping gateway has to tell the controllers.
 
 
@@ -91,7 +91,6 @@ class Announcer:
             self._outage.over()
             self._version = answer.version
             self.gateways.apply(answer, self._clock.monotonic_ms())
-            await asyncio.sleep(PAUSE_S)
 
     async def leave(self) -> None:
         """Tell the controllers that this gateway stops. Its clients then learn other addresses from other gateways."""

@@ -12,7 +12,10 @@ from headrace_core.errors import ServerBusyError
 from headrace_protos.v1 import cluster_pb2
 
 HOLD_S = 0.3  #: Seconds for which an announcement waits for a change before it is answered.
-FORGET_MS = 1_000.0  #: A gateway that was not heard for this number of milliseconds is forgotten.
+#: A gateway that was not heard for this number of milliseconds is forgotten. A killed one is forgotten at once, because
+#: the connection of its announcement breaks; a shorter time would forget living gateways when a machine is busy.
+FORGET_MS = 3_000.0
+COMPLETE_MS = 2_000.0  #: After this number of milliseconds, all living gateways have announced themselves to a leader.
 GATEWAYS_MAX = 1_000
 
 
@@ -68,7 +71,7 @@ class GatewayDirectory:
         self._forget(now_ms)
         return cluster_pb2.AnnounceGatewayResponse(
             gateways=[self._known[gateway_id][2] for gateway_id in sorted(self._known)],
-            is_complete=now_ms - self._since_ms > FORGET_MS,
+            is_complete=now_ms - self._since_ms > COMPLETE_MS,
             version=self.version,
         )
 
