@@ -112,9 +112,13 @@ def test_records_do_not_leak(codec):
     try:
         churn()
         gc.collect()
-        before = tracemalloc.get_traced_memory()[0]
-        churn()
-        gc.collect()
-        assert tracemalloc.get_traced_memory()[0] - before < 20_000
+        growth = []
+        for _ in range(3):
+            before = tracemalloc.get_traced_memory()[0]
+            churn()
+            gc.collect()
+            growth.append(tracemalloc.get_traced_memory()[0] - before)
+        # A leak shows in each round; a thread that another test has left may allocate in one of them.
+        assert min(growth) < 20_000, growth
     finally:
         tracemalloc.stop()
