@@ -3,9 +3,10 @@
     gateway.py [--rounds 3] [--records 2000000] [--seconds 10] [--replicas 1] [--short] [--save] [--warm-gib 6]
 
 The same Java clients, in one warm JVM, work against a Kafka node and against Headrace's gateway in turn: producer-perf
-and consumer-perf with each setting of kafka_settings.py, and 200 producers with one record in flight each. Kafka has
-its defaults, so it acknowledges a record before the record is on disk; Headrace forces it to the disk first. With
-``--replicas 3`` both sides have three nodes, and producers have acks=all. The gateway's memory (RSS) is its peak.
+and consumer-perf with each setting of kafka_settings.py, then 200 producers and a single one, each with one record in
+flight. Kafka has its defaults, so it acknowledges a record before the record is on disk. Headrace acknowledges a record
+after the record is on disk. With ``--replicas 3`` both sides have three nodes, and producers have acks=all. The
+gateway's memory is its peak RSS.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from bars import Bar, verdicts
 from kafka_node import KafkaNode
 from kafka_settings import SMOKE_WARM_UP_S, WARM_UP_S, turns
 from measure import ROOT, WORK, Samples, emit, machine, peak_rss_mib, save, table, warm_memory
+from peers import attempt, kafka_topic
 
 from headrace import LocalCluster
 
@@ -32,7 +34,7 @@ RSS_MIB_MAX = 200
 
 
 class Side:
-    """One of the two that are compared: where Kafka's clients connect to."""
+    """Kafka or the gateway: the address to which Kafka's clients connect, and the workloads against that address."""
 
     def __init__(self, name: str, bootstrap: str, tools: KafkaNode, acks: str) -> None:
         self.name, self.bootstrap, self.tools, self.acks = name, bootstrap, tools, acks
@@ -56,15 +58,11 @@ class Side:
 
     @contextmanager
     def _topic(self) -> Iterator[str]:
-        """A topic; the tools connect to this side meanwhile."""
+        """A topic of this side, to which the tools connect while the topic exists."""
         before, self.tools.bootstrap = self.tools.bootstrap, self.bootstrap
-        name = f"gateway-{next(TOPICS)}"
         try:
-            self.tools.create_topic(name)
-            try:
+            with kafka_topic(self.tools, f"gateway-{next(TOPICS)}") as name:
                 yield name
-            finally:
-                self.tools.delete_topic(name)
         finally:
             self.tools.bootstrap = before
 
@@ -135,14 +133,6 @@ def main() -> int:
         path = save(samples, what=f"gateway-{asked.replicas}", extra={"rounds": rounds, "records": records})
         print(f"saved: {path.relative_to(ROOT)}")
     return 1 if samples.failures else 0
-
-
-def attempt(samples: Samples, name: str, work: Callable[[], None]) -> None:
-    """Run a workload. If the workload fails, record the failure and continue."""
-    try:
-        work()
-    except (RuntimeError, OSError, KeyError, ValueError) as failure:
-        samples.fail(name, str(failure))
 
 
 if __name__ == "__main__":

@@ -9,11 +9,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from generated_part import keep
+
 from headrace_gateway.handlers.table import FAST, HANDLERS
 from headrace_gateway.wire.apis import VERSIONS, Api, title
 
 PAGE = Path(__file__).parent.parent / "docs" / "kafka-compatibility.md"
-BEGIN, END = "<!-- begin: tools/kafka_docs.py -->\n", "<!-- end -->\n"
 
 
 def rendered() -> str:
@@ -31,16 +32,7 @@ def _range(low: int, high: int) -> str:
 
 
 def main(command: str) -> int:
-    page = PAGE.read_text()
-    head, _, rest = page.partition(BEGIN)
-    _, _, tail = rest.partition(END)
-    wanted = f"{head}{BEGIN}{rendered()}{END}{tail}"
-    if command == "generate":
-        PAGE.write_text(wanted)
-    elif page != wanted:
-        print(f"{PAGE.name} is not what the gateway serves: run tools/kafka_docs.py generate")
-        return 1
-    return 0
+    return keep(PAGE, rendered(), tool=Path(__file__).name, source="the gateway serves", command=command)
 
 
 if __name__ == "__main__":

@@ -9,10 +9,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from generated_part import keep
+
 from headrace_core.rpc.limits import LIMITS
 
 PAGE = Path(__file__).parent.parent / "docs" / "reference" / "limits.md"
-BEGIN, END = "<!-- begin: tools/limits_docs.py -->\n", "<!-- end -->\n"
 
 
 def rendered() -> str:
@@ -38,16 +39,7 @@ def _size(size: int) -> str:
 
 
 def main(command: str) -> int:
-    page = PAGE.read_text()
-    head, _, rest = page.partition(BEGIN)
-    _, _, tail = rest.partition(END)
-    wanted = f"{head}{BEGIN}{rendered()}{END}{tail}"
-    if command == "generate":
-        PAGE.write_text(wanted)
-    elif page != wanted:
-        print(f"{PAGE.name} is not what headrace_core.rpc.limits declares: run tools/limits_docs.py generate")
-        return 1
-    return 0
+    return keep(PAGE, rendered(), tool=Path(__file__).name, source="headrace_core.rpc.limits declares", command=command)
 
 
 if __name__ == "__main__":

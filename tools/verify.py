@@ -122,6 +122,11 @@ SHARDS = (
         2400,
     ),
     Shard(
+        "faults-gateways",
+        ("env", "HEADRACE_FAULTS=full", "TEST_WORKERS=1", "tools/test.sh", "tests/system/test_gateways_fail.py"),
+        1200,
+    ),
+    Shard(
         "faults-transactions",
         (
             "env",

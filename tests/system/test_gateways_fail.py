@@ -135,8 +135,8 @@ def stored(cluster: LocalCluster) -> dict[int, list[int]]:
 
 
 @pytest.mark.timeout(900)
-def test_clients_go_on_when_gateways_are_killed(cluster: LocalCluster) -> None:
-    rng = random.Random(int(os.environ.get("HEADRACE_TEST_SEED", "1")))
+def test_clients_go_on_when_gateways_are_killed(cluster: LocalCluster, seed: int) -> None:
+    rng = random.Random(seed)
     servers = cluster.kafka_bootstrap_servers
     writers = [Writer(servers, partition) for partition in range(WRITERS)]
     readers = [Reader(servers) for _ in range(READERS)]

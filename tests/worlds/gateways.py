@@ -7,6 +7,8 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from headrace import LocalCluster
 from headrace.engine.io_thread import io_thread
 from headrace_core.node.config import NodeConfig
@@ -32,6 +34,11 @@ def gateway_config(cluster: LocalCluster, node_id: int = 1, **more: str) -> Node
     return NodeConfig.from_properties(
         properties | {key.replace("_", "."): value for key, value in more.items()}, role="gateway"
     )
+
+
+def topic_name(request: pytest.FixtureRequest) -> str:
+    """A topic's name from the name of the running test."""
+    return "".join(each if each.isalnum() else "-" for each in request.node.name)[:200]
 
 
 def begin_gateway(cluster: LocalCluster, node_id: int = 1, **more: str) -> Gateway:

@@ -22,6 +22,7 @@ from kafka import KafkaConsumer, KafkaProducer
 
 import headrace
 from headrace import Consumer, LocalCluster, Producer
+from tests.worlds.gateways import topic_name
 
 WAIT_S = 60.0
 
@@ -40,7 +41,7 @@ def kafka(cluster: LocalCluster) -> str:
 @pytest.fixture
 def topic(kafka: str, request: pytest.FixtureRequest) -> str:
     """A topic of the test's own, made by Kafka's protocol."""
-    name = "".join(each if each.isalnum() else "-" for each in request.node.name)[:200]
+    name = topic_name(request)
     admin = AdminClient({"bootstrap.servers": kafka})
     created = admin.create_topics([NewTopic(name, 4, 2, config={"retention.ms": "3600000"})])
     created[name].result(WAIT_S)

@@ -9,7 +9,7 @@ import pytest
 
 from headrace import Admin, LocalCluster, NewTopic
 from tests.integration.gateway.java_programs import JavaPrograms
-from tests.worlds.gateways import running_gateway
+from tests.worlds.gateways import running_gateway, topic_name
 
 pytestmark = pytest.mark.kafka
 RECORDS = 30
@@ -35,7 +35,7 @@ def programs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 @pytest.fixture
 def topic(cluster: LocalCluster, request: pytest.FixtureRequest) -> str:
     """A topic of three partitions, three replicas each; its name is the test's."""
-    name = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
+    name = topic_name(request)
     with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
         admin.create_topics([NewTopic(name, partitions=3, replication_factor=3)])
     return name

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from headrace import Admin, LocalCluster, NewTopic
+from tests.worlds.gateways import topic_name
 from tests.worlds.waiting import until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
@@ -26,7 +27,7 @@ def cluster() -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def topic(cluster: LocalCluster, request: pytest.FixtureRequest) -> str:
-    name = "".join(each if each.isalnum() else "-" for each in request.node.name)[:200]
+    name = topic_name(request)
     with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
         admin.create_topics([NewTopic(name, partitions=PARTITIONS, replication_factor=3)])
     return name

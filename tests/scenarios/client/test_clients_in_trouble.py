@@ -154,9 +154,9 @@ def test_broker_that_moves_twice_gets_the_batches_that_waited_for_its_second_add
         out.send("t", b"before").result(60)
         assert len(read(inp, 1)) == 1
         port = cluster.ports[1]
-        with socket.socket() as nobody:  # bound, and not listening: connections are refused
-            nobody.bind(("127.0.0.1", 0))
-            cluster.ports[1] = nobody.getsockname()[1]
+        with socket.socket() as unused:  # bound, and not listening: connections are refused
+            unused.bind(("127.0.0.1", 0))
+            cluster.ports[1] = unused.getsockname()[1]
             until(lambda: out._core.engine.metadata.snapshot.brokers[1].port != port)
             pending = out.send("t", b"while it is between two addresses")
             until(lambda: out._core.sender.links[1].last_error is not None)

@@ -48,7 +48,7 @@ def answer_to(
     return directory.answer(now_ms)
 
 
-def test_a_gateway_is_named_until_it_was_silent_for_a_second() -> None:
+def test_a_gateway_is_named_until_it_has_been_silent_for_too_long() -> None:
     directory = GatewayDirectory()
     answer_to(directory, announcement(1), 5, 0)
     assert names(answer_to(directory, announcement(2), 5, FORGET_MS)) == [1, 2]
