@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import socket
 
+import pytest
+
 from headrace_tools.local import ports
 
 
@@ -32,3 +34,13 @@ def test_ports_to_avoid_are_avoided(rng: random.Random) -> None:
     first = ports.pick(3, chance=rng)
     rng.setstate(state)
     assert not set(ports.pick(3, avoid=first, chance=rng)) & set(first)
+
+
+def test_parallel_workers_of_pytest_never_pick_the_same_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker's cluster once took the port of a broker that another worker's test had killed and started again."""
+    monkeypatch.setenv("PYTEST_XDIST_WORKER_COUNT", "3")
+    picked: list[set[int]] = []
+    for worker in ("gw0", "gw1", "gw2"):
+        monkeypatch.setenv("PYTEST_XDIST_WORKER", worker)
+        picked.append(set(ports.pick(3_000)))
+    assert len(set.union(*picked)) == 9_000

@@ -3,12 +3,14 @@
 An outgoing connection may take a port of the ephemeral range: between the check of the port and the node's bind, or
 while a node is down. A port below the ephemeral range is taken only by a process that asks for it, so a restarted node
 finds its port free again. Two commands may pick the same port at the same time, so callers retry with different ports
-(see directory.py).
+(see directory.py). Each worker of pytest-xdist has a share of the ports of its own: parallel tests start and kill nodes
+all the time, and one worker's cluster would take the ports of another worker's dead nodes.
 """
 
 from __future__ import annotations
 
 import errno
+import os
 import random
 import socket
 from collections.abc import Collection
@@ -52,7 +54,7 @@ def pick(count: int, *, avoid: Collection[int] = (), chance: random.Random | Non
     low, high = ephemeral_range()
     below, above = range(_LOWEST, low), range(high + 1, 65_536)
     # The ephemeral range covers all ports, so use ports in it.
-    candidates = [*below, *above] or list(range(_LOWEST, 65_536))
+    candidates = _of_this_worker([*below, *above] or list(range(_LOWEST, 65_536)))
     chosen: list[int] = []
     for port in chance.sample(candidates, len(candidates)):
         if len(chosen) == count:
@@ -62,3 +64,13 @@ def pick(count: int, *, avoid: Collection[int] = (), chance: random.Random | Non
     if len(chosen) < count:
         raise ClusterStartError(f"no {count} free ports outside of the ephemeral range {low}-{high} on 127.0.0.1")
     return chosen
+
+
+def _of_this_worker(ports: list[int]) -> list[int]:
+    """The share of this process's worker of pytest-xdist; all ports outside of a worker. Child processes of a worker
+    inherit the variables that pytest-xdist sets."""
+    name, count = os.environ.get("PYTEST_XDIST_WORKER", ""), os.environ.get("PYTEST_XDIST_WORKER_COUNT", "")
+    number = name.removeprefix("gw")
+    if not (number.isdigit() and count.isdigit() and int(count) > 0):
+        return ports
+    return [port for port in ports if port % int(count) == int(number) % int(count)]
