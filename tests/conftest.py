@@ -118,6 +118,14 @@ def pytest_report_header() -> str:
     return f"random choices: {_SEED}={os.environ[_SEED]}"
 
 
+def _record(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+    if call.excinfo is None or call.excinfo.errisinstance(pytest.skip.Exception):
+        return
+    mark = item.get_closest_marker("timeout")
+    limit_s = float(mark.args[0] if mark is not None and mark.args else item.config.getini("timeout") or "inf")
+    verdicts.record(item.nodeid, call.excinfo.value, cut_short=call.duration >= limit_s)
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
@@ -132,9 +140,10 @@ def pytest_runtest_makereport(
     The cause of the failure is recorded for tools/test_again.py: only timed-out tests may run again.
     """
     if call.excinfo is None:
-        return (yield)
-    if not call.excinfo.errisinstance(pytest.skip.Exception):
-        verdicts.record(item.nodeid, call.excinfo.value)
+        report = yield
+        _record(item, call)  # pytest itself finds only now the failures of tests that are a unittest.TestCase
+        return report
+    _record(item, call)
     hooks: Any = item.config.hook
     if hasattr(hooks, "pytest_timeout_cancel_timer"):
         hooks.pytest_timeout_cancel_timer(item=item)

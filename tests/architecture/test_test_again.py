@@ -94,6 +94,16 @@ TIME_OUTS = {
     "asyncio's": "asyncio.run(asyncio.wait_for(asyncio.Event().wait(), 0.01))",
     "a process's": "subprocess.run(['sleep', '9'], timeout=0.1)",
     "pytest's own": "time.sleep(60)",
+    "pytest's own, in an example that Hypothesis then tries to repeat": """
+    slept = []
+    @hypothesis.given(hypothesis.strategies.data())
+    def example(data):
+        if not slept:
+            slept.append(True)
+            data.draw(hypothesis.strategies.integers())
+            time.sleep(60)
+    example()""",
+    "a node that does not serve in time": "raise ClusterStartError('controller 3') from TimeoutError()",
     "what was raised from one": "raise RuntimeError('the cluster does not start') from TimeoutError()",
 }
 VERDICTS = {
@@ -107,6 +117,7 @@ VERDICTS = {
     finally:
         raise TimeoutError""",
     "the product's own time-out": "raise DeliveryTimeoutError('no acknowledgement')",
+    "a node that ended": "raise ClusterStartError('controller 3')",
     "an outcome that is not known": "raise UnknownOutcomeError('no acknowledgement')",
     "an assertion that was raised from a time-out": "raise AssertionError('lost') from TimeoutError()",
     "an assertion while a time-out was handled": """
@@ -128,8 +139,8 @@ def planted(tmp_path: Path, bodies: dict[str, str]) -> subprocess.CompletedProce
         for number, body in enumerate(bodies.values())
     )
     heading = (
-        "import asyncio, subprocess, time\nfrom pathlib import Path\nimport pytest\n"
-        "from headrace_core.errors import DeliveryTimeoutError, UnknownOutcomeError\n"
+        "import asyncio, subprocess, time\nfrom pathlib import Path\nimport hypothesis, hypothesis.strategies, pytest\n"
+        "from headrace_core.errors import ClusterStartError, DeliveryTimeoutError, UnknownOutcomeError\n"
         "from headrace_core.testing.verdicts import NotInTimeError, SafetyViolation\n"
     )
     return again(tmp_path, heading + tests)
@@ -207,3 +218,22 @@ def test_the_last_line_counts_what_passed(summary: str, wanted: str) -> None:
     import test_again
 
     assert test_again._with_flaky(summary, 2).startswith(wanted)
+
+
+def test_tests_of_unittest_and_machines_of_hypothesis_have_a_recorded_cause_too(tmp_path: Path) -> None:
+    """pytest finds the failure of a unittest.TestCase later than the failure of a function."""
+    done = again(
+        tmp_path,
+        """
+        import unittest
+        from pathlib import Path
+        class TestMachine(unittest.TestCase):
+            def runTest(self):
+                seen = Path(__file__).with_name("seen")
+                if not seen.exists():
+                    seen.write_text("")
+                    raise TimeoutError
+        """,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "FLAKY: test_it.py::TestMachine::runTest" in done.stdout

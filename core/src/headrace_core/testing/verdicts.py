@@ -3,8 +3,9 @@
     SafetyViolation     a promise was broken: lost, doubled, reordered, phantom, shared, an invariant, a history's word
     NotInTimeError      a condition did not come true in time: a slow machine, or a bug
     TimeoutError, subprocess.TimeoutExpired, pytest-timeout's failure: as NotInTimeError
+    Hypothesis's word that an example's second run differed: as NotInTimeError, if pytest-timeout cut the test short
     HeadraceError       the product's own answer: a verdict, its timeouts too, because an acknowledgement that never
-                        comes is one of them
+                        comes is one of them. ClusterStartError that was raised from a timeout: as NotInTimeError
     anything else       an assertion, an error: a verdict as well
 
 Only a test that timed out may run again (tools/test_again.py, from the file that ``record`` writes). A failure is
@@ -22,7 +23,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from headrace_core.errors import HeadraceError
+from headrace_core.errors import ClusterStartError, HeadraceError
 
 #: Environment variable with the path of the file to which ``record`` appends; without the variable, ``record`` writes
 #: nothing.
@@ -30,6 +31,9 @@ RECORD_KEY = "HEADRACE_TEST_VERDICTS"
 SAFETY, TIME_OUT, FAILURE = "safety", "time-out", "failure"
 KEPT_MAX = 3  #: Maximum number of copies of a data directory that are kept.
 _PYTEST_TIMEOUT = "from pytest-timeout"
+#: Hypothesis runs an example that failed again. If a timeout ended the first run, the second run is different, and
+#: these errors replace the timeout. Named, because the product does not need Hypothesis.
+_DIFFERED = ("Flaky", "FlakyReplay", "FlakyStrategyDefinition")
 
 
 class SafetyViolation(AssertionError):
@@ -40,19 +44,27 @@ class NotInTimeError(AssertionError):
     """A condition did not come true in time."""
 
 
-def kind_of(error: BaseException) -> str:
-    """Classify an exception as SAFETY, TIME_OUT or FAILURE."""
+def kind_of(error: BaseException, *, cut_short: bool = False) -> str:
+    """Classify an exception as SAFETY, TIME_OUT or FAILURE. ``cut_short``: the test ran until pytest-timeout's
+    limit."""
     if any(isinstance(each, SafetyViolation) for each in _history(error)):
         return SAFETY
+    if cut_short and type(error).__name__ in _DIFFERED:
+        return TIME_OUT
     return TIME_OUT if _is_time_out(error) else FAILURE
 
 
-def record(test: str, error: BaseException) -> None:
-    """Append the failure of ``test``, as a line of JSON, to the file that RECORD_KEY names."""
+def record(test: str, error: BaseException, *, cut_short: bool = False) -> None:
+    """Append the failure of ``test``, as a line of JSON, to the file that RECORD_KEY names. ``cut_short`` as in
+    ``kind_of``."""
     path = os.environ.get(RECORD_KEY)
     if not path:
         return
-    line = {"test": test, "kind": kind_of(error), "error": f"{type(error).__name__}: {error}"[:500]}
+    line = {
+        "test": test,
+        "kind": kind_of(error, cut_short=cut_short),
+        "error": f"{type(error).__name__}: {error}"[:500],
+    }
     # (append and close: a short line is written at once, beside other writers)
     with open(path, "a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
@@ -80,7 +92,7 @@ def _special_files(directory: str, names: list[str]) -> list[str]:
 def _is_time_out(error: BaseException) -> bool:
     if isinstance(error, BaseExceptionGroup):
         return all(_is_time_out(each) for each in error.exceptions)
-    if isinstance(error, HeadraceError):
+    if isinstance(error, HeadraceError) and not isinstance(error, ClusterStartError):
         return False
     if isinstance(error, NotInTimeError | TimeoutError | subprocess.TimeoutExpired):
         return True

@@ -359,7 +359,8 @@ class ClusterDirectory:
                 elif not node.alive():
                     raise self._start_failure(node, "ended before it served")
                 elif time.monotonic() > deadline:
-                    raise self._start_failure(node, f"was not ready within {self.start_timeout_s:g} s")
+                    failure = self._start_failure(node, f"was not ready within {self.start_timeout_s:g} s")
+                    raise failure from TimeoutError()
             if waiting:
                 time.sleep(0.01)
         for node in begun:  # check each process: if another program has taken the port, that program may answer
