@@ -214,6 +214,7 @@ def storm(examined: ExaminedCluster) -> None:
             eventually(lambda: len(polled(stays).assignment()) == 6, "the first one has all again")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)  # on a quiet machine the whole test takes one minute
 def test_much_is_wrong_at_once_and_each_of_it_is_found(examined: ExaminedCluster) -> None:
     with Admin(bootstrap_servers=examined.bootstrap) as admin:

@@ -83,6 +83,7 @@ def low_latency(spark: Any) -> Iterator[None]:
         spark.conf.unset(key)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("low_latency")
 def test_alerts_are_those_of_the_calculation_and_the_checkpoint_has_no_checksums(
     spark: Any, headrace: Any, tmp_path: Path

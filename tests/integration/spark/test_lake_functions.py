@@ -126,6 +126,7 @@ def test_flights_and_seats_by_manufacturer(spark: Any) -> None:
     assert "seats" not in gold.makers(flights, planes.drop("seats")).columns
 
 
+@pytest.mark.long
 def test_batches_of_both_releases_reach_both_lakes_once(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,6 +166,7 @@ def test_batches_of_both_releases_reach_both_lakes_once(
 POINTS = [f"{lake} {table}" for lake in ("delta", "iceberg") for table in ("bronze", "silver", "quarantine", "quality")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("source", [FLIGHTS, PLANES], ids=lambda source: source.name)
 def test_a_batch_that_failed_between_any_two_tables_is_completed_once(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: Source

@@ -203,6 +203,7 @@ def test_the_command_replays_dead_letters_since_a_time(
     )
 
 
+@pytest.mark.long
 def test_a_record_of_five_megabytes(headrace: Any, admin: Admin, make_topic: Any, source: Any, tmp_path: Path) -> None:
     """A dead letter that the sink or its topic refuses fails the query. With both limits raised, all bytes arrive."""
     topic, clean = make_topic(1), make_topic(1)
