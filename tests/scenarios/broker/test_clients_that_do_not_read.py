@@ -10,8 +10,9 @@ import pytest
 from headrace_broker.context import BrokerLimits
 from headrace_broker.handlers.fetch import QUEUED_BYTES_MAX
 from headrace_broker.handlers.produce import UNREAD_BYTES_MAX
-from headrace_core.errors import RequestTimedOutError
+from headrace_core.errors import CorruptMessageError, RequestTimedOutError
 from headrace_core.testing.crashing_fs import CrashingFileSystem
+from headrace_protos.v1 import produce_pb2
 from tests.worlds.replication_world import ReplicationWorld
 from tests.worlds.solo_broker import FakeStream, SoloBroker, StallingFileSystem, batch, fetch, produce
 from tests.worlds.waiting import until_async as until
@@ -177,6 +178,36 @@ def test_requests_that_hold_nothing_but_garbage_are_held_against_their_connectio
             handler.on_request(produce(4, "orders", batch(b"sound")))
             await stream.wait_sent(4)
             assert len(stream.punished) == 1
+            handler.on_closed()
+
+    asyncio.run(scenario())
+
+
+def test_garbage_on_a_stream_of_many_producers_delays_only_its_own_answer():
+    async def scenario() -> None:
+        async with SoloBroker(CrashingFileSystem()) as broker:
+            await broker.topic("orders")
+            handler, stream = broker.producer(is_packed=True)
+            garbage = bytes(20_000)
+            requests = [
+                produce(1, "orders", garbage),
+                produce(2, "orders", batch(b"sound")),
+                produce(3, "nowhere", b""),
+            ]
+            handler.on_request(produce_pb2.ProduceRequests(requests=requests))
+            await stream.wait_sent(2)
+            assert sorted(answer.correlation_id for answer in stream.sent) == [2, 3]
+            assert stream.punished == []
+            ((size, answer),) = stream.delayed
+            assert size >= len(garbage)
+            assert not handler.is_idle()
+            answer()
+            assert stream.sent[2].correlation_id == 1
+            assert stream.sent[2].results[0].error.code == CorruptMessageError.number
+            assert handler.is_idle()
+            unanswered = produce(4, "orders", garbage, acks=produce_pb2.ACKS_NONE)
+            handler.on_request(produce_pb2.ProduceRequests(requests=[unanswered]))
+            assert len(stream.punished) == 1  # no answer can wait, so the stream does
             handler.on_closed()
 
     asyncio.run(scenario())

@@ -23,6 +23,7 @@ from headrace_core.metadata.records import BrokerEndpoint
 from headrace_gateway import upstream as module
 from headrace_gateway.client import BOOTSTRAP, Client
 from headrace_gateway.cluster import GROUP, Cluster
+from headrace_gateway.produce_path import shared_links
 from headrace_gateway.upstream import Upstream
 
 Outcome = str | HeadraceError
@@ -68,7 +69,7 @@ class _Upstream(Upstream):
         self.outcomes = {f"{name.replace('_', '-')}:9095": outcome for name, outcome in outcomes.items()}
         self.called: list[str] = []
         self.then: Callable[[], None] = lambda: None
-        super().__init__(self.cluster)
+        super().__init__(self.cluster, shared_links())
 
     async def call(self, client: Client, address: str, *_: Any) -> Any:
         self.called.append(address)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import random
+import subprocess
+import sys
 import time
 import uuid
 from io import BytesIO
@@ -193,3 +195,12 @@ def test_a_response_says_its_length() -> None:
 
 def test_titles_are_kafkas_names() -> None:
     assert title(Api.LIST_OFFSETS) == "ListOffsets"
+
+
+def test_a_gateway_does_not_import_hypothesis() -> None:
+    """kio does where Hypothesis is installed, and builds strategies; a gateway took 200 MiB more for that."""
+    program = (
+        "import sys; from headrace_gateway.wire.schema import prepare; from headrace_gateway.wire.apis import Api;"
+        "prepare([Api.METADATA]); assert 'hypothesis' not in sys.modules; import hypothesis"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

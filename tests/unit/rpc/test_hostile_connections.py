@@ -382,6 +382,8 @@ def test_penalties_follow_one_another_and_end() -> None:
     assert [penalties.add(peer, 1) for peer in ("a", "b", "a")] == [4 / 2048, 8 / 2048, 12 / 2048]
     now += 10 / 2048
     assert [penalties.left_s(peer) for peer in ("a", "b")] == [2 / 2048, 0.0], "a small request counts as 4 KiB"
+    assert [penalties.delay_s(1) for _ in range(2)] == [6 / 2048, 10 / 2048], "all refused requests share a rate"
+    assert [penalties.left_s(peer) for peer in ("a", "b")] == [2 / 2048, 0.0], "and a delay holds up no connection"
 
 
 def test_single_answers_that_clients_leave_unread_are_bounded() -> None:

@@ -60,6 +60,7 @@ LIMITS: Mapping[str, RequestLimits] = {
     "Metadata/WatchMetadata": RequestLimits(_items("topics")),
     "Metadata/FindCoordinator": RequestLimits(_items("keys", most=1_000)),
     "Produce/Produce": RequestLimits(_items("partitions", most=PARTITIONS_MAX), _BULK),
+    "Produce/ProduceMany": RequestLimits(_items("requests", "requests.partitions", most=PARTITIONS_MAX), _BULK),
     "Produce/InitProducerId": _NONE,
     "Fetch/Fetch": RequestLimits(_items("partitions", "forgotten", most=PARTITIONS_MAX), 1 * MIB),
     "Offsets/ListOffsets": RequestLimits(_items("partitions")),

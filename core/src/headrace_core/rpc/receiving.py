@@ -55,17 +55,24 @@ class Penalties:
     def add(self, peer: str, size: int) -> float:
         """Add a penalty to the connection ``peer``, which sent ``size`` refused bytes; returns for how many seconds the
         connection is not read."""
+        now = self._clock()
+        self.delay_s(size)
+        until_s = self._until_s  # connection -> end of the connection's penalty, in the order of the ends
+        until_s.pop(peer, None)
+        until_s[peer] = self._free_s
+        while until_s[first := next(iter(until_s))] <= now:
+            del until_s[first]
+        return self._free_s - now
+
+    def delay_s(self, size: int) -> float:
+        """Count ``size`` refused bytes; returns in how many seconds their turn is over. For a connection that several
+        clients share: only the response to the refused request waits so long."""
         if size >= LARGE_REFUSED_BYTES:
             self._give_back()
         now = self._clock()
         self._free_s = min(
             max(self._free_s, now) + max(size, REFUSED_BYTES_MIN) / REFUSED_BYTES_PER_S, now + PENALTY_S_MAX
         )
-        until_s = self._until_s  # connection -> end of the connection's penalty, in the order of the ends
-        until_s.pop(peer, None)
-        until_s[peer] = self._free_s
-        while until_s[first := next(iter(until_s))] <= now:
-            del until_s[first]
         return self._free_s - now
 
     def left_s(self, peer: str) -> float:

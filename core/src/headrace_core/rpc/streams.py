@@ -29,7 +29,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from ..errors import InvalidRequestError, NetworkError
-from .receiving import Arrival, Penalties
+from .receiving import ANSWER_PAUSE_S_MAX, Arrival, Penalties
 
 logger = logging.getLogger(__name__)
 
@@ -128,6 +128,12 @@ class ServerStream(Generic[Request, Response]):
         """Delay the next request of the stream's connection, because a request of ``size`` bytes was refused."""
         if self._penalties is not None and not self.closed:
             self._penalties.add(self._context.peer(), size)
+
+    def delay(self, size: int, answer: Callable[[], None]) -> None:
+        """Call ``answer`` later, because a request of ``size`` bytes was refused. Other requests of the stream do not
+        wait, because they may be those of other clients."""
+        delay_s = 0.0 if self._penalties is None or self.closed else self._penalties.delay_s(size)
+        self._loop.call_later(min(delay_s, ANSWER_PAUSE_S_MAX), answer)
 
     def pause(self) -> None:
         """Stop reading requests until ``resume``; further requests stay in gRPC's flow-control window."""

@@ -32,6 +32,7 @@ from .connection import SWEEP_S, Connections
 from .directory import Announcer
 from .handlers.table import FAST, HANDLERS
 from .listeners import Listeners
+from .produce_path import shared_links
 from .settings import GatewaySettings
 from .upstream import Upstream
 from .wire.apis import Api
@@ -62,7 +63,7 @@ class Gateway:
         self.metadata = MetadataState(self._controllers, lag=lambda: self._freshness.lag(self.clock.monotonic_ms()))
         self._announcer = Announcer(self._controllers, self.gateway_id, self.clock)
         self.cluster = Cluster(self.metadata, self.living_gateways)
-        self.upstream = Upstream(self.cluster)
+        self.upstream = Upstream(self.cluster, shared_links())
         self.connections = Connections(self.settings, self.cluster, self.upstream, HANDLERS, FAST)
         self.listeners = Listeners(self.settings, self.connections)
         self._internal: Listener | None = None

@@ -43,7 +43,7 @@ class Client:
         self.principal = principal
         self.client_id = ""
         self.hang_up: Callable[[], None] = _nothing  #: Ends the connection, which sets this attribute.
-        self.produce: Any = None  #: The connection's streams of produce_path.py, once it has some.
+        self.produce: Any = None  #: Its streams of produce_path.py, once it has some.
         self.fetch: Any = None  #: The same of fetch_path.py.
         self._metadata: tuple[tuple[str, str], ...] = ()
         self._metadata_of: str | None = None
@@ -60,6 +60,11 @@ class Client:
                 (CLIENT_ID_KEY, quote(self.client_id[:CLIENT_ID_CHARS_MAX], safe="")),
             )
         return self._metadata
+
+    @property
+    def identity(self) -> tuple[tuple[str, str], ...]:
+        """The metadata of a stream that connections share: the user and the host."""
+        return self.metadata[:2]
 
     def on_close(self, callback: Callable[[], None]) -> None:
         """Call ``callback`` when the connection has ended."""

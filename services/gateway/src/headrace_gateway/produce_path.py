@@ -1,13 +1,15 @@
 """Produce: from a Kafka frame to the leaders' streams, and back. No task for a request; record batches are opaque.
 
-A gateway never sends a request twice: the client does, with the same sequence numbers. An answer of another connection
-or of a broken stream is never used: a request that was surely not sent fails with NOT_LEADER_OR_FOLLOWER, another with
+A gateway never sends a request twice: the client does, with the same sequence numbers. An answer of a broken stream is
+never used: a request that was surely not sent fails with NOT_LEADER_OR_FOLLOWER, another with
 NETWORK_EXCEPTION. Both make the client look for the leader and try again.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from headrace_core.errors import (
@@ -27,7 +29,7 @@ from headrace_protos.v1 import produce_pb2, produce_pb2_grpc
 from .call import AnswerParts, Call
 from .client import BOOTSTRAP, Client
 from .errors import NETWORK_EXCEPTION, kafkas, number
-from .links import Link, Links
+from .links import Done, Link, Links, SharedLinks
 from .wire.apis import Api
 from .wire.frames import RequestHeader, finish, response_start
 from .wire.schema import Message, request_body, response_body
@@ -36,6 +38,7 @@ _ACKS = {-1: produce_pb2.ACKS_ALL, 1: produce_pb2.ACKS_LEADER, 0: produce_pb2.AC
 _TRANSACTIONS_V2 = 12  #: The version from which a client uses transactions of version 2 (KIP-890).
 #: Seconds beyond the request's timeout that a broker has for its answer, which then is REQUEST_TIMED_OUT.
 GRACE_S = 5.0
+SMALL_BYTES = 16 * 1024  #: Bytes of the largest request that takes a stream which connections share.
 TIMEOUT_MS_MAX = 15 * 60_000  #: A longer timeout of a client counts as this.
 
 Reply = Callable[[AnswerParts | None], None]
@@ -47,21 +50,71 @@ def produce(call: Call, header: RequestHeader, frame: bytes, reply: Reply) -> No
     _Produce(call, header, request, reply).start()
 
 
-def _links_of(client: Client) -> Links:
-    if client.produce is None:
+def shared_links() -> SharedLinks:
+    """The streams that the connections of a gateway share, by their users and hosts."""
+    return SharedLinks(lambda key: Links(partial(_open_shared, key)))
+
+
+def _open_shared(metadata: Any, address: str) -> Link:
+    return Link(
+        address,
+        ChannelPurpose.PRODUCE,
+        lambda channel: produce_pb2_grpc.ProduceStub(channel).ProduceMany(metadata=metadata),  # type: ignore[no-untyped-call]
+        packed=produce_pb2.ProduceRequests,
+    )
+
+
+class Streams:
+    """The streams of one connection. Small requests take the streams that the connection shares with others of its user
+    and host. From its first large request on, or its first with acks=0, a connection has streams of its own, so that
+    nobody waits behind it. Requests stay in order: the first of its own leaves when all shared ones are answered."""
+
+    __slots__ = ("_drained", "_is_bulk", "_left", "_own", "_shared")
+
+    def __init__(self, client: Client, shared: SharedLinks) -> None:
+        self._is_bulk = False
+        self._left = 0  # requests on shared streams without an answer
+        self._drained = asyncio.Event()
+        self._drained.set()
+        self._own = Links(partial(self._open_own, client))
+        key = client.identity
+        self._shared = shared.join(key)
+        client.on_close(partial(shared.leave, key))
+        client.on_close(self._own.close)
+
+    def _open_own(self, client: Client, address: str) -> Link:
         metadata = client.metadata
+        return Link(
+            address,
+            ChannelPurpose.PRODUCE,
+            lambda channel: produce_pb2_grpc.ProduceStub(channel).Produce(metadata=metadata),  # type: ignore[no-untyped-call]
+            after=self._drained,
+        )
 
-        def open_link(address: str) -> Link:
-            return Link(
-                address,
-                ChannelPurpose.PRODUCE,
-                lambda channel: produce_pb2_grpc.ProduceStub(channel).Produce(metadata=metadata),  # type: ignore[no-untyped-call]
-            )
+    def send(self, leader: int, address: str, request: Any, timeout_s: float, done: Done | None) -> None:
+        """Send a request to a leader. ``done`` as in ``Link.send``."""
+        if not self._is_bulk and (done is None or request.ByteSize() > SMALL_BYTES):
+            self._is_bulk = True
+        if self._is_bulk:
+            self._own.to(leader, address).send(request, timeout_s, done)
+            return
+        assert done is not None
+        self._left += 1
+        self._drained.clear()
+        self._shared.to(leader, address).send(request, timeout_s, partial(self._answered, done))
 
-        client.produce = Links(open_link)
-        client.on_close(client.produce.close)
-    links: Links = client.produce
-    return links
+    def _answered(self, done: Done, response: Any, error: HeadraceError | None) -> None:
+        self._left -= 1
+        if not self._left:
+            self._drained.set()
+        done(response, error)
+
+
+def _streams_of(call: Call) -> Streams:
+    streams: Streams | None = call.client.produce
+    if streams is None:
+        streams = call.client.produce = Streams(call.client, call.upstream.produce)
+    return streams
 
 
 class _Produce:
@@ -155,7 +208,7 @@ class _Produce:
             for item in items:
                 self._refuse(item[0], NotLeaderOrFollowerError(f"broker {leader} is not registered"))
             return
-        link = _links_of(call.client).to(leader, address)
+        streams = _streams_of(call)
         timeout_ms = min(max(request.timeout, 0), TIMEOUT_MS_MAX)
         for start in range(0, len(items), PARTITIONS_MAX):
             part = items[start : start + PARTITIONS_MAX]
@@ -167,10 +220,12 @@ class _Produce:
                 asked.partitions.add(topic=name, partition=index, topic_id=topic_id, records=records)
             results = [item[0] for item in part]
             if acks == produce_pb2.ACKS_NONE:
-                link.send(asked, 0.0, None)
+                streams.send(leader, address, asked, 0.0, None)
                 continue
             self._left += 1
-            link.send(
+            streams.send(
+                leader,
+                address,
                 asked,
                 (timeout_ms or call.settings.request_timeout_ms) / 1_000 + GRACE_S,
                 lambda response, error, results=results: self._answered(results, response, error),  # type: ignore[misc]

@@ -30,6 +30,7 @@ from headrace_core.rpc.status import error_from_rpc
 
 from .client import BOOTSTRAP, Client
 from .cluster import Cluster, grpc_address
+from .links import SharedLinks
 
 CALLS_MAX = 24  #: Maximum calls in flight on one channel; a node accepts 32 on a connection.
 CHANNELS_MAX = 250  #: Maximum channels to one node: 6,000 calls in flight.
@@ -43,7 +44,9 @@ Stub = Callable[[grpc.aio.Channel], Any]
 class Upstream:
     """Calls to nodes; one object per gateway. All methods raise HeadraceError. ``timeout_ms`` limits a whole call."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, produce: SharedLinks) -> None:
+        """``produce``: the streams for Produce requests that connections share."""
+        self.produce = produce
         self._cluster = cluster
         self._pools: NodeLinks[_Pool] = NodeLinks(cluster.state)
 

@@ -79,10 +79,15 @@ class ProduceService(produce_pb2_grpc.ProduceServicer):
         self._writers = writers
 
     async def Produce(self, request_iterator: Any, context: Any) -> None:
-        stream: ServerStream[Any, Any] = ServerStream(context)
+        await self._serve(ServerStream(context), is_packed=False)
+
+    async def ProduceMany(self, request_iterator: Any, context: Any) -> None:
+        await self._serve(ServerStream(context, packed=produce_pb2.ProduceResponses), is_packed=True)
+
+    async def _serve(self, stream: ServerStream[Any, Any], *, is_packed: bool) -> None:
         self._broker.streams.add(stream)
         try:
-            await stream.run(ProduceStream(self._broker, stream, self._writers))
+            await stream.run(ProduceStream(self._broker, stream, self._writers, is_packed=is_packed))
         finally:
             self._broker.streams.discard(stream)
 
@@ -185,11 +190,29 @@ class _Held:
 
 
 class ProduceStream(StreamHandler[Any]):
-    __slots__ = ("_appending", "_broker", "_held", "_holds", "_in_flight", "_in_flight_bytes", "_stream", "_writers")
+    """One stream. ``is_packed``: each message has the requests of several producers (ProduceMany)."""
+
+    __slots__ = (
+        "_appending",
+        "_broker",
+        "_held",
+        "_holds",
+        "_in_flight",
+        "_in_flight_bytes",
+        "_is_packed",
+        "_stream",
+        "_writers",
+    )
 
     def __init__(
-        self, broker: BrokerContext, stream: ServerStream[Any, Any], writers: Writers = Writers.CLIENTS
+        self,
+        broker: BrokerContext,
+        stream: ServerStream[Any, Any],
+        writers: Writers = Writers.CLIENTS,
+        *,
+        is_packed: bool = False,
     ) -> None:
+        self._is_packed = is_packed
         self._broker = broker
         self._writers = writers
         self._stream = stream
@@ -202,6 +225,14 @@ class ProduceStream(StreamHandler[Any]):
     # -- StreamHandler -----------------------------------------------------------------------------------------------
 
     def on_request(self, request: Any) -> None:
+        if self._is_packed:
+            for each in request.requests:
+                self._handle(each, each.ByteSize())
+        else:
+            self._handle(request, self._stream.request_bytes)
+
+    def _handle(self, request: Any, size: int) -> None:
+        """Handle one request of ``size`` bytes."""
         items = request.partitions
         if not items:
             raise InvalidRequestError(f"produce request {request.correlation_id} names no partition")
@@ -212,7 +243,7 @@ class ProduceStream(StreamHandler[Any]):
         partitions = [TopicPartition(item.topic, item.partition) for item in items]
         pending = _Pending(self, request.correlation_id, acks, partitions)
         record_bytes = sum(map(len, records))
-        pending.size = max(record_bytes, self._stream.request_bytes)  # size of the whole request, including names
+        pending.size = max(record_bytes, size)  # size of the whole request, including names
         self._begin(pending, record_bytes)
         refusal = self._refusal_of_all(pending, record_bytes)
         if transactional_id and refusal is None:
@@ -431,7 +462,13 @@ class ProduceStream(StreamHandler[Any]):
             return
         self._broker.deadlines.discard(pending)
         if pending.worthless == len(pending.partitions) and self._writers is Writers.CLIENTS:
+            if self._is_packed and not pending.answered and pending.acks != produce_pb2.ACKS_NONE:
+                self._stream.delay(pending.size, partial(self._finish, pending))
+                return
             self._stream.punish(pending.size)
+        self._finish(pending)
+
+    def _finish(self, pending: _Pending) -> None:
         if not pending.answered:
             self._answer(pending, pending.results)
         self._end(pending)

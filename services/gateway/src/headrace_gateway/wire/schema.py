@@ -17,6 +17,7 @@ import dataclasses
 import datetime
 import functools
 import importlib
+import sys
 import types
 import typing
 import uuid
@@ -122,6 +123,22 @@ def has_response_field(api: Api, version: int, name: str) -> bool:
 
 
 # -- kio's classes ----------------------------------------------------------------------------------------------------
+
+
+def _import_types() -> None:
+    """Import kio's primitive types. Where Hypothesis is installed, they import it and register strategies, which takes
+    200 MiB and half a second. A gateway needs neither, so Hypothesis is hidden meanwhile, unless it is in use."""
+    if "hypothesis" in sys.modules:
+        importlib.import_module("kio.static.primitive")
+        return
+    sys.modules["hypothesis"] = None  # type: ignore[assignment]
+    try:
+        importlib.import_module("kio.static.primitive")
+    finally:
+        del sys.modules["hypothesis"]
+
+
+_import_types()
 
 
 def _entity(api: Api, version: int, kind: str) -> type[Any]:
