@@ -66,8 +66,9 @@ def _open_shared(metadata: Any, address: str) -> Link:
 
 class Streams:
     """The streams of one connection. Small requests take the streams that the connection shares with others of its user
-    and host. From its first large request on, or its first with acks=0, a connection has streams of its own, so that
-    nobody waits behind it. Requests stay in order: the first of its own leaves when all shared ones are answered."""
+    and host. From its first large request on, or its first with acks=0, a connection has streams of its own, so that no
+    other connection waits behind it. Requests stay in order: the first on its own stream leaves when all shared ones
+    are answered."""
 
     __slots__ = ("_drained", "_is_bulk", "_left", "_own", "_shared")
 
