@@ -279,5 +279,9 @@ def test_groups_are_listed_described_and_deleted(kafka: str, topic: str) -> None
     assert [each.group_id for each in listed.valid if each.group_id == "to-describe"] == ["to-describe"]
     described = admin.describe_consumer_groups(["to-describe"])["to-describe"].result(WAIT_S)
     assert described.state == ConsumerGroupState.EMPTY
+    assert not described.authorized_operations
+    asked = admin.describe_consumer_groups(["to-describe"], include_authorized_operations=True)
+    operations = asked["to-describe"].result(WAIT_S).authorized_operations
+    assert {each.name for each in operations} == {"READ", "DELETE", "DESCRIBE", "DESCRIBE_CONFIGS", "ALTER_CONFIGS"}
     admin.delete_consumer_groups(["to-describe"])["to-describe"].result(WAIT_S)
     assert "to-describe" not in [each.group_id for each in admin.list_consumer_groups().result(WAIT_S).valid]

@@ -17,11 +17,11 @@ from ..client import BOOTSTRAP
 from ..cluster import GROUP
 from ..errors import NONE, kafkas, number
 from ..wire.schema import Message
+from .operations import GROUP_OPERATIONS, NOT_ASKED
 
 Fields = dict[str, Any]
 
 CLASSIC, CONSUMER = "classic", "consumer"
-_OPERATIONS_UNKNOWN = -(2**31)
 _ERRORS_FOR_MISSING = 6  #: The version of DescribeGroups from which a missing group is an error (KIP-1043).
 _MEMBER_TYPE_CONSUMER = 1
 AT_ONCE = 16  #: Number of groups whose coordinators are asked at the same time.
@@ -35,11 +35,12 @@ def state_name(state: str) -> str:
 async def describe_groups(call: Call, request: Message) -> Fields:
     """Classic groups, and groups that only have offsets. A group of KIP-848 is described by ConsumerGroupDescribe."""
 
+    operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
+
     def missing(group_id: str, text: str) -> Fields:
-        fields: Fields = {"group_id": group_id, "group_state": "Dead", "authorized_operations": _OPERATIONS_UNKNOWN}
         if call.version >= _ERRORS_FOR_MISSING:
-            fields |= {"error_code": GroupIdNotFoundError.number, "error_message": text}
-        return fields
+            return failed(group_id, GroupIdNotFoundError.number, text) | {"group_state": "Dead"}
+        return {"group_id": group_id, "group_state": "Dead", "authorized_operations": operations}
 
     def described(group: Any) -> Fields:
         if group.type == CONSUMER:
@@ -49,7 +50,7 @@ async def describe_groups(call: Call, request: Message) -> Fields:
             "group_state": state_name(group.state),
             "protocol_type": group.protocol_type,
             "protocol_data": group.protocol,
-            "authorized_operations": _OPERATIONS_UNKNOWN,
+            "authorized_operations": operations,
             "members": [
                 {
                     "member_id": member.member_id,
@@ -64,16 +65,20 @@ async def describe_groups(call: Call, request: Message) -> Fields:
         }
 
     def failed(group_id: str, code: int, text: str) -> Fields:
+        return {"group_id": group_id, "error_code": code, "error_message": text,
+                "authorized_operations": NOT_ASKED}  # fmt: skip
+
+    def unknown(group_id: str, code: int, text: str) -> Fields:
         if code == GroupIdNotFoundError.number:
             return missing(group_id, f"Group {group_id} not found.")
-        return {"group_id": group_id, "error_code": code, "error_message": text,
-                "authorized_operations": _OPERATIONS_UNKNOWN}  # fmt: skip
+        return failed(group_id, code, text)
 
-    return {"groups": await _described(call, request.groups, described, failed)}
+    return {"groups": await _described(call, request.groups, described, unknown)}
 
 
 async def consumer_group_describe(call: Call, request: Message) -> Fields:
     """Groups of KIP-848."""
+    operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
 
     def described(group: Any) -> Fields:
         if group.type != CONSUMER:
@@ -85,7 +90,7 @@ async def consumer_group_describe(call: Call, request: Message) -> Fields:
             "group_epoch": group.group_epoch,
             "assignment_epoch": group.assignment_epoch,
             "assignor_name": group.assignor,
-            "authorized_operations": _OPERATIONS_UNKNOWN,
+            "authorized_operations": operations,
             "members": [
                 {
                     "member_id": member.member_id,
@@ -106,7 +111,7 @@ async def consumer_group_describe(call: Call, request: Message) -> Fields:
 
     def failed(group_id: str, code: int, text: str) -> Fields:
         return {"group_id": group_id, "error_code": code, "error_message": text,
-                "authorized_operations": _OPERATIONS_UNKNOWN}  # fmt: skip
+                "authorized_operations": NOT_ASKED}  # fmt: skip
 
     return {"groups": await _described(call, request.group_ids, described, failed)}
 
