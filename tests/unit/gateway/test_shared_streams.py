@@ -13,7 +13,7 @@ from headrace_core.rpc.channel import ChannelPurpose
 from headrace_core.rpc.limits import PARTITIONS_MAX
 from headrace_gateway import links
 from headrace_gateway.client import BOOTSTRAP, Client
-from headrace_gateway.links import PACKED_MAX, Link, Links, SharedLinks
+from headrace_gateway.links import PACKED_BYTES, PACKED_MAX, Link, Links, SharedLinks
 from headrace_gateway.produce_path import SMALL_BYTES, Streams, shared_links
 from headrace_protos.v1 import produce_pb2, produce_pb2_grpc
 from tests.worlds.produce_server import ProduceServer, produce_server
@@ -118,6 +118,20 @@ def test_a_message_has_no_more_partitions_than_a_broker_takes() -> None:
                 link.send(request(name, partitions=PARTITIONS_MAX // 2), 30, answers.to(name))
             await server.until(lambda it: sum(len(requests) for _, requests in it.messages) == 3)
             assert topics(server) == [("ProduceMany", ["a", "b"]), ("ProduceMany", ["c"])]
+            link.close()
+
+    run(test())
+
+
+def test_a_message_has_no_more_bytes_than_a_broker_takes() -> None:
+    async def test() -> None:
+        async with produce_server() as server:
+            answers, link = Answers(), shared_link(server.address)
+            for number in range(PACKED_MAX):
+                link.send(request(f"{number}", SMALL_BYTES - 100), 30, answers.to(f"{number}"))
+            await server.until(lambda it: sum(len(requests) for _, requests in it.messages) == PACKED_MAX)
+            sizes = [sum(each.ByteSize() for each in requests) for _, requests in server.messages]
+            assert max(sizes) <= PACKED_BYTES + SMALL_BYTES
             link.close()
 
     run(test())

@@ -71,6 +71,7 @@ class Cluster:
         self._gateways = gateways
         self._of: tuple[object, object] = (None, None)
         self._nodes: dict[tuple[str, str, str], dict[int, Node]] = {}
+        self._addresses: dict[int, tuple[BrokerImage | None, str | None]] = {}
 
     @property
     def image(self) -> MetadataImage:
@@ -107,7 +108,13 @@ class Cluster:
     def broker_address(self, broker_id: int) -> str | None:
         """host:port of a registered broker's gRPC listener for clients; None if there is no such broker."""
         broker = self.state.image.brokers.get(broker_id)
-        return None if broker is None else grpc_address(broker)
+        if broker is None:
+            return None
+        known, address = self._addresses.get(broker_id, (None, None))
+        if broker is not known:
+            address = grpc_address(broker)
+            self._addresses[broker_id] = broker, address
+        return address
 
     def coordinator_node(self, call: ClientsRequest, kind: str, key: str) -> Node:
         """The broker that clients get as coordinator of ``key``: the leader of the key's shard, else another broker,

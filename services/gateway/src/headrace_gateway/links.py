@@ -25,7 +25,9 @@ from headrace_core.rpc.limits import PARTITIONS_MAX
 Done = Callable[[Any, HeadraceError | None], None]
 
 LOOK_S = 1.0  #: Seconds between two looks at the deadlines of a link's requests.
-PACKED_MAX = 100  #: Maximum number of requests in one message of a shared stream.
+#: Maximum number of requests in one message of a shared stream, and bytes from which a message takes no more requests.
+#: A broker takes messages of 1 MiB above its socket.request.max.bytes.
+PACKED_MAX, PACKED_BYTES = 100, 256 * 1024
 LINGER_S = 0.002  #: How long requests of a shared stream gather while earlier ones are unanswered.
 
 
@@ -186,13 +188,15 @@ class Link:
         """The requests of the next message; empty if all that waited have failed."""
         out = self._out
         requests: list[Any] = []
-        partitions = 0
-        while out and len(requests) < (1 if self._packed is None else PACKED_MAX):
+        partitions = size = 0
+        while out and size < PACKED_BYTES and len(requests) < (1 if self._packed is None else PACKED_MAX):
             request, asked = out[0]
             if asked is None or not asked.is_over:
-                partitions += len(request.partitions) if self._packed is not None else 0
-                if requests and partitions > PARTITIONS_MAX:
-                    break
+                if self._packed is not None:
+                    size += request.ByteSize()
+                    partitions += len(request.partitions)
+                    if requests and partitions > PARTITIONS_MAX:
+                        break
                 requests.append(request)
                 if asked is not None:
                     asked.is_written = True

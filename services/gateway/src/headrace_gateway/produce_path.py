@@ -142,14 +142,14 @@ class _Produce:
         for topic_data in request.topic_data:
             results: list[dict[str, Any]] = []
             self._results.append(results)
-            topic, unknown = self._topic(topic_data)
+            topic = self._topic(topic_data)
             for data in topic_data.partition_data:
                 result: dict[str, Any] = {"index": data.index, "base_offset": -1, "log_append_time": -1}
                 results.append(result)
                 if acks is None:
                     self._refuse(result, InvalidRequiredAcksError(f"acks={request.acks}: must be 0, 1 or -1 (all)"))
                 elif topic is None:
-                    self._refuse(result, unknown)
+                    self._refuse(result, self._unknown(topic_data))
                 else:
                     leader = self._leader(topic, data.index, result)
                     if leader is not None:
@@ -170,12 +170,14 @@ class _Produce:
         else:
             self._finish_one()
 
-    def _topic(self, topic_data: Message) -> tuple[TopicImage | None, HeadraceError]:
+    def _topic(self, topic_data: Message) -> TopicImage | None:
         cluster = self._call.cluster
+        return cluster.topic_by_id(topic_data.topic_id) if self._call.version >= 13 else cluster.topic(topic_data.name)
+
+    def _unknown(self, topic_data: Message) -> HeadraceError:
         if self._call.version >= 13:
-            return cluster.topic_by_id(topic_data.topic_id), UnknownTopicIdError("no topic has this id")
-        name = topic_data.name
-        return cluster.topic(name), UnknownTopicOrPartitionError(f"topic {name!r} does not exist")
+            return UnknownTopicIdError("no topic has this id")
+        return UnknownTopicOrPartitionError(f"topic {topic_data.name!r} does not exist")
 
     def _leader(self, topic: TopicImage, index: int, result: dict[str, Any]) -> int | None:
         """The leader to send to; None: ``result`` has the error."""

@@ -16,6 +16,8 @@ LENGTH_BYTES = 4
 #: Maximum bytes of a request other than Produce: the largest request that a node takes by gRPC.
 REQUEST_BYTES_MAX = 8 * 1024 * 1024
 
+_APIS = {int(api): api for api in Api}
+
 
 class RequestHeader(NamedTuple):
     """``body``: the position of the request's body in the frame. ``is_supported``: whether ``version`` is served; the
@@ -34,10 +36,9 @@ def read_header(frame: bytes) -> RequestHeader:
     that is cut short."""
     cursor = Cursor(frame)
     number, version, correlation_id = cursor.int16(), cursor.int16(), cursor.int32()
-    try:
-        api = Api(number)
-    except ValueError:
-        raise WireError(f"request type {number} is unknown") from None
+    api = _APIS.get(number)
+    if api is None:
+        raise WireError(f"request type {number} is unknown")
     versions = VERSIONS[api]
     if not versions.low <= version <= versions.high:
         return RequestHeader(api, version, correlation_id, "", len(frame), False)

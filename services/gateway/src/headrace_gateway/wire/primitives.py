@@ -86,6 +86,10 @@ class Cursor:
 
     def varint(self) -> int:
         """An unsigned varint of at most 32 bits."""
+        position = self.position
+        if position < self.end and (byte := self.data[position]) < 0x80:  # nearly every one has one byte
+            self.position = position + 1
+            return byte
         value = 0
         for shift in range(0, 7 * _VARINT_BYTES_MAX, 7):
             byte = self.data[self.skip(1)]
@@ -130,6 +134,8 @@ class Cursor:
     def skip_tagged(self) -> None:
         """Skip a section of tagged fields."""
         count = self.varint()
+        if not count:
+            return
         self.count_items(count)
         for _ in range(count):
             self.varint()

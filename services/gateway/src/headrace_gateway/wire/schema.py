@@ -384,6 +384,7 @@ class _Struct:
         tagged = tuple(
             (tag, name, self._writer(name), self._shape.defaults[name]) for tag, name in sorted(self._tagged.items())
         )
+        tagged_names = frozenset(self._tagged.values())
         flexible = self._flexible
         known = self._shape.defaults.keys()
         title = self._shape.message.__name__
@@ -395,7 +396,7 @@ class _Struct:
             for name, write_field, default in plain:
                 write_field(out, fields.get(name, default))
             if flexible:
-                if tagged:
+                if tagged and not fields.keys().isdisjoint(tagged_names):
                     _write_tagged(out, tagged, fields)
                 else:
                     out.append(0)
