@@ -167,9 +167,10 @@ class GroupsLoad:
                 group.until_read(ends)
             except NotInTimeError as never:  # the members have read later records, but not this one
                 raise SafetyViolation(f"skipped: {never}") from never
+            # First the acknowledged commits, then what is committed: the members still commit what they read last.
+            every = [commit for reader in group.every for commit in reader.commits]
             with Watcher(group.bootstrap, group.group, group.topic, self.partitions) as watcher:
                 committed = watcher.committed()
-            every = [commit for reader in group.every for commit in reader.commits]
             lost = [each for each in every if committed[each.partition] < each.offset]
             found += [f"lost: {each}, and {committed[each.partition]} is committed" for each in lost]
             found += anomalies(group)

@@ -18,6 +18,7 @@ from headrace_core.types import TopicPartition
 from headrace_tools.doctor.facts import Trouble
 from headrace_tools.doctor.gathering import _grown, local_cluster
 from headrace_tools.doctor.probing import at_once, try_address, try_addresses
+from headrace_tools.local import ports
 
 TIMEOUT_S = 60.0
 
@@ -76,9 +77,10 @@ def test_a_node_that_says_that_it_does_not_serve_and_one_that_does(
 
 @pytest.fixture
 def deaf() -> Iterator[int]:
-    """A port of 127.0.0.2 that answers no connection attempt: its queue is full, and nothing accepts."""
+    """A port of 127.0.0.2 that answers no connection attempt: its queue is full, and nothing accepts. The same port of
+    127.0.0.1 is free, and no outgoing connection takes it."""
     with contextlib.ExitStack() as held:
-        still = held.enter_context(socket.create_server(("127.0.0.2", 0), backlog=0))
+        still = held.enter_context(socket.create_server(("127.0.0.2", ports.pick(1)[0]), backlog=0))
         for _ in range(4):
             waiting = held.enter_context(socket.socket())
             waiting.setblocking(False)

@@ -155,7 +155,7 @@ def test_without_any_coordinator_that_is_said_soon(
     world: StandinGroupsWorld, capsys: Captured, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     world.have_coordinators, world.owner = False, lambda group: None
-    monkeypatch.setattr(client_module, "NOBODY_S", 0.4)
+    monkeypatch.setattr(client_module, "NOBODY_S", 2.0)
     begun = time.monotonic()
     assert run(["groups", command, *(["berry"] if command != "list" else [])]) == 1
     assert time.monotonic() - begun < 12, "the whole 15 s were waited for a successor"
