@@ -27,8 +27,8 @@ GATEWAYS, WRITERS, READERS = 3, 3, 2
 FULL = os.environ.get("HEADRACE_FAULTS") == "full"
 KILLS = 30 if FULL else 2
 #: Seconds of peace before the next kill. librdkafka doubles the time between two attempts to connect, up to
-#: reconnect.backoff.max.ms (10 s). It begins again only when no attempt was due for as long, even after a success, and a
-#: gateway that comes back costs attempts, too. With a kill every 4 s, a client waited for up to 10 s (p95 4.6 s).
+#: reconnect.backoff.max.ms (10 s). It starts again only when no attempt was due for as long, even after a success, and
+#: a gateway that comes back costs attempts, too. With a kill every 4 s, a client waited for up to 10 s (p95 4.6 s).
 PEACE_S = 15.0 if FULL else 1.0
 #: Seconds within which 95 % of the clients go on after a gateway was killed. `make test` runs other tests beside this
 #: one, which can hold up any process for seconds.
