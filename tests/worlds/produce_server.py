@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import grpc
 import grpc.aio
 
 from headrace_core.rpc.streams import ServerStream, StreamHandler
@@ -17,8 +18,10 @@ class ProduceServer(produce_pb2_grpc.ProduceServicer):
     """``messages``: the requests of each message that came, by the name of the call. ``streams``: the latest stream of
     each call."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_old: bool = False) -> None:
+        """``is_old``: does not know ProduceMany."""
         self.address = ""
+        self._is_old = is_old
         self.messages: list[tuple[str, list[Any]]] = []
         self.streams: dict[str, ServerStream[Any, Any]] = {}
         self._came = asyncio.Event()
@@ -27,6 +30,8 @@ class ProduceServer(produce_pb2_grpc.ProduceServicer):
         await self._serve("Produce", ServerStream(context))
 
     async def ProduceMany(self, request_iterator: Any, context: Any) -> None:
+        if self._is_old:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
         await self._serve("ProduceMany", ServerStream(context, produce_pb2.ProduceResponses))
 
     async def _serve(self, name: str, stream: ServerStream[Any, Any]) -> None:
@@ -59,8 +64,8 @@ class _Noted(StreamHandler[Any]):
 
 
 @asynccontextmanager
-async def produce_server() -> AsyncIterator[ProduceServer]:
-    server, servicer = grpc.aio.server(), ProduceServer()
+async def produce_server(*, is_old: bool = False) -> AsyncIterator[ProduceServer]:
+    server, servicer = grpc.aio.server(), ProduceServer(is_old=is_old)
     produce_pb2_grpc.add_ProduceServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]
     servicer.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     await server.start()

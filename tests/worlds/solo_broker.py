@@ -122,7 +122,7 @@ class FakeStream:
     def punish(self, size: int) -> None:
         self.punished.append(size)
 
-    def delay(self, size: int, answer: Callable[[], None]) -> None:
+    def punish_one(self, size: int, answer: Callable[[], None]) -> None:
         self.delayed.append((size, answer))
 
     def finish(self, error: BaseException | None = None) -> None:

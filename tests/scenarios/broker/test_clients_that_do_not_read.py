@@ -207,7 +207,32 @@ def test_garbage_on_a_stream_of_many_producers_delays_only_its_own_answer():
             assert handler.is_idle()
             unanswered = produce(4, "orders", garbage, acks=produce_pb2.ACKS_NONE)
             handler.on_request(produce_pb2.ProduceRequests(requests=[unanswered]))
-            assert len(stream.punished) == 1  # no answer can wait, so the stream does
+            assert [stream.punished, len(stream.delayed)] == [[], 2]
+            handler.on_closed()
+
+    asyncio.run(scenario())
+
+
+def test_a_refusal_on_a_stream_of_many_producers_waits_for_no_append_of_another():
+    """It was once held behind an append that waited, timed out, and then paused the stream of all."""
+
+    async def scenario() -> None:
+        fs = StallingFileSystem()
+        async with SoloBroker(fs) as broker:
+            await broker.topic("orders")
+            handler, stream = broker.producer(is_packed=True)
+            fs.stall()
+            try:
+                requests = [produce(1, "orders", batch(b"sound")), produce(2, "orders", bytes(100), timeout_ms=1)]
+                handler.on_request(produce_pb2.ProduceRequests(requests=requests))
+                ((_, answer),) = stream.delayed
+                answer()
+                assert [each.correlation_id for each in stream.sent] == [2]
+                assert stream.sent[0].results[0].error.code == CorruptMessageError.number
+            finally:
+                fs.release()
+            await stream.wait_sent(2)
+            assert stream.punished == []
             handler.on_closed()
 
     asyncio.run(scenario())

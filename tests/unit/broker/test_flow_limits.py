@@ -49,6 +49,21 @@ def test_a_stream_that_is_gone_is_not_resumed():
     assert budget.used == 0
 
 
+def test_a_stream_that_brings_many_requests_at_once_waits_once():
+    """A message of many producers' requests once put its stream into the queue as often as it had requests."""
+    budget, many, other, gone = ByteBudget(100), Stream(), Stream(), Stream()
+    for _ in range(5):
+        budget.take(30, many)
+        budget.take(10, gone)
+    budget.take(10, other)
+    budget.forget(gone)
+    budget.give_back(130)
+    assert many.reading
+    many.pause()  # for another reason, which only the stream itself ends
+    budget.give_back(10)
+    assert (many.reading, other.reading, gone.reading) == (False, True, False)
+
+
 class Waiting(Expiring):
     def __init__(self) -> None:
         super().__init__()

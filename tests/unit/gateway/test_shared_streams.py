@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from collections.abc import Coroutine
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from headrace_core.errors import HeadraceError, NetworkError, RequestTimedOutError
+from headrace_core.errors import (
+    CorruptMessageError,
+    HeadraceError,
+    NetworkError,
+    RequestTimedOutError,
+    UnknownTopicOrPartitionError,
+)
 from headrace_core.rpc.channel import ChannelPurpose
 from headrace_core.rpc.limits import PARTITIONS_MAX
 from headrace_gateway import links
 from headrace_gateway.client import BOOTSTRAP, Client
-from headrace_gateway.links import PACKED_BYTES, PACKED_MAX, Link, Links, SharedLinks
-from headrace_gateway.produce_path import SMALL_BYTES, Streams, shared_links
-from headrace_protos.v1 import produce_pb2, produce_pb2_grpc
+from headrace_gateway.links import PACKED_BYTES, PACKED_MAX, USERS_MAX, Link, Links, SharedLinks
+from headrace_gateway.produce_path import SMALL_BYTES, Streams, produce, shared_links
+from headrace_gateway.wire.apis import Api
+from headrace_gateway.wire.frames import RequestHeader
+from headrace_gateway.wire.schema import request_body, response_body
+from headrace_protos.v1 import common_pb2, produce_pb2, produce_pb2_grpc
 from tests.worlds.produce_server import ProduceServer, produce_server
 
 NEVER_S = 60.0
@@ -137,41 +149,106 @@ def test_a_message_has_no_more_bytes_than_a_broker_takes() -> None:
     run(test())
 
 
-def test_a_request_without_an_answer_fails_alone_while_others_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_without_an_answer_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker answers nothing meanwhile, and the other client has time left: its request once failed as well."""
     monkeypatch.setattr(links, "LOOK_S", 0.05)
 
     async def test() -> None:
         async with produce_server() as server:
             answers, link = Answers(), shared_link(server.address)
-            link.send(request("forgotten"), 0.2, answers.to("forgotten"))
+            link.send(request("hasty"), 0.2, answers.to("hasty"))
             link.send(request("patient"), 30, answers.to("patient"))
             await server.until(lambda it: sum(len(requests) for _, requests in it.messages) == 2)
-            while answers.names != ["forgotten"]:  # the broker answers another client's requests all the time
-                link.send(request("other"), 30, lambda response, error: None)
-                await server.until(lambda it: topics(it)[-1][1] == ["other"])
-                server.answer(server.messages[-1][1][-1])
-                server.note("ProduceMany", [request("seen")])
-            (_, error) = answers.found[0]
-            assert isinstance(error, RequestTimedOutError)
+            await answers.until(1)
             assert link.is_open
+            server.answer(*(each for _, requests in server.messages for each in requests))
+            await answers.until(2)
+            assert answers.names == ["hasty", "patient"]
+            assert [type(error) for _, error in answers.found] == [RequestTimedOutError, type(None)]
             link.close()
 
     run(test())
 
 
-def test_a_broker_that_answers_nothing_costs_the_stream_and_all_of_its_requests(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_broker_that_answers_nothing_for_long_costs_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "LOOK_S", 0.05)
+    monkeypatch.setattr(links, "HANGS_S", 0.5)
 
     async def test() -> None:
         async with produce_server() as server:
             answers, link = Answers(), shared_link(server.address)
             link.send(request("a"), 0.2, answers.to("a"))
-            link.send(request("b"), 30, answers.to("b"))
-            await answers.until(2)
-            assert all(isinstance(error, RequestTimedOutError | NetworkError) for _, error in answers.found)
+            link.send(request("b"), 0.7, answers.to("b"))
+            link.send(request("patient"), 30, answers.to("patient"))
+            await answers.until(3)
+            assert answers.names == ["a", "b", "patient"]
+            assert all(isinstance(error, RequestTimedOutError) for _, error in answers.found)
             assert not link.is_open
+
+    run(test())
+
+
+def test_a_late_request_whose_client_sends_at_once_starts_no_second_timer(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[Link] = []
+
+    class Watched(Link):
+        def _look(self) -> None:
+            looks.append(self)
+            super()._look()
+
+    monkeypatch.setattr(links, "LOOK_S", 0.1)
+
+    async def test() -> None:
+        async with produce_server() as server:
+            link = Watched(
+                server.address,
+                ChannelPurpose.PRODUCE,
+                lambda channel: produce_pb2_grpc.ProduceStub(channel).ProduceMany(),  # type: ignore[no-untyped-call]
+                packed=produce_pb2.ProduceRequests,
+            )
+            rounds = 8
+            left, over = rounds, asyncio.Event()
+
+            def again(response: Any, error: HeadraceError | None) -> None:
+                nonlocal left
+                left -= 1
+                if left:
+                    link.send(request("again"), 0.1, again)
+                else:
+                    over.set()
+
+            link.send(request("other"), 30, lambda response, error: None)
+            link.send(request("first"), 0.1, again)
+            await over.wait()
+            assert len(looks) <= 2 * rounds + 1
+            link.close()
+
+    run(test())
+
+
+@pytest.mark.parametrize("what", ["an answer", "the end of the stream"])
+def test_a_fault_in_one_connections_code_costs_the_others_nothing(what: str) -> None:
+    """It once ended the stream of all, and left those after it without any answer."""
+
+    async def test() -> None:
+        async with produce_server() as server:
+            answers, link = Answers(), shared_link(server.address)
+
+            def faulty(response: Any, error: HeadraceError | None) -> None:
+                raise struct.error("a text of 32,800 bytes")
+
+            link.send(request("faulty"), 30, faulty)
+            link.send(request("sound"), 30, answers.to("sound"))
+            await server.until(lambda it: sum(len(requests) for _, requests in it.messages) == 2)
+            if what == "an answer":
+                server.answer(*(each for _, requests in server.messages for each in requests))
+            else:
+                link.give_up(NetworkError("over"))
+            await answers.until(1)
+            ((_, error),) = answers.found
+            assert (error is None) == (what == "an answer")
+            assert link.is_open == (what == "an answer")
+            link.close()
 
     run(test())
 
@@ -200,17 +277,25 @@ def test_links_are_shared_by_key_and_close_with_their_last_connection() -> None:
     async def test() -> None:
         async with produce_server() as server:
             shared = SharedLinks(lambda key: Links(shared_link))
-            first, second, other = shared.join("k"), shared.join("k"), shared.join("other")
+            (first, leave), (second, leave_too), (other, _) = shared.join("k"), shared.join("k"), shared.join("other")
             assert first is second
             assert other is not first
             link = first.to(1, server.address)
-            shared.leave("k")
+            leave()
             assert link.is_open
-            shared.leave("k")
+            leave_too()
             assert not link.is_open
-            assert shared.join("k") is not first
+            assert shared.join("k")[0] is not first
 
     run(test())
+
+
+def test_links_have_a_limited_number_of_connections_and_room_is_filled_again() -> None:
+    shared = SharedLinks(lambda key: Links(shared_link))
+    joined = [shared.join("k") for _ in range(USERS_MAX + 1)]
+    assert len({id(links_) for links_, _ in joined}) == 2
+    joined[0][1]()
+    assert shared.join("k")[0] is joined[1][0]
 
 
 def test_connections_of_one_host_share_messages_and_others_do_not() -> None:
@@ -236,8 +321,8 @@ def test_the_first_request_on_a_stream_of_its_own_waits_for_the_answers_to_the_s
             streams = Streams(one, shared_links())
             streams.send(1, server.address, request("a"), 30, answers.to("a"))
             streams.send(1, server.address, request("b"), 30, answers.to("b"))
-            second = answers.to("c") if kind == "large" else None
-            streams.send(1, server.address, request("c", SMALL_BYTES if kind == "large" else 1), 30, second)
+            size, has_answer = (SMALL_BYTES, True) if kind == "large" else (1, False)
+            streams.send(1, server.address, request("c", size), 30, answers.to("c"), has_answer=has_answer)
             streams.send(1, server.address, request("d"), 30, answers.to("d"))
             await server.until(lambda it: sum(len(requests) for _, requests in it.messages) == 2)
             first = [each for _, requests in server.messages for each in requests]
@@ -247,7 +332,7 @@ def test_the_first_request_on_a_stream_of_its_own_waits_for_the_answers_to_the_s
             server.answer(first[1])
             await server.until(lambda it: len([call for call, _ in it.messages if call == "Produce"]) == 2)
             assert topics(server)[-2:] == [("Produce", ["c"]), ("Produce", ["d"])]
-            assert answers.names == ["a", "b"]
+            assert answers.names == (["a", "b"] if has_answer else ["a", "b", "c"])
             one.closed()
 
     run(test())
@@ -265,5 +350,109 @@ def test_a_connection_that_ends_leaves_the_requests_of_others_alone() -> None:
             await answers.until(2)
             assert sorted(answers.found) == [("gone", None), ("stays", None)]
             stays.closed()
+
+    run(test())
+
+
+def test_a_request_with_acks_0_is_done_when_it_was_written_and_not_before() -> None:
+    """Its client's bytes were once no longer counted while they waited, so memory had no bound."""
+
+    async def test() -> None:
+        async with produce_server() as server:
+            answers, one = Answers(), client()
+            streams = Streams(one, shared_links())
+            streams.send(1, server.address, request("stuck"), 30, answers.to("stuck"))
+            streams.send(1, server.address, request("silent"), 0, answers.to("silent"), has_answer=False)
+            await server.until(lambda it: it.messages)
+            assert answers.names == []
+            server.answer(*server.messages[0][1])
+            await answers.until(2)
+            assert answers.found == [("stuck", None), ("silent", None)]
+            one.closed()
+
+    run(test())
+
+
+def test_a_request_with_acks_0_that_cannot_be_written_fails() -> None:
+    async def test() -> None:
+        with socket.socket() as unused:
+            unused.bind(("127.0.0.1", 0))  # and never listens
+            answers, one = Answers(), client()
+            address = f"127.0.0.1:{unused.getsockname()[1]}"
+            Streams(one, shared_links()).send(1, address, request("silent"), 0, answers.to("silent"), has_answer=False)
+            await answers.until(1)
+            ((_, error),) = answers.found
+            assert isinstance(error, NetworkError)
+            assert not error.was_sent
+            one.closed()
+
+    run(test())
+
+
+def test_a_connection_whose_records_were_refused_shares_no_stream_any_more() -> None:
+    async def test() -> None:
+        async with produce_server() as server:
+            answers, one = Answers(), client()
+            streams = Streams(one, shared_links())
+            streams.send(1, server.address, request("bad"), 30, answers.to("bad"))
+            await server.until(lambda it: it.messages)
+            refused = produce_pb2.ProducePartitionResult(error=common_pb2.Error(code=CorruptMessageError.number))
+            number = server.messages[0][1][0].correlation_id
+            server.streams["ProduceMany"].send(produce_pb2.ProduceResponse(correlation_id=number, results=[refused]))
+            await answers.until(1)
+            streams.send(1, server.address, request("next"), 30, answers.to("next"))
+            await server.until(lambda it: len(it.messages) == 2)
+            assert topics(server) == [("ProduceMany", ["bad"]), ("Produce", ["next"])]
+            one.closed()
+
+    run(test())
+
+
+def test_a_broker_of_an_older_version_gets_the_next_request_on_the_connections_own_stream() -> None:
+    async def test() -> None:
+        async with produce_server(is_old=True) as server:
+            answers, one = Answers(), client()
+            streams = Streams(one, shared_links())
+            streams.send(1, server.address, request("a"), 30, answers.to("a"))
+            await answers.until(1)
+            ((_, error),) = answers.found
+            assert isinstance(error, NetworkError)
+            assert not error.was_sent, "the client tries again"
+            streams.send(1, server.address, request("a"), 30, answers.to("a"))
+            await server.until(lambda it: it.messages)
+            assert topics(server) == [("Produce", ["a"])]
+            one.closed()
+
+    run(test())
+
+
+def test_an_answer_quotes_no_more_of_a_clients_name_than_fits() -> None:
+    """Produce below version 9 has texts of at most 32,767 bytes; a longer one once broke the stream of all."""
+
+    async def test() -> None:
+        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        topic = SimpleNamespace(name="t", topic_id=b"", partitions=[SimpleNamespace(leader=1, leader_epoch=0)])
+        async with produce_server() as server:
+            cluster = SimpleNamespace(
+                topic=lambda name: topic if name == "t" else None, broker_address=lambda broker_id: server.address
+            )
+            one, upstream = client(), SimpleNamespace(produce=shared_links())
+            call: Any = SimpleNamespace(version=8, cluster=cluster, client=one, upstream=upstream, settings=None)
+            body, correlation_id = bytearray(), 7
+            names = [{"name": name, "partition_data": [{"index": 0, "records": b""}]} for name in ("t", "x" * 32_760)]
+            request_body(Api.PRODUCE, 8).write({"acks": -1, "timeout": 30_000, "topic_data": names}, body)
+            header = RequestHeader(Api.PRODUCE, 8, correlation_id, "", 0, True)
+            produce(call, header, bytes(body), reply.set_result)
+            await server.until(lambda it: it.messages)
+            ((asked,),) = (requests for _, requests in server.messages)
+            found = produce_pb2.ProducePartitionResult(base_offset=5)
+            server.streams["ProduceMany"].send(
+                produce_pb2.ProduceResponse(correlation_id=asked.correlation_id, results=[found])
+            )
+            (frame,) = await reply
+            answer = response_body(Api.PRODUCE, 8).read(bytes(frame), 8)
+            errors = [each.partition_responses[0].error_code for each in answer.responses]
+            assert errors == [0, UnknownTopicOrPartitionError.number]
+            one.closed()
 
     run(test())

@@ -55,18 +55,20 @@ class Penalties:
     def add(self, peer: str, size: int) -> float:
         """Add a penalty to the connection ``peer``, which sent ``size`` refused bytes; returns for how many seconds the
         connection is not read."""
-        now = self._clock()
-        self.delay_s(size)
-        until_s = self._until_s  # connection -> end of the connection's penalty, in the order of the ends
-        until_s.pop(peer, None)
-        until_s[peer] = self._free_s
-        while until_s[first := next(iter(until_s))] <= now:
-            del until_s[first]
-        return self._free_s - now
+        left_s = self._count(size)
+        self._pause(peer)
+        return left_s
 
-    def delay_s(self, size: int) -> float:
-        """Count ``size`` refused bytes; returns in how many seconds their turn is over. For a connection that several
-        clients share: only the response to the refused request waits so long."""
+    def add_to_shared(self, peer: str, size: int) -> float:
+        """As ``add``, for a connection that several clients share: returns for how many seconds the response waits. The
+        connection is read on, unless more requests were refused than responses may wait for (ANSWER_PAUSE_S_MAX)."""
+        left_s = self._count(size)
+        if left_s > ANSWER_PAUSE_S_MAX:
+            self._pause(peer)
+        return min(left_s, ANSWER_PAUSE_S_MAX)
+
+    def _count(self, size: int) -> float:
+        """Count ``size`` refused bytes; returns in how many seconds their turn is over."""
         if size >= LARGE_REFUSED_BYTES:
             self._give_back()
         now = self._clock()
@@ -74,6 +76,13 @@ class Penalties:
             max(self._free_s, now) + max(size, REFUSED_BYTES_MIN) / REFUSED_BYTES_PER_S, now + PENALTY_S_MAX
         )
         return self._free_s - now
+
+    def _pause(self, peer: str) -> None:
+        until_s, now = self._until_s, self._clock()  # connection -> end of its penalty, in the order of the ends
+        until_s.pop(peer, None)
+        until_s[peer] = self._free_s
+        while until_s[first := next(iter(until_s))] <= now:
+            del until_s[first]
 
     def left_s(self, peer: str) -> float:
         """Return for how many more seconds the connection ``peer`` is not read."""

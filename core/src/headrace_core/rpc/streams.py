@@ -29,7 +29,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from ..errors import InvalidRequestError, NetworkError
-from .receiving import ANSWER_PAUSE_S_MAX, Arrival, Penalties
+from .receiving import Arrival, Penalties
 
 logger = logging.getLogger(__name__)
 
@@ -129,11 +129,13 @@ class ServerStream(Generic[Request, Response]):
         if self._penalties is not None and not self.closed:
             self._penalties.add(self._context.peer(), size)
 
-    def delay(self, size: int, answer: Callable[[], None]) -> None:
-        """Call ``answer`` later, because a request of ``size`` bytes was refused. Other requests of the stream do not
-        wait, because they may be those of other clients."""
-        delay_s = 0.0 if self._penalties is None or self.closed else self._penalties.delay_s(size)
-        self._loop.call_later(min(delay_s, ANSWER_PAUSE_S_MAX), answer)
+    def punish_one(self, size: int, answer: Callable[[], None]) -> None:
+        """As ``punish``, on a stream that several clients share: ``answer`` is called later, and the stream is read on,
+        unless too many requests were refused."""
+        delay_s = 0.0
+        if self._penalties is not None and not self.closed:
+            delay_s = self._penalties.add_to_shared(self._context.peer(), size)
+        self._loop.call_later(delay_s, answer)
 
     def pause(self) -> None:
         """Stop reading requests until ``resume``; further requests stay in gRPC's flow-control window."""

@@ -70,9 +70,9 @@ class ProduceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ProduceMany(self, request_iterator, context):
-        """A produce stream that many producers share: a gateway sends the requests that wait at the same moment in one
-        message, because a message costs more than a small request. Each request is handled as on a stream of its own, and
-        gets its response when its own acks condition is met. A refused request delays its own response only.
+        """A produce stream that many producers share: a gateway sends several requests in one message, because a message costs
+        more than a small request. Each request gets its response when its own acks condition is met, and responses come in
+        any order. A refused request delays its own response only, unless many are refused.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -3,7 +3,6 @@ read."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
@@ -48,7 +47,7 @@ class ByteBudget:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
-        self._paused: deque[Pausable] = deque()
+        self._paused: dict[Pausable, None] = {}  # in the order of their pauses
         self._emptied: Callable[[], None] | None = None
 
     def take(self, size: int, stream: Pausable) -> None:
@@ -56,7 +55,7 @@ class ByteBudget:
         self.used += size
         if self.used > self.limit:
             stream.pause()
-            self._paused.append(stream)
+            self._paused.setdefault(stream)
 
     def give_back(self, size: int) -> None:
         self.used -= size
@@ -65,7 +64,9 @@ class ByteBudget:
             emptied, self._emptied = self._emptied, None
             emptied()
         while self._paused and self.used <= self.limit:
-            self._paused.popleft().resume()
+            first = next(iter(self._paused))
+            del self._paused[first]
+            first.resume()
             if self._paused and self.used > self.limit * 3 // 4:
                 break  # the other paused streams resume one by one, as bytes become free
 
@@ -78,5 +79,4 @@ class ByteBudget:
 
     def forget(self, stream: Pausable) -> None:
         """Remove a closed stream from the paused streams."""
-        if stream in self._paused:
-            self._paused.remove(stream)
+        self._paused.pop(stream, None)

@@ -305,6 +305,15 @@ class _Fetch:
     def _answered(
         self, stream: _Stream, keys: dict[tuple[str, int], Key], response: Any, error: HeadraceError | None
     ) -> None:
+        try:
+            self._take(stream, keys, response, error)
+        except Exception:
+            self._client.hang_up()
+            raise
+
+    def _take(
+        self, stream: _Stream, keys: dict[tuple[str, int], Key], response: Any, error: HeadraceError | None
+    ) -> None:
         if error is not None:
             # The client looks for the leader, and fetches again from the same offset.
             lost = NotLeaderOrFollowerError(str(error))

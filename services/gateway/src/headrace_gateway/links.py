@@ -9,8 +9,10 @@ leaves at once, and many requests share few messages.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Any
 
 import grpc.aio
@@ -20,6 +22,8 @@ from headrace_core.rpc.channel import ChannelPurpose
 from headrace_core.rpc.duplex import Duplex
 from headrace_core.rpc.limits import PARTITIONS_MAX
 
+logger = logging.getLogger("headrace.gateway")
+
 #: Gets the response, or the error that ended the stream before the response. ``was_sent`` of the error is False if the
 #: request certainly had no effect.
 Done = Callable[[Any, HeadraceError | None], None]
@@ -28,19 +32,43 @@ LOOK_S = 1.0  #: Seconds between two looks at the deadlines of a link's requests
 #: Maximum number of requests in one message of a shared stream, and bytes from which a message takes no more requests.
 #: A broker takes messages of 1 MiB above its socket.request.max.bytes.
 PACKED_MAX, PACKED_BYTES = 100, 256 * 1024
+#: Maximum number of connections that share a stream. Their requests in progress, five of SMALL_BYTES each, stay below
+#: the bytes (16 MiB) from which a broker reads a stream no more.
+USERS_MAX = 128
+#: Seconds without any answer after which a shared stream with a late request ends. A broker may leave a stream unread
+#: for 30 s, after refused requests.
+HANGS_S = 35.0
 LINGER_S = 0.002  #: How long requests of a shared stream gather while earlier ones are unanswered.
 
 
-class _Pending:
-    """A request with an answer. ``is_over``: the request has failed, and must not be sent any more."""
+class _Asked:
+    """A request on its way. ``request`` is None once it must not be sent any more."""
 
-    __slots__ = ("deadline", "done", "is_over", "is_written", "since")
+    __slots__ = ("deadline", "done", "has_answer", "is_written", "number", "request", "since")
 
-    def __init__(self, done: Done, since: float, timeout_s: float) -> None:
+    def __init__(self, request: Any, done: Done, since: float, timeout_s: float, has_answer: bool) -> None:
+        self.request = request
+        self.number: int = request.correlation_id
         self.done = done
         self.since = since
         self.deadline = since + timeout_s
-        self.is_written = self.is_over = False
+        self.has_answer = has_answer
+        self.is_written = False
+
+    def end(self, response: Any, error: HeadraceError | None) -> None:
+        """Call ``done``. A fault in one connection's code must not cost the others their answers."""
+        self.request = None
+        try:
+            self.done(response, error)
+        except Exception:
+            logger.exception("an answer could not be passed on to its client")
+
+    def fail(self, error: HeadraceError) -> None:
+        """End with ``error``; a request that was not written certainly had no effect."""
+        if not self.is_written:
+            error = NetworkError(str(error))
+            error.was_sent = False
+        self.end(None, error)
 
 
 class Link:
@@ -57,6 +85,7 @@ class Link:
         "_packed",
         "_pending",
         "_read_at",
+        "_silent_since",
         "_stream",
         "_task",
         "_timer",
@@ -75,35 +104,37 @@ class Link:
         after: asyncio.Event | None = None,
     ) -> None:
         """``packed``: the message that carries several requests in its field ``requests``; a message of the broker then
-        carries ``responses``. The requests name ``partitions``. ``after``: send nothing before."""
+        carries ``responses``. The requests name ``partitions``. Such a stream is shared by connections. ``after``: send
+        nothing before."""
         self.address = address
         self.is_open = True
         self._packed = packed
         self._after = after
         self._loop = asyncio.get_running_loop()
         self._read_at = -1.0  # when the latest answer came
+        self._silent_since: float | None = None  # when the first request was sent that failed since the latest answer
         self._in_flight = 0  # requests of a shared stream that were written and have no answer
         self._is_due = False  # True when the requests of a shared stream have gathered long enough
         self._linger: asyncio.TimerHandle | None = None
         self._next = 1
-        self._out: deque[tuple[Any, _Pending | None]] = deque()
-        self._pending: dict[int, _Pending] = {}
+        self._out: deque[_Asked] = deque()
+        self._pending: dict[int, _Asked] = {}  # with an answer to come, in the order of their numbers
         self._wake: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._stream: Duplex[Any, Any] = Duplex(address, purpose, open_call)
         self._task = self._loop.create_task(self._run(), name=f"gateway: {purpose} to {address}")
 
-    def send(self, request: Any, timeout_s: float, done: Done | None) -> None:
-        """Send ``request`` with a correlation id of its own. ``done`` is called once, later; None: the request has no
-        response."""
+    def send(self, request: Any, timeout_s: float, done: Done, *, has_answer: bool = True) -> None:
+        """Send ``request`` with a correlation id of its own. ``done`` is called once, later. Without an answer to come,
+        it is called with two None when the request was written; ``timeout_s`` then has no effect."""
         number = request.correlation_id = self._next
         self._next += 1
-        asked: _Pending | None = None
-        if done is not None:
-            asked = self._pending[number] = _Pending(done, self._loop.time(), timeout_s)
+        asked = _Asked(request, done, self._loop.time(), timeout_s, has_answer)
+        if has_answer:
+            self._pending[number] = asked
             if self._timer is None:
                 self._timer = self._loop.call_later(min(LOOK_S, timeout_s), self._look)
-        self._out.append((request, asked))
+        self._out.append(asked)
         if self._may_write():
             self._wake_writer()
         else:
@@ -118,6 +149,7 @@ class Link:
         """End the stream; requests without an answer are not called back."""
         self.is_open = False
         self._pending.clear()
+        self._out.clear()
         self._task.cancel()
         self._stop_timers()
 
@@ -154,15 +186,16 @@ class Link:
 
     async def _read(self) -> None:
         read, pending, packed, now = self._stream.read, self._pending, self._packed, self._loop.time
+        response = asked = None
         while True:
             message = await read()
-            self._read_at = now()
+            self._read_at, self._silent_since = now(), None
             for response in (message,) if packed is None else message.responses:
                 asked = pending.pop(response.correlation_id, None)
                 self._in_flight -= 1
                 if asked is not None:
-                    asked.done(response, None)
-            del message, response, asked
+                    asked.end(response, None)
+            message = response = asked = None
             if packed is not None:
                 self._gathered()
 
@@ -174,52 +207,60 @@ class Link:
         while True:
             while out and self._may_write():
                 self._is_due = False
-                requests = self._next_requests()
-                self._in_flight += len(requests)
-                if requests:
+                asked = self._next_asked()
+                if asked:
+                    requests = [each.request for each in asked]
+                    self._in_flight += len(requests)
                     await write(requests[0] if packed is None else packed(requests=requests))
-                del requests
+                    for each in asked:
+                        each.request = None
+                        if not each.has_answer:
+                            each.end(None, None)
+                    del requests, each
+                del asked
             if out:
                 self._gather()
             self._wake = self._loop.create_future()
             await self._wake
 
-    def _next_requests(self) -> list[Any]:
+    def _next_asked(self) -> list[_Asked]:
         """The requests of the next message; empty if all that waited have failed."""
         out = self._out
-        requests: list[Any] = []
+        message: list[_Asked] = []
         partitions = size = 0
-        while out and size < PACKED_BYTES and len(requests) < (1 if self._packed is None else PACKED_MAX):
-            request, asked = out[0]
-            if asked is None or not asked.is_over:
+        while out and size < PACKED_BYTES and len(message) < (1 if self._packed is None else PACKED_MAX):
+            asked = out[0]
+            if asked.request is not None:
                 if self._packed is not None:
-                    size += request.ByteSize()
-                    partitions += len(request.partitions)
-                    if requests and partitions > PARTITIONS_MAX:
+                    size += asked.request.ByteSize()
+                    partitions += len(asked.request.partitions)
+                    if message and partitions > PARTITIONS_MAX:
                         break
-                requests.append(request)
-                if asked is not None:
-                    asked.is_written = True
+                asked.is_written = True
+                message.append(asked)
             out.popleft()
-        return requests
+        return message
 
     def _look(self) -> None:
-        """Fail the requests that have had no answer for their timeout. If nothing at all was read meanwhile, the broker
-        hangs, and the stream ends."""
+        """Fail the requests that have had no answer for their timeout. A stream whose broker hangs ends: the stream of
+        one connection when nothing was read since a late request was sent, a shared one when that lasts HANGS_S, so
+        that no client's short timeout costs the others their answers."""
         self._timer = None
-        if not self._pending:
-            return
         now = self._loop.time()
-        late = {number: each for number, each in self._pending.items() if each.deadline <= now}
+        late = [each for each in self._pending.values() if each.deadline <= now]
         error = RequestTimedOutError(f"{self.address}: no answer in time")
-        if any(each.since >= self._read_at for each in late.values()):
-            self._stream.cancel(error)
+        for each in late:
+            if each.since >= self._read_at and self._silent_since is None:
+                self._silent_since = each.since
+        hangs_s = 0.0 if self._packed is None else HANGS_S
+        if late and self._silent_since is not None and now - self._silent_since >= hangs_s:
+            self.give_up(error)
             return
-        for number, each in late.items():
-            del self._pending[number]
-            each.is_over = True
-            each.done(None, error)
-        if self._pending:
+        for each in late:
+            del self._pending[each.number]
+        for each in late:
+            each.fail(error)
+        if self._pending and self._timer is None:
             self._timer = self._loop.call_later(LOOK_S, self._look)
 
     def _stop_timers(self) -> None:
@@ -229,16 +270,11 @@ class Link:
         self._timer = self._linger = None
 
     def _fail(self, error: HeadraceError) -> None:
-        failed = list(self._pending.values())
+        failed = [*self._pending.values(), *(each for each in self._out if not each.has_answer)]
         self._pending.clear()
         self._out.clear()
         for asked in failed:
-            if asked.is_written:
-                asked.done(None, error)
-            else:
-                unsent = NetworkError(str(error))
-                unsent.was_sent = False
-                asked.done(None, unsent)
+            asked.fail(error)
 
 
 class Links:
@@ -266,23 +302,40 @@ class Links:
 
 
 class SharedLinks:
-    """Links that connections with the same key share. They are open while at least one of these connections is."""
+    """Links that at most USERS_MAX connections with the same key share. They are open while at least one of these
+    connections is."""
 
-    __slots__ = ("_open_links", "_users")
+    __slots__ = ("_groups", "_open_links")
 
     def __init__(self, open_links: Callable[[Hashable], Links]) -> None:
         self._open_links = open_links
-        self._users: dict[Hashable, tuple[Links, int]] = {}
+        self._groups: dict[Hashable, list[_Group]] = {}
 
-    def join(self, key: Hashable) -> Links:
-        """The links of ``key`` for one more connection, which calls ``leave`` at its end."""
-        links, users = self._users.get(key) or (self._open_links(key), 0)
-        self._users[key] = links, users + 1
-        return links
+    def join(self, key: Hashable) -> tuple[Links, Callable[[], None]]:
+        """Links for one more connection, and what the connection calls once at its end."""
+        groups = self._groups.setdefault(key, [])
+        group = next((each for each in groups if each.users < USERS_MAX), None)
+        if group is None:
+            group = _Group(self._open_links(key))
+            groups.append(group)
+        group.users += 1
+        return group.links, partial(self._leave, key, group)
 
-    def leave(self, key: Hashable) -> None:
-        links, users = self._users.pop(key)
-        if users > 1:
-            self._users[key] = links, users - 1
-        else:
-            links.close()
+    def _leave(self, key: Hashable, group: _Group) -> None:
+        group.users -= 1
+        if group.users:
+            return
+        group.links.close()
+        self._groups[key].remove(group)
+        if not self._groups[key]:
+            del self._groups[key]
+
+
+class _Group:
+    """Connections that share links."""
+
+    __slots__ = ("links", "users")
+
+    def __init__(self, links: Links) -> None:
+        self.links = links
+        self.users = 0

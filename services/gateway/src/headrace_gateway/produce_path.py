@@ -13,13 +13,18 @@ from functools import partial
 from typing import Any
 
 from headrace_core.errors import (
+    CorruptMessageError,
     HeadraceError,
+    InvalidRecordError,
     InvalidRequiredAcksError,
     NetworkError,
     NotLeaderOrFollowerError,
+    RecordListTooLargeError,
+    RecordTooLargeError,
     RequestTimedOutError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
+    UnsupportedVersionError,
 )
 from headrace_core.metadata import TopicImage
 from headrace_core.rpc.channel import ChannelPurpose
@@ -38,6 +43,11 @@ _ACKS = {-1: produce_pb2.ACKS_ALL, 1: produce_pb2.ACKS_LEADER, 0: produce_pb2.AC
 _TRANSACTIONS_V2 = 12  #: The version from which a client uses transactions of version 2 (KIP-890).
 #: Seconds beyond the request's timeout that a broker has for its answer, which then is REQUEST_TIMED_OUT.
 GRACE_S = 5.0
+#: Errors of records that are invalid. A broker reads a connection with many of them slowly.
+_WORTHLESS = frozenset(
+    error.number for error in (CorruptMessageError, InvalidRecordError, RecordListTooLargeError, RecordTooLargeError)
+)
+ERROR_CHARS_MAX = 1_000  #: Longer error texts are cut: one may quote a topic of 32,767 bytes, Kafka's longest string.
 SMALL_BYTES = 16 * 1024  #: Bytes of the largest request that takes a stream which connections share.
 TIMEOUT_MS_MAX = 15 * 60_000  #: A longer timeout of a client counts as this.
 
@@ -66,21 +76,20 @@ def _open_shared(metadata: Any, address: str) -> Link:
 
 class Streams:
     """The streams of one connection. Small requests take the streams that the connection shares with others of its user
-    and host. From its first large request on, or its first with acks=0, a connection has streams of its own, so that no
-    other connection waits behind it. Requests stay in order: the first on its own stream leaves when all shared ones
-    are answered."""
+    and host. A connection has streams of its own from its first large request on, from its first with acks=0, and after
+    a broker refused its records, so that no other connection waits behind it. Requests stay in order: the first on its
+    own stream leaves when all shared ones are answered."""
 
-    __slots__ = ("_drained", "_is_bulk", "_left", "_own", "_shared")
+    __slots__ = ("_drained", "_is_alone", "_left", "_own", "_shared")
 
     def __init__(self, client: Client, shared: SharedLinks) -> None:
-        self._is_bulk = False
+        self._is_alone = False
         self._left = 0  # requests on shared streams without an answer
         self._drained = asyncio.Event()
         self._drained.set()
         self._own = Links(partial(self._open_own, client))
-        key = client.identity
-        self._shared = shared.join(key)
-        client.on_close(partial(shared.leave, key))
+        self._shared, leave = shared.join(client.identity)
+        client.on_close(leave)
         client.on_close(self._own.close)
 
     def _open_own(self, client: Client, address: str) -> Link:
@@ -92,14 +101,15 @@ class Streams:
             after=self._drained,
         )
 
-    def send(self, leader: int, address: str, request: Any, timeout_s: float, done: Done | None) -> None:
-        """Send a request to a leader. ``done`` as in ``Link.send``."""
-        if not self._is_bulk and (done is None or request.ByteSize() > SMALL_BYTES):
-            self._is_bulk = True
-        if self._is_bulk:
-            self._own.to(leader, address).send(request, timeout_s, done)
+    def send(
+        self, leader: int, address: str, request: Any, timeout_s: float, done: Done, *, has_answer: bool = True
+    ) -> None:
+        """Send a request to a leader; as ``Link.send``."""
+        if not self._is_alone and (not has_answer or request.ByteSize() > SMALL_BYTES):
+            self._is_alone = True
+        if self._is_alone:
+            self._own.to(leader, address).send(request, timeout_s, done, has_answer=has_answer)
             return
-        assert done is not None
         self._left += 1
         self._drained.clear()
         self._shared.to(leader, address).send(request, timeout_s, partial(self._answered, done))
@@ -108,6 +118,12 @@ class Streams:
         self._left -= 1
         if not self._left:
             self._drained.set()
+        if isinstance(error, UnsupportedVersionError):  # a broker of an older version, which has handled nothing
+            self._is_alone = True
+            error = NetworkError(str(error))
+            error.was_sent = False
+        elif error is None and any(found.error.code in _WORTHLESS for found in response.results):
+            self._is_alone = True
         done(response, error)
 
 
@@ -121,13 +137,14 @@ def _streams_of(call: Call) -> Streams:
 class _Produce:
     """One request until its answer."""
 
-    __slots__ = ("_call", "_header", "_hints", "_left", "_names", "_reply", "_request", "_results")
+    __slots__ = ("_call", "_header", "_hints", "_is_silent", "_left", "_names", "_reply", "_request", "_results")
 
     def __init__(self, call: Call, header: RequestHeader, request: Message, reply: Reply) -> None:
         self._call = call
         self._header = header
         self._request = request
         self._reply = reply
+        self._is_silent = request.acks == 0  # the client expects no answer
         self._left = 1  # groups without an answer; one for the start itself
         #: Fields of the answer for each partition, by topic and partition in the request's order.
         self._results: list[list[dict[str, Any]]] = []
@@ -161,14 +178,7 @@ class _Produce:
         self._request = None  # type: ignore[assignment]
         for leader, items in groups.items():
             self._send(request, acks or produce_pb2.ACKS_ALL, leader, items)
-        if acks == produce_pb2.ACKS_NONE:
-            self._reply(None)
-            if any("error_code" in result for results in self._results for result in results):
-                # As Kafka does: without answers, a client with acks=0 learns only from the end of its connection that
-                # its metadata are out of date.
-                self._call.client.hang_up()
-        else:
-            self._finish_one()
+        self._finish_one()
 
     def _topic(self, topic_data: Message) -> TopicImage | None:
         cluster = self._call.cluster
@@ -194,7 +204,7 @@ class _Produce:
 
     def _refuse(self, result: dict[str, Any], error: HeadraceError) -> None:
         result["error_code"] = number(error)
-        result["error_message"] = str(error)
+        result["error_message"] = str(error)[:ERROR_CHARS_MAX]
 
     def _hint(self, result: dict[str, Any], leader: int, epoch: int) -> None:
         """Name the leader in the answer (KIP-951)."""
@@ -222,9 +232,6 @@ class _Produce:
             for _, name, topic_id, index, records in part:
                 asked.partitions.add(topic=name, partition=index, topic_id=topic_id, records=records)
             results = [item[0] for item in part]
-            if acks == produce_pb2.ACKS_NONE:
-                streams.send(leader, address, asked, 0.0, None)
-                continue
             self._left += 1
             streams.send(
                 leader,
@@ -232,37 +239,54 @@ class _Produce:
                 asked,
                 (timeout_ms or call.settings.request_timeout_ms) / 1_000 + GRACE_S,
                 lambda response, error, results=results: self._answered(results, response, error),  # type: ignore[misc]
+                has_answer=not self._is_silent,
             )
 
     def _answered(self, results: list[dict[str, Any]], response: Any, error: HeadraceError | None) -> None:
-        if error is not None:
-            code = _code_of_lost(error)
-            for result in results:
-                result["error_code"] = code
-                result["error_message"] = str(error)
+        """A group of partitions has its answer, or with acks=0 was sent (``response`` is None)."""
+        try:
+            if error is not None:
+                code = _code_of_lost(error)
+                for result in results:
+                    result["error_code"] = code
+                    result["error_message"] = str(error)[:ERROR_CHARS_MAX]
+            elif response is not None:
+                for result, found in zip(results, response.results, strict=True):
+                    self._note(result, found)
+            self._finish_one()
+        except Exception:
+            self._call.client.hang_up()
+            raise
+
+    def _note(self, result: dict[str, Any], found: Any) -> None:
+        if found.error.code:
+            result["error_code"] = kafkas(found.error.code)
+            result["error_message"] = found.error.message[:ERROR_CHARS_MAX]
+            if found.HasField("current_leader"):
+                self._hint(result, found.current_leader.leader_id, found.current_leader.leader_epoch)
         else:
-            for result, found in zip(results, response.results, strict=True):
-                if found.error.code:
-                    result["error_code"] = kafkas(found.error.code)
-                    result["error_message"] = found.error.message
-                    if found.HasField("current_leader"):
-                        self._hint(result, found.current_leader.leader_id, found.current_leader.leader_epoch)
-                else:
-                    result["base_offset"] = found.base_offset
-                    result["log_append_time"] = found.log_append_time_ms
-                    result["log_start_offset"] = found.log_start_offset
-        self._finish_one()
+            result["base_offset"] = found.base_offset
+            result["log_append_time"] = found.log_append_time_ms
+            result["log_start_offset"] = found.log_start_offset
 
     def _finish_one(self) -> None:
         self._left -= 1
-        if not self._left:
-            call, header = self._call, self._header
-            out = response_start(Api.PRODUCE, call.version, header.correlation_id)
-            fields: dict[str, Any] = {"responses": self._topics()}
-            if self._hints:
-                fields["node_endpoints"] = endpoints(call, self._hints)
-            response_body(Api.PRODUCE, call.version).write(fields, out)
-            self._reply((finish(out),))
+        if self._left:
+            return
+        call, header = self._call, self._header
+        if self._is_silent:
+            self._reply(None)
+            if any("error_code" in result for results in self._results for result in results):
+                # As Kafka does: without answers, a client with acks=0 learns only from the end of its connection that
+                # its metadata are out of date.
+                call.client.hang_up()
+            return
+        out = response_start(Api.PRODUCE, call.version, header.correlation_id)
+        fields: dict[str, Any] = {"responses": self._topics()}
+        if self._hints:
+            fields["node_endpoints"] = endpoints(call, self._hints)
+        response_body(Api.PRODUCE, call.version).write(fields, out)
+        self._reply((finish(out),))
 
     def _topics(self) -> list[dict[str, Any]]:
         return [

@@ -406,7 +406,7 @@ class ProduceStream(StreamHandler[Any]):
         answered first."""
         order = pending.order[index]
         before = self._appending.get(order, 0)
-        if before:
+        if before and not self._is_packed:  # (the answers of many producers have no order)
             self._held.setdefault(order, deque()).append(_Held(before, pending, index, error))
         else:
             self._failed(pending, index, error)
@@ -462,8 +462,8 @@ class ProduceStream(StreamHandler[Any]):
             return
         self._broker.deadlines.discard(pending)
         if pending.worthless == len(pending.partitions) and self._writers is Writers.CLIENTS:
-            if self._is_packed and not pending.answered and pending.acks != produce_pb2.ACKS_NONE:
-                self._stream.delay(pending.size, partial(self._finish, pending))
+            if self._is_packed:
+                self._stream.punish_one(pending.size, partial(self._finish, pending))
                 return
             self._stream.punish(pending.size)
         self._finish(pending)

@@ -135,7 +135,7 @@ def _import_types() -> None:
     try:
         importlib.import_module("kio.static.primitive")
     finally:
-        del sys.modules["hypothesis"]
+        sys.modules.pop("hypothesis", None)
 
 
 _import_types()
