@@ -57,7 +57,7 @@ bench-groups: setup ## consumer groups: joins, restarts, deaths, coordinators ki
 bench-transactions: setup ## transactions beside three nodes of Apache Kafka, in one run (Java, Maven; BENCH=--short: 3 minutes)
 	@$(PYTHON) bench/transactions.py $(BENCH)
 
-bench-gateway: setup ## Kafka's clients through a gateway beside Apache Kafka, in one run (Java, Maven; BENCH=--short: 1 minute)
+bench-gateway: setup ## Kafka's clients through a gateway beside Apache Kafka, in one run (Java, Maven; BENCH=--short is only a smoke test)
 	@$(PYTHON) bench/gateway.py $(BENCH)
 
 bench-idle: setup ## what an idle cluster costs; how long until its first record; 20 tests on the fixture (minutes)
