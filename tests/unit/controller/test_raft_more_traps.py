@@ -277,6 +277,26 @@ def test_a_leader_that_removes_itself_leaves_no_gap() -> None:
     assert [world[node_id].role for node_id in (2, 3)].count(Role.LEADER) == 1
 
 
+def test_a_leader_that_removes_itself_leaves_no_gap_when_a_later_entry_is_still_on_its_way() -> None:
+    """An earlier version asked no voter to stand unless one had the whole log."""
+    world = world_of(1, 2, 3, 4)
+    world.elect(1)
+    world[1].remove_voter(key(1))
+    world.work(world.replicas[key(1)])
+    removal, world.network = world.network, []
+    world.propose(1, b"later")
+    world.network = [message for message in world.network if message.to != key(4)]  # node 4 does not get it
+    later, world.network = world.network, removal
+    for message in removal:
+        world.deliver(message)
+    world.network = [message for message in world.network if message not in removal]
+    world.settle()
+    world.network += later
+    world.settle()
+    assert world[1].role is Role.FOLLOWER
+    assert [world[node_id].role for node_id in (2, 3, 4)].count(Role.LEADER) == 1
+
+
 def test_a_transfer_to_somebody_who_lags_brings_it_up_to_date_first() -> None:
     """etcd: TimeoutNow to a follower without the whole log would only cost a term."""
     world = world_of(1, 2, 3)

@@ -621,11 +621,11 @@ class RaftNode:
 
     def _retire(self) -> None:
         """Resign when the removal of this leader from the voters is committed (4.2.2). The other voters learn of the
-        commit at once, and a voter with the whole log takes over without waiting for a timeout (3.10)."""
+        commit at once, and the voter with the longest known log takes over without waiting for a timeout (3.10). It
+        need not have the last entries: this leader takes no more requests, so it cannot wait until a voter has them."""
         self._send_all()
-        heirs = [key for key in self.voters if self._progress[key].match == self.log.end_offset]
-        if heirs:
-            self._send(heirs[0], TimeoutNow(self.term))
+        heir = max(self.voters, key=lambda key: self._progress[key].match)
+        self._send(heir, TimeoutNow(self.term))
         self._become_follower(self.term)
 
     def _durable_at(self, key: ReplicaKey) -> int:
