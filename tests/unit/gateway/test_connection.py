@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import socket
 import struct
 from collections.abc import Callable
 from typing import Any, cast
@@ -13,6 +14,7 @@ import pytest
 
 from headrace_core.errors import CoordinatorNotAvailableError
 from headrace_gateway import connection as module
+from headrace_gateway.budget import FETCH_BYTES_MIN, Answers
 from headrace_gateway.call import AnswerParts, Call
 from headrace_gateway.client import BOOTSTRAP
 from headrace_gateway.connection import Connection, Connections
@@ -21,6 +23,7 @@ from headrace_gateway.wire.apis import Api
 from headrace_gateway.wire.frames import REQUEST_BYTES_MAX, RequestHeader, finish, response_start
 from headrace_gateway.wire.schema import Message, response_body
 from tests.worlds.kafka_frames import MemoryTransport, read_answer, request_frame
+from tests.worlds.waiting import until_async
 
 MIB = 1024 * 1024
 
@@ -290,6 +293,101 @@ def test_a_client_that_reads_again_goes_on() -> None:
         await settle()
         assert transport.is_reading_now
         assert len(world.asked) == 2
+
+    in_loop(scenario)
+
+
+def test_unread_answers_of_all_connections_are_counted() -> None:
+    async def scenario() -> None:
+        world = World()
+        (first, one), (_, two) = world.connect("10.0.0.1"), world.connect("10.0.0.2")
+        for connection in (one, two):
+            connection.data_received(bytes(metadata(1)))
+        await settle()
+        for _, answer in world.asked:
+            answer({"topics": [{"name": "x" * 30_000} for _ in range(40)]})
+        await settle()
+        answers = world.connections.answers
+        assert answers.unread == 2 * len(first.written) > 2 * MIB
+        first.client_reads()
+        assert answers.unread > MIB
+        two.connection_lost(None)
+        assert answers.unread == 0
+
+    in_loop(scenario)
+
+
+def test_a_client_that_reads_too_little_is_closed_while_memory_for_answers_is_short() -> None:
+    async def scenario() -> None:
+        world = World()
+        world.connections.answers.limit = MIB
+        slow, connection = world.connect("10.0.0.1")
+        connection.data_received(bytes(metadata(1)))
+        await settle()
+        world.asked.pop()[1]({"topics": [{"name": "x" * 30_000} for _ in range(80)]})
+        await settle()
+        for _ in range(module.STALLED_READ_S - 1):
+            del slow.written[:1_000]  # too little in each second
+            world.connections.sweep()
+        assert slow.state == "open"
+        world.connections.sweep()
+        assert slow.state == "aborted"
+        slow.lose()
+        assert world.connections.answers.unread == 0
+
+    in_loop(scenario)
+
+
+def test_a_client_that_reads_fast_enough_stays_while_memory_for_answers_is_short() -> None:
+    async def scenario() -> None:
+        world = World()
+        world.connections.answers.limit = MIB
+        transport, connection = world.connect("10.0.0.1")
+        connection.data_received(bytes(metadata(1)))
+        await settle()
+        world.asked.pop()[1]({"topics": [{"name": "x" * 30_000} for _ in range(80)]})
+        await settle()
+        for _ in range(2 * module.STALLED_READ_S):
+            del transport.written[: module.ANSWER_BYTES_PER_S_MIN]
+            world.connections.sweep()
+        assert world.connections.answers.is_short
+        assert transport.state == "open"
+
+    in_loop(scenario)
+
+
+def test_fetches_ask_for_less_the_more_answers_are_unread() -> None:
+    answers = Answers(limit=64 * MIB)
+    assert answers.fetch_bytes() == 64 * MIB
+    answers.fetches = 99
+    assert answers.fetch_bytes() == 64 * MIB // 100
+    answers.unread = 64 * MIB + 1
+    assert answers.fetch_bytes() == FETCH_BYTES_MIN
+
+
+def test_the_end_of_a_client_is_seen_behind_bytes_that_are_not_read() -> None:
+    """A request waits, so more requests stay in the socket: the end of the connection stays behind them. The request
+    was cancelled only minutes later."""
+
+    async def scenario() -> None:
+        world = World()
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(lambda: Connection(world.connections, "PLAINTEXT", BOOTSTRAP), "127.0.0.1", 0)
+        with socket.create_connection(server.sockets[0].getsockname()) as client:
+            client.setblocking(False)
+            await loop.sock_sendall(client, bytes(metadata(1) + metadata(2) * 8_000))
+            await until_async(lambda: world.asked and not next(iter(world.connections.open))._is_reading)
+            world.connections.sweep()
+            assert world.connections.open
+
+        def has_ended() -> bool:
+            world.connections.sweep()
+            return not world.connections.open
+
+        await until_async(has_ended)
+        await settle()
+        assert [number for number, _ in world.asked] == [0, -1]
+        server.close()
 
     in_loop(scenario)
 

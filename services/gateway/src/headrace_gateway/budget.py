@@ -1,9 +1,9 @@
-"""Bytes of requests in memory, of all connections of a gateway.
+"""Bytes of requests and of unread answers in memory, of all connections of a gateway.
 
-Bytes count from their arrival until the request is answered. When the limit is reached, connections with an unfinished
-large frame stop reading and queue. To guarantee progress, one connection at a time may read its frame to the end beyond
-the limit; the sweep of connection.py closes that connection if it stalls. Small frames never wait: the number of
-connections bounds them.
+Bytes of requests count from their arrival until the request is answered. When the limit is reached, connections with an
+unfinished large frame stop reading and queue. To guarantee progress, one connection at a time may read its frame to the
+end beyond the limit; the sweep of connection.py closes that connection if it stalls. Small frames never wait: the
+number of connections bounds them.
 """
 
 from __future__ import annotations
@@ -11,12 +11,35 @@ from __future__ import annotations
 from typing import Protocol
 
 SMALL_FRAME_BYTES = 16 * 1024
+UNREAD_BYTES = 64 * 1024 * 1024  #: Bytes of unread answers from which memory for answers is short.
+FETCH_BYTES_MIN = 64 * 1024  #: Bytes of records that a fetch may always ask for.
 
 
 class Reader(Protocol):
     """A connection that waits to read on."""
 
     def read_on(self) -> None: ...
+
+
+class Answers:
+    """Bytes of answers that clients have not read, and the fetches in progress. The fewer bytes are left of ``limit``
+    for each fetch, the less a fetch asks for. So clients that read nothing keep little memory, and no client waits for
+    them. A broker answers with more than a fetch asks for if the first batch is larger."""
+
+    __slots__ = ("fetches", "limit", "unread")
+
+    def __init__(self, limit: int = UNREAD_BYTES) -> None:
+        self.limit = limit
+        self.unread = 0
+        self.fetches = 0
+
+    @property
+    def is_short(self) -> bool:
+        return self.unread >= self.limit
+
+    def fetch_bytes(self) -> int:
+        """Maximum bytes of records that one more fetch may ask for."""
+        return max((self.limit - self.unread) // (self.fetches + 1), FETCH_BYTES_MIN)
 
 
 class Budget:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
+from .budget import Answers
+
 ANONYMOUS = "User:ANONYMOUS"
 BOOTSTRAP = -1  #: Client.broker_id of a connection to the bootstrap port.
 CLIENT_ID_CHARS_MAX = (
@@ -26,6 +28,7 @@ class Client:
         "_closing",
         "_metadata",
         "_metadata_of",
+        "answers",
         "broker_id",
         "client_id",
         "fetch",
@@ -36,12 +39,16 @@ class Client:
         "produce",
     )
 
-    def __init__(self, *, host: str, listener: str, broker_id: int, principal: str = ANONYMOUS) -> None:
+    def __init__(
+        self, *, host: str, listener: str, broker_id: int, principal: str = ANONYMOUS, answers: Answers | None = None
+    ) -> None:
+        """``answers``: the unread answers of all connections."""
         self.host = host
         self.listener = listener
         self.broker_id = broker_id
         self.principal = principal
         self.client_id = ""
+        self.answers = answers or Answers()
         self.hang_up: Callable[[], None] = _nothing  #: Ends the connection, which sets this attribute.
         self.produce: Any = None  #: Its streams of produce_path.py, once it has some.
         self.fetch: Any = None  #: The same of fetch_path.py.

@@ -8,7 +8,7 @@ connections that are idle, that stall, or whose client does not read its answers
 A connection stops reading while
 
 * enough frames wait (QUEUED_BYTES),
-* its client has not read WRITE_BYTES of answers,
+* its client has not read WRITE_BYTES of answers (and it starts no request meanwhile),
 * the budget of all connections is used up, and its own frame is large (budget.py).
 
 Bytes that are no request end the connection at once, as in Kafka.
@@ -28,7 +28,7 @@ from typing import Any, cast
 from headrace_core.errors import HeadraceError, UnsupportedVersionError
 
 from . import errors
-from .budget import SMALL_FRAME_BYTES, Budget
+from .budget import SMALL_FRAME_BYTES, Answers, Budget
 from .call import AnswerParts, Call, FastHandler, Handler
 from .client import Client
 from .cluster import Cluster
@@ -43,12 +43,15 @@ logger = logging.getLogger("headrace.gateway")
 
 PIPELINE = 5  #: Maximum Produce requests of one connection in progress: Kafka's max.in.flight with idempotence.
 QUEUED_BYTES = 64 * 1024  #: Bytes of waiting requests from which a connection reads no more.
-WRITE_BYTES = 1024 * 1024  #: Bytes of unsent answers from which a connection reads and starts no more requests.
+WRITE_BYTES = 64 * 1024  #: Bytes of unsent answers from which a connection reads and starts no more requests.
 HEADER_BYTES_MIN = 8  #: Bytes of the shortest request: type, version and correlation id.
 
 SWEEP_S = 1.0  #: Seconds between two sweeps, and the unit of a connection's ages.
 STALLED_WRITE_S = 30  #: A client that reads none of its waiting answers for this long is disconnected.
 STALLED_READ_S = 5  #: While memory is short, a client that sends nothing of its unfinished frame is disconnected.
+#: While memory for answers is short, a client that leaves answers unread for STALLED_READ_S must read this many bytes
+#: per second.
+ANSWER_BYTES_PER_S_MIN = 64 * 1024
 #: Bytes per second at which a client must send a frame while it reads beyond the limit, after the first STALLED_READ_S.
 BYTES_PER_S_MIN = 256 * 1024
 CLOSING_S = 5  #: Seconds for the last answers of a connection that the gateway closes.
@@ -57,6 +60,7 @@ KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_COUNT = 60, 15, 4
 LOG_LINES_PER_S = 10  #: Maximum log lines about clients' mistakes.
 
 _PRODUCE = Api.PRODUCE.to_bytes(2, "big")
+_ENDED_BY_PEER = (7, 8)  #: States of TCP after the peer's RST or FIN: CLOSE, CLOSE_WAIT.
 
 
 class Connections:
@@ -76,6 +80,7 @@ class Connections:
         self.handlers = handlers
         self.fast = fast
         self.budget = Budget(settings.queued_bytes_max)
+        self.answers = Answers()
         self.open: set[Connection] = set()
         self.of_host: Counter[str] = Counter()
         self.now = 0  #: Sweeps so far, which is the clock of the connections, in seconds.
@@ -168,17 +173,20 @@ class Connection(asyncio.Protocol):
         "_is_reading",
         "_is_stalled",
         "_is_starting",
+        "_paused_since",
+        "_paused_size",
         "_queued",
         "_requests",
         "_shared",
         "_stalled_since",
         "_stalled_size",
         "_transport",
+        "_unread",
         "client",
     )  # fmt: skip
 
     def __init__(self, shared: Connections, listener: str, broker_id: int) -> None:
-        self.client = Client(host="", listener=listener, broker_id=broker_id)
+        self.client = Client(host="", listener=listener, broker_id=broker_id, answers=shared.answers)
         self.client.hang_up = self.end
         self._shared = shared
         self._transport: asyncio.Transport | None = None
@@ -192,6 +200,8 @@ class Connection(asyncio.Protocol):
         self._is_draining = self._is_starting = False
         self._active = self._frame_since = self._stalled_since = shared.now
         self._stalled_size = 0
+        self._paused_since = self._paused_size = 0  # when and with how many bytes the client became stalled
+        self._unread = 0  # bytes of unread answers, as counted in the answers of all connections
         self._closing_since = -1
 
     # -- the transport's calls ----------------------------------------------------------------------------------------
@@ -239,17 +249,19 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._is_stalled = True
-        self._stalled_since = self._shared.now
-        self._stalled_size = self._unsent()
+        self._stalled_since = self._paused_since = self._shared.now
+        self._stalled_size = self._paused_size = self._unsent()
         self._set_reading()
 
     def resume_writing(self) -> None:
         self._is_stalled = False
+        self._count_unread()
         self._start()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._closing_since = self._shared.now
         self._transport = None
+        self._count_unread()
         self._shared.remove(self, self.client.host)
         self._frames.clear()
         self._buffer = bytearray()
@@ -412,6 +424,7 @@ class Connection(asyncio.Protocol):
                     transport.write(done.answer[0])
                 else:
                     transport.writelines(done.answer)
+        self._count_unread()
         self._active = self._shared.now
         if self._is_draining and not requests:
             self.end()
@@ -427,12 +440,15 @@ class Connection(asyncio.Protocol):
         transport, budget = self._transport, self._shared.budget
         if transport is None:
             return
+        size = self._count_unread()
         if self._closing_since >= 0:
             if now - self._closing_since >= CLOSING_S:
                 transport.abort()
         elif self._is_stalled:
-            size = self._unsent()
-            if size < self._stalled_size:
+            if self._shared.answers.is_short and self._reads_slowly(now, size):
+                self._shared.log("%s reads its answers too slowly while memory is short; closed", self.client.host)
+                transport.abort()
+            elif size < self._stalled_size:
                 self._stalled_size, self._stalled_since = size, now
             elif now - self._stalled_since >= STALLED_WRITE_S:
                 self._shared.log("%s does not read its answers; the connection is closed", self.client.host)
@@ -440,8 +456,23 @@ class Connection(asyncio.Protocol):
         elif self._buffer and self._is_reading and budget.is_short and self._is_slow(now):
             self._shared.log("%s sends a request too slowly while memory is short; closed", self.client.host)
             transport.abort()
+        elif not self._is_reading and self._requests and self._has_peer_ended():
+            transport.abort()  # the end is behind bytes that are not read now
         elif idle is not None and not self._requests and now - self._active >= idle:
             self.end()
+
+    def _reads_slowly(self, now: int, size: int) -> bool:
+        """Whether the client, with ``size`` unread bytes, has read little since it became stalled."""
+        seconds = now - self._paused_since
+        return seconds >= STALLED_READ_S and self._paused_size - size < seconds * ANSWER_BYTES_PER_S_MIN
+
+    def _has_peer_ended(self) -> bool:
+        """Whether the client has closed the connection, by the state of TCP (Linux)."""
+        assert self._transport is not None
+        connected = self._transport.get_extra_info("socket")
+        if connected is None or not hasattr(socket, "TCP_INFO"):
+            return False
+        return connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] in _ENDED_BY_PEER
 
     def _is_slow(self, now: int) -> bool:
         """Whether the client keeps others waiting with an unfinished frame."""
@@ -456,6 +487,14 @@ class Connection(asyncio.Protocol):
         self._is_draining = True
         if not self._requests:
             self.end()
+
+    def _count_unread(self) -> int:
+        """Count this connection's unread bytes in those of all connections, and return them."""
+        size = self._unsent()
+        if size != self._unread:
+            self._shared.answers.unread += size - self._unread
+            self._unread = size
+        return size
 
     def _unsent(self) -> int:
         return 0 if self._transport is None else self._transport.get_write_buffer_size()

@@ -78,14 +78,27 @@ class _Stream:
 class FetchPath:
     """The fetches of one connection, one after another."""
 
-    __slots__ = ("_client", "_session", "_streams")
+    __slots__ = ("_client", "_in_progress", "_session", "_streams")
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._session = FetchSession()
         self._streams: dict[int, _Stream] = {}
+        self._in_progress = 0  # requests to brokers
+
+    def began(self) -> None:
+        """A request to a broker leaves."""
+        self._in_progress += 1
+        self._client.answers.fetches += 1
+
+    def ended(self) -> None:
+        """A request to a broker has its answer."""
+        self._in_progress -= 1
+        self._client.answers.fetches -= 1
 
     def close(self) -> None:
+        self._client.answers.fetches -= self._in_progress  # they are not answered any more
+        self._in_progress = 0
         for stream in self._streams.values():
             stream.link.close()
         self._streams.clear()
@@ -263,7 +276,7 @@ class _Fetch:
         asked = fetch_pb2.FetchRequest(
             max_wait_ms=wait_ms,
             min_bytes=max(request.min_bytes, 0),
-            max_bytes=min(max(request.max_bytes, 1), call.settings.fetch_bytes_max),
+            max_bytes=min(max(request.max_bytes, 1), call.settings.fetch_bytes_max, call.client.answers.fetch_bytes()),
             isolation_level=common_pb2.ISOLATION_LEVEL_READ_COMMITTED
             if committed
             else common_pb2.ISOLATION_LEVEL_READ_UNCOMMITTED,
@@ -296,6 +309,7 @@ class _Fetch:
                 del positions[place]
                 asked.forgotten.add(topic=place[0], partition=place[1])
         self._left += 1
+        self._path.began()
         stream.link.send(
             asked,
             wait_ms / 1_000 + call.settings.request_timeout_ms / 1_000 + GRACE_S,
@@ -305,6 +319,7 @@ class _Fetch:
     def _answered(
         self, stream: _Stream, keys: dict[tuple[str, int], Key], response: Any, error: HeadraceError | None
     ) -> None:
+        self._path.ended()
         try:
             self._take(stream, keys, response, error)
         except Exception:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 from headrace_core.errors import CoordinatorLoadInProgressError, GroupIdNotFoundError, HeadraceError
 from headrace_core.metadata.shards import address_of
@@ -20,6 +20,7 @@ from ..wire.schema import Message
 from .operations import GROUP_OPERATIONS, NOT_ASKED
 
 Fields = dict[str, Any]
+Key = TypeVar("Key")
 
 CLASSIC, CONSUMER = "classic", "consumer"
 _ERRORS_FOR_MISSING = 6  #: The version of DescribeGroups from which a missing group is an error (KIP-1043).
@@ -151,15 +152,18 @@ async def _described(
     return await few_at_once(group_ids, one)
 
 
-async def few_at_once(keys: Iterable[str], one: Callable[[str], Awaitable[Fields]]) -> list[Fields]:
-    """The results of ``one`` for all keys, in order; at most AT_ONCE calls are in progress."""
-    room = asyncio.Semaphore(AT_ONCE)
+async def few_at_once(keys: Iterable[Key], one: Callable[[Key], Awaitable[Fields]]) -> list[Fields]:
+    """The results of ``one`` for all keys, in order; at most AT_ONCE calls are in progress. A request with many keys
+    has no task for each."""
+    left = enumerate(keys)
+    found: dict[int, Fields] = {}
 
-    async def in_room(key: str) -> Fields:
-        async with room:
-            return await one(key)
+    async def work() -> None:
+        for at, key in left:
+            found[at] = await one(key)
 
-    return list(await asyncio.gather(*map(in_room, keys)))
+    await asyncio.gather(*(work() for _ in range(AT_ONCE)))
+    return [found[at] for at in range(len(found))]
 
 
 async def list_groups(call: Call, request: Message) -> Fields:

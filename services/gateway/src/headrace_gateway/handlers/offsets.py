@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from headrace_core.errors import (
@@ -19,6 +18,7 @@ from ..call import Call
 from ..cluster import GROUP
 from ..errors import NONE, kafkas, number
 from ..wire.schema import Message
+from .describe_groups import few_at_once
 
 Fields = dict[str, Any]
 
@@ -103,20 +103,14 @@ async def offset_fetch(call: Call, request: Message) -> Fields:
                 for topic in request.topics or ()
             ]
         return {"error_code": fields["error_code"], "topics": fields["topics"]}
-    groups = await asyncio.gather(
-        *(
-            _fetch_of_group(
-                call,
-                group,
-                group.member_id or "",
-                group.member_epoch,
-                group.topics,
-                require_stable=request.require_stable,
-            )
-            for group in request.groups
+
+    async def one(group: Message) -> Fields:
+        member_id = group.member_id or ""
+        return await _fetch_of_group(
+            call, group, member_id, group.member_epoch, group.topics, require_stable=request.require_stable
         )
-    )
-    return {"groups": groups}
+
+    return {"groups": await few_at_once(request.groups, one)}
 
 
 async def _fetch_of_group(

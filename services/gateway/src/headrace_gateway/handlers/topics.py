@@ -3,6 +3,7 @@ client's next Metadata shows it."""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from headrace_core.errors import HeadraceError, InvalidRequestError, UnknownTopicIdError
@@ -32,10 +33,10 @@ async def change(call: Call, method: str, request: Any, timeout_ms: int) -> Any:
 async def create_topics(call: Call, request: Message) -> Fields:
     results: dict[str, Fields] = {}
     asked = admin_pb2.CreateTopicsRequest(timeout_ms=request.timeout, validate_only=request.validate_only)
-    names = [topic.name for topic in request.topics]
+    names = Counter(topic.name for topic in request.topics)
     for topic in request.topics:
         results[topic.name] = {"name": topic.name}
-        if names.count(topic.name) > 1:
+        if names[topic.name] > 1:
             results[topic.name] |= _failed(InvalidRequestError(f"topic {topic.name!r} is named twice in the request"))
             continue
         new = asked.topics.add(

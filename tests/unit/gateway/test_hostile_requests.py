@@ -1,0 +1,77 @@
+"""Legal requests with many items: what they cost the gateway is in proportion to their size."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any, cast
+
+from headrace_core.errors import CoordinatorNotAvailableError
+from headrace_gateway.call import Call
+from headrace_gateway.client import BOOTSTRAP, Client
+from headrace_gateway.handlers.describe_groups import AT_ONCE, few_at_once
+from headrace_gateway.handlers.offsets import offset_fetch
+from headrace_gateway.handlers.topics import create_topics
+from headrace_gateway.settings import GatewaySettings
+from headrace_gateway.wire.apis import Api
+from headrace_gateway.wire.schema import request_body
+from headrace_protos.v1 import admin_pb2
+
+
+class CountingUpstream:
+    """Nodes that refuse every call in the next round of the event loop. ``most``: calls in progress at a time."""
+
+    def __init__(self) -> None:
+        self.calls = self.most = self._now = 0
+
+    async def coordinator(self, *_: Any) -> Any:
+        self.calls += 1
+        self._now += 1
+        self.most = max(self.most, self._now)
+        await asyncio.sleep(0)
+        self._now -= 1
+        raise CoordinatorNotAvailableError("refused")
+
+    async def any_broker(self, *_: Any) -> Any:
+        self.calls += 1
+        return admin_pb2.CreateTopicsResponse()
+
+
+def handled(upstream: CountingUpstream, handler: Any, api: Api, version: int, **fields: Any) -> Any:
+    client = Client(host="10.0.0.1", listener="PLAINTEXT", broker_id=BOOTSTRAP)
+    settings = GatewaySettings(broker_ports={})
+    call = Call(client, api, version, "", cast("Any", None), cast("Any", upstream), settings)
+    request = request_body(api, version).read(bytes(request_body(api, version).write(fields)))
+    return asyncio.run(handler(call, request))
+
+
+def test_creating_many_topics_takes_time_in_proportion_to_their_number() -> None:
+    """Names were compared each with each: 60,000 topics held all clients of a gateway for a minute."""
+    topics = [{"name": f"t{number}", "num_partitions": 1, "replication_factor": 1} for number in range(40_000)]
+    began = time.process_time()
+    answer = handled(CountingUpstream(), create_topics, Api.CREATE_TOPICS, 5, topics=[*topics, topics[0]])
+    assert time.process_time() - began < 10
+    assert [each["name"] for each in answer["topics"] if each.get("error_code") == 42] == ["t0"]
+
+
+def test_offsets_of_many_groups_are_asked_for_a_few_at_once() -> None:
+    """Each group of an OffsetFetch request was a call at once, so one request opened hundreds of connections."""
+    upstream = CountingUpstream()
+    groups = [{"group_id": f"g{number}", "topics": None} for number in range(1_000)]
+    answer = handled(upstream, offset_fetch, Api.OFFSET_FETCH, 8, groups=groups, require_stable=False)
+    assert [each["group_id"] for each in answer["groups"]] == [each["group_id"] for each in groups]
+    assert (upstream.calls, upstream.most) == (1_000, AT_ONCE)
+
+
+def test_many_keys_have_no_task_each() -> None:
+    most = 0
+
+    async def one(key: str) -> dict[str, Any]:
+        nonlocal most
+        most = max(most, len(asyncio.all_tasks()))
+        await asyncio.sleep(0)
+        return {"key": key}
+
+    keys = [str(number) for number in range(1_000)]
+    assert [each["key"] for each in asyncio.run(few_at_once(keys, one))] == keys
+    assert most <= AT_ONCE + 1
