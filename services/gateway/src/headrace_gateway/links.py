@@ -17,7 +17,7 @@ from typing import Any
 
 import grpc.aio
 
-from headrace_core.errors import HeadraceError, NetworkError, RequestTimedOutError
+from headrace_core.errors import HeadraceError, NetworkError, RequestTimedOutError, UnsupportedVersionError
 from headrace_core.rpc.channel import ChannelPurpose
 from headrace_core.rpc.duplex import Duplex
 from headrace_core.rpc.limits import PARTITIONS_MAX
@@ -64,8 +64,9 @@ class _Asked:
             logger.exception("an answer could not be passed on to its client")
 
     def fail(self, error: HeadraceError) -> None:
-        """End with ``error``; a request that was not written certainly had no effect."""
-        if not self.is_written:
+        """End with ``error``; a request that was not written certainly had no effect. UnsupportedVersionError stays:
+        the broker does not know the call, and may say so before the request is written."""
+        if not self.is_written and not isinstance(error, UnsupportedVersionError):
             error = NetworkError(str(error))
             error.was_sent = False
         self.end(None, error)
