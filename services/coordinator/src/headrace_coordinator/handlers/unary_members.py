@@ -4,7 +4,8 @@ Such a member has no stream, so it gets no pushes and has no connection grace: i
 Kafka's clients know no revisions of assignments (group/messages.py). A member has one heartbeat at a time, so the
 latest assignment that it knows is that of its latest answer, whose revision is kept here. A heartbeat with a
 subscription is a full one, which a client sends when it joins and after an error: the answer has the whole assignment
-again.
+again. franz-go sends a full one also when it has released partitions, and none after it that names what it reads. So
+the partitions of a full one count too, unless the assignment has changed since the member's latest answer.
 """
 
 from __future__ import annotations
@@ -45,6 +46,10 @@ class UnaryMembers:
             is_full = asked.topics is not None or bool(asked.topic_regex)
             known = NO_REVISION if is_full else self._revisions.get(who, NO_REVISION)
             reply: HeartbeatReply = await runner.ask(asked._replace(revision=known))
+            if is_full and asked.owned is not None and self._revisions.get(who, reply.revision) == reply.revision:
+                counted: HeartbeatReply = await runner.ask(asked._replace(revision=reply.revision))
+                whole = reply if counted.assignment is None else counted
+                reply = counted._replace(assignment=whole.assignment, names=whole.names)
         except HeadraceError as error:
             self._revisions.pop(who, None)
             return groups_pb2.HeartbeatResponse(error=error_to_proto(error), member_id=message.member_id)
