@@ -45,8 +45,7 @@ def test_an_incremental_request_names_only_changes() -> None:
 
 @pytest.mark.parametrize(
     ("session_id", "epoch", "code"),
-    [(8, 1, SESSION_ID_NOT_FOUND), (7, 2, INVALID_SESSION_EPOCH), (7, 5, INVALID_SESSION_EPOCH),
-     (8, FULL, SESSION_ID_NOT_FOUND)],
+    [(8, 1, SESSION_ID_NOT_FOUND), (7, 2, INVALID_SESSION_EPOCH), (7, 5, INVALID_SESSION_EPOCH)],
 )  # fmt: skip
 def test_a_request_of_another_session_or_epoch_is_refused_and_changes_nothing(
     session_id: int, epoch: int, code: int
@@ -78,10 +77,18 @@ def test_a_final_request_ends_the_session() -> None:
     assert refused.value.code == SESSION_ID_NOT_FOUND
 
 
-def test_a_full_request_replaces_the_session() -> None:
+@pytest.mark.parametrize("named", [NO_SESSION, 7, 6])
+def test_a_full_request_replaces_the_session_also_if_it_names_another(named: int) -> None:
     session = begun(A)
-    assert session.apply(7, FULL, [(B, at(1))], [], 8)
+    assert session.apply(named, FULL, [(B, at(1))], [], 8)
     assert session.session_id == 8
+    assert session.wanted == {B: at(1)}
+
+
+def test_a_final_request_that_names_a_session_that_is_gone_is_served() -> None:
+    session = begun(A)
+    assert session.apply(6, FINAL, [(B, at(1))], [], 8)
+    assert session.session_id == NO_SESSION
     assert session.wanted == {B: at(1)}
 
 

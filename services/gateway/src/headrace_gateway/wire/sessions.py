@@ -1,7 +1,9 @@
 """Fetch sessions (KIP-227) of one Kafka connection: which partitions a client fetches, from which offsets. Pure.
 
 A session belongs to the connection that made it: a client that connects again gets FETCH_SESSION_ID_NOT_FOUND and
-begins a new session. A connection has one session at a time, as every client does.
+begins a new session. A connection has one session at a time, as every client does. A request that begins a session, or
+uses none, ends the present one, also if it names a session that is gone: franz-go drops the answer that names its new
+session when it resets its offsets, and names the old session in its next request.
 """
 
 from __future__ import annotations
@@ -58,8 +60,6 @@ class FetchSession:
         and not only those with news. ``new_id``: id of a session that the request begins; NO_SESSION: it gets none.
         Raises SessionError."""
         if epoch in (FULL, FINAL):
-            if session_id not in (NO_SESSION, self.session_id):
-                raise SessionError(SESSION_ID_NOT_FOUND)
             self.wanted = dict(named)
             is_session = epoch == FULL and new_id != NO_SESSION and bool(self.wanted)
             self.session_id = new_id if is_session else NO_SESSION
