@@ -210,7 +210,14 @@ class ClusterAuthorizationFailedError(HeadraceError):
     code, number = "CLUSTER_AUTHORIZATION_FAILED", 31
 
 
-class InvalidTimestampError(HeadraceError):
+class RefusedRecordsError(HeadraceError):
+    """Base of the errors of a batch with invalid records. ``faults``: the place in the batch of each invalid record,
+    and what is wrong with it (KIP-467); empty if that is unknown."""
+
+    faults: tuple[tuple[int, str], ...] = ()
+
+
+class InvalidTimestampError(RefusedRecordsError):
     """The record's timestamp is outside of the range that the topic accepts."""
 
     code, number = "INVALID_TIMESTAMP", 32
@@ -448,7 +455,7 @@ class GroupSubscribedToTopicError(HeadraceError):
     code, number = "GROUP_SUBSCRIBED_TO_TOPIC", 86
 
 
-class InvalidRecordError(HeadraceError):
+class InvalidRecordError(RefusedRecordsError):
     """A record failed the broker's validation; the broker rejected the whole batch."""
 
     code, number = "INVALID_RECORD", 87

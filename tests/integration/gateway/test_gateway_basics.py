@@ -10,6 +10,7 @@ from confluent_kafka.admin import AdminClient
 from kafka import KafkaAdminClient
 
 from headrace import Admin, LocalCluster, NewTopic
+from headrace_core.errors import InvalidRecordError
 from headrace_core.records import encode_batch
 from headrace_gateway.app import Gateway
 from headrace_gateway.handlers.table import FAST, HANDLERS
@@ -172,3 +173,19 @@ def test_all_request_types_are_compiled_before_a_client_asks(gateway: Gateway) -
     """The first use of a type would hold up all clients of the gateway."""
     wanted = sum(VERSIONS[api].high - VERSIONS[api].low + 1 for api in (*HANDLERS, *FAST))
     until(lambda: request_body.cache_info().currsize >= wanted <= response_body.cache_info().currsize)
+
+
+def test_the_records_for_which_a_batch_was_refused_are_named(cluster: LocalCluster, gateway: Gateway) -> None:
+    """KIP-467: clients fail only these records as invalid, and the others of the batch for another reason."""
+    with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        admin.create_topics([NewTopic("keyed", partitions=1, config={"cleanup.policy": "compact"})])
+    records = encode_batch([(1_000, None if at == 2 else b"key", b"value", []) for at in range(4)])
+    asked = {"acks": -1, "timeout": 20_000, "topic_data": [
+        {"name": "keyed", "partition_data": [{"index": 0, "records": records}]}]}  # fmt: skip
+    until(lambda: ask(gateway.bootstrap_servers, Api.METADATA, 12, topics=[{"name": "keyed", "topic_id": NO_UUID}])
+          .topics[0].error_code == 0)  # fmt: skip
+    ((refused,),) = (each.partition_responses for each in ask(
+        gateway.bootstrap_servers, Api.PRODUCE, 12, **asked).responses)  # fmt: skip
+    assert refused.error_code == InvalidRecordError.number
+    assert [each.batch_index for each in refused.record_errors] == [2]
+    assert "key" in refused.record_errors[0].batch_index_error_message

@@ -12,10 +12,18 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..config import LONG_MAX
-from ..errors import CorruptMessageError, HeadraceError, RecordListTooLargeError, RecordTooLargeError
+from ..errors import (
+    CorruptMessageError,
+    HeadraceError,
+    RecordListTooLargeError,
+    RecordTooLargeError,
+    RefusedRecordsError,
+)
 from ..records import (
+    NO_TIMESTAMP,
     BatchHeader,
     Compression,
+    RecordIterator,
     read_header,
     recompress,
     validate_batches,
@@ -32,6 +40,7 @@ from .segment import BatchMeta
 from .transactions import Marker, TransactionalAppend
 
 _BASE_BYTES = 16
+FAULTS_MAX = 10_000  #: Invalid records of one batch that an error lists.
 
 
 def _ignored(outcome: object) -> None:
@@ -166,15 +175,36 @@ def validate(
             earliest_ms = max(now_ms - config.timestamp_before_max_ms, 0)
         if config.timestamp_after_max_ms < LONG_MAX - now_ms:
             latest_ms = now_ms + config.timestamp_after_max_ms
-    headers = validate_batches(
-        data,
-        require_keys=config.cleanup_compact,
-        allow_transactional=allow_transactional,
-        allow_producer_id=True,
-        timestamp_ms_min=earliest_ms,
-        timestamp_ms_max=latest_ms,
-    )
+    try:
+        headers = validate_batches(
+            data,
+            require_keys=config.cleanup_compact,
+            allow_transactional=allow_transactional,
+            allow_producer_id=True,
+            timestamp_ms_min=earliest_ms,
+            timestamp_ms_max=latest_ms,
+        )
+    except RefusedRecordsError as error:
+        error.faults = _faults(data, require_keys=config.cleanup_compact, earliest_ms=earliest_ms, latest_ms=latest_ms)
+        raise
     return with_max_timestamps(data, headers), headers
+
+
+def _faults(data: Buffer, *, require_keys: bool, earliest_ms: int, latest_ms: int) -> tuple[tuple[int, str], ...]:
+    """The records of the first batch that break the topic's rules, at most FAULTS_MAX: the place in the batch, and
+    what is wrong. Empty for a batch that cannot be read."""
+    faults: list[tuple[int, str]] = []
+    try:
+        for index, record in enumerate(RecordIterator(memoryview(data)[: read_header(data).size])):
+            if require_keys and record.key is None:
+                faults.append((index, "a compacted topic does not accept a record without a key"))
+            elif record.timestamp_ms != NO_TIMESTAMP and not earliest_ms <= record.timestamp_ms <= latest_ms:
+                faults.append((index, f"timestamp {record.timestamp_ms} is outside of {earliest_ms} to {latest_ms}"))
+            if len(faults) >= FAULTS_MAX:
+                break
+    except HeadraceError:
+        return ()
+    return tuple(faults)
 
 
 def topic_codec(config: LogConfig) -> Compression | None:

@@ -101,7 +101,7 @@ class ProduceResponses(_message.Message):
     def __init__(self, responses: _Optional[_Iterable[_Union[ProduceResponse, _Mapping]]] = ...) -> None: ...
 
 class ProducePartitionResult(_message.Message):
-    __slots__ = ("topic", "partition", "error", "base_offset", "log_append_time_ms", "log_start_offset", "durability", "current_leader")
+    __slots__ = ("topic", "partition", "error", "base_offset", "log_append_time_ms", "log_start_offset", "durability", "current_leader", "record_faults")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
@@ -110,6 +110,7 @@ class ProducePartitionResult(_message.Message):
     LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     DURABILITY_FIELD_NUMBER: _ClassVar[int]
     CURRENT_LEADER_FIELD_NUMBER: _ClassVar[int]
+    RECORD_FAULTS_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     error: _common_pb2.Error
@@ -118,4 +119,13 @@ class ProducePartitionResult(_message.Message):
     log_start_offset: int
     durability: Durability
     current_leader: _common_pb2.LeaderHint
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., base_offset: _Optional[int] = ..., log_append_time_ms: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., durability: _Optional[_Union[Durability, str]] = ..., current_leader: _Optional[_Union[_common_pb2.LeaderHint, _Mapping]] = ...) -> None: ...
+    record_faults: _containers.RepeatedCompositeFieldContainer[RecordFault]
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., base_offset: _Optional[int] = ..., log_append_time_ms: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., durability: _Optional[_Union[Durability, str]] = ..., current_leader: _Optional[_Union[_common_pb2.LeaderHint, _Mapping]] = ..., record_faults: _Optional[_Iterable[_Union[RecordFault, _Mapping]]] = ...) -> None: ...
+
+class RecordFault(_message.Message):
+    __slots__ = ("index", "message")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    message: str
+    def __init__(self, index: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...

@@ -262,6 +262,11 @@ class _Produce:
         if found.error.code:
             result["error_code"] = kafkas(found.error.code)
             result["error_message"] = found.error.message[:ERROR_CHARS_MAX]
+            if found.record_faults:
+                result["record_errors"] = [
+                    {"batch_index": each.index, "batch_index_error_message": each.message}
+                    for each in found.record_faults
+                ]
             if found.HasField("current_leader"):
                 self._hint(result, found.current_leader.leader_id, found.current_leader.leader_epoch)
         else:

@@ -27,6 +27,7 @@ from headrace_core.errors import (
     InvalidRequiredAcksError,
     InvalidTopicError,
     RecordListTooLargeError,
+    RefusedRecordsError,
     RequestTimedOutError,
     UnsupportedVersionError,
 )
@@ -454,6 +455,9 @@ class ProduceStream(StreamHandler[Any]):
             log_append_time_ms=-1,
             log_start_offset=-1,
             current_leader=None if hint is None else common_pb2.LeaderHint(leader_id=hint[0], leader_epoch=hint[1]),
+            record_faults=[produce_pb2.RecordFault(index=index, message=message) for index, message in error.faults]
+            if isinstance(error, RefusedRecordsError)
+            else (),
         )
 
     def _one_done(self, pending: _Pending) -> None:
