@@ -37,6 +37,7 @@ from headrace_core.errors import (
     StaleMemberEpochError,
     TransactionAbortableError,
     TransactionCoordinatorFencedError,
+    UnknownMemberIdError,
     UnsupportedVersionError,
 )
 from headrace_core.types import TopicPartition
@@ -135,6 +136,18 @@ def test_the_member_is_checked_before_and_after_the_verification() -> None:
     with pytest.raises(GroupIdNotFoundError):
         world.send("h", OffsetToCommit("t", 0, 1), member_id="m", member_epoch=5)
     assert not world.log
+
+
+def test_a_client_that_names_only_the_group_commits_in_a_transaction_beside_the_members() -> None:
+    world = OffsetsWorld()
+    world.groups.groups["g"] = Group({"m": 5})
+    for epoch in (-1, 0):
+        world.send("g", OffsetToCommit("t", 0, 1), member_epoch=epoch)
+    for who in ({"member_id": "n"}, {"member_epoch": 5}, {"member_epoch": -1, "instance_id": "i"}):
+        with pytest.raises(UnknownMemberIdError):
+            world.send("g", OffsetToCommit("t", 0, 9), **who)
+    world.end(commit=True)
+    assert world.fetch("g")["t", 0].offset == 1
 
 
 def test_a_verification_from_before_a_replay_is_repeated_and_one_that_a_marker_cancelled_is_not() -> None:

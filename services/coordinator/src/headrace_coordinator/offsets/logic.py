@@ -175,7 +175,7 @@ class OffsetsLogic:
         verification began before the shard was last loaded."""
         commit, producer_id = request.commit, request.producer_id
         if request.verification is None:
-            self._check_committer(commit)
+            self._check_committer(commit, in_transaction=True)
             return Decision(reply=self._verifications.begin(producer_id, request.epoch))
         if not self._verifications.end(request.verification):
             if request.verification.of is not self._verifications:
@@ -187,7 +187,7 @@ class OffsetsLogic:
                 f"the transaction of producer {producer_id} with epoch {request.epoch} has ended while offsets of "
                 f"group {commit.group_id!r} were added to it: abort the transaction"
             )
-        self._check_committer(commit)
+        self._check_committer(commit, in_transaction=True)
         of_producer = self.book.pending.of_producer(producer_id)
         for pending in of_producer.values():
             _check_same_transaction(request, pending.epoch)
@@ -255,10 +255,14 @@ class OffsetsLogic:
                 self.book.pending.apply(key, None)
         return Decision(records)
 
-    def _check_committer(self, request: CommitOffsets) -> None:
+    def _check_committer(self, request: CommitOffsets, *, in_transaction: bool = False) -> None:
+        """A request that names no member may commit in a transaction while the group has members, as in Kafka: clients
+        such as aiokafka and sarama name only the group (before KIP-447, no client named a member)."""
         group_id = request.group_id
         _check_group_id(group_id)
         epoch = _epoch(request)
+        if in_transaction and epoch < 0 and not request.member_id and request.instance_id is None:
+            return
         if self._groups.exists(group_id):
             partitions = [(offset.topic, offset.partition) for offset in request.offsets]
             self._groups.check_commit(group_id, request.member_id, epoch, request.instance_id, partitions)
