@@ -196,6 +196,18 @@ def test_a_missing_package_is_named_with_its_cure(codec, package, monkeypatch):
     codecs.require(Compression.GZIP)
 
 
+@pytest.mark.parametrize("codec", [Compression.GZIP, Compression.LZ4, Compression.ZSTD])
+def test_decompressing_takes_the_memory_of_the_result_once(codec):
+    """Parts that were joined at the end took it twice: two bombs of 127 MiB took a broker to 530 MiB."""
+    packed = codecs.compress(codec, bytes(32 * MIB))
+    tracemalloc.start()
+    try:
+        assert len(codecs.decompress(codec, packed, 64 * MIB)) == 32 * MIB
+        assert tracemalloc.get_traced_memory()[1] < 44 * MIB
+    finally:
+        tracemalloc.stop()
+
+
 def test_names_are_parsed_as_kafka_writes_them():
     assert [Compression.parse(name) for name in ("none", "gzip", "Snappy", " lz4 ", "ZSTD")] == list(Compression)
     with pytest.raises(InvalidArgumentError, match="none, gzip, snappy, lz4, zstd"):

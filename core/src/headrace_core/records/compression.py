@@ -17,8 +17,9 @@ from ..errors import InvalidArgumentError, InvalidRecordError, MissingDependency
 from .types import Buffer, Compression
 
 _INT = struct.Struct(">i")
-#: Bytes of the first output buffer when the decompressed size is unknown; each further buffer has twice the size.
-_STEP_BYTES = 64 * 1024
+#: Bytes of the first output buffer when the decompressed size is unknown; each further buffer has twice the size, up to
+#: _STEP_BYTES_MAX.
+_STEP_BYTES, _STEP_BYTES_MAX = 64 * 1024, 4 * 1024 * 1024
 
 # Header of Xerial's snappy framing: magic, version 1, compatible with version 1. After the Xerial header, each
 # compressed block follows its length.
@@ -99,18 +100,22 @@ def _damaged(codec: str, why: object) -> InvalidRecordError:
 
 
 def _in_steps(codec: str, read: Callable[[int], bytes], first_bytes: int, max_bytes: int) -> Buffer:
-    """Read all output of ``read(size)``, at most ``max_bytes``, in steps of doubling size."""
-    parts: list[bytes] = []
-    total, step = 0, first_bytes
-    while True:
-        part = read(max(min(step, max_bytes + 1 - total), 1))
-        if not part:
-            return parts[0] if len(parts) == 1 else b"".join(parts)
-        parts.append(part)
-        total += len(part)
-        if total > max_bytes:
+    """Read all output of ``read(size)``, at most ``max_bytes``, in steps of doubling size. Parts are appended to one
+    buffer: to join them at the end would take the memory twice."""
+    first = read(max(min(first_bytes, max_bytes + 1), 1))
+    if len(first) > max_bytes:
+        raise _too_large(codec, max_bytes)
+    part = read(max(min(first_bytes, max_bytes + 1 - len(first)), 1)) if first else b""
+    if not part:
+        return first
+    out = bytearray(first)
+    while part:
+        out += part
+        if len(out) > max_bytes:
             raise _too_large(codec, max_bytes)
-        step = max(step, total)
+        del part
+        part = read(max(min(len(out), max(_STEP_BYTES_MAX, first_bytes), max_bytes + 1 - len(out)), 1))
+    return out
 
 
 def _none(data: Buffer, level: int | None) -> Buffer:
