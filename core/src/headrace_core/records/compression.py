@@ -105,7 +105,7 @@ def _in_steps(codec: str, read: Callable[[int], bytes], first_bytes: int, max_by
     first = read(max(min(first_bytes, max_bytes + 1), 1))
     if len(first) > max_bytes:
         raise _too_large(codec, max_bytes)
-    part = read(max(min(first_bytes, max_bytes + 1 - len(first)), 1)) if first else b""
+    part = read(max(min(_STEP_BYTES, max_bytes + 1 - len(first)), 1)) if first else b""
     if not part:
         return first
     out = bytearray(first)
@@ -114,7 +114,7 @@ def _in_steps(codec: str, read: Callable[[int], bytes], first_bytes: int, max_by
         if len(out) > max_bytes:
             raise _too_large(codec, max_bytes)
         del part
-        part = read(max(min(len(out), max(_STEP_BYTES_MAX, first_bytes), max_bytes + 1 - len(out)), 1))
+        part = read(max(min(len(out), _STEP_BYTES_MAX, max_bytes + 1 - len(out)), 1))
     return out
 
 
