@@ -202,6 +202,7 @@ def test_bytes_that_are_no_request_end_the_connection_at_once(data: bytes) -> No
         world = World()
         transport, connection = world.connect()
         connection.data_received(data)
+        await settle()
         assert transport.state == "closed"
         assert not transport.written
         connection.data_received(bytes(metadata(1)))

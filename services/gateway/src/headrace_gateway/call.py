@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Call:
     """A request of ``client``. The calls to nodes raise HeadraceError."""
 
-    __slots__ = ("api", "client", "client_id", "cluster", "settings", "upstream", "version")
+    __slots__ = ("api", "client", "client_id", "cluster", "message", "settings", "upstream", "version")
 
     def __init__(
         self,
@@ -38,6 +38,7 @@ class Call:
         self.cluster = cluster
         self.upstream = upstream
         self.settings = settings
+        self.message: Message | None = None  #: The request of a FastHandler, if it was read before.
 
     async def any_broker(self, stub: Callable[..., Any], method: str, request: Any, timeout_ms: float) -> Any:
         """Call an unfenced broker, the one whose port the client uses if it can. Another broker is asked only when the
@@ -69,6 +70,6 @@ Handler = Callable[[Call, Message], Awaitable[dict[str, Any] | None]]
 #: Parts of an answer's frame, with its length and its header.
 AnswerParts = tuple[bytes | bytearray | memoryview, ...]
 #: Handles a request without a task of its own. Arguments: the call, the request's header, its frame (whose body begins
-#: at ``header.body``), and a function that takes the answer, or None for no answer; call it exactly once, at any time.
-#: Raises WireError for a frame that is no request of the type.
+#: at ``header.body``; not used if the call has a message), and a function that takes the answer, or None for no answer;
+#: call it exactly once, at any time. Raises WireError for a frame that is no request of the type.
 FastHandler = Callable[[Call, RequestHeader, bytes, Callable[[AnswerParts | None], None]], None]

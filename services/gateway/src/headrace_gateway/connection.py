@@ -5,6 +5,9 @@ A connection processes one request after another, as Kafka's brokers do. Only Pr
 in FAST gets a callback instead of a task. An idle connection has no task and no timer: one sweep each second closes
 connections that are idle, that stall, or whose client does not read its answers.
 
+Requests other than Produce and Fetch start in rounds (rounds.py). Long messages are read and written on a thread, one
+after another, so that they do not stop the event loop.
+
 A connection stops reading while
 
 * enough frames wait (QUEUED_BYTES),
@@ -22,7 +25,8 @@ import functools
 import logging
 import socket
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 from headrace_core.errors import HeadraceError, UnsupportedVersionError
@@ -32,6 +36,7 @@ from .budget import SMALL_FRAME_BYTES, Answers, Budget
 from .call import AnswerParts, Call, FastHandler, Handler
 from .client import Client
 from .cluster import Cluster
+from .rounds import Rounds
 from .settings import GatewaySettings
 from .upstream import Upstream
 from .wire.apis import VERSIONS, Api, title
@@ -44,6 +49,9 @@ logger = logging.getLogger("headrace.gateway")
 PIPELINE = 5  #: Maximum Produce requests of one connection in progress: Kafka's max.in.flight with idempotence.
 QUEUED_BYTES = 64 * 1024  #: Bytes of waiting requests from which a connection reads no more.
 WRITE_BYTES = 64 * 1024  #: Bytes of unsent answers from which a connection reads and starts no more requests.
+STARTS_MAX = 8  #: Maximum number of requests, other than Produce and Fetch, that start in a round of the event loop.
+#: Bytes of a request that is no Produce request, and items of an answer, from which a thread reads or writes it.
+LONG_BYTES, LONG_ITEMS = 32 * 1024, 500
 HEADER_BYTES_MIN = 8  #: Bytes of the shortest request: type, version and correlation id.
 
 SWEEP_S = 1.0  #: Seconds between two sweeps, and the unit of a connection's ages.
@@ -81,6 +89,8 @@ class Connections:
         self.fast = fast
         self.budget = Budget(settings.queued_bytes_max)
         self.answers = Answers()
+        self.starts = Rounds(STARTS_MAX)
+        self.long_messages = ThreadPoolExecutor(1, thread_name_prefix="long-messages")
         self.open: set[Connection] = set()
         self.of_host: Counter[str] = Counter()
         self.now = 0  #: Sweeps so far, which is the clock of the connections, in seconds.
@@ -375,37 +385,60 @@ class Connection(asyncio.Protocol):
             return
         self.client.client_id = header.client_id
         call = Call(self.client, api, version, header.client_id, shared.cluster, shared.upstream, shared.settings)
+        is_long = len(frame) > LONG_BYTES and not is_produce
         fast = shared.fast.get(api)
-        if fast is not None:
+        if fast is not None and not is_long:
             self._requests.append(request)
-
             fast(call, header, frame, functools.partial(self._answered, request))
             return
-        handler = shared.handlers.get(api)
-        if handler is None:
+        if fast is None and api not in shared.handlers:
             raise WireError(f"{title(api)} is not served")
-        message = request_body(api, version).read(frame, header.body)
         self._requests.append(request)
-        request.task = asyncio.get_running_loop().create_task(self._handle(request, handler, call, header, message))
+        shared.starts.start(functools.partial(self._run, request, call, header, frame, is_long))
 
-    async def _handle(
-        self, request: _Request, handler: Handler, call: Call, header: RequestHeader, message: Any
-    ) -> None:
+    def _run(self, request: _Request, call: Call, header: RequestHeader, frame: bytes, is_long: bool) -> None:
+        """Run the handler of a request in a task, unless the connection has ended."""
+        if self._transport is None or self._closing_since >= 0:
+            return
+        request.task = asyncio.get_running_loop().create_task(self._handle(request, call, header, frame, is_long))
+
+    async def _handle(self, request: _Request, call: Call, header: RequestHeader, frame: bytes, is_long: bool) -> None:
+        api, version, shared = call.api, call.version, self._shared
         try:
+            read = request_body(api, version).read
+            message = await self._on_thread(read, frame, header.body) if is_long else read(frame, header.body)
+            del frame
+            fast = shared.fast.get(api)
+            if fast is not None:
+                call.message = message
+                fast(call, header, b"", functools.partial(self._answered, request))
+                return
             try:
-                fields = await handler(call, message)
+                fields = await shared.handlers[api](call, message)
             except HeadraceError as error:
                 fields = _failed(call, error)
+            del message
             out = None
             if fields is not None:
-                out = response_start(call.api, call.version, header.correlation_id)
-                response_body(call.api, call.version).write(fields, out)
+                out = response_start(api, version, header.correlation_id)
+                write = response_body(api, version).write
+                if is_long or _items(fields) > LONG_ITEMS:
+                    await self._on_thread(write, fields, out)
+                else:
+                    write(fields, out)
                 finish(out)
+        except WireError as error:
+            self._refuse(str(error))
+            return
         except Exception:
-            logger.exception("%s version %d failed; the connection is closed", title(call.api), call.version)
+            logger.exception("%s version %d failed; the connection is closed", title(api), version)
             self.end()
             return
         self._answered(request, None if out is None else (out,))
+
+    async def _on_thread(self, work: Callable[..., Any], *values: Any) -> Any:
+        """Read or write a long message, after those that came earlier."""
+        return await asyncio.get_running_loop().run_in_executor(self._shared.long_messages, work, *values)
 
     def _answered(self, request: _Request, parts: AnswerParts | None) -> None:
         """Keep the answer of a request, and write all answers that are next in order. ``parts`` are a whole frame."""
@@ -516,6 +549,18 @@ class Connection(asyncio.Protocol):
             transport.abort()
         else:
             transport.close()
+
+
+def _items(fields: Mapping[str, Any]) -> int:
+    """About how many items an answer has: those of its lists, and of the lists in their first items."""
+    count = 0
+    for value in fields.values():
+        if isinstance(value, list):
+            count += len(value)
+            for item in value[:20]:
+                if isinstance(item, dict):
+                    count += sum(len(inner) for inner in item.values() if isinstance(inner, list))
+    return count
 
 
 def _failed(call: Call, error: HeadraceError) -> dict[str, Any]:

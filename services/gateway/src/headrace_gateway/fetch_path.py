@@ -45,7 +45,7 @@ Reply = Callable[[AnswerParts | None], None]
 
 def fetch(call: Call, header: RequestHeader, frame: bytes, reply: Reply) -> None:
     """A FastHandler. Raises WireError."""
-    request = request_body(Api.FETCH, call.version).read(frame, header.body)
+    request = call.message or request_body(Api.FETCH, call.version).read(frame, header.body)
     client = call.client
     if client.fetch is None:
         client.fetch = FetchPath(client)

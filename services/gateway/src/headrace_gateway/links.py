@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import grpc.aio
 
@@ -21,6 +22,8 @@ from headrace_core.errors import HeadraceError, NetworkError, RequestTimedOutErr
 from headrace_core.rpc.channel import ChannelPurpose
 from headrace_core.rpc.duplex import Duplex
 from headrace_core.rpc.limits import PARTITIONS_MAX
+
+from .rounds import Rounds
 
 logger = logging.getLogger("headrace.gateway")
 
@@ -39,6 +42,18 @@ USERS_MAX = 128
 #: for 30 s, after refused requests.
 HANGS_S = 35.0
 LINGER_S = 0.002  #: How long requests of a shared stream gather while earlier ones are unanswered.
+
+
+#: Streams open one in each round of the event loop, because that takes milliseconds.
+_openings_of: WeakKeyDictionary[asyncio.AbstractEventLoop, Rounds] = WeakKeyDictionary()
+
+
+def _openings() -> Rounds:
+    loop = asyncio.get_running_loop()
+    openings = _openings_of.get(loop)
+    if openings is None:
+        openings = _openings_of[loop] = Rounds(1)
+    return openings
 
 
 class _Asked:
@@ -82,6 +97,7 @@ class Link:
         "_linger",
         "_loop",
         "_next",
+        "_open",
         "_out",
         "_packed",
         "_pending",
@@ -91,6 +107,7 @@ class Link:
         "_task",
         "_timer",
         "_wake",
+        "_why",
         "address",
         "is_open",
     )
@@ -122,7 +139,9 @@ class Link:
         self._pending: dict[int, _Asked] = {}  # with an answer to come, in the order of their numbers
         self._wake: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._stream: Duplex[Any, Any] = Duplex(address, purpose, open_call)
+        self._open: Callable[[], Duplex[Any, Any]] = partial(Duplex, address, purpose, open_call)
+        self._stream: Duplex[Any, Any] | None = None
+        self._why: HeadraceError | None = None  # why the stream was given up before it opened
         self._task = self._loop.create_task(self._run(), name=f"gateway: {purpose} to {address}")
 
     def send(self, request: Any, timeout_s: float, done: Done, *, has_answer: bool = True) -> None:
@@ -144,7 +163,10 @@ class Link:
     def give_up(self, why: HeadraceError) -> None:
         """End the stream; requests without an answer fail with ``why``."""
         self.is_open = False
-        self._stream.cancel(why)
+        if self._stream is None:
+            self._why = why
+        else:
+            self._stream.cancel(why)
 
     def close(self) -> None:
         """End the stream; requests without an answer are not called back."""
@@ -177,7 +199,11 @@ class Link:
     async def _run(self) -> None:
         error: HeadraceError = NetworkError(f"{self.address}: the stream ended")
         try:
-            await self._stream.run(self._read(), self._write())
+            await _openings().turn()
+            if self._why is not None:
+                raise self._why
+            stream = self._stream = self._open()
+            await stream.run(self._read(stream), self._write(stream))
         except HeadraceError as failure:
             error = failure
         finally:
@@ -185,8 +211,8 @@ class Link:
             self._stop_timers()
             self._fail(error)
 
-    async def _read(self) -> None:
-        read, pending, packed, now = self._stream.read, self._pending, self._packed, self._loop.time
+    async def _read(self, stream: Duplex[Any, Any]) -> None:
+        read, pending, packed, now = stream.read, self._pending, self._packed, self._loop.time
         response = asked = None
         while True:
             message = await read()
@@ -200,11 +226,11 @@ class Link:
             if packed is not None:
                 self._gathered()
 
-    async def _write(self) -> None:
-        await self._stream.connected()
+    async def _write(self, stream: Duplex[Any, Any]) -> None:
+        await stream.connected()
         if self._after is not None:
             await self._after.wait()
-        out, write, packed = self._out, self._stream.write, self._packed
+        out, write, packed = self._out, stream.write, self._packed
         while True:
             while out and self._may_write():
                 self._is_due = False

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import struct
 
-#: Maximum number of items in one message. A message with this many takes about 0.1 s to read.
-ITEMS_MAX = 200_000
+#: Maximum number of items in one message; a structure in a list counts as two. A message with this many takes about
+#: 0.05 s to read. A broker takes requests with 10,000 topics or partitions.
+ITEMS_MAX = 60_000
 
 _INT16, _INT32, _INT64 = struct.Struct(">h"), struct.Struct(">i"), struct.Struct(">q")
 _UINT16, _FLOAT64 = struct.Struct(">H"), struct.Struct(">d")
