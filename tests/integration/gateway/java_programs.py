@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 
 from tests.integration.interop.kafka_peer import jars
@@ -49,9 +48,12 @@ class JavaPrograms:
             ["javac", "--release", "17", "-d", str(classes), "-cp", self._path, *sources], check=True, timeout=PROGRAM_S
         )
 
+    def command(self, program: str, *arguments: str) -> list[str]:
+        """The command that runs a program."""
+        return ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", self._path, program, *arguments]
+
     def run(self, program: str, *arguments: str) -> list[list[str]]:
         """Run a program to its end; return the words of each line that it printed."""
-        command: Sequence[str] = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", self._path, program, *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PROGRAM_S)
+        done = subprocess.run(self.command(program, *arguments), capture_output=True, text=True, timeout=PROGRAM_S)
         assert done.returncode == 0, f"{program} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
         return [line.split() for line in done.stdout.splitlines()]
