@@ -140,6 +140,7 @@ SHARDS = (
     ),
     Shard("soak", ("make", "--no-print-directory", "soak", "MINUTES=15"), 1500),
     Shard("kafka", ("tools/test_kafka.sh",), 1200),
+    Shard("client-suites", (sys.executable, "tools/client_suites.py", "check"), 2400),
     Shard("bench-smoke", (sys.executable, "bench/run.py", "--smoke"), 900),
     Shard("bench-pipelines-smoke", (sys.executable, "bench/pipelines.py", "--smoke"), 900),
     Shard("demo", (sys.executable, "-m", "headrace_pipelines.demo"), 1200),
