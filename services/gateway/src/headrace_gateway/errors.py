@@ -1,4 +1,9 @@
-"""Kafka's error numbers of our errors. Our codes and numbers are Kafka's, apart from those from 1000 on."""
+"""Kafka's error numbers of our errors. Our codes and numbers are Kafka's, apart from those from 1000 on.
+
+Kafka's brokers never send NETWORK_EXCEPTION, and librdkafka does not retry it: an idempotent producer fails. A request
+whose answer was lost becomes REQUEST_TIMED_OUT, which every client retries and which says that the request may have had
+an effect.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +14,6 @@ UNKNOWN_SERVER_ERROR = -1
 UNKNOWN_TOPIC_OR_PARTITION = 3
 LEADER_NOT_AVAILABLE = 5
 REPLICA_NOT_AVAILABLE = 9
-NETWORK_EXCEPTION = 13
 INVALID_TOPIC_EXCEPTION = 17
 INVALID_REQUEST = 42
 FETCH_SESSION_ID_NOT_FOUND = 70
@@ -19,8 +23,10 @@ MISMATCHED_ENDPOINT_TYPE = 114
 UNSUPPORTED_ENDPOINT_TYPE = 115
 
 _OURS = 1_000
-#: Our own numbers -> the nearest number of Kafka, by what a client does then: try again, or give up.
+#: Our own numbers, and those that Kafka's brokers do not send -> the nearest number of Kafka, by what a client does
+#: then: try again, or give up.
 _NEAREST = {
+    13: 7,  # NETWORK_EXCEPTION: REQUEST_TIMED_OUT
     1001: 6,  # FENCED_BROKER: NOT_LEADER_OR_FOLLOWER
     1002: 56,  # DISK_FULL: KAFKA_STORAGE_ERROR
     1003: 56,  # CORRUPT_LOG: KAFKA_STORAGE_ERROR
@@ -36,7 +42,7 @@ _NEAREST = {
 
 def kafkas(code: int) -> int:
     """Kafka's number for the number in a ``headrace.v1.Error`` (0: no error)."""
-    return code if code < _OURS else _NEAREST.get(code, UNKNOWN_SERVER_ERROR)
+    return _NEAREST.get(code, code if code < _OURS else UNKNOWN_SERVER_ERROR)
 
 
 def number(error: HeadraceError | None) -> int:

@@ -1,8 +1,8 @@
 """Produce: from a Kafka frame to the leaders' streams, and back. No task for a request; record batches are opaque.
 
 A gateway never sends a request twice: the client does, with the same sequence numbers. An answer of a broken stream is
-never used: a request that was surely not sent fails with NOT_LEADER_OR_FOLLOWER, another with
-NETWORK_EXCEPTION. Both make the client look for the leader and try again.
+never used: a request that was surely not sent fails with NOT_LEADER_OR_FOLLOWER, another with REQUEST_TIMED_OUT. Both
+make the client try again, and the next answer names the leader.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from headrace_core.errors import (
     NotLeaderOrFollowerError,
     RecordListTooLargeError,
     RecordTooLargeError,
-    RequestTimedOutError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
     UnsupportedVersionError,
@@ -33,7 +32,7 @@ from headrace_protos.v1 import produce_pb2, produce_pb2_grpc
 
 from .call import AnswerParts, Call
 from .client import BOOTSTRAP, Client
-from .errors import NETWORK_EXCEPTION, kafkas, number
+from .errors import kafkas, number
 from .links import Done, Link, Links, SharedLinks
 from .wire.apis import Api
 from .wire.frames import RequestHeader, finish, response_start
@@ -311,8 +310,6 @@ def endpoints(call: Call, leaders: set[int]) -> list[dict[str, Any]]:
 
 def _code_of_lost(error: HeadraceError) -> int:
     """The number for a request whose stream ended before the answer."""
-    if isinstance(error, RequestTimedOutError):
-        return RequestTimedOutError.number
-    if isinstance(error, NetworkError):
-        return NETWORK_EXCEPTION if error.was_sent else NotLeaderOrFollowerError.number
+    if isinstance(error, NetworkError) and not error.was_sent:
+        return NotLeaderOrFollowerError.number
     return number(error)
