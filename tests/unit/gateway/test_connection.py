@@ -143,6 +143,26 @@ def test_five_produce_requests_run_at_once_and_are_answered_in_order() -> None:
     in_loop(scenario)
 
 
+def test_few_requests_of_a_large_piece_are_cut_at_once() -> None:
+    """Cutting 13,000 requests that came in one piece stopped the event loop for 20 ms, for each connection."""
+
+    async def scenario() -> None:
+        world = World()
+        transport, connection = world.connect()
+        connection.data_received(bytes(metadata(1) * 1_000))
+        await settle()
+        assert len(connection._frames) < module.FRAMES_MAX
+        assert not transport.is_reading_now
+        for _ in range(1_000):
+            world.asked.pop()[1]({"topics": []})
+            await settle()
+        assert answered(transport) == [1] * 1_000
+        assert transport.is_reading_now
+        assert world.connections.budget.used == 0
+
+    in_loop(scenario)
+
+
 def test_a_request_without_an_answer_lets_the_next_answer_pass() -> None:
     async def scenario() -> None:
         world = World()

@@ -52,6 +52,8 @@ WRITE_BYTES = 64 * 1024  #: Bytes of unsent answers from which a connection read
 STARTS_MAX = 8  #: Maximum number of requests, other than Produce and Fetch, that start in a round of the event loop.
 #: Bytes of a request that is no Produce request, and items of an answer, from which a thread reads or writes it.
 LONG_BYTES, LONG_ITEMS = 32 * 1024, 500
+#: Frames that a connection takes from its buffer at a time: a client may send 13,000 small requests in one piece.
+FRAMES_MAX = 64
 HEADER_BYTES_MIN = 8  #: Bytes of the shortest request: type, version and correlation id.
 
 SWEEP_S = 1.0  #: Seconds between two sweeps, and the unit of a connection's ages.
@@ -178,6 +180,7 @@ class Connection(asyncio.Protocol):
         "_closing_since",
         "_frame_since",
         "_frames",
+        "_has_more",
         "_held",
         "_is_draining",
         "_is_reading",
@@ -200,7 +203,8 @@ class Connection(asyncio.Protocol):
         self.client.hang_up = self.end
         self._shared = shared
         self._transport: asyncio.Transport | None = None
-        self._buffer = bytearray()  # of one unfinished frame, with its length
+        self._buffer = bytearray()  # of one unfinished frame with its length, after whole frames if there are more
+        self._has_more = False  # True while the buffer may begin with whole frames
         self._frames: deque[bytes] = deque()  # frames that wait, without their length
         self._queued = 0  # bytes in _frames
         self._requests: deque[_Request] = deque()  # in progress or with an answer that is not yet written, in order
@@ -301,9 +305,13 @@ class Connection(asyncio.Protocol):
         return True
 
     def _split(self) -> bool:
-        """Move the complete frames from the buffer to the queue; False if the connection ends."""
+        """Move complete frames from the buffer to the queue, up to FRAMES_MAX; False if the connection ends."""
         buffer, position = self._buffer, 0
+        self._has_more = False
         while len(buffer) - position >= LENGTH_BYTES:
+            if len(self._frames) >= FRAMES_MAX:
+                self._has_more = True
+                break
             if not self._is_acceptable(buffer, position):
                 return False
             end = position + LENGTH_BYTES + int.from_bytes(buffer[position : position + 4], "big")
@@ -313,7 +321,7 @@ class Connection(asyncio.Protocol):
             self._queued += end - position
             position = end
         if position:
-            self._buffer = buffer[position:]
+            del buffer[:position]
             self._frame_since = self._shared.now
             self._shared.budget.finished(self)
         return True
@@ -330,7 +338,7 @@ class Connection(asyncio.Protocol):
             return
         is_reading = not self._is_stalled
         if is_reading and self._frames:
-            is_reading = self._queued < QUEUED_BYTES and not self._shared.budget.is_short
+            is_reading = not self._has_more and self._queued < QUEUED_BYTES and not self._shared.budget.is_short
         if is_reading and len(self._buffer) > SMALL_FRAME_BYTES:
             is_reading = self._shared.budget.may_read(self)
         if is_reading is not self._is_reading:
@@ -355,7 +363,9 @@ class Connection(asyncio.Protocol):
 
     def _start_waiting(self) -> None:
         frames, requests = self._frames, self._requests
-        while frames and not (self._is_stalled or self._is_draining) and self._closing_since < 0:
+        while not (self._is_stalled or self._is_draining) and self._closing_since < 0:
+            if not frames and (not self._has_more or not self._split() or not frames):
+                break
             is_produce = frames[0].startswith(_PRODUCE)
             if requests and not (is_produce and len(requests) < PIPELINE and requests[-1].is_produce):
                 break
@@ -461,7 +471,7 @@ class Connection(asyncio.Protocol):
         self._active = self._shared.now
         if self._is_draining and not requests:
             self.end()
-        elif self._frames:
+        elif self._frames or self._has_more:
             self._start()
         elif not self._is_reading:
             self._set_reading()

@@ -133,6 +133,10 @@ def _streams_of(call: Call) -> Streams:
     return streams
 
 
+#: The result of a partition, its topic and topic id, the partition, and the view of its records in the frame.
+_Item = tuple[dict[str, Any], str, bytes, int, memoryview | bytes]
+
+
 class _Produce:
     """One request until its answer."""
 
@@ -154,7 +158,7 @@ class _Produce:
     def start(self) -> None:
         request = self._request
         acks, by_id = _ACKS.get(request.acks), self._call.version >= 13
-        groups: dict[int, list[tuple[dict[str, Any], str, bytes, int, bytes]]] = {}
+        groups: dict[int, list[_Item]] = {}
         for topic_data in request.topic_data:
             results: list[dict[str, Any]] = []
             self._results.append(results)
@@ -173,7 +177,7 @@ class _Produce:
                         groups.setdefault(leader, []).append(
                             (result, topic.name, topic_id, data.index, data.records or b"")
                         )
-                data.records = None  # the bytes are in the group now, and leave with it
+                data.records = None  # the view of the frame is in the group now, and ends with it
         self._request = None  # type: ignore[assignment]
         for leader, items in groups.items():
             self._send(request, acks or produce_pb2.ACKS_ALL, leader, items)
@@ -211,9 +215,7 @@ class _Produce:
         if leader >= 0:
             self._hints.add(leader)
 
-    def _send(
-        self, request: Message, acks: int, leader: int, items: list[tuple[dict[str, Any], str, bytes, int, bytes]]
-    ) -> None:
+    def _send(self, request: Message, acks: int, leader: int, items: list[_Item]) -> None:
         call = self._call
         address = call.cluster.broker_address(leader)
         if address is None:
@@ -229,7 +231,7 @@ class _Produce:
                 asked.transactional_id = request.transactional_id
                 asked.transaction_version = 2 if call.version >= _TRANSACTIONS_V2 else 1
             for _, name, topic_id, index, records in part:
-                asked.partitions.add(topic=name, partition=index, topic_id=topic_id, records=records)
+                asked.partitions.add(topic=name, partition=index, topic_id=topic_id, records=bytes(records))
             results = [item[0] for item in part]
             self._left += 1
             streams.send(

@@ -132,6 +132,19 @@ class Cursor:
     def compact_bytestring(self) -> bytes | None:
         return self.bytes_of(self.varint() - 1)
 
+    def records(self) -> memoryview | None:
+        """As ``bytestring``, without a copy: record batches may be most of a large message."""
+        return self._view(self.int32())
+
+    def compact_records(self) -> memoryview | None:
+        return self._view(self.varint() - 1)
+
+    def _view(self, length: int) -> memoryview | None:
+        if length == -1:
+            return None
+        start = self.skip(length)
+        return memoryview(self.data)[start : self.position]
+
     def skip_tagged(self) -> None:
         """Skip a section of tagged fields."""
         count = self.varint()

@@ -5,10 +5,10 @@ kio's classes are generated from Kafka's message definitions; only their fields 
 objects before it has checked their number, so that a few hostile bytes can end the process.
 
 A read message is a ``Message``: attributes by kio's field names (Kafka's names in snake_case; a time has no suffix
-``_ms``). Values are plain: times and error codes are ints, a UUID is 16 bytes, an array is a list. A field that this
-version lacks has the default of the newest version that has it, so code that uses a message needs no version checks. A
-message is written from a dict: fields that this version lacks are left out, missing fields get their defaults, and an
-unknown name raises LookupError.
+``_ms``). Values are plain: times and error codes are ints, a UUID is 16 bytes, an array is a list, and record batches
+are a view of the message's bytes. A field that this version lacks has the default of the newest version that has it, so
+code that uses a message needs no version checks. A message is written from a dict: fields that this version lacks are
+left out, missing fields get their defaults, and an unknown name raises LookupError.
 """
 
 from __future__ import annotations
@@ -361,6 +361,8 @@ class _Struct:
     def _variable_reader(self, kafka: str) -> Reader:
         if kafka == "string":
             return Cursor.compact_string if self._flexible else Cursor.string
+        if kafka == "records":
+            return Cursor.compact_records if self._flexible else Cursor.records
         return Cursor.compact_bytestring if self._flexible else Cursor.bytestring
 
     def _element_reader(self, name: str) -> Reader:
