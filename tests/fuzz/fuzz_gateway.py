@@ -1,10 +1,10 @@
 """Targets: bytes from Kafka's clients at a gateway.
 
 ``kafka_frames`` cuts any bytes into pieces for one connection, whose handlers answer at once. ``kafka_requests`` sends
-one request of any type and version to a gateway beside a broker and a coordinator: half of the inputs are mutated
-bytes, half are messages of hostile values. The gateway answers with a message of that version, closes the connection,
-or still waits when the time limit ends. No handler fails with an error that is no answer, and no answer contains
-UNKNOWN_SERVER_ERROR.
+one request of any type and version to the bootstrap port or a broker's port of a gateway, beside a broker and a
+coordinator: half of the inputs are mutated bytes, half are messages of hostile values. The gateway answers with a
+message of that version, closes the connection, or still waits when the time limit ends. No handler fails with an error
+that is no answer, and no answer contains UNKNOWN_SERVER_ERROR.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from headrace_gateway.handlers.table import FAST, HANDLERS
 from headrace_gateway.settings import GatewaySettings
 from headrace_gateway.wire import schema
 from headrace_gateway.wire.apis import VERSIONS, Api, title
+from headrace_gateway.wire.primitives import WireError
 from tests.fuzz.fuzz_engine import Target
 from tests.fuzz.fuzz_handlers import TOPIC, cluster
 from tests.fuzz.fuzz_seeds import batches
@@ -33,8 +34,7 @@ from tests.worlds.kafka_frames import MemoryTransport, read_answer, request_fram
 #: A request that waits on purpose ends with its connection after this time, for example a long poll.
 WAIT_S = 0.15
 _UNKNOWN = -1
-#: Requests that would remove the cluster's only broker or its only voter, which the other inputs need.
-_LEFT_OUT = {Api.UNREGISTER_BROKER, Api.REMOVE_RAFT_VOTER, Api.ADD_RAFT_VOTER}
+BROKER_ID = 1  #: The cluster's only broker, which the other inputs need: no input removes it.
 
 
 @cache
@@ -42,7 +42,7 @@ def served() -> tuple[tuple[Api, int], ...]:
     """Every type and version that the gateway serves."""
     return tuple(
         (api, version)
-        for api in sorted({*HANDLERS, *FAST} - _LEFT_OUT)
+        for api in sorted({*HANDLERS, *FAST})
         for version in range(VERSIONS[api].low, VERSIONS[api].high + 1)
     )
 
@@ -107,8 +107,8 @@ _running = contextlib.ExitStack()
 
 
 @cache
-def _address() -> tuple[str, int]:
-    """The address of a gateway, which runs until ``stop_gateway``."""
+def _addresses() -> tuple[tuple[str, int], tuple[str, int]]:
+    """The bootstrap address of a gateway, which runs until ``stop_gateway``, and its address for the broker."""
     nodes = cluster()
     with Admin(bootstrap_servers=nodes.bootstrap_servers) as admin:
         if TOPIC not in admin.list_topics():
@@ -118,13 +118,13 @@ def _address() -> tuple[str, int]:
     logger.addHandler(_failures)
     _running.callback(logger.removeHandler, _failures)
     host, _, port = gateway.bootstrap_servers.rpartition(":")
-    return host, int(port)
+    return (host, int(port)), (host, gateway.listeners.ports()["PLAINTEXT"].broker_ports[BROKER_ID])
 
 
 def stop_gateway() -> None:
     """Stop the gateway if it runs, before its cluster."""
     _running.close()
-    _address.cache_clear()
+    _addresses.cache_clear()
 
 
 def kafka_requests(data: bytes) -> None:
@@ -132,8 +132,10 @@ def kafka_requests(data: bytes) -> None:
         return
     every = served()
     api, version = every[int.from_bytes(data[:2], "big") % len(every)]
+    if api is Api.UNREGISTER_BROKER and _broker_of(version, data[2:]) == BROKER_ID:
+        return
     _failures.seen.clear()
-    with socket.create_connection(_address(), timeout=10) as connection:
+    with socket.create_connection(_addresses()[data[0] >> 7], timeout=10) as connection:
         connection.sendall(request_frame(api, version, body=data[2:]))
         connection.settimeout(WAIT_S)
         answer = _answer(connection)
@@ -141,6 +143,14 @@ def kafka_requests(data: bytes) -> None:
     if answer:
         for code in _codes(read_answer(api, version, answer)[1]):
             assert code != _UNKNOWN, f"{title(api)} version {version} answered UNKNOWN_SERVER_ERROR"
+
+
+def _broker_of(version: int, body: bytes) -> int | None:
+    """The broker that an UnregisterBroker request names; None for bytes that are no such request."""
+    try:
+        return int(schema.request_body(Api.UNREGISTER_BROKER, version).read(body).broker_id)
+    except WireError:
+        return None
 
 
 def _answer(connection: socket.socket) -> bytes:
@@ -242,8 +252,10 @@ def _fix(data: bytes, rng: random.Random) -> bytes:
     """Half of the inputs are built as messages, because random bytes are hardly ever a valid message."""
     if rng.random() < 0.5:
         return data
-    number = rng.randrange(len(served()))
-    return number.to_bytes(2, "big") + hostile(*served()[number], rng)
+    every = served()
+    number = rng.randrange(1 << 16)
+    api, version = every[number % len(every)]
+    return number.to_bytes(2, "big") + hostile(api, version, rng)
 
 
 TARGETS = [
