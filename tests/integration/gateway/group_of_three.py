@@ -26,7 +26,7 @@ CONFIG = {
     "group.consumer.heartbeat.interval.ms": 500,
     "group.consumer.min.heartbeat.interval.ms": 500,
 }
-PROGRAM_S = 60.0
+PROGRAM_S = 90.0
 _TAIL = 60
 
 
@@ -210,14 +210,19 @@ def judge_sent(sent: Iterable[Sent]) -> None:
     assert all(places == sorted(places) and len({at for at, _ in places}) == 1 for places in by_key.values())
 
 
-def judge_reads(sent: Iterable[Sent], reads: Iterable[Read], commits: Iterable[Commit]) -> int:
+def ends_of(sent: Iterable[Sent]) -> dict[int, int]:
+    """The end of each partition's log."""
+    return {partition: offset + 1 for partition, offset in sorted(each.place for each in sent)}
+
+
+def judge_reads(sent: Sequence[Sent], reads: Iterable[Read], commits: Iterable[Commit]) -> int:
     """Judge what a group read; return how many reads were repetitions.
 
     The group reads each partition from its first to its last record, in order. It reads a record again only if no
     committed offset lies behind the record at that time.
     """
     log = {each.place: (each.key, each.value, each.value[1:]) for each in sent}
-    ends = {partition: 1 + max(at for number, at in log if number == partition) for partition, _ in log}
+    ends = ends_of(sent)
     first: dict[int, list[int]] = {partition: [] for partition in ends}
     known = sorted(commits)
     repeated = []
@@ -238,10 +243,7 @@ def judge_group(run: GroupRun) -> None:
     """Nothing is lost, doubled or out of order, but for the records after the killed member's last commit."""
     judge_sent(run.sent)
     judge_reads(run.sent, run.reads, run.commits)
-    lengths: dict[int, int] = {}
-    for each in run.sent:
-        lengths[each.partition] = max(lengths.get(each.partition, 0), each.offset + 1)
-    assert run.ends == lengths, "the committed offsets that the SDK sees are the ends of the log"
+    assert run.ends == ends_of(run.sent), "the committed offsets that the SDK sees are the ends of the log"
 
 
 def judge_copy(cluster: LocalCluster, directory: Path, topic: str, client: Sequence[str], count: int) -> None:

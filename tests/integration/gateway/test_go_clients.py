@@ -44,6 +44,14 @@ def groups(
         }
 
 
+@pytest.mark.usefixtures("groups")  # they go on meanwhile
+@pytest.mark.parametrize("name", ["franz", "sarama"])
+def test_a_copy_in_transactions_shows_no_record_of_the_aborted_one(
+    cluster: LocalCluster, programs: Path, tmp_path: Path, name: str
+) -> None:
+    judge_copy(cluster, tmp_path, f"{name}-source", [str(programs / name)], 2_000)
+
+
 @pytest.mark.parametrize(("name", "protocol"), GROUPS)
 def test_a_group_of_three_goes_on_when_one_is_killed(
     cluster: LocalCluster, groups: dict[tuple[str, str], Future[GroupRun]], name: str, protocol: str
@@ -53,10 +61,3 @@ def test_a_group_of_three_goes_on_when_one_is_killed(
     listed = {each.group_id: each.type for each in admin.list_consumer_groups().result(60).valid}
     wanted = ConsumerGroupType.CONSUMER if protocol == "consumer" else ConsumerGroupType.CLASSIC
     assert listed[f"{name}-{protocol}-group"] == wanted
-
-
-@pytest.mark.parametrize("name", ["franz", "sarama"])
-def test_a_copy_in_transactions_shows_no_record_of_the_aborted_one(
-    cluster: LocalCluster, programs: Path, tmp_path: Path, name: str
-) -> None:
-    judge_copy(cluster, tmp_path, f"{name}-source", [str(programs / name)], 2_000)

@@ -37,13 +37,14 @@ def groups(cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> I
         }
 
 
-@pytest.mark.parametrize("name", CLIENTS)
-def test_a_group_of_three_goes_on_when_one_is_killed(groups: dict[str, Future[GroupRun]], name: str) -> None:
-    judge_group(groups[name].result())
-
-
+@pytest.mark.usefixtures("groups")  # they go on meanwhile
 @pytest.mark.parametrize("name", CLIENTS)
 def test_a_copy_in_transactions_shows_no_record_of_the_aborted_one(
     cluster: LocalCluster, tmp_path: Path, name: str
 ) -> None:
     judge_copy(cluster, tmp_path, f"{name}-source", program(name), 2_000)
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_a_group_of_three_goes_on_when_one_is_killed(groups: dict[str, Future[GroupRun]], name: str) -> None:
+    judge_group(groups[name].result())
