@@ -1,25 +1,26 @@
 """Hostile clients beside a well-behaved one: the effect on its p99 and on the brokers' memory (`make bench-hostile`).
 
-    hostile.py [--seconds 7] [--only NAMES] [--rate 100] [--smoke]
+    hostile.py [--seconds 6] [--only NAMES] [--rate 100] [--smoke] [--small]
 
-Three brokers, three controllers and a coordinator are real processes with default settings. The topic has three
-replicas. A producer (acks=all) sends ``--rate`` records per second and a consumer reads them. A latency is the time
-from send to receipt, and belongs to the slice of the send. Beside attackers of the coordinator, the consumer is a
-member of a group and commits after each poll. A latency is then the time from send to the end of the commit. An
-attacker is one process that may use half a core, on loopback, bounded in time and count.
+Three brokers, three controllers, a coordinator and a gateway are real processes with default settings (``--small``: one
+of each). The topic has a replica on each broker. A producer (acks=all) sends ``--rate`` records per second and a
+consumer reads them. A latency is the time from send to receipt, and belongs to the slice of the send. Beside attackers
+of the coordinator, the consumer is a member of a group and commits after each poll. A latency is then the time from
+send to the end of the commit. Beside attackers of the gateway's port (kafka_attackers.py), the producer and the
+consumer are librdkafka's. An attacker is one process that may use half a core, on loopback, bounded in time and count.
 
 Quiet slices and slices with an attacker alternate, ``--seconds`` each, in two rounds over all attackers. An attacker is
 compared with the quiet slices directly before its own slices, so a slow minute affects the attack and the quiet slices.
 Each result is one JSON object per line; a table follows:
 
-    quiet_p99_ms, p99_ms, ratio, rss_mib (peak of the largest process of the attacked kind, and of brokers), quiet_cpu,
+    quiet_p99_ms, p99_ms, ratio, rss_mib (peak of the largest process of the attacked kind), broker_rss_mib, quiet_cpu,
     cpu (of the attacked kind), attacker_cpu (cores), alive, within_ratio (the bare bar: p99 at most 3 times the quiet
     one), fine (all bars of this attacker)
 
 The exit code is 1 when a bar is missed. The bars are: p99 at most 3 times the quiet p99 (or 25 ms), every process
-alive, no broker, coordinator or controller above 400 MiB, no record lost. ``within_ratio`` compares only with 3 times
-the quiet p99, not with 25 ms. ``within_ratio`` is a separate result, and does not change the exit code. A run with the
-defaults takes eight to ten minutes.
+alive, no process above 400 MiB, no record lost. ``within_ratio`` compares only with 3 times the quiet p99, not with
+25 ms. ``within_ratio`` is a separate result, and does not change the exit code. A run with the defaults takes ten to
+twelve minutes.
 """
 
 from __future__ import annotations
@@ -41,10 +42,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from kafka_attackers import BOMBED, FILLED, OF_GATEWAYS, TOPIC
 from measure import cpu_seconds, emit, rss_mib
 
-TOPIC, BOMBED, OF_GROUP = "victim", "bombed", "of-group"
+OF_GROUP, OF_GATEWAY = "of-group", "of-gateway"
 MIB = 1024 * 1024
+FILLED_BYTES = 64 * MIB  #: Bytes of records that attackers of a gateway fetch.
 RATIO_MAX, RSS_MIB_MAX = 3.0, 400.0
 #: A p99 below this value always passes, because the attacker shares the two cores.
 FLOOR_MS = 25.0
@@ -186,6 +189,51 @@ def grpc_bombs(pace: Pace, address: Address) -> None:
                     attacker.message_part(stream_id, message[start : start + 16_384])
             time.sleep(0.05)
             attacker.close()
+
+
+def packed_garbage(pace: Pace, address: Address) -> None:
+    """ProduceMany messages with 100 requests each, whose records are no batches."""
+    chance = random.Random(17)
+    part = b"\x0a\x06bombed\x22" + _varint(1_000) + chance.randbytes(1_000)
+    requests = [b"\x08" + _varint(each) + b"\x22" + _varint(len(part)) + part for each in range(1, 101)]
+    message = b"".join(b"\x0a" + _varint(len(each)) + each for each in requests)
+
+    def once(channel: Any) -> None:
+        _drain(channel.stream_stream(PRODUCE_MANY)(iter([message] * 10), timeout=5))
+
+    _with_grpc(pace, address, once, compressed=False)
+
+
+def packed_items(pace: Pace, address: Address) -> None:
+    """ProduceMany messages of 88 and 15 MiB: requests of two bytes, and one request with partitions of two bytes."""
+    sizes = itertools.cycle([88 * MIB, 15 * MIB])
+    inner = itertools.cycle([True, False])
+
+    def once(channel: Any) -> None:
+        data = (b"\x22\x00" if next(inner) else b"\x0a\x00") * (next(sizes) // 2)
+        message = b"\x0a" + _varint(len(data)) + data if data.startswith(b"\x22") else data
+        _drain(channel.stream_stream(PRODUCE_MANY)(iter([message]), timeout=5))
+
+    _with_grpc(pace, address, once, compressed=False)
+
+
+def packed_slow_readers(pace: Pace, address: Address) -> None:
+    """ProduceMany messages with 100 requests for a topic that does not exist; the client leaves the answers unread."""
+    held: list[Any] = []
+    part = b"\x0a\x07missing\x22\x01x"
+    request = b"\x08\x01\x22" + _varint(len(part)) + part
+    message = framed((b"\x0a" + _varint(len(request)) + request) * 100)
+    while pace.on():
+        if len(held) < SLOW_READERS:
+            with contextlib.suppress(OSError):
+                attacker = _connect(address, settings=[(4, 0)])
+                stream_id = attacker.open_call(PRODUCE_MANY)
+                for _ in range(20):
+                    attacker.message_part(stream_id, message)
+                held.append(attacker)
+        else:
+            time.sleep(0.05)
+    _close(held)
 
 
 def batch_bombs(pace: Pace, address: Address) -> None:
@@ -395,6 +443,7 @@ METADATA, MEMBERSHIP = "/headrace.v1.Metadata/GetMetadata", "/headrace.v1.Groups
 COMMIT, FETCH_OFFSETS = "/headrace.v1.Groups/CommitOffsets", "/headrace.v1.Groups/FetchOffsets"
 INIT_PRODUCER, DESCRIBE_QUORUM = "/headrace.v1.Transactions/InitProducer", "/headrace.v1.Admin/DescribeQuorum"
 PRODUCE, CREATE_TOPICS = "/headrace.v1.Produce/Produce", "/headrace.v1.Admin/CreateTopics"
+PRODUCE_MANY = "/headrace.v1.Produce/ProduceMany"
 
 OF_BROKERS: dict[str, Attack] = {
     "unknown_names": unknown_names,
@@ -402,6 +451,9 @@ OF_BROKERS: dict[str, Attack] = {
     "legal_offsets": legal_offsets,
     "empty_items": empty_items,
     "large_produce": large_produce,
+    "packed_garbage": packed_garbage,
+    "packed_items": packed_items,
+    "packed_slow_readers": packed_slow_readers,
     "grpc_bombs": grpc_bombs,
     "batch_bombs": batch_bombs,
     "idle_connections": idle_connections,
@@ -409,7 +461,7 @@ OF_BROKERS: dict[str, Attack] = {
     "half_open": half_open(METADATA, PRODUCE),
     "rapid_resets": rapid_resets(METADATA),
     "garbage": garbage(
-        METADATA, PRODUCE, "/headrace.v1.Fetch/Fetch", "/headrace.v1.Offsets/ListOffsets", CREATE_TOPICS
+        METADATA, PRODUCE, PRODUCE_MANY, "/headrace.v1.Fetch/Fetch", "/headrace.v1.Offsets/ListOffsets", CREATE_TOPICS
     ),
 }
 OF_COORDINATORS: dict[str, Attack] = {
@@ -433,7 +485,7 @@ OF_CONTROLLERS: dict[str, Attack] = {
     "controller_huge_requests": huge_requests(CREATE_TOPICS, b"\x0a\x00"),
     "controller_garbage": garbage(METADATA, DESCRIBE_QUORUM, CREATE_TOPICS),
 }
-ATTACKS = OF_BROKERS | OF_COORDINATORS | OF_CONTROLLERS
+ATTACKS: dict[str, Attack] = OF_BROKERS | OF_COORDINATORS | OF_CONTROLLERS | OF_GATEWAYS
 
 
 def framed(message: bytes) -> bytes:
@@ -473,36 +525,40 @@ def _varint(value: int) -> bytes:
 
 
 class Client:
-    """Sends a record every ``1 / rate`` s, and measures when a consumer receives it; with ``group``, when the consumer
-    has committed it."""
+    """Sends a record every ``1 / rate`` s, and measures when a consumer receives it."""
 
-    def __init__(self, bootstrap: str, rate: float, *, group: str | None = None) -> None:
-        from headrace import Consumer, Producer, TopicPartition
+    topic = TOPIC
 
-        self._producer = Producer(bootstrap_servers=bootstrap, linger_ms=0)
-        self._group, self._topic = group, TOPIC if group is None else OF_GROUP
-        if group is None:
-            self._consumer = Consumer(bootstrap_servers=bootstrap, auto_offset_reset="latest")
-            self._consumer.assign([TopicPartition(TOPIC, 0)])
-        else:
-            self._consumer = Consumer(
-                bootstrap_servers=bootstrap, auto_offset_reset="latest", group_id=group, enable_auto_commit=False
-            )
-            self._consumer.subscribe([self._topic])
+    def __init__(self, rate: float) -> None:
         self._last = 0.0  # records that a member reads again after a rebalance count once
         self._rate, self._over, self._over_reading = rate, threading.Event(), threading.Event()
         self._lock = threading.Lock()
         self._latencies_ms: dict[float, float | None] = {}  # send time -> latency; None: the record is not received yet
         self.sent = self.received = self.failed = 0
-        self._threads = [threading.Thread(target=self._send), threading.Thread(target=self._receive)]
+        self._threads = [threading.Thread(target=self._send_all), threading.Thread(target=self._receive_all)]
+
+    # -- what a client's library does
+
+    def _ready(self) -> None:
+        """Wait until the consumer knows its position."""
+        raise NotImplementedError
+
+    def _send(self, value: bytes) -> None:
+        raise NotImplementedError
+
+    def _flush(self) -> None:
+        raise NotImplementedError
+
+    def _poll(self) -> list[bytes]:
+        raise NotImplementedError
+
+    def _close(self) -> None:
+        raise NotImplementedError
+
+    # -- the measurement
 
     def start(self) -> None:
-        self._consumer.poll(timeout=1)
-        deadline = time.monotonic() + 30
-        while not self._consumer.assignment() and time.monotonic() < deadline:
-            self._consumer.poll(timeout=0.1)
-        for tp in self._consumer.assignment():
-            self._consumer.position(tp, timeout=30)
+        self._ready()
         for thread in self._threads:
             thread.start()
 
@@ -527,43 +583,123 @@ class Client:
         self._over.set()
         for thread in self._threads:
             thread.join()
-        self._producer.close()
-        self._consumer.close()
+        self._close()
 
-    def _send(self) -> None:
+    def _send_all(self) -> None:
         due = time.monotonic()
         while not self._over.is_set():
             now = time.monotonic()
             with self._lock:
                 self._latencies_ms[now] = None
-            self._producer.send(self._topic, struct.pack(">d", now)).add_done_callback(self._acknowledged)
+            self._send(struct.pack(">d", now))
             self.sent += 1
             due += 1 / self._rate
             time.sleep(max(due - time.monotonic(), 0))
-        self._producer.flush()
+        self._flush()
         time.sleep(2)
         self._over_reading.set()
 
-    def _acknowledged(self, future: Any) -> None:
-        if future.exception() is not None:
-            self.failed += 1
-
-    def _receive(self) -> None:
+    def _receive_all(self) -> None:
         while not self._over_reading.is_set():
-            records = self._consumer.poll(timeout=0.2)
-            if records and self._group is not None:
-                self._consumer.commit()
+            values = self._poll()
             now = time.monotonic()
-            for record in records:
-                if len(record.value) != 8:  # an attacker's record
+            for value in values:
+                if len(value) != 8:  # an attacker's record
                     continue
-                (sent,) = struct.unpack(">d", record.value)
+                (sent,) = struct.unpack(">d", value)
                 if sent <= self._last:
                     continue
                 self._last = sent
                 self.received += 1
                 with self._lock:
                     self._latencies_ms[sent] = (now - sent) * 1000
+
+
+class SdkClient(Client):
+    """A client of the SDK. With ``group``, a latency ends when the consumer has committed the record."""
+
+    def __init__(self, bootstrap: str, rate: float, *, group: str | None = None) -> None:
+        from headrace import Consumer, Producer, TopicPartition
+
+        super().__init__(rate)
+        self._producer = Producer(bootstrap_servers=bootstrap, linger_ms=0)
+        self._group = group
+        if group is None:
+            self._consumer = Consumer(bootstrap_servers=bootstrap, auto_offset_reset="latest")
+            self._consumer.assign([TopicPartition(self.topic, 0)])
+        else:
+            self.topic = OF_GROUP
+            self._consumer = Consumer(
+                bootstrap_servers=bootstrap, auto_offset_reset="latest", group_id=group, enable_auto_commit=False
+            )
+            self._consumer.subscribe([self.topic])
+
+    def _ready(self) -> None:
+        self._consumer.poll(timeout=1)
+        deadline = time.monotonic() + 30
+        while not self._consumer.assignment() and time.monotonic() < deadline:
+            self._consumer.poll(timeout=0.1)
+        for tp in self._consumer.assignment():
+            self._consumer.position(tp, timeout=30)
+
+    def _send(self, value: bytes) -> None:
+        self._producer.send(self.topic, value).add_done_callback(self._acknowledged)
+
+    def _acknowledged(self, future: Any) -> None:
+        if future.exception() is not None:
+            self.failed += 1
+
+    def _flush(self) -> None:
+        self._producer.flush()
+
+    def _poll(self) -> list[bytes]:
+        records = self._consumer.poll(timeout=0.2)
+        if records and self._group is not None:
+            self._consumer.commit()
+        return [record.value for record in records]
+
+    def _close(self) -> None:
+        self._producer.close()
+        self._consumer.close()
+
+
+class KafkaClient(Client):
+    """A client of librdkafka at a gateway."""
+
+    topic = OF_GATEWAY
+
+    def __init__(self, bootstrap: str, rate: float) -> None:
+        from confluent_kafka import OFFSET_END, Consumer, Producer, TopicPartition
+
+        super().__init__(rate)
+        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "enable.idempotence": True})
+        self._consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "enable.auto.commit": False})
+        self._consumer.assign([TopicPartition(self.topic, 0, OFFSET_END)])
+
+    def _ready(self) -> None:
+        """Send records until one is received: from then on, the consumer gets all."""
+        for _ in range(300):
+            self._send(b"ready")
+            if self._consumer.consume(100, 0.1):
+                return
+        raise SystemExit("a consumer at the gateway has received nothing for 30 s")
+
+    def _send(self, value: bytes) -> None:
+        self._producer.produce(self.topic, value, on_delivery=self._delivered)
+        self._producer.poll(0)
+
+    def _delivered(self, error: object, message: object) -> None:
+        if error is not None:
+            self.failed += 1
+
+    def _flush(self) -> None:
+        self._producer.flush(30)
+
+    def _poll(self) -> list[bytes]:
+        return [each.value() or b"" for each in self._consumer.consume(1, 0.2) if each.error() is None]
+
+    def _close(self) -> None:
+        self._consumer.close()
 
 
 def p99(latencies_ms: list[float]) -> float:
@@ -579,13 +715,17 @@ class Outcome:
 
     quiet: list[float] = field(default_factory=list)
     beside: list[float] = field(default_factory=list)
-    seconds = quiet_cpu = node_cpu = attacker_cpu = rss_mib = 0.0
+    seconds = quiet_cpu = node_cpu = attacker_cpu = rss_mib = broker_rss_mib = 0.0
     alive: bool = True
 
     def figures(self, name: str, floor_ms: float) -> dict[str, Any]:
         quiet, beside = p99(self.quiet), p99(self.beside)
         within_ratio = beside <= RATIO_MAX * quiet
-        fine = (within_ratio or beside <= floor_ms) and self.alive and self.rss_mib <= RSS_MIB_MAX
+        fine = (
+            (within_ratio or beside <= floor_ms)
+            and self.alive
+            and max(self.rss_mib, self.broker_rss_mib) <= RSS_MIB_MAX
+        )
         return {
             "what": name,
             "quiet_p99_ms": round(quiet, 2),
@@ -595,6 +735,7 @@ class Outcome:
             "ratio": round(beside / quiet, 2),
             "records": len(self.beside),
             "rss_mib": round(self.rss_mib, 1),
+            "broker_rss_mib": round(self.broker_rss_mib, 1),
             "quiet_cpu": round(self.quiet_cpu / self.seconds, 2),
             "cpu": round(self.node_cpu / self.seconds, 2),
             "attacker_cpu": round(self.attacker_cpu / self.seconds, 2),
@@ -606,12 +747,11 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Target:
-    """The attacked node, the processes whose CPU is measured, the processes whose memory is measured, and the
-    well-behaved client."""
+    """The attacked node, the processes of its kind, the brokers, and the well-behaved client."""
 
     address: str
     pids: list[int]
-    watched: list[int]
+    brokers: list[int]
     client: Client
 
 
@@ -630,9 +770,9 @@ def one_slice(name: str, target: Target, seconds: float, outcome: Outcome) -> No
 
     def watch() -> None:
         while not over.wait(0.05):
-            for pid in target.watched:
-                with contextlib.suppress(OSError, KeyError):
-                    outcome.rss_mib = max(outcome.rss_mib, rss_mib(pid))
+            with contextlib.suppress(OSError, RuntimeError):
+                outcome.rss_mib = max(outcome.rss_mib, *map(rss_mib, pids))
+                outcome.broker_rss_mib = max(outcome.broker_rss_mib, *map(rss_mib, target.brokers))
 
     watcher = threading.Thread(target=watch)
     watcher.start()
@@ -656,40 +796,63 @@ def one_slice(name: str, target: Target, seconds: float, outcome: Outcome) -> No
         watcher.join()
 
 
-def measured(names: list[str], seconds: float, rate: float, floor_ms: float) -> bool:
-    """Run all attackers; returns whether every bar is met."""
+def fill(bootstrap: str) -> None:
+    """Write FILLED_BYTES of records that cannot be compressed."""
+    from headrace import Producer
+
+    value = random.Random(17).randbytes(256 * 1024)
+    with Producer(bootstrap_servers=bootstrap) as producer:
+        for _ in range(FILLED_BYTES // len(value)):
+            producer.send(FILLED, value)
+
+
+def measured(names: list[str], seconds: float, rate: float, floor_ms: float, size: int) -> bool:
+    """Run all attackers beside ``size`` brokers and controllers; returns whether every bar is met."""
     from headrace import Admin, LocalCluster, NewTopic
 
-    with LocalCluster(brokers=3, controllers=3, coordinators=1) as cluster:
+    gateways = 1 if OF_GATEWAYS.keys() & set(names) else 0
+    with LocalCluster(brokers=size, controllers=size, coordinators=1, gateways=gateways) as cluster:
         with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
             admin.create_topics(
-                [NewTopic(name, partitions=1, replication_factor=3) for name in (TOPIC, BOMBED, OF_GROUP)]
+                [
+                    NewTopic(name, partitions=1, replication_factor=size)
+                    for name in (TOPIC, BOMBED, OF_GROUP, OF_GATEWAY, FILLED)
+                ]
             )
             (topic,) = admin.describe_topics([TOPIC])
             controller = admin.describe_quorum().leader_id
         nodes = cluster.ps()
         leader = topic.partitions[0].leader
         everybody = {node["pid"] for node in nodes}
-        brokers, coordinators, controllers = (
-            [node["pid"] for node in nodes if node["role"] == role] for role in ("broker", "coordinator", "controller")
+        brokers, coordinators, controllers, gateway_pids = (
+            [node["pid"] for node in nodes if node["role"] == role]
+            for role in ("broker", "coordinator", "controller", "gateway")
         )
         addresses = {(node["role"], node["id"]): node["address"] for node in nodes}
         outcomes = {name: Outcome() for name in names}
-        plain = Client(cluster.bootstrap_servers, rate)
+        plain: Client = SdkClient(cluster.bootstrap_servers, rate)
         clients = [plain]
         plain.start()
         member = plain
         if OF_COORDINATORS.keys() & outcomes.keys():
-            member = Client(cluster.bootstrap_servers, rate, group="well-behaved")
+            member = SdkClient(cluster.bootstrap_servers, rate, group="well-behaved")
             clients.append(member)
             member.start()
+        kafkas = plain
+        if gateways:
+            fill(cluster.bootstrap_servers)
+            kafkas = KafkaClient(cluster.kafka_bootstrap_servers, rate)
+            clients.append(kafkas)
+            kafkas.start()
         of_broker = Target(addresses["broker", leader], brokers, brokers, plain)
-        of_coordinator = Target(addresses["coordinator", 1], coordinators, coordinators + brokers, member)
-        of_controller = Target(addresses["controller", controller], controllers, controllers + brokers, plain)
+        of_coordinator = Target(addresses["coordinator", 1], coordinators, brokers, member)
+        of_controller = Target(addresses["controller", controller], controllers, brokers, plain)
+        of_gateway = Target(cluster.kafka_bootstrap_servers, gateway_pids, brokers, kafkas)
         targets = (
             dict.fromkeys(OF_BROKERS, of_broker)
             | dict.fromkeys(OF_COORDINATORS, of_coordinator)
             | dict.fromkeys(OF_CONTROLLERS, of_controller)
+            | dict.fromkeys(OF_GATEWAYS, of_gateway)
         )
         try:
             for client in clients:
@@ -704,7 +867,7 @@ def measured(names: list[str], seconds: float, rate: float, floor_ms: float) -> 
             for each in figures:
                 emit(**each)
             after = plain.measure(max(seconds / 2, 3))
-            rss = round(max(map(rss_mib, [*brokers, *coordinators, *controllers])), 1)
+            rss = round(max(map(rss_mib, everybody)), 1)
             emit(what="afterwards", p99_ms=round(p99(after), 2), records=len(after), rss_mib=rss)
         finally:
             for client in clients:
@@ -718,7 +881,7 @@ def measured(names: list[str], seconds: float, rate: float, floor_ms: float) -> 
 
 
 def table(figures: list[dict[str, Any]], lost: int, fine: bool) -> str:
-    columns = ["what", "quiet_p99_ms", "p99_ms", "ratio", "max_ms", "rss_mib", "cpu", "attacker_cpu"]
+    columns = ["what", "quiet_p99_ms", "p99_ms", "ratio", "max_ms", "rss_mib", "broker_rss_mib", "cpu", "attacker_cpu"]
     rows = [[*columns, f"ratio <= {RATIO_MAX:g}", "verdict"]]
     rows += [
         [*(str(each[column]) for column in columns), *(_passed(each[bar]) for bar in ("within_ratio", "fine"))]
@@ -726,7 +889,7 @@ def table(figures: list[dict[str, Any]], lost: int, fine: bool) -> str:
     ]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-    peak = max((each["rss_mib"] for each in figures), default=0.0)
+    peak = max((max(each["rss_mib"], each["broker_rss_mib"]) for each in figures), default=0.0)
     within = sum(each["within_ratio"] for each in figures)
     lines.append(f"p99 at most {RATIO_MAX:g} times the quiet one: {within} of {len(figures)} attackers")
     lines.append(f"peak RSS {peak:.0f} MiB of {RSS_MIB_MAX:.0f}, {lost} records lost: {_passed(fine)}")
@@ -739,11 +902,12 @@ def _passed(fine: bool) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=7)
+    parser.add_argument("--seconds", type=float, default=6)
     parser.add_argument("--rate", type=float, default=100)
     parser.add_argument("--only", default="")
     parser.add_argument("--floor-ms", type=float, default=FLOOR_MS, help="a p99 below this is fine in any case")
     parser.add_argument("--smoke", action="store_true", help="two seconds of each")
+    parser.add_argument("--small", action="store_true", help="one broker and one controller")
     parser.add_argument("--attack", choices=ATTACKS, help=argparse.SUPPRESS)
     parser.add_argument("--at", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
@@ -752,7 +916,8 @@ def main() -> int:
         ATTACKS[chosen.attack](Pace(chosen.seconds), (host, int(port)))
         return 0
     names = [name for name in ATTACKS if not chosen.only or name in chosen.only.split(",")]
-    return 0 if measured(names, 2 if chosen.smoke else chosen.seconds, chosen.rate, chosen.floor_ms) else 1
+    seconds, size = 2 if chosen.smoke else chosen.seconds, 1 if chosen.small else 3
+    return 0 if measured(names, seconds, chosen.rate, chosen.floor_ms, size) else 1
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from headrace import Admin, Consumer, LocalCluster, NewTopic, TopicPartition
 from headrace_core.testing.verdicts import NotInTimeError, SafetyViolation
+from tests.system.faulty_cluster import SLOW_MACHINE
 from tests.system.scenarios import LEADER_KILL_S
 from tests.worlds.waiting import until
 
@@ -38,7 +39,7 @@ GOES_ON_S = 2.0 if FULL else 15.0
 #: Seconds of peace after a killed broker is in sync again. No connection of a client breaks when a broker is killed.
 BROKER_PEACE_S = 3.0 if FULL else 0.5
 #: The longest silence of a client when a broker is killed: the bound of docs/faults.md for clients of gRPC.
-BROKER_KILL_S = LEADER_KILL_S if FULL else 15.0
+BROKER_KILL_S = (LEADER_KILL_S if FULL else 15.0) * SLOW_MACHINE
 GATEWAYS_TOPIC, BROKERS_TOPIC = "gateways-die", "brokers-die"
 
 

@@ -1,0 +1,185 @@
+"""Hostile clients at a gateway's port besides a well-behaved one.
+
+The long test runs the attackers of bench/kafka_attackers.py against processes, for two seconds each. The others look
+into a gateway of this process, at real sockets.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+
+from headrace import Admin, LocalCluster, NewTopic
+from headrace_gateway.app import Gateway
+from headrace_gateway.wire.apis import Api
+from tests.worlds.gateways import running_gateway
+from tests.worlds.kafka_frames import read_answer, request_frame
+from tests.worlds.waiting import until
+
+BENCH = Path(__file__).parents[2] / "bench" / "hostile.py"
+ATTACKERS = (
+    "slow_readers,half_open,oversized,connects_and_resets,pipelined,idle_connections,waiting_members,garbage_records,"
+    "large_garbage,batch_bombs,many_partitions,many_topics,garbage"
+)
+#: The limits are high because the machine runs other tests too: above them, a client waits for the attackers.
+P99_MS_MAX, RECORD_S_MAX = 4_000, 5.0
+TOPIC = "victim"
+CONFIG = {"group.initial.rebalance.delay.ms": "0"}
+#: Frames that end a connection: sizes of 2 GiB, negative ones, and one byte above socket.request.max.bytes.
+ILLEGAL = [struct.pack(">ihh", size, Api.METADATA, 12) for size in (2**31 - 1, -1, -(2**31), 104_857_601)]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_well_behaved_client_of_a_gateway_is_served_beside_hostile_ones() -> None:
+    names = [f"gateway_{each}" for each in ATTACKERS.split(",")]
+    command = [sys.executable, str(BENCH), "--smoke", "--small", "--only", ",".join(names)]
+    command += ["--floor-ms", str(P99_MS_MAX)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=880, check=False)
+    print(done.stdout)
+    reports = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert [each["what"] for each in reports[1:-2]] == names
+    assert reports[-1]["lost"] == 0
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(brokers=1, controllers=1, coordinators=1, mode="inprocess", config=CONFIG) as running:
+        with Admin(bootstrap_servers=running.bootstrap_servers) as admin:
+            admin.create_topics([NewTopic(TOPIC, partitions=1, replication_factor=1)])
+        yield running
+
+
+@pytest.fixture
+def gateway(cluster: LocalCluster) -> Iterator[Gateway]:
+    with running_gateway(cluster) as running:
+        yield running
+
+
+def address(gateway: Gateway) -> tuple[str, int]:
+    host, _, port = gateway.bootstrap_servers.rpartition(":")
+    return host, int(port)
+
+
+@contextlib.contextmanager
+def held(gateway: Gateway, count: int, first: bytes = b"") -> Iterator[list[socket.socket]]:
+    """Open connections, each of which has sent ``first``."""
+    with contextlib.ExitStack() as stack:
+        connections = []
+        for _ in range(count):
+            connection = stack.enter_context(socket.create_connection(address(gateway), timeout=30))
+            connection.sendall(first)
+            connections.append(connection)
+        yield connections
+
+
+class WellBehaved:
+    """Sends a record, waits until it is received, and notes how long that took; again and again."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.seconds: list[float] = []
+        servers = gateway.bootstrap_servers
+        self._producer = Producer({"bootstrap.servers": servers, "linger.ms": 0, "log_level": 0})
+        self._consumer = Consumer({"bootstrap.servers": servers, "group.id": "reader", "log_level": 0})
+        self._consumer.assign([TopicPartition(TOPIC, 0, OFFSET_BEGINNING)])
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> WellBehaved:
+        self._thread.start()
+        until(lambda: len(self.seconds) > 20)
+        self.seconds.clear()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+        self._consumer.close()
+
+    def goes_on(self, records: int = 100) -> None:
+        """Wait for more records, each of which took RECORD_S_MAX at most."""
+        wanted = len(self.seconds) + records
+        until(lambda: len(self.seconds) >= wanted)
+        assert max(self.seconds) < RECORD_S_MAX
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            began = time.monotonic()
+            value = b"%r" % began
+            self._producer.produce(TOPIC, value)
+            self._producer.poll(0)
+            while not self._over.is_set():
+                if value in [each.value() for each in self._consumer.consume(1, 0.5)]:
+                    self.seconds.append(time.monotonic() - began)
+                    break
+
+
+def test_half_open_connections_and_illegal_frames_slow_no_client(gateway: Gateway) -> None:
+    half = bytes(request_frame(Api.PRODUCE, 9, body=bytes(400 * 1024)))[: 200 * 1024]
+    with WellBehaved(gateway) as client, held(gateway, 500, b"\0\0"), held(gateway, 100, half):
+        until(lambda: len(gateway.connections.open) >= 600)
+        client.goes_on()
+        for data in ILLEGAL:
+            with held(gateway, 50, data) as connections:
+                for each in connections:
+                    assert each.recv(1) == b"", "the gateway closes the connection"
+        client.goes_on()
+
+
+def test_hundreds_of_calls_that_wait_slow_no_client_and_end_with_their_connections(gateway: Gateway) -> None:
+    """JoinGroup waits for the other members; a closed connection cancels its call at the coordinator."""
+    join = request_frame(
+        Api.JOIN_GROUP,
+        3,
+        group_id="waiting",
+        session_timeout=60_000,
+        rebalance_timeout=300_000,
+        member_id="",
+        protocol_type="consumer",
+        protocols=[{"name": "range", "metadata": b"x"}],
+    )
+
+    def calls() -> int:
+        return sum(channel.calls for pool in gateway.upstream._pools.values() for channel in pool._channels)
+
+    with WellBehaved(gateway) as client:
+        with held(gateway, 1, bytes(join)) as (first,):
+            answer = first.recv(4, socket.MSG_WAITALL)
+            answer = first.recv(int.from_bytes(answer, "big"), socket.MSG_WAITALL)
+            assert read_answer(Api.JOIN_GROUP, 3, answer)[1].error_code == 0
+            with held(gateway, 300, bytes(join)):  # they wait for the first member to join again
+                until(lambda: calls() >= 300, lambda: f"{calls()} calls wait")
+                client.goes_on()
+            until(lambda: calls() < 10, lambda: f"{calls()} calls still wait")
+        client.goes_on()
+
+
+def test_connections_above_the_limits_are_closed_and_the_others_go_on(cluster: LocalCluster) -> None:
+    with running_gateway(cluster, max_connections_per_ip="30") as gateway:
+        with WellBehaved(gateway) as client, held(gateway, 100) as connections:
+            ended = [each for each in connections if _has_ended(each)]
+            assert 70 <= len(ended) < 100
+            client.goes_on()
+        with running_gateway(cluster, 2, max_connections="30") as other, held(other, 100) as connections:
+            assert len([each for each in connections if _has_ended(each)]) == 70
+
+
+def _has_ended(connection: socket.socket) -> bool:
+    """Whether the gateway closes the connection, rather than answer."""
+    try:
+        connection.sendall(bytes(request_frame(Api.API_VERSIONS, 3)))
+        return not connection.recv(1)
+    except ConnectionError:
+        return True
