@@ -24,7 +24,6 @@ from headrace_controller.cluster.requests import (
     RegisterBroker,
 )
 from headrace_coordinator.group import turn
-from headrace_coordinator.group.groups import Groups
 from headrace_coordinator.group.settings import GroupSettings
 from headrace_coordinator.group_types import GroupsOfBothTypes
 from headrace_coordinator.offsets import logic
@@ -107,7 +106,7 @@ class GroupWorld(CoordinatorsSide):
         self.committers = [Committer(self, number) for number in range(plan.committers)]
 
     def new_state_machine(self) -> ShardStateMachine:
-        return ShardStateMachine(GroupsOfBothTypes(Groups(self._settings, awaits_proof=True)), self._offset_settings)
+        return ShardStateMachine(GroupsOfBothTypes(self._settings, awaits_proof=True), self._offset_settings)
 
     def process_died(self, host: CoordinatorHost, life: int) -> None:
         if host.is_up and host.life == life:

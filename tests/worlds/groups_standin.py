@@ -158,7 +158,13 @@ class Coordinator(groups_pb2_grpc.GroupsServicer, metadata_pb2_grpc.MetadataServ
             members = self.world.members.get(group, [])
             state = "stable" if members else "empty"
             if not request.states or state in request.states:
-                answer.groups.add(group_id=group, state=state, members=len(members))
+                answer.groups.add(
+                    group_id=group,
+                    state=state,
+                    members=len(members),
+                    type="consumer" if members else "classic",
+                    protocol_type="consumer" if members else "",
+                )
         return answer
 
     def DescribeGroups(self, request: Any, context: Any) -> Any:

@@ -66,10 +66,10 @@ STORIES: dict[Patch, tuple[Begin, tuple[Step, ...]]] = {
     ),
     what_another_one_has_is_free: (("uniform", 0, True), (("join", "a", True), ("join", "c", False))),
     revoked_is_let_go: (
-        ("range", 300, False),
+        ("range", 0, False),
         (
-            ("join", "c", True), ("hear", 0, False), ("join", "a", True), ("take_over",), ("heartbeat", 0),
-            ("die", 1), ("join", "a", True), ("hear", 1, True),
+            ("join", "c", True), ("join", "a", True), ("hear", 0, True), ("heartbeat", 0), ("hear", 1, False),
+            ("hear", 1, False),
         ),
     ),
     a_broken_connection_has_no_grace: (

@@ -176,10 +176,6 @@ def _look_at_no_topics(self: groups.Groups, turn: Any, group: Any) -> None:
     return
 
 
-def _blame_for_jumps(self: timing.SteadyClock, wall_ms: int, due_ms: int | None) -> int:
-    return wall_ms
-
-
 # -- offsets -----------------------------------------------------------------------------------------------------------
 
 

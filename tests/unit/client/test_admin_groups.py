@@ -41,7 +41,10 @@ def admin(world: StandinGroupsWorld) -> Iterator[Admin]:
 
 
 def test_all_coordinators_are_asked_for_their_groups(world: StandinGroupsWorld, admin: Admin) -> None:
-    assert admin.list_groups() == [GroupListing("apple", "empty", 0), GroupListing("berry", "stable", 2)]
+    assert admin.list_groups() == [
+        GroupListing("apple", "empty", 0, "classic", ""),
+        GroupListing("berry", "stable", 2, "consumer", "consumer"),
+    ]
     assert [each.group_id for each in admin.list_groups(["Stable", "reconciling"])] == ["berry"]
     assert list(world.asked_of("ListGroups")[-1].states) == ["stable", "reconciling"]
 

@@ -286,12 +286,16 @@ def test_members_are_shown(world: StandinGroupsWorld, capsys: Captured, monkeypa
     ]
     assert run(["groups", "members", "berry", "--verbose"]) == 0
     last = capsys.readouterr().out.splitlines()[-1].split()
-    assert last == ["m3", "i3", "127.0.0.1", "c3", "4", "2", "orders(2,3)", "clicks(0)", "orders(2,3)", "r", "orders"]
+    assigned = ["orders(2,3)", "clicks(0)", "orders(2,3)"]
+    assert last == ["m3", "i3", "127.0.0.1", "c3", "4", "2", *assigned, "r", "orders", "true"]
     with monkeypatch.context() as terminal:
         terminal.setattr(watching.sys.stdout, "isatty", lambda: True)
         assert run(["groups", "members", "berry", "--verbose"]) == 0
     last_line = capsys.readouterr().out.splitlines()[-1]
     assert last_line == "m3  assigned orders(2,3), revoking clicks(0); subscribes to orders; rack r"
+    world.members["berry"][2].is_classic = True
+    assert run(["groups", "members", "berry", "--verbose"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].split()[-1] == "false"
     assert run(["groups", "members", "berry", "-o", "json"]) == 0
     third = shown(capsys)["members"][2]
     assert third["assigned"] == [{"topic": "orders", "partition": 2}, {"topic": "orders", "partition": 3}]

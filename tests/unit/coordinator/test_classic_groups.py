@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from headrace_coordinator.classic.consumer_protocol import subscribed_topics
 from headrace_coordinator.classic.groups import NEW_MEMBER_JOIN_MS, ClassicGroups
 from headrace_coordinator.classic.messages import (
     ClassicHeartbeat,
@@ -27,7 +28,6 @@ from headrace_coordinator.classic.records import (
     decode_value,
     encode_key,
     encode_value,
-    subscribed_topics,
 )
 from headrace_coordinator.classic.settings import ClassicSettings
 from headrace_coordinator.classic.state import TRANSITIONS

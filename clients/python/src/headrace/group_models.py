@@ -4,32 +4,39 @@ with the same names in groups.proto."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from headrace_core.errors import HeadraceError
 from headrace_core.types import TopicPartition
 
 #: The states of a consumer group, as in Kafka (KIP-848). assigning: the coordinator computes the assignment;
-#: reconciling: some members have not yet reached their assignment.
-GroupState = Literal["empty", "assigning", "reconciling", "stable", "dead"]
-GROUP_STATES: tuple[GroupState, ...] = ("empty", "assigning", "reconciling", "stable", "dead")
+#: reconciling: some members have not yet reached their assignment. In a group of Kafka's classic protocol,
+#: preparing-rebalance: members join; completing-rebalance: the leader assigns.
+GroupState = Literal[
+    "empty", "assigning", "reconciling", "stable", "dead", "preparing-rebalance", "completing-rebalance"
+]
+GROUP_STATES: tuple[GroupState, ...] = get_args(GroupState)
+#: "consumer" for a group of KIP-848, "classic" for one of Kafka's classic protocol, or with offsets alone.
+GroupType = Literal["consumer", "classic"]
 
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
     """A group and the number of its members. A group that never had members, and to which only offsets are committed,
-    is "empty"."""
+    is "empty". ``protocol_type``: "consumer", "connect" or another type; "" of a group with offsets alone."""
 
     group_id: str
     state: GroupState
     members: int
+    type: GroupType = "consumer"
+    protocol_type: str = "consumer"
 
 
 @dataclass(frozen=True, slots=True)
 class MemberDescription:
     """A member of a group. ``assigned``: partitions that the member may read; ``revoking``: partitions that it must
     release first; ``target``: its target assignment. ``topics`` and ``topic_regex`` are the member's subscription.
-    ``instance_id`` is set for a static member (KIP-345)."""
+    ``instance_id`` is set for a static member (KIP-345). ``is_classic``: the member uses Kafka's classic protocol."""
 
     member_id: str
     instance_id: str | None
@@ -42,6 +49,7 @@ class MemberDescription:
     assigned: tuple[TopicPartition, ...]
     revoking: tuple[TopicPartition, ...] = ()
     target: tuple[TopicPartition, ...] = ()
+    is_classic: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +86,7 @@ class GroupDescription:
     coordinator_address: str = ""
     error: HeadraceError | None = None
     pending_offsets: tuple[PendingOffset, ...] = ()
+    type: GroupType = "consumer"
 
 
 @dataclass(frozen=True, slots=True)

@@ -216,11 +216,11 @@ GROUPS = (
         low=0,
         source=HEADRACE,
     ),
-    accepted(
+    honoured(
         "group.consumer.migration.policy",
         "bidirectional",
-        "Whether a group may change between the classic and the new protocol.",
-        "has no effect: a group changes its protocol only while it has no members",
+        "Whether a group with members may change from the classic protocol to the new one (upgrade), back (downgrade), "
+        "both (bidirectional) or neither (disabled). A group without members takes either protocol.",
         check=lambda policy: (
             None
             if policy.lower() in ("bidirectional", "upgrade", "downgrade", "disabled")

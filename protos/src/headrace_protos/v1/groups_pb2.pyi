@@ -498,7 +498,7 @@ class PendingOffset(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., transactional_id: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., received_at_ms: _Optional[int] = ...) -> None: ...
 
 class DescribedMember(_message.Message):
-    __slots__ = ("member_id", "instance_id", "client_id", "host", "rack", "member_epoch", "topics", "topic_regex", "assigned", "revoking", "target", "metadata", "assignment")
+    __slots__ = ("member_id", "instance_id", "client_id", "host", "rack", "member_epoch", "topics", "topic_regex", "assigned", "revoking", "target", "metadata", "assignment", "is_classic")
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -512,6 +512,7 @@ class DescribedMember(_message.Message):
     TARGET_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
     ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
+    IS_CLASSIC_FIELD_NUMBER: _ClassVar[int]
     member_id: str
     instance_id: str
     client_id: str
@@ -525,7 +526,8 @@ class DescribedMember(_message.Message):
     target: GroupPartitions
     metadata: bytes
     assignment: bytes
-    def __init__(self, member_id: _Optional[str] = ..., instance_id: _Optional[str] = ..., client_id: _Optional[str] = ..., host: _Optional[str] = ..., rack: _Optional[str] = ..., member_epoch: _Optional[int] = ..., topics: _Optional[_Iterable[str]] = ..., topic_regex: _Optional[str] = ..., assigned: _Optional[_Union[GroupPartitions, _Mapping]] = ..., revoking: _Optional[_Union[GroupPartitions, _Mapping]] = ..., target: _Optional[_Union[GroupPartitions, _Mapping]] = ..., metadata: _Optional[bytes] = ..., assignment: _Optional[bytes] = ...) -> None: ...
+    is_classic: bool
+    def __init__(self, member_id: _Optional[str] = ..., instance_id: _Optional[str] = ..., client_id: _Optional[str] = ..., host: _Optional[str] = ..., rack: _Optional[str] = ..., member_epoch: _Optional[int] = ..., topics: _Optional[_Iterable[str]] = ..., topic_regex: _Optional[str] = ..., assigned: _Optional[_Union[GroupPartitions, _Mapping]] = ..., revoking: _Optional[_Union[GroupPartitions, _Mapping]] = ..., target: _Optional[_Union[GroupPartitions, _Mapping]] = ..., metadata: _Optional[bytes] = ..., assignment: _Optional[bytes] = ..., is_classic: _Optional[bool] = ...) -> None: ...
 
 class DeleteGroupsRequest(_message.Message):
     __slots__ = ("group_ids",)

@@ -61,9 +61,7 @@ from headrace_core.telemetry import Emitter, Metrics, NodeStarted, NodeStopped
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import cluster_pb2, cluster_pb2_grpc, groups_pb2_grpc, metadata_pb2_grpc, transactions_pb2_grpc
 
-from .classic.groups import ClassicGroups
 from .classic.messages import Answered
-from .group.groups import Groups
 from .group_types import GroupsOfBothTypes
 from .handlers.classic import ClassicWaits
 from .handlers.groups import GroupsService
@@ -277,7 +275,7 @@ class Coordinator:
 
         def new_state_machine() -> StateMachine:
             if is_groups:
-                groups = GroupsOfBothTypes(Groups(settings.groups, awaits_proof=True), ClassicGroups(settings.classic))
+                groups = GroupsOfBothTypes(settings.groups, settings.classic, awaits_proof=True)
                 return ShardStateMachine(groups, settings.offsets)
             return TransactionsStateMachine(self._producer_ids.take, settings.transactions)
 

@@ -1,8 +1,15 @@
 """The groups of a shard, of both types: KIP-848's (group/) and classic ones (classic/). Pure.
 
-A group id has one type at a time. An empty group takes the other type when a member of that type joins; its offsets
-stay. While a group has members, a member of the other type is refused: INCONSISTENT_GROUP_PROTOCOL for a classic
-member, GROUP_ID_NOT_FOUND for a member of KIP-848, as in Kafka without online migration.
+A group id has one type at a time; a change of the type keeps its offsets.
+
+    an empty group                a member of either type joins           it takes that type
+    a classic group               a member of KIP-848 joins               it becomes one of KIP-848 (upgrade)
+    a group of KIP-848            a classic member joins                  the member is one of both (classic_members.py)
+    a group of KIP-848            its last member of KIP-848 leaves       it becomes a classic one (downgrade)
+
+``group.consumer.migration.policy`` may forbid the upgrade and the downgrade. A classic group whose members are no
+consumers, or have an assignor with data of its own, cannot change: a member of KIP-848 gets GROUP_ID_NOT_FOUND, as in
+Kafka. A group of KIP-848 that may not change back, or is too large for one record, goes on with classic members alone.
 """
 
 from __future__ import annotations
@@ -10,10 +17,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from headrace_core.errors import GroupIdNotFoundError, InconsistentGroupProtocolError
+from headrace_core.errors import GroupIdNotFoundError, HeadraceError
 
+from .classic.consumer_protocol import CONSUMER
 from .classic.groups import ClassicGroups
 from .classic.messages import ClassicState, Join, LeaveClassic, LeavingMember, Left
+from .classic.records import encode_value
+from .classic.settings import ClassicSettings
+from .classic.state import ClassicGroup
 from .group.groups import Groups
 from .group.messages import (
     JOIN_EPOCH,
@@ -24,15 +35,27 @@ from .group.messages import (
     ListedGroup,
     ListGroups,
 )
-from .state_machine import ClockSet, Decision, RecordKind, kind_of
+from .group.settings import GroupSettings
+from .group.turn import ATOMIC_BYTES_MAX
+from .state_machine import ClockSet, Decision, RecordKind, ShardRecord, kind_of
 
 
 class GroupsOfBothTypes:
     """A GroupStateMachine."""
 
-    def __init__(self, groups: Groups, classic: ClassicGroups | None = None) -> None:
-        self._groups = groups
-        self._classic = classic or ClassicGroups()
+    def __init__(
+        self,
+        settings: GroupSettings | None = None,
+        classic: ClassicSettings | None = None,
+        *,
+        awaits_proof: bool = False,
+    ) -> None:
+        settings, classic = settings or GroupSettings(), classic or ClassicSettings()
+        self._groups = Groups(settings, classic, awaits_proof=awaits_proof)
+        self._classic = ClassicGroups(classic)
+        self._record_bytes_max = classic.record_bytes_max
+        self._may_upgrade = settings.migration_policy in ("upgrade", "bidirectional")
+        self._may_downgrade = settings.migration_policy in ("downgrade", "bidirectional")
 
     def replay(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None:
         if kind_of(key) == RecordKind.CLASSIC_GROUP:
@@ -49,7 +72,7 @@ class GroupsOfBothTypes:
             self._classic.handle(request, now_ms)
             return self._groups.handle(request, now_ms)
         if self._classic.handles(request):
-            return self._of_classic(request, now_ms)
+            return self._downgraded(self._of_classic(request, now_ms), now_ms)
         if isinstance(request, Heartbeat) and request.member_epoch == JOIN_EPOCH:
             return self._join_consumer(request, now_ms)
         if isinstance(request, Leave) and request.connection is None and self._is_classic(request.group_id):
@@ -67,10 +90,10 @@ class GroupsOfBothTypes:
                 return Decision(reply=described)
         if isinstance(request, ExplainGroup) and self._is_classic(request.group_id):
             return Decision(reply=())  # the members assign, so the coordinator knows no reasons
-        return self._groups.handle(request, now_ms)
+        return self._downgraded(self._groups.handle(request, now_ms), now_ms)
 
     def tick(self, now_ms: int) -> Decision:
-        decision = self._groups.tick(now_ms)
+        decision = self._downgraded(self._groups.tick(now_ms), now_ms)
         return decision if decision.records or decision.pushes else self._classic.tick(now_ms)
 
     def next_due_ms(self) -> int | None:
@@ -80,31 +103,68 @@ class GroupsOfBothTypes:
     # -- a group changes its type -------------------------------------------------------------------------------------
 
     def _of_classic(self, request: Any, now_ms: int) -> Decision:
-        before = Decision()
-        if isinstance(request, Join) and self._groups.exists(request.group_id):
-            if not self._groups.is_empty(request.group_id):
-                raise InconsistentGroupProtocolError(
-                    f"group {request.group_id!r} has members of the new group protocol (group.protocol=consumer), so "
-                    "no member of the classic protocol can join; stop its consumers first"
-                )
-            decision = self._classic.handle(request, now_ms)
-            before = self._groups.delete(request.group_id)
-        else:
-            decision = self._classic.handle(request, now_ms)
-        return decision._replace(records=before.records + decision.records, pushes=before.pushes + decision.pushes)
+        if not self._groups.is_empty(request.group_id):
+            return self._groups.handle(request, now_ms)
+        decision = self._classic.handle(request, now_ms)
+        if not (isinstance(request, Join) and self._groups.exists(request.group_id)):
+            return decision
+        erased = self._groups.delete(request.group_id)
+        return decision._replace(records=erased.records + decision.records, pushes=erased.pushes + decision.pushes)
 
     def _join_consumer(self, request: Heartbeat, now_ms: int) -> Decision:
         group = self._classic.get(request.group_id)
         if group is None:
             return self._groups.handle(request, now_ms)
-        if group.members or group.pending:
-            raise GroupIdNotFoundError(
-                f"group {request.group_id!r} has members of the classic protocol, so no member of the new protocol "
-                "(group.protocol=consumer) can join; stop its consumers first"
-            )
+        if group.members:
+            return self._upgrade(group, request, now_ms)
         decision = self._groups.handle(request, now_ms)
         erased = self._classic.delete(request.group_id)
         return decision._replace(records=erased.records + decision.records)
+
+    def _upgrade(self, group: ClassicGroup, request: Heartbeat, now_ms: int) -> Decision:
+        """A member of KIP-848 joins the members of a classic group."""
+        group_id = group.group_id
+        if not self._may_upgrade or group.protocol_type != CONSUMER:
+            why = (
+                f"of type {group.protocol_type!r}"
+                if self._may_upgrade
+                else "and group.consumer.migration.policy of the coordinators forbids an upgrade"
+            )
+            raise GroupIdNotFoundError(
+                f"group {group_id!r} has members of the classic protocol, {why}, so no member of the new protocol "
+                "(group.protocol=consumer) can join; stop its consumers first"
+            )
+        adopted = self._groups.adopt(group, now_ms)
+        try:
+            decision = self._groups.handle(request, now_ms)
+            records = adopted.records + decision.records
+            if (size := _size(records)) > ATOMIC_BYTES_MAX:
+                raise GroupIdNotFoundError(
+                    f"group {group_id!r} is too large to change to the new group protocol while it has members: its "
+                    f"records would have {size} bytes, at most {ATOMIC_BYTES_MAX} are written at once; stop its "
+                    "consumers first"
+                )
+        except HeadraceError:
+            self._groups.disown(group_id)
+            raise
+        erased = self._classic.hand_over(group_id, now_ms)
+        return Decision(erased.records + records, decision.reply, erased.pushes + decision.pushes)
+
+    def _downgraded(self, decision: Decision, now_ms: int) -> Decision:
+        """Add to a decision that groups become classic ones whose last member of KIP-848 has left with it."""
+        for group_id in self._groups.left_to_classic():
+            group = self._groups.as_classic(group_id, now_ms)
+            if not self._may_downgrade or len(encode_value(group.record())) > self._record_bytes_max:
+                continue
+            erased = self._groups.hand_over(group_id)
+            taken = self._classic.take_over(group, now_ms)
+            records = decision.records + erased.records + taken.records
+            decision = decision._replace(
+                records=records,
+                pushes=decision.pushes + taken.pushes,
+                is_atomic=decision.is_atomic and _size(records) <= ATOMIC_BYTES_MAX,
+            )
+        return decision
 
     # -- queries ------------------------------------------------------------------------------------------------------
 
@@ -164,3 +224,7 @@ class GroupsOfBothTypes:
 
     def delete(self, group_id: str) -> Decision:
         return self._classic.delete(group_id) if self._is_classic(group_id) else self._groups.delete(group_id)
+
+
+def _size(records: Iterable[ShardRecord]) -> int:
+    return sum(len(record.key) + len(record.value or b"") for record in records)

@@ -101,7 +101,9 @@ async def list_groups(calls: AdminCalls, states: list[str], timeout: float | Non
 
     answers = await calls.coordinators.everywhere(ask, calls.engine.deadline(timeout), "listing groups")
     found = {
-        group.group_id: GroupListing(group.group_id, group.state, group.members)
+        group.group_id: GroupListing(
+            group.group_id, group.state, group.members, group.type or "consumer", group.protocol_type
+        )
         for responses in answers.values()
         for response in responses
         for group in response.groups
@@ -342,6 +344,7 @@ def _description(calls: AdminCalls, group_id: str, item: Any) -> GroupDescriptio
             )
             for each in item.pending_offsets
         ),
+        type=item.type or "consumer",
     )
 
 
@@ -358,6 +361,7 @@ def _member(item: Any) -> MemberDescription:
         assigned=_partitions(item.assigned),
         revoking=_partitions(item.revoking),
         target=_partitions(item.target),
+        is_classic=item.is_classic,
     )
 
 

@@ -46,6 +46,7 @@ def document(group: GroupDescription, lag: GroupLag, ends: Mapping[TopicPartitio
         "status": None if error is not None else lag.status,
         "total_lag": sum(row["lag"] or 0 for row in rows),
         "members": len(group.members),
+        "type": group.type,
         "group_epoch": group.group_epoch,
         "assignment_epoch": group.assignment_epoch,
         "assignor": group.assignor or None,
@@ -93,7 +94,9 @@ def heading(group: Mapping[str, Any]) -> str:
     members = counted(group["members"], "member") if group["members"] else "no active members"
     lost = sum(row["records_lost"] for row in group["partitions"])
     return (
-        f"group {group['group']}  {group['state']}  {members}  assignor {group['assignor'] or '-'}  "
+        f"group {group['group']}  {group['state']}  {members}"
+        + ("  classic" if group["type"] == "classic" else "")
+        + f"  assignor {group['assignor'] or '-'}  "
         f"epoch {group['group_epoch']}  coordinator {group['coordinator']['id']} ({group['coordinator']['address']})  "
         f"lag {group['total_lag']}  {group['status']}" + (f"  {counted(lost, 'record')} deleted unread" if lost else "")
     )

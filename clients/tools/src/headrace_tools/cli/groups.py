@@ -63,7 +63,8 @@ def list_groups(
         typer.Option(
             "--state",
             metavar="STATE,...",
-            help="Only groups in this state: empty, assigning, reconciling, stable, dead; repeatable.",
+            help="Only groups in this state: empty, assigning, reconciling, stable, dead, or of a classic group "
+            "preparing-rebalance, completing-rebalance; repeatable.",
         ),
     ] = None,
     timeout: GroupTimeout = GROUP_TIMEOUT_S,
@@ -76,7 +77,7 @@ def list_groups(
     Examples:
       headrace groups list
       headrace groups list --state empty,stable
-      headrace groups list -o json                [{"group", "state", "members"}]
+      headrace groups list -o json                [{"group", "state", "members", "type"}]
     """
     from headrace.group_models import GROUP_STATES
 
@@ -89,8 +90,8 @@ def list_groups(
     with admin(bootstrap) as client:
         timeout = coordinator_timeout_s(client, timeout)
         found = client.list_groups(states, timeout=timeout)
-    rows = [{"group": each.group_id, "state": each.state, "members": each.members} for each in found]
-    show_rows(output, ("GROUP", "STATE", "MEMBERS"), rows)
+    rows = [{"group": each.group_id, "state": each.state, "members": each.members, "type": each.type} for each in found]
+    show_rows(output, ("GROUP", "STATE", "MEMBERS", "TYPE"), rows)
 
 
 def describe(
@@ -272,9 +273,10 @@ def members(
     columns = ["CONSUMER-ID", "INSTANCE-ID", "HOST", "CLIENT-ID", "EPOCH", "#PARTITIONS"]
     is_terminal = sys.stdout.isatty()
     if verbose and not is_terminal:
-        columns += ["ASSIGNMENT", "REVOKING", "TARGET", "RACK", "SUBSCRIBES"]
+        columns += ["ASSIGNMENT", "REVOKING", "TARGET", "RACK", "SUBSCRIBES", "UPGRADED"]
         for row, each in zip(rows, found.members, strict=True):
             row += [*map(_parts, (each.assigned, each.revoking, each.target)), each.rack, _subscription(each)]
+            row.append(str(not each.is_classic).lower())  # the word of kafka-consumer-groups
     print_table(columns, rows)
     if verbose and is_terminal:  # the terminal has no room for more columns
         for each in found.members:
@@ -284,6 +286,7 @@ def members(
                 + (f", target {_parts(each.target) or 'nothing'}" if each.target != each.assigned else "")
                 + f"; subscribes to {_subscription(each) or 'nothing'}"
                 + (f"; rack {each.rack}" if each.rack else "")
+                + ("; uses the classic protocol" if each.is_classic else "")
             )
 
 
@@ -303,6 +306,7 @@ def _member(member: MemberDescription) -> dict[str, Any]:
         "assigned": parts(member.assigned),
         "revoking": parts(member.revoking),
         "target": parts(member.target),
+        "upgraded": not member.is_classic,
     }
 
 

@@ -22,11 +22,13 @@ Rules of Kafka that are easy to miss:
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from headrace_core.errors import (
+    CorruptLogError,
     FencedInstanceIdError,
     GroupIdNotFoundError,
     GroupMaxSizeReachedError,
@@ -34,17 +36,17 @@ from headrace_core.errors import (
     IllegalGenerationError,
     InconsistentGroupProtocolError,
     InvalidCommitOffsetSizeError,
-    InvalidGroupIdError,
     InvalidRequestError,
-    InvalidSessionTimeoutError,
     NonEmptyGroupError,
     RebalanceInProgressError,
     UnknownMemberIdError,
 )
 from headrace_core.plurals import counted
 
-from ..group.timing import SteadyClock
 from ..state_machine import ClockSet, Decision, ShardRecord
+from ..steady_clock import SteadyClock
+from .checks import check_group_id, check_join, rebalance_timeout_ms
+from .consumer_protocol import CONSUMER, NamedPart, decode_assignment, subscribed_topics
 from .messages import (
     Answered,
     ClassicHeartbeat,
@@ -59,7 +61,7 @@ from .messages import (
     Synced,
     Waiting,
 )
-from .records import decode_key, decode_value, encode_key, encode_value, subscribed_topics
+from .records import decode_key, decode_value, encode_key, encode_value
 from .settings import ClassicSettings
 from .state import ClassicGroup, Member
 
@@ -67,8 +69,6 @@ from .state import ClassicGroup, Member
 #: have ended.
 NEW_MEMBER_JOIN_MS = 300_000
 TICK_GROUPS_MAX = 100  #: Maximum number of groups in one tick; the others are due at once.
-
-_CONSUMER = "consumer"
 
 
 class _Turn:
@@ -179,7 +179,7 @@ class ClassicGroups:
         """Whether a member of the group subscribes to the topic (KIP-496). A group whose subscriptions cannot be read
         subscribes to every topic while it has members."""
         group = self._groups.get(group_id)
-        if group is None or not group.members or group.protocol_type != _CONSUMER:
+        if group is None or not group.members or group.protocol_type != CONSUMER:
             return False
         for member in group.members.values():
             for _, metadata in member.protocols[:1]:
@@ -222,23 +222,43 @@ class ClassicGroups:
         del self._groups[group_id]
         return turn.decision()
 
+    # -- a group changes its type -------------------------------------------------------------------------------------
+
+    def take_over(self, group: ClassicGroup, now_ms: int) -> Decision:
+        """Take over the members of a group of KIP-848 (migration.as_classic), which rebalance."""
+        turn = self._turn(now_ms)
+        self._groups[group.group_id] = group
+        for member in group.members.values():
+            self._touch(turn, group, member)
+        self._rebalance(turn, group)
+        turn.write(group)
+        return turn.decision()
+
+    def hand_over(self, group_id: str, now_ms: int) -> Decision:
+        """End the group, whose members a group of KIP-848 has adopted; those that wait for an answer join again."""
+        turn = self._turn(now_ms)
+        group = self._groups.pop(group_id)
+        rebalancing = RebalanceInProgressError(f"group {group_id!r} is rebalancing; join again")
+        for member in group.members.values():
+            turn.answer_join(member, rebalancing)
+            turn.answer_sync(member, rebalancing)
+        turn.erase(group)
+        group.move_to(ClassicState.DEAD, turn.now_ms)
+        return turn.decision()
+
+    # -- descriptions -------------------------------------------------------------------------------------------------
+
     def described(self, group_id: str) -> DescribedClassicGroup | None:
         group = self._groups.get(group_id)
         if group is None:
             return None
-        members = tuple(
-            DescribedClassicMember(
-                member.member_id,
-                member.instance_id,
-                member.client_id,
-                member.client_host,
-                member.metadata(group.protocol),
-                member.assignment if group.state is ClassicState.STABLE else b"",
-            )
-            for member in group.members.values()
-        )
         return DescribedClassicGroup(
-            group_id, group.state, group.generation, group.protocol_type, group.protocol or "", members
+            group_id,
+            group.state,
+            group.generation,
+            group.protocol_type,
+            group.protocol or "",
+            tuple(_described(group, member) for member in group.members.values()),
         )
 
     # -- joining ------------------------------------------------------------------------------------------------------
@@ -247,7 +267,7 @@ class ClassicGroups:
         """Returns Waiting, Joined or MemberIdNeeded. Raises InvalidGroupIdError, InvalidSessionTimeoutError,
         InconsistentGroupProtocolError, UnknownMemberIdError, FencedInstanceIdError, GroupMaxSizeReachedError,
         InvalidRequestError."""
-        self._check_join(request)
+        check_join(request, self._settings)
         group = self._groups.get(request.group_id)
         if group is None:
             if request.member_id:
@@ -273,30 +293,6 @@ class ClassicGroups:
             return Decision(reply=MemberIdNeeded(request.new_id))
         self._groups[group.group_id] = group
         return self._add(request, turn, group, request.new_id)
-
-    def _check_join(self, request: Join) -> None:
-        settings = self._settings
-        check_group_id(request.group_id, settings.name_bytes_max)
-        for what, value in (
-            ("member_id", request.member_id),
-            ("group_instance_id", request.instance_id or ""),
-            ("client_id", request.client_id),
-            ("client_host", request.client_host),
-            ("protocol_type", request.protocol_type),
-            *(("a protocol's name", name) for name, _ in request.protocols),
-        ):
-            if len(value.encode()) > 4 * settings.name_bytes_max:
-                raise InvalidRequestError(f"{what} has more than {4 * settings.name_bytes_max} bytes; shorten it")
-        if request.instance_id == "":
-            raise InvalidRequestError("group_instance_id is empty: leave it out, or set group.instance.id")
-        low, high = settings.session_timeout_min_ms, settings.session_timeout_max_ms
-        if not low <= request.session_timeout_ms <= high:
-            raise InvalidSessionTimeoutError(
-                f"session.timeout.ms={request.session_timeout_ms}: must be from {low} to {high} "
-                "(group.min.session.timeout.ms, group.max.session.timeout.ms of the coordinators)"
-            )
-        if not request.protocols or not request.protocol_type:
-            raise InconsistentGroupProtocolError("a member needs a protocol type and at least one protocol")
 
     def _check_size(self, group: ClassicGroup) -> None:
         if len(group.members) >= self._settings.max_size or len(group.pending) >= self._settings.pending_max:
@@ -335,7 +331,7 @@ class ClassicGroups:
             request.client_id,
             request.client_host,
             request.session_timeout_ms,
-            _rebalance_timeout_ms(request),
+            rebalance_timeout_ms(request),
             request.protocols,
             0,
         )
@@ -382,7 +378,7 @@ class ClassicGroups:
     def _update(self, member: Member, request: Join) -> None:
         member.protocols = request.protocols
         member.session_timeout_ms = request.session_timeout_ms
-        member.rebalance_timeout_ms = _rebalance_timeout_ms(request)
+        member.rebalance_timeout_ms = rebalance_timeout_ms(request)
         member.client_id, member.client_host = request.client_id, request.client_host
 
     # -- rebalances ---------------------------------------------------------------------------------------------------
@@ -645,12 +641,25 @@ class ClassicGroups:
         return member
 
 
-def check_group_id(group_id: str, bytes_max: int) -> None:
-    """InvalidGroupIdError."""
-    if not group_id:
-        raise InvalidGroupIdError("the group id is empty: set group.id")
-    if (size := len(group_id.encode())) > bytes_max:
-        raise InvalidGroupIdError(f"the group id is too long: {size} bytes, at most {bytes_max} are allowed")
+def _described(group: ClassicGroup, member: Member) -> DescribedClassicMember:
+    metadata = member.metadata(group.protocol)
+    assignment = member.assignment if group.state is ClassicState.STABLE else b""
+    topics: tuple[str, ...] = ()
+    assigned: tuple[NamedPart, ...] = ()
+    if group.protocol_type == CONSUMER:
+        topics = subscribed_topics(metadata) or ()
+        with contextlib.suppress(CorruptLogError):  # the data of an assignor of the user's
+            assigned = decode_assignment(assignment).parts
+    return DescribedClassicMember(
+        member.member_id,
+        member.instance_id,
+        member.client_id,
+        member.client_host,
+        metadata,
+        assignment,
+        topics,
+        assigned,
+    )
 
 
 def _check_generation(group: ClassicGroup, generation: int) -> None:
@@ -658,10 +667,6 @@ def _check_generation(group: ClassicGroup, generation: int) -> None:
         raise IllegalGenerationError(
             f"group {group.group_id!r} is in generation {group.generation}, the request has {generation}; join again"
         )
-
-
-def _rebalance_timeout_ms(request: Join) -> int:
-    return request.session_timeout_ms if request.rebalance_timeout_ms < 0 else request.rebalance_timeout_ms
 
 
 def _expires(member: Member) -> bool:

@@ -131,12 +131,16 @@ class Answered(NamedTuple):
 
 
 class DescribedClassicMember(NamedTuple):
+    """``topics``, ``assigned``: what ``metadata`` and ``assignment`` say, if the member is a consumer."""
+
     member_id: str
     instance_id: str | None
     client_id: str
     client_host: str
     metadata: bytes
     assignment: bytes
+    topics: tuple[str, ...] = ()
+    assigned: tuple[tuple[str, int], ...] = ()
 
 
 class DescribedClassicGroup(NamedTuple):

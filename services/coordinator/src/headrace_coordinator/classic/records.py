@@ -134,14 +134,3 @@ def _nullable(text: str | None) -> bytes:
 
 def _bytes(data: bytes) -> bytes:
     return struct.pack(">i", len(data)) + data
-
-
-def subscribed_topics(metadata: bytes) -> tuple[str, ...] | None:
-    """The topics in a member's data for a protocol of type "consumer" (ConsumerProtocolSubscription.json); None if the
-    data have another form."""
-    try:
-        reader = FieldReader(metadata, 0, "a subscription")
-        reader.int16()
-        return tuple(reader.string(reader.int16()) for _ in range(reader.int32()))
-    except Exception:  # noqa: BLE001  (a stranger's bytes, which mean nothing to the coordinator otherwise)
-        return None

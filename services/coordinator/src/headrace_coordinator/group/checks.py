@@ -146,6 +146,14 @@ def check_connection(member: Member, connection: int | None) -> None:
         raise FencedMemberEpochError(f"member {member.member_id!r} has a newer connection; this connection is closed")
 
 
+def check_uses_heartbeats(member: Member) -> None:
+    """UnknownMemberIdError for a member of the classic protocol (classic_members.py), whose id another client names."""
+    if member.said.classic is not None:
+        raise UnknownMemberIdError(
+            f"member {member.member_id!r} uses the classic protocol; join with a member id of your own"
+        )
+
+
 def knows_all(request: Heartbeat, member: Member) -> bool:
     """Whether the member knows its latest assignment, including revocations."""
     return request.revision == member.current.revision

@@ -17,7 +17,7 @@ Not obvious:
 * A dynamic member whose connection is broken for the grace period is removed, because a process that ends closes its
   connections. Instead of a grace period, Kafka waits for the session timeout of 45 s. Until the grace period of a
   member is over, no other member gets its partitions.
-* A coordinator removes no member because of the coordinator's own pause (timing.SteadyClock), nor right after the
+* A coordinator removes no member because of the coordinator's own pause (SteadyClock), nor right after the
   coordinator became the shard's owner. A coordinator also removes no member while it does not know whether another
   coordinator owns the shard (timing.Ownership).
 """
@@ -32,15 +32,22 @@ import msgspec
 from headrace_core.errors import (
     CoordinatorLoadInProgressError,
     GroupMaxSizeReachedError,
+    IllegalGenerationError,
     InvalidRequestError,
     NonEmptyGroupError,
+    StaleMemberEpochError,
     UnknownMemberIdError,
     UnreleasedInstanceIdError,
 )
 from headrace_core.plurals import counted
 
+from ..classic.messages import ClassicHeartbeat, Join, LeaveClassic, Sync
+from ..classic.settings import ClassicSettings
+from ..classic.state import ClassicGroup
 from ..state_machine import ClockSet, Decision, OwnershipAsked, OwnershipProven, RecordKind
-from . import checks, stories
+from ..steady_clock import SteadyClock
+from . import checks, migration, stories
+from .classic_members import ClassicMembers
 from .messages import (
     AWAY_EPOCH,
     JOIN_EPOCH,
@@ -59,12 +66,12 @@ from .messages import (
     TopicsChanged,
 )
 from .rebalancing import THE_GROUP, Rebalancing
-from .reconciling import begun_anew, gone_away
+from .reconciling import NOTHING, begun_anew, gone_away
 from .records import GroupValue, Key, MemberValue, decode_key, decode_value
 from .settings import GroupSettings
 from .state import Group, GroupsState, Member
 from .subscriptions import Topics, describes
-from .timing import Agenda, Ownership, Session, SteadyClock
+from .timing import Agenda, Ownership, Session
 from .turn import Turn
 
 #: Number of records after which a tick stops before the next group; the remaining groups are due at once.
@@ -78,7 +85,13 @@ class Groups:
     (OwnershipAsked, OwnershipProven). No member is removed before the runtime has proven that this coordinator owned
     the shard."""
 
-    def __init__(self, settings: GroupSettings | None = None, *, awaits_proof: bool = False) -> None:
+    def __init__(
+        self,
+        settings: GroupSettings | None = None,
+        classic: ClassicSettings | None = None,
+        *,
+        awaits_proof: bool = False,
+    ) -> None:
         self._settings = settings or GroupSettings()
         self._state = GroupsState()
         self._topics = Topics()
@@ -86,6 +99,9 @@ class Groups:
         self._clock = SteadyClock()
         self._ownership = Ownership() if awaits_proof else None
         self._rebalancing = Rebalancing(self._settings, self._topics, self._agenda)
+        self._classic_members = ClassicMembers(
+            self._state, self._settings, classic or ClassicSettings(), self._topics, self._rebalancing, self._remove
+        )
         #: Groups whose target assignment this coordinator must check, because another process computed the assignment.
         self._unseen: set[str] = set()
 
@@ -141,6 +157,7 @@ class Groups:
         group = self._state.groups.get(request.group_id)
         member = checks.known_member(group, request.group_id, request.member_id, request.instance_id)
         assert group is not None
+        checks.check_uses_heartbeats(member)
         checks.check_connection(member, request.connection)
         checks.check_epoch(member, request.member_epoch)
         return self._answer(request, turn, group, member, checks.owned_that_counts(request, member))
@@ -173,6 +190,7 @@ class Groups:
         group = self._state.groups.get(request.group_id)
         member = group.members.get(request.member_id) if group is not None else None
         if group is not None and member is not None and member.value is not None:
+            checks.check_uses_heartbeats(member)
             checks.check_connection(member, request.connection)
             if member.value.instance_id != request.instance_id:
                 raise InvalidRequestError(
@@ -192,7 +210,7 @@ class Groups:
         self._rebalancing.watch(group, member)
         reasons += self._changed_by(turn, group, member, request)
         group.departed.pop(member.member_id, None)
-        self._rebalancing.settle(turn, group, reasons=reasons, asking=member, begins_anew=True)
+        self._rebalancing.settle(turn, group, reasons=reasons, asking=member, reads=NOTHING)
         return turn.decision(self._rebalancing.reply_to(group, member, with_assignment=True))
 
     def _new_member(self, request: Heartbeat, turn: Turn, group: Group | None) -> tuple[Member, list[str]]:
@@ -202,7 +220,8 @@ class Groups:
         holder_id = group.statics.get(instance_id) if group is not None and instance_id is not None else None
         if group is not None and holder_id is not None:
             holder = group.members[holder_id]
-            if not (holder.current.is_away or holder.session.is_lost(turn.owned_ms)):
+            is_released = holder.current.is_away or holder.session.is_lost(turn.owned_ms)
+            if not is_released and holder.said.classic is None:
                 raise UnreleasedInstanceIdError(
                     f"group {group.group_id!r}: instance id {instance_id!r} is in use by member {holder_id!r}, "
                     "which has not left; if the process of that member has ended, retry: the id is free when that "
@@ -256,6 +275,8 @@ class Groups:
         group = self._state.groups.get(request.group_id)
         member = checks.known_member(group, request.group_id, request.member_id, request.instance_id)
         assert group is not None
+        if request.connection is not None:
+            checks.check_uses_heartbeats(member)
         checks.check_connection(member, request.connection)
         if request.member_epoch == AWAY_EPOCH:
             if member.said.instance_id is None:
@@ -349,18 +370,17 @@ class Groups:
 
     def _overdue(self, turn: Turn, group: Group, member: Member) -> RemovalReason | None:
         session, now_ms = member.session, turn.owned_ms
-        timeout_ms = self._rebalancing.session_timeout_ms(group.group_id)
-        if now_ms - session.last_contact_ms >= timeout_ms:
+        if now_ms - session.last_contact_ms >= self._rebalancing.session_timeout_of(group, member):
             return RemovalReason.SESSION
         if member.said.instance_id is None and session.is_lost(now_ms):
             return RemovalReason.CONNECTION
-        if session.is_slow(now_ms):
+        if session.is_slow(now_ms) or session.missed_join(now_ms):
             return RemovalReason.REBALANCE
         return None
 
     def _watch_on(self, turn: Turn, group: Group, member: Member) -> None:
         if member.session.is_lost(turn.owned_ms):  # a lost static member stays until its session ends
-            due_ms = member.session.last_contact_ms + self._rebalancing.session_timeout_ms(group.group_id)
+            due_ms = member.session.last_contact_ms + self._rebalancing.session_timeout_of(group, member)
             self._agenda.put((group.group_id, member.member_id), due_ms)
         else:
             self._rebalancing.watch(group, member)
@@ -398,6 +418,42 @@ class Groups:
             for member in group.members.values()
         )
         return mine and len(aimed) == len(set(aimed)) == wanted
+
+    # -- a group changes its type -------------------------------------------------------------------------------------
+
+    def adopt(self, classic: ClassicGroup, now_ms: int) -> Decision:
+        """Make the members of a classic group members of a group of this type (migration.adopt). Raises
+        GroupIdNotFoundError, with nothing changed."""
+        turn = self._turn(now_ms)
+        group = migration.adopt(turn, classic, self._topics)
+        for member in group.members.values():
+            self._rebalancing.watch(group, member)
+        return turn.decision()
+
+    def disown(self, group_id: str) -> None:
+        """Forget a group that was adopted, whose records will not be written."""
+        del self._state.groups[group_id]
+
+    def left_to_classic(self) -> list[str]:
+        """Ids of groups whose last member of the new protocol has left since the last call, and that have members of
+        the classic protocol."""
+        lost, self._state.has_lost_consumers = self._state.has_lost_consumers, set()
+        return [each for each in sorted(lost) if each in self._state.groups and self._state.groups[each].is_all_classic]
+
+    def as_classic(self, group_id: str, now_ms: int) -> ClassicGroup:
+        """The classic group that a group in ``left_to_classic`` can become."""
+        return migration.as_classic(self._state.groups[group_id], self._topics, now_ms)
+
+    def hand_over(self, group_id: str) -> Decision:
+        """End the group, which becomes a classic one; returns tombstones, already applied, for all of its records."""
+        group = self._state.groups[group_id]
+        turn = Turn(self._state, 0, 0)
+        for member in list(group.members.values()):
+            turn.forget(group, member)
+        self._erase(turn, group)
+        return turn.decision()
+
+    # -- queries ------------------------------------------------------------------------------------------------------
 
     def exists(self, group_id: str) -> bool:
         """Whether a group with the id exists, with or without members."""
@@ -443,7 +499,12 @@ class Groups:
             return
         member = checks.known_member(group, group_id, member_id, instance_id)
         assert group is not None
-        checks.check_commit(group, member, member_epoch, self._parts(partitions))
+        try:
+            checks.check_commit(group, member, member_epoch, self._parts(partitions))
+        except StaleMemberEpochError as error:
+            if member.said.classic is None:
+                raise
+            raise IllegalGenerationError(error.message) from None  # what a client of the classic protocol knows
 
     def check_fetch(self, group_id: str, member_id: str, member_epoch: int) -> None:
         """Raise an error unless the member may fetch offsets. A request to fetch offsets with a negative epoch and
@@ -483,10 +544,13 @@ class Groups:
                 f"group {group_id!r} has {counted(len(group.members), 'member')}; stop them, then delete the group"
             )
         turn = Turn(self._state, 0, 0)  # the turn writes only tombstones, which need no timestamp
-        for slot in sorted(group.stories):
-            turn.write(Key(RecordKind.STORY, group_id, str(slot)), None)
-        turn.write(Key(RecordKind.GROUP, group_id), None)
+        self._erase(turn, group)
         return turn.decision()
+
+    def _erase(self, turn: Turn, group: Group) -> None:
+        for slot in sorted(group.stories):
+            turn.write(Key(RecordKind.STORY, group.group_id, str(slot)), None)
+        turn.write(Key(RecordKind.GROUP, group.group_id), None)
 
     def _describe(self, request: DescribeGroup, turn: Turn) -> Decision:
         """Describe a group: returns a DescribedGroup, or raises GroupIdNotFoundError."""
@@ -533,6 +597,10 @@ _RULES: dict[type, Callable[[Groups, Any, Turn], Decision]] = {
     DescribeGroup: Groups._describe,
     ListGroups: Groups._list,
     ExplainGroup: Groups._explain,
+    Join: lambda groups, request, turn: groups._classic_members.join(request, turn),
+    Sync: lambda groups, request, turn: groups._classic_members.sync(request, turn),
+    ClassicHeartbeat: lambda groups, request, turn: groups._classic_members.heartbeat(request, turn),
+    LeaveClassic: lambda groups, request, turn: groups._classic_members.leave(request, turn),
 }
 
 
@@ -580,4 +648,5 @@ def _described_member(member: Member) -> DescribedMember:
         frozenset(current.assigned),
         current.revoking,
         member.target,
+        "consumer" if said.classic is None else "classic",
     )

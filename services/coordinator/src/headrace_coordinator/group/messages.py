@@ -178,6 +178,9 @@ class MemberRemoved(NamedTuple):
 
 
 class DescribedMember(NamedTuple):
+    """``protocol``: "classic" for a member of the classic protocol, which is in the group while it changes its
+    type."""
+
     member_id: str
     instance_id: str | None
     client_id: str
@@ -189,6 +192,7 @@ class DescribedMember(NamedTuple):
     assigned: Parts
     revoking: Parts
     target: Parts
+    protocol: str = "consumer"
 
 
 class DescribedPending(NamedTuple):

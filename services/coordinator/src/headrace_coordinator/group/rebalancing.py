@@ -19,12 +19,12 @@ from ..assignors import ASSIGNORS, MemberSpec
 from ..state_machine import Push, RecordKind
 from . import stories
 from .messages import HeartbeatReply, Part, Parts
-from .reconciling import advance
+from .reconciling import advance, without_unread
 from .records import GroupValue, Key
 from .settings import GroupSettings
 from .state import Group, Member
 from .subscriptions import Topics
-from .timing import Agenda
+from .timing import NO_STREAM, Agenda
 from .turn import Turn, reads_nothing
 
 THE_GROUP = ""  #: The value that stands for the whole group in the queue of checks, in place of a member's id.
@@ -53,12 +53,12 @@ class Rebalancing:
         urgent: bool = False,
         asking: Member | None = None,
         owned: Parts | None = None,
-        begins_anew: bool = False,
+        reads: Parts | None = None,
     ) -> None:
         """``reasons``: the reasons for a new target; if empty, the members only advance towards the present target.
         ``urgent``: some partitions have no reader. ``asking``: the member whose request gets an answer, so that it
         needs no push. ``owned``: the partitions that the member ``asking`` reads, or None if its report does not count.
-        ``begins_anew``: the member certainly reads no partition yet."""
+        ``reads``: all partitions that it reads, if it has just joined; None if it has not."""
         value = group.said
         if reasons:
             group.reasons.extend(reasons)
@@ -73,7 +73,7 @@ class Rebalancing:
             self._assign(turn, group, value)
         elif value != group.value:
             turn.write(Key(RecordKind.GROUP, group.group_id), value)
-        self._advance_all(turn, group, asking, owned, begins_anew)
+        self._advance_all(turn, group, asking, owned, reads)
         stories.go_on(turn, group, began=begins)
 
     def _may_assign(self, turn: Turn, group: Group, value: GroupValue, urgent: bool) -> bool:
@@ -116,7 +116,7 @@ class Rebalancing:
         return max(self._settings.assignors, key=lambda name: wanted[name])
 
     def _advance_all(
-        self, turn: Turn, group: Group, asking: Member | None, owned: Parts | None, begins_anew: bool
+        self, turn: Turn, group: Group, asking: Member | None, owned: Parts | None, reads: Parts | None
     ) -> None:
         # Members that read no partition release their partitions first. After the releases, the member that sent the
         # request takes free partitions, and then all other members take theirs.
@@ -128,12 +128,19 @@ class Rebalancing:
                 group,
                 member,
                 owned if member is asking else None,
-                begins_anew=begins_anew and member is asking,
+                reads if member is asking else None,
                 is_asking=member is asking,
             )
 
     def _advance(
-        self, turn: Turn, group: Group, member: Member, owned: Parts | None, *, begins_anew: bool, is_asking: bool
+        self,
+        turn: Turn,
+        group: Group,
+        member: Member,
+        owned: Parts | None,
+        reads: Parts | None,
+        *,
+        is_asking: bool,
     ) -> None:
         before = member.current
 
@@ -142,9 +149,13 @@ class Rebalancing:
 
         current, target_epoch = before, group.said.target_epoch
         idle = reads_nothing(member, turn.owned_ms)
-        if idle or begins_anew:
+        if not (idle or is_asking or member.session.connection > NO_STREAM):
+            return  # its epoch would run ahead of the one in its commits, since no push can tell it
+        if idle:
             current = advance(current, member.target, target_epoch, is_free=is_free, reads_nothing=True)
-        if not idle:
+        else:
+            if reads is not None:
+                current = without_unread(current, member.target, reads)
             current = advance(current, member.target, target_epoch, is_free=is_free, owned=owned)
         if current == before:
             return
@@ -175,16 +186,23 @@ class Rebalancing:
     def session_timeout_ms(self, group_id: str) -> int:
         return self.session_timeouts_ms.get(group_id, self._settings.session_timeout_ms)
 
+    def session_timeout_of(self, group: Group, member: Member) -> int:
+        """A member of the classic protocol has a session timeout of its own."""
+        classic = member.said.classic
+        return self.session_timeout_ms(group.group_id) if classic is None else classic.session_timeout_ms
+
     def heartbeat_interval_ms(self, group_id: str) -> int:
         return self.heartbeat_intervals_ms.get(group_id, self._settings.heartbeat_interval_ms)
 
     def watch(self, group: Group, member: Member) -> None:
         """Enter the member into the queue of checks, for the earliest time at which the member may be late."""
         session = member.session
-        timeout_ms = self.session_timeout_ms(group.group_id)
-        due_ms = session.last_contact_ms + timeout_ms
+        due_ms = session.last_contact_ms + self.session_timeout_of(group, member)
         if session.broken_ms is not None:
             due_ms = min(due_ms, session.broken_ms + session.grace_ms)
         if session.late_ms is not None and session.connected:
             due_ms = min(due_ms, session.late_ms)
+        for by_ms in (session.join_by_ms, session.sync_by_ms):
+            if by_ms is not None:
+                due_ms = min(due_ms, by_ms)
         self._agenda.put((group.group_id, member.member_id), due_ms)

@@ -92,6 +92,16 @@ def advance(
     )
 
 
+def without_unread(current: Current, target: Parts, reads: Parts) -> Current:
+    """Free the partitions that the member neither reads nor may keep. ``reads``: all partitions that the member reads,
+    from a member that stopped every other partition before it asked: it has joined, for the first time or again."""
+    kept = {part: epoch for part, epoch in current.assigned.items() if part in target or part in reads}
+    revoking = current.revoking & reads
+    if len(kept) == len(current.assigned) and revoking == current.revoking:
+        return current
+    return _with(current, kept, revoking)
+
+
 def begun_anew(current: Current) -> Current:
     """The member joins again, or another process replaces the member's process. The member's revoking partitions are
     free now, because the member's old process reads none of them. The member keeps its assignment, but must receive the

@@ -48,8 +48,16 @@ class GroupValue(msgspec.Struct, frozen=True, array_like=True):
     rebalances: int = 0
 
 
+class ClassicSaid(msgspec.Struct, frozen=True, array_like=True):
+    """What a member of the classic protocol says beside the rest (see classic.messages.Join)."""
+
+    session_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+
+
 class MemberValue(msgspec.Struct, frozen=True, array_like=True):
-    """A member's own description (see messages.Heartbeat)."""
+    """A member's own description (see messages.Heartbeat). ``classic`` is None unless the member uses the classic
+    protocol (classic_members.py)."""
 
     instance_id: str | None = None
     rack: str | None = None
@@ -59,6 +67,7 @@ class MemberValue(msgspec.Struct, frozen=True, array_like=True):
     topics: tuple[str, ...] = ()
     topic_regex: str = ""
     assignor: str = ""
+    classic: ClassicSaid | None = None
 
 
 class TargetValue(msgspec.Struct, frozen=True, array_like=True):

@@ -22,7 +22,8 @@ class GroupSettings:
     ``connection_grace_ms`` (group.consumer.connection.grace.ms, an addition to Kafka): longest time without a
     connection. ``assignment_interval_ms`` (KIP-1263): shortest time between two assignments of a group. A change that
     leaves partitions without a reader does not wait for the interval, while members times partitions are below
-    ``assignment_at_once_max``.
+    ``assignment_at_once_max``. ``migration_policy``: "upgrade" or "bidirectional" lets a classic group with members
+    change to KIP-848, "downgrade" or "bidirectional" lets it change back.
     """
 
     session_timeout_ms: int = from_key(SERVER, "group.consumer.session.timeout.ms")
@@ -32,6 +33,7 @@ class GroupSettings:
     assignment_at_once_max: int = 100_000
     max_size: int = from_key(SERVER, "group.consumer.max.size")
     assignors: tuple[str, ...] = from_key(SERVER, "group.consumer.assignors", _with_sticky)
+    migration_policy: str = from_key(SERVER, "group.consumer.migration.policy", str.lower)
     name_bytes_max: int = 249
     topics_max: int = 5_000
     regex_bytes_max: int = 1_024

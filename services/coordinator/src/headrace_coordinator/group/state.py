@@ -54,7 +54,8 @@ class Member:
 class Group:
     """``owners``: the member that has each partition, assigned or revoking. ``statics``: instance id -> member id of
     each static member. ``underway``: the members that have not reached their targets. ``subscriptions``: the members'
-    subscriptions (topic names and pattern), each with the number of its members.
+    subscriptions (topic names and pattern), each with the number of its members. ``classics``: the number of members
+    that use the classic protocol.
 
     Some fields of a group are not in the log. ``reasons`` has the reasons for the next target, and ``assigned_ms`` is
     the time of the last target. ``released`` says from when on each partition has had no reader, and ``unread_ms`` for
@@ -70,6 +71,7 @@ class Group:
         self.owners: dict[Part, str] = {}
         self.underway: set[str] = set()
         self.subscriptions: dict[tuple[tuple[str, ...], str], int] = {}
+        self.classics = 0
         self.stories: dict[int, StoryValue] = {}
         self.reasons: list[str] = []
         self.assigned_ms: int | None = None
@@ -86,6 +88,11 @@ class Group:
     @property
     def is_blank(self) -> bool:
         return self.value is None and not self.members and not self.stories
+
+    @property
+    def is_all_classic(self) -> bool:
+        """Whether the group has members, which all use the classic protocol."""
+        return 0 < self.classics == len(self.members)
 
     @property
     def state(self) -> GroupState:
@@ -120,8 +127,11 @@ class Group:
 
 
 class GroupsState:
+    """``has_lost_consumers``: groups that a member of the new protocol has left since a caller last emptied the set."""
+
     def __init__(self) -> None:
         self.groups: dict[str, Group] = {}
+        self.has_lost_consumers: set[str] = set()
 
     def apply(self, key: Key, value: Value | None) -> None:
         """Apply a record. Raises CorruptLogError if the record contradicts another record."""
@@ -180,13 +190,14 @@ def _say(group: Group, member: Member, value: MemberValue | None) -> None:
         del group.statics[instance_id]
     if value is not None and value.instance_id is not None:
         group.statics[value.instance_id] = member.member_id
-    _count_subscription(group, before, -1)
-    _count_subscription(group, value, 1)
+    _count(group, before, -1)
+    _count(group, value, 1)
     member.value = value
 
 
-def _count_subscription(group: Group, value: MemberValue | None, count: int) -> None:
+def _count(group: Group, value: MemberValue | None, count: int) -> None:
     if value is not None:
+        group.classics += count if value.classic is not None else 0
         said = (value.topics, value.topic_regex)
         group.subscriptions[said] = group.subscriptions.get(said, 0) + count
         if not group.subscriptions[said]:

@@ -18,8 +18,9 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass
 
-LATE_MS = 2_000  #: Milliseconds by which a check is late if the process was paused or the clock jumped.
-NO_CONNECTION = -1
+#: The connection number of a member that this coordinator has not heard of, and of one without a stream: Kafka's
+#: clients behind a gateway. The numbers of streams are larger.
+NO_CONNECTION, NO_STREAM = -1, 0
 
 
 @dataclass(slots=True)
@@ -27,7 +28,9 @@ class Session:
     """Times are in milliseconds of the steady clock. ``connection``: the number of the member's latest stream.
     ``broken_ms``: when the member's latest stream broke. ``grace_ms``: how long the member may be without a stream.
     ``revoking_ms``: time from which on the member must release partitions. ``knows_ms``: time from which on the member
-    knows that it must release partitions. ``late_ms``: the member's first heartbeat after the rebalance timeout."""
+    knows that it must release partitions. ``late_ms``: the member's first heartbeat after the rebalance timeout.
+    ``join_by_ms``, ``sync_by_ms``: when a member of the classic protocol must have joined again, or must have asked for
+    its assignment after its join."""
 
     last_contact_ms: int
     connection: int = NO_CONNECTION
@@ -38,6 +41,8 @@ class Session:
     revoking_ms: int | None = None
     knows_ms: int | None = None
     late_ms: int | None = None
+    join_by_ms: int | None = None
+    sync_by_ms: int | None = None
 
     def touch(self, connection: int, now_ms: int) -> None:
         self.last_contact_ms = now_ms
@@ -83,6 +88,10 @@ class Session:
         """
         return self.connected and self.late_ms is not None and self.late_ms <= now_ms
 
+    def missed_join(self, now_ms: int) -> bool:
+        """Whether a member of the classic protocol has not joined again, or asked for its assignment, in time."""
+        return any(by_ms is not None and by_ms <= now_ms for by_ms in (self.join_by_ms, self.sync_by_ms))
+
     def is_lost(self, now_ms: int) -> bool:
         """Whether the member's connection has been broken for the grace period. A member whose connection is broken for
         longer than the grace period reads no partition (messages.HeartbeatReply)."""
@@ -111,41 +120,6 @@ class Ownership:
     def proven(self, number: int) -> None:
         if self._asked is not None and self._asked[0] == number:
             self.proven_ms = self._asked[1]
-
-
-class SteadyClock:
-    """Derives a steady clock from a wall clock that may jump. The steady clock stands still during a jump of the wall
-    clock and during a pause of the process. No heartbeat could arrive during a jump of the clock or a pause of the
-    process, so no member is late."""
-
-    def __init__(self) -> None:
-        self._ahead_ms = 0  # wall clock minus steady clock, in milliseconds
-        self._last_ms: int | None = None
-
-    def was_set(self, by_ms: int) -> None:
-        """Report that the wall clock was set, as a comparison with a second clock has shown. Guard: a step of the clock
-        that is too short to be noticed would shorten a grace period. The member reads until its full grace period is
-        over."""
-        self._ahead_ms += by_ms
-
-    def read(self, wall_ms: int, due_ms: int | None) -> int:
-        """Return the steady time for the wall-clock time ``wall_ms``. ``due_ms`` is the latest steady time at which
-        this call should have happened."""
-        last = self._last_ms
-        now_ms = wall_ms - self._ahead_ms
-        if last is not None and (now_ms < last or (due_ms is not None and now_ms > max(due_ms, last) + LATE_MS)):
-            self._ahead_ms += now_ms - last
-            now_ms = last
-        self._last_ms = now_ms
-        return now_ms
-
-    @property
-    def last_ms(self) -> int:
-        """The latest steady time that ``read`` returned; 0 before the first."""
-        return 0 if self._last_ms is None else self._last_ms
-
-    def wall(self, steady_ms: int) -> int:
-        return steady_ms + self._ahead_ms
 
 
 Matter = tuple[str, str]  #: A group, and its member

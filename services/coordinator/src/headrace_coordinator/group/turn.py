@@ -19,7 +19,7 @@ DEPARTED_MAX = 64
 
 
 class Turn:
-    """``now_ms``: wall-clock time, for records. ``steady_ms``: steady time, for timeouts (timing.SteadyClock).
+    """``now_ms``: wall-clock time, for records. ``steady_ms``: steady time, for timeouts (steady_clock.SteadyClock).
     ``owned_ms``: steady time up to the last proof of ownership (timing.Ownership), for removals."""
 
     def __init__(self, state: GroupsState, now_ms: int, steady_ms: int, owned_ms: int | None = None) -> None:
@@ -79,6 +79,8 @@ class Turn:
         for part in member.current.held:
             group.released.setdefault(part, since)
         group.vacated.update(dict.fromkeys(member.target, member.member_id))
+        if member.said.classic is None:
+            self.state.has_lost_consumers.add(group.group_id)
         self.forget(group, member)
         if len(group.departed) >= DEPARTED_MAX:
             del group.departed[next(iter(group.departed))]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -179,8 +179,20 @@ def described(group: DescribedClassicGroup) -> Any:
             member_epoch=group.generation,
             metadata=member.metadata,
             assignment=member.assignment,
+            topics=member.topics,
+            assigned=_named_partitions(member.assigned),
+            is_classic=True,
         )
     return response
+
+
+def _named_partitions(parts: Iterable[tuple[str, int]]) -> Any:
+    """Partitions of topics whose ids the members do not know."""
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in parts:
+        by_topic.setdefault(topic, []).append(partition)
+    topics = [groups_pb2.PartitionsOfTopic(topic=name, partitions=each) for name, each in sorted(by_topic.items())]
+    return groups_pb2.GroupPartitions(topics=topics)
 
 
 def _given(message: Any, field: str) -> str | None:

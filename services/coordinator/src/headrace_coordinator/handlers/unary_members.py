@@ -18,11 +18,10 @@ from headrace_core.rpc.status import error_to_proto
 from headrace_protos.v1 import groups_pb2
 
 from ..group.messages import AWAY_EPOCH, LEAVE_EPOCH, NO_REVISION, HeartbeatReply, Leave
+from ..group.timing import NO_STREAM
 from ..runtime.runner import ShardRunner
 from . import messages
 
-#: The connection number of all members without a stream; streams have larger numbers.
-CONNECTION = 0
 KNOWN_MAX = 100_000  #: Members whose revision is kept; a forgotten member gets its assignment once more.
 
 
@@ -40,9 +39,9 @@ class UnaryMembers:
             if message.member_epoch in (LEAVE_EPOCH, AWAY_EPOCH):
                 instance_id = message.instance_id if message.HasField("instance_id") else None
                 self._revisions.pop(who, None)
-                left = await runner.ask(Leave(*who, message.member_epoch, instance_id, CONNECTION))
+                left = await runner.ask(Leave(*who, message.member_epoch, instance_id, NO_STREAM))
                 return groups_pb2.HeartbeatResponse(member_id=left.member_id, member_epoch=left.member_epoch)
-            asked = messages.heartbeat(message, CONNECTION, request.client_host)
+            asked = messages.heartbeat(message, NO_STREAM, request.client_host)
             is_full = asked.topics is not None or bool(asked.topic_regex)
             known = NO_REVISION if is_full else self._revisions.get(who, NO_REVISION)
             reply: HeartbeatReply = await runner.ask(asked._replace(revision=known))

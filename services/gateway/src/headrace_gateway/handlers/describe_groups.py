@@ -24,7 +24,7 @@ Key = TypeVar("Key")
 
 CLASSIC, CONSUMER = "classic", "consumer"
 _ERRORS_FOR_MISSING = 6  #: The version of DescribeGroups from which a missing group is an error (KIP-1043).
-_MEMBER_TYPE_CONSUMER = 1
+_MEMBER_TYPE_CLASSIC, _MEMBER_TYPE_CONSUMER = 0, 1
 AT_ONCE = 16  #: Number of groups whose coordinators are asked at the same time.
 
 
@@ -104,7 +104,7 @@ async def consumer_group_describe(call: Call, request: Message) -> Fields:
                     "subscribed_topic_regex": member.topic_regex or None,
                     "assignment": _assignment(member.assigned),
                     "target_assignment": _assignment(member.target),
-                    "member_type": _MEMBER_TYPE_CONSUMER,
+                    "member_type": _MEMBER_TYPE_CLASSIC if member.is_classic else _MEMBER_TYPE_CONSUMER,
                 }
                 for member in group.members
             ],

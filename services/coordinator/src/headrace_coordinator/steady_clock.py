@@ -1,0 +1,40 @@
+"""The clock of members' timeouts. Pure."""
+
+from __future__ import annotations
+
+LATE_MS = 2_000  #: Milliseconds by which a check is late if the process was paused or the clock jumped.
+
+
+class SteadyClock:
+    """Derives a steady clock from a wall clock that may jump. The steady clock stands still during a jump of the wall
+    clock and during a pause of the process. No heartbeat could arrive during a jump of the clock or a pause of the
+    process, so no member is late."""
+
+    def __init__(self) -> None:
+        self._ahead_ms = 0  # wall clock minus steady clock, in milliseconds
+        self._last_ms: int | None = None
+
+    def was_set(self, by_ms: int) -> None:
+        """Report that the wall clock was set, as a comparison with a second clock has shown. Guard: a step of the clock
+        that is too short to be noticed would shorten a grace period. The member reads until its full grace period is
+        over."""
+        self._ahead_ms += by_ms
+
+    def read(self, wall_ms: int, due_ms: int | None) -> int:
+        """Return the steady time for the wall-clock time ``wall_ms``. ``due_ms`` is the latest steady time at which
+        this call should have happened."""
+        last = self._last_ms
+        now_ms = wall_ms - self._ahead_ms
+        if last is not None and (now_ms < last or (due_ms is not None and now_ms > max(due_ms, last) + LATE_MS)):
+            self._ahead_ms += now_ms - last
+            now_ms = last
+        self._last_ms = now_ms
+        return now_ms
+
+    @property
+    def last_ms(self) -> int:
+        """The latest steady time that ``read`` returned; 0 before the first."""
+        return 0 if self._last_ms is None else self._last_ms
+
+    def wall(self, steady_ms: int) -> int:
+        return steady_ms + self._ahead_ms

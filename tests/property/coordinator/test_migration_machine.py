@@ -1,0 +1,10 @@
+"""Any order of events in groups that change their type (tests/worlds/migration_machine.py)."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+
+from tests.worlds.migration_machine import MigrationMachine
+
+TestMigrations = MigrationMachine.TestCase
+TestMigrations.settings = settings(max_examples=60, stateful_step_count=40)
