@@ -10,6 +10,7 @@ package main
 import (
 	"context"
 	"errors"
+	"log"
 	"os"
 	"strconv"
 	"strings"
@@ -22,6 +23,7 @@ import (
 )
 
 func main() {
+	sarama.Logger = log.New(os.Stderr, "", log.LstdFlags)
 	command, servers, topic, rest := os.Args[1], strings.Split(os.Args[2], ","), os.Args[3], os.Args[4:]
 	switch command {
 	case "produce":
@@ -76,12 +78,13 @@ func printRead(message *sarama.ConsumerMessage) {
 func produce(servers []string, topic string, count int) {
 	producer, err := sarama.NewAsyncProducer(servers, configuration())
 	events.Must(err)
-	var done sync.WaitGroup
+	var done, pending sync.WaitGroup
 	done.Go(func() {
 		for sent := range producer.Successes() {
 			key, _ := sent.Key.Encode()
 			value, _ := sent.Value.Encode()
 			events.Sent(sent.Partition, sent.Offset, key, value)
+			pending.Done()
 		}
 	})
 	done.Go(func() {
@@ -91,11 +94,13 @@ func produce(servers []string, topic string, count int) {
 	})
 	events.Each(events.UntilStdinCloses(), count, func(number int) {
 		key, value, header := events.Record(number)
+		pending.Add(1)
 		producer.Input() <- &sarama.ProducerMessage{
 			Topic: topic, Key: sarama.ByteEncoder(key), Value: sarama.ByteEncoder(value),
 			Headers: []sarama.RecordHeader{{Key: []byte(events.Header), Value: header}},
 		}
 	})
+	pending.Wait() // a producer that is closing repeats no batch
 	producer.AsyncClose()
 	done.Wait()
 }
