@@ -56,13 +56,13 @@ def warn(group: str) -> groups_pb2.LagOfGroup:
 def test_groups_are_listed(world: StandinGroupsWorld, capsys: Captured) -> None:
     assert run(["groups", "list", "-o", "json"]) == 0
     assert shown(capsys) == [
-        {"group": "apple", "state": "empty", "members": 0},
-        {"group": "berry", "state": "stable", "members": 2},
+        {"group": "apple", "state": "empty", "members": 0, "type": "classic"},
+        {"group": "berry", "state": "stable", "members": 2, "type": "consumer"},
     ]
     assert run(["groups", "list", "--state", "Stable,reconciling", "--state", "dead"]) == 0
     assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
-        ["GROUP", "STATE", "MEMBERS"],
-        ["berry", "stable", "2"],
+        ["GROUP", "STATE", "MEMBERS", "TYPE"],
+        ["berry", "stable", "2", "consumer"],
     ]
     assert run(["groups", "list", "--state", "asleep"]) == 2
 
