@@ -39,7 +39,7 @@ def adopt(turn: Turn, classic: ClassicGroup, topics: Topics) -> Group:
     for member_id, value, parts, owned in described:
         turn.write(Key(RecordKind.MEMBER, group_id, member_id), value)
         kept = parts - given  # an assignor of the user's may give a partition to several members
-        revoking = owned - taken  # the member may not have stopped them yet
+        revoking = _unstopped(owned, taken)
         given |= kept
         taken |= revoking
         if kept:
@@ -53,6 +53,11 @@ def adopt(turn: Turn, classic: ClassicGroup, topics: Topics) -> Group:
         member.session = Session(turn.steady_ms)
         member.session.touch(NO_STREAM, turn.steady_ms)
     return group
+
+
+def _unstopped(owned: frozenset[Part], taken: set[Part]) -> frozenset[Part]:
+    """The partitions that a member has lost in the latest generation, and may not have stopped yet."""
+    return owned - taken
 
 
 def _described(
