@@ -20,7 +20,12 @@ PARTITIONS = 6
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(brokers=1, controllers=1, coordinators=1, gateways=1, mode="inprocess") as running:
+    quick = {
+        "group.consumer.heartbeat.interval.ms": 200,
+        "group.consumer.min.heartbeat.interval.ms": 200,
+        "group.initial.rebalance.delay.ms": 0,
+    }
+    with LocalCluster(brokers=1, controllers=1, coordinators=1, gateways=1, mode="inprocess", config=quick) as running:
         yield running
 
 
