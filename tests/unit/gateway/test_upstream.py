@@ -7,9 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from google.protobuf.message import Message
 
 from headrace_core.errors import (
     BrokerIdNotRegisteredError,
+    CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
     HeadraceError,
     LeaderNotAvailableError,
@@ -25,8 +27,10 @@ from headrace_gateway.client import BOOTSTRAP, Client
 from headrace_gateway.cluster import GROUP, Cluster
 from headrace_gateway.produce_path import shared_links
 from headrace_gateway.upstream import Upstream
+from headrace_protos.v1 import groups_pb2
+from headrace_protos.v1.common_pb2 import Error
 
-Outcome = str | HeadraceError
+Outcome = str | HeadraceError | Message
 
 
 def unreachable() -> NetworkError:
@@ -153,6 +157,46 @@ def test_without_newer_metadata_the_first_error_is_the_answer(monkeypatch: pytes
         coordinator(_Upstream(coordinator_1=NotCoordinatorError("moved")))
     with pytest.raises(CoordinatorNotAvailableError):
         coordinator(_Upstream(coordinator_1=unreachable()))
+
+
+def loading_three_times(loading: Outcome) -> _Upstream:
+    """A coordinator that answers "joined" after three calls with ``loading``."""
+    upstream = _Upstream(coordinator_1=loading)
+
+    def loaded() -> None:
+        if len(upstream.called) == 3:
+            upstream.outcomes["coordinator-1:9095"] = "joined"
+
+    upstream.then = loaded
+    return upstream
+
+
+@pytest.mark.parametrize(
+    "loading",
+    [
+        CoordinatorLoadInProgressError("the shard is being loaded"),
+        groups_pb2.JoinGroupResponse(error=Error(code="COORDINATOR_LOAD_IN_PROGRESS")),
+        groups_pb2.FetchOffsetsResponse(
+            groups=[groups_pb2.CommittedOffsetsOfGroup(error=Error(code="COORDINATOR_LOAD_IN_PROGRESS"))]
+        ),
+    ],
+    ids=["raised", "of the answer", "of the only group"],
+)
+def test_a_coordinator_that_is_loading_is_asked_again_for_a_while(
+    loading: Outcome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LOADED_PAUSE_S", 0.0)
+    upstream = loading_three_times(loading)
+    assert coordinator(upstream) == "joined"
+    assert len(upstream.called) == 4
+    monkeypatch.setattr(module, "LOADED_WITHIN_S", 0.0)
+    upstream = loading_three_times(loading)
+    if isinstance(loading, HeadraceError):
+        with pytest.raises(CoordinatorLoadInProgressError):
+            coordinator(upstream)
+    else:
+        assert coordinator(upstream) is loading
+    assert len(upstream.called) == 1
 
 
 def test_a_broken_call_to_a_coordinator_makes_the_client_look_it_up_again() -> None:

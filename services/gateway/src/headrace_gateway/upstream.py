@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc.aio
 
 from headrace_core.errors import (
     BrokerIdNotRegisteredError,
+    CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
     HeadraceError,
     LeaderNotAvailableError,
@@ -37,6 +38,10 @@ CHANNELS_MAX = 250  #: Maximum channels to one node: 6,000 calls in flight.
 TIMEOUT_MS_MAX = 3_600_000  #: Limit of the timeouts that clients ask for.
 #: How long a call waits for metadata that name another coordinator, after NOT_COORDINATOR.
 NEWER_METADATA_S = 0.5
+#: How long a request waits while its coordinator loads groups or transactional ids. Several clients give up after less
+#: than a second; the shards of a new internal topic take that long on a busy machine.
+LOADED_WITHIN_S = 2.0
+LOADED_PAUSE_S = 0.05  #: Pause between two requests to a coordinator that is loading.
 
 Stub = Callable[[grpc.aio.Channel], Any]
 
@@ -81,8 +86,16 @@ class Upstream:
     ) -> Any:
         """Call the coordinator that owns the shard of ``key``; ``kind``: "group" or "transaction". After
         NOT_COORDINATOR, or without a connection, the call is repeated once if the metadata name another owner within
-        NEWER_METADATA_S. Raises NotCoordinatorError and CoordinatorNotAvailableError."""
+        NEWER_METADATA_S. While the coordinator is loading, the call is repeated for LOADED_WITHIN_S. Raises
+        NotCoordinatorError and CoordinatorNotAvailableError."""
         deadline = _deadline(timeout_ms)
+        return await when_loaded(
+            lambda: self._coordinator(client, kind, key, stub, method, request, deadline), _is_loading
+        )
+
+    async def _coordinator(
+        self, client: Client, kind: str, key: str, stub: Stub, method: str, request: Any, deadline: float
+    ) -> Any:
         address = self._cluster.owner_address(kind, key)
         try:
             return await self.call(client, address, stub, method, request, deadline)
@@ -148,6 +161,30 @@ class Upstream:
             return None
         finally:
             unwatch()
+
+
+async def when_loaded(ask: Callable[[], Awaitable[Any]], is_loading: Callable[[Any], bool]) -> Any:
+    """Repeat ``ask`` while its answer ``is_loading``, or it raises CoordinatorLoadInProgressError; after
+    LOADED_WITHIN_S, return such an answer, or raise the error."""
+    until = time.monotonic() + LOADED_WITHIN_S
+    while True:
+        try:
+            answer = await ask()
+        except CoordinatorLoadInProgressError:
+            if time.monotonic() >= until:
+                raise
+        else:
+            if not is_loading(answer) or time.monotonic() >= until:
+                return answer
+        await asyncio.sleep(LOADED_PAUSE_S)
+
+
+def _is_loading(answer: Any) -> bool:
+    """Whether an answer about one group or transactional id says that it is not loaded yet; then all its results do."""
+    for name in ("groups", "transactions", "results"):
+        for each in getattr(answer, name, ()):
+            return bool(each.error.code == CoordinatorLoadInProgressError.number)
+    return hasattr(answer, "error") and bool(answer.error.code == CoordinatorLoadInProgressError.number)
 
 
 def _deadline(timeout_ms: float) -> float:

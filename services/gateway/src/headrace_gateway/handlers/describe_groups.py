@@ -16,6 +16,7 @@ from ..call import Call
 from ..client import BOOTSTRAP
 from ..cluster import GROUP
 from ..errors import NONE, kafkas, number
+from ..upstream import when_loaded
 from ..wire.schema import Message
 from .operations import GROUP_OPERATIONS, NOT_ASKED
 
@@ -203,17 +204,18 @@ def is_listed(call: Call, kind: str, key: str) -> bool:
 
 
 async def ask_coordinators(call: Call, stub: Any, method: str, request: Any) -> list[Any]:
-    """Ask every coordinator; raises the first error."""
+    """Ask every coordinator, and again while one is loading shards (``when_loaded``); raises the first error."""
     deadline = time.monotonic() + call.settings.request_timeout_ms / 1_000
-    coordinators = call.cluster.image.ledger.coordinators.values()
-    return list(
-        await asyncio.gather(
+
+    async def ask() -> list[Any]:
+        return await asyncio.gather(
             *(
                 call.upstream.call(call.client, address_of(each, CLIENT), stub, method, request, deadline)
-                for each in coordinators
+                for each in call.cluster.image.ledger.coordinators.values()
             )
         )
-    )
+
+    return list(await when_loaded(ask, lambda answers: any(answer.loading_shards for answer in answers)))
 
 
 async def delete_groups(call: Call, request: Message) -> Fields:
