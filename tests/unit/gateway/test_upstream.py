@@ -55,7 +55,7 @@ def broker(broker_id: int, *, fenced: bool = False) -> BrokerImage:
 class _Cluster(Cluster):
     """A cluster whose coordinator the test names."""
 
-    owner: Outcome = "coordinator-1:9095"
+    owner: str | HeadraceError = "coordinator-1:9095"
 
     def owner_address(self, kind: str, key: str) -> str:
         if isinstance(self.owner, HeadraceError):
@@ -175,9 +175,9 @@ def loading_three_times(loading: Outcome) -> _Upstream:
     "loading",
     [
         CoordinatorLoadInProgressError("the shard is being loaded"),
-        groups_pb2.JoinGroupResponse(error=Error(code="COORDINATOR_LOAD_IN_PROGRESS")),
+        groups_pb2.JoinGroupResponse(error=Error(code="ERROR_CODE_COORDINATOR_LOAD_IN_PROGRESS")),
         groups_pb2.FetchOffsetsResponse(
-            groups=[groups_pb2.CommittedOffsetsOfGroup(error=Error(code="COORDINATOR_LOAD_IN_PROGRESS"))]
+            groups=[groups_pb2.CommittedOffsetsOfGroup(error=Error(code="ERROR_CODE_COORDINATOR_LOAD_IN_PROGRESS"))]
         ),
     ],
     ids=["raised", "of the answer", "of the only group"],
