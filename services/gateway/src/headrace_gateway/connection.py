@@ -48,6 +48,8 @@ logger = logging.getLogger("headrace.gateway")
 
 PIPELINE = 5  #: Maximum Produce requests of one connection in progress: Kafka's max.in.flight with idempotence.
 QUEUED_BYTES = 64 * 1024  #: Bytes of waiting requests from which a connection reads no more.
+#: Bytes of unsent answers that the kernel keeps of a connection, which it doubles. Without a limit it keeps megabytes.
+SEND_BUFFER_BYTES = 256 * 1024
 WRITE_BYTES = 64 * 1024  #: Bytes of unsent answers from which a connection reads and starts no more requests.
 STARTS_MAX = 8  #: Maximum number of requests, other than Produce and Fetch, that start in a round of the event loop.
 #: Bytes of a request that is no Produce request, and items of an answer, from which a thread reads or writes it.
@@ -233,6 +235,7 @@ class Connection(asyncio.Protocol):
         if connected is not None:
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
             if hasattr(socket, "TCP_KEEPIDLE"):
                 connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)
                 connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S)

@@ -24,6 +24,7 @@ from headrace_core.rpc.channel import ChannelPurpose
 from headrace_core.rpc.limits import PARTITIONS_MAX
 from headrace_protos.v1 import common_pb2, fetch_pb2, fetch_pb2_grpc
 
+from .budget import FETCH_BYTES_MIN
 from .call import AnswerParts, Call
 from .client import BOOTSTRAP, Client
 from .errors import kafkas, number
@@ -35,6 +36,9 @@ from .wire.schema import Message, request_body, response_body
 from .wire.sessions import NO_SESSION, FetchSession, Key, SessionError, Wanted
 
 WAIT_MS_MAX = 5 * 60_000  #: A longer wait of a client counts as this.
+#: A connection's first fetch asks for FETCH_BYTES_MIN of records, and each further one for so many times more: a client
+#: that reads nothing costs little.
+FETCH_GROWTH = 4
 _BY_ID = 13  #: The version from which requests name topics by their ids (KIP-516).
 _INT_MAX = 2**31 - 1
 
@@ -78,13 +82,15 @@ class _Stream:
 class FetchPath:
     """The fetches of one connection, one after another."""
 
-    __slots__ = ("_client", "_in_progress", "_session", "_streams")
+    __slots__ = ("_client", "_in_progress", "_session", "_streams", "bytes_max")
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._session = FetchSession()
         self._streams: dict[int, _Stream] = {}
         self._in_progress = 0  # requests to brokers
+        #: Maximum bytes of records that the next fetch asks for. It grows with each answer that the client has read.
+        self.bytes_max = FETCH_BYTES_MIN
 
     def began(self) -> None:
         """A request to a broker leaves."""
@@ -93,6 +99,7 @@ class FetchPath:
 
     def ended(self) -> None:
         """A request to a broker has its answer."""
+        self.bytes_max = min(self.bytes_max * FETCH_GROWTH, _INT_MAX)
         self._in_progress -= 1
         self._client.answers.fetches -= 1
 
@@ -276,7 +283,12 @@ class _Fetch:
         asked = fetch_pb2.FetchRequest(
             max_wait_ms=wait_ms,
             min_bytes=max(request.min_bytes, 0),
-            max_bytes=min(max(request.max_bytes, 1), call.settings.fetch_bytes_max, call.client.answers.fetch_bytes()),
+            max_bytes=min(
+                max(request.max_bytes, 1),
+                call.settings.fetch_bytes_max,
+                call.client.answers.fetch_bytes(),
+                self._path.bytes_max,
+            ),
             isolation_level=common_pb2.ISOLATION_LEVEL_READ_COMMITTED
             if committed
             else common_pb2.ISOLATION_LEVEL_READ_UNCOMMITTED,

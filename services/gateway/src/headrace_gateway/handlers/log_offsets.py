@@ -15,6 +15,7 @@ from headrace_core.errors import (
     UnknownTopicOrPartitionError,
 )
 from headrace_core.rpc.limits import limit_of, pages
+from headrace_core.rpc.turns import Turns
 from headrace_protos.v1 import (
     common_pb2,
     groups_pb2,
@@ -228,18 +229,21 @@ async def _of_leaders(
     """
     results: list[list[Fields]] = [[{} for _ in items] for _, items in named]
     groups: dict[int, list[_Asked]] = {}
-    for topic_at, (topic, items) in enumerate(named):
-        for at, (partition, item) in enumerate(items):
-            try:
-                leader = _leader(call, topic, partition)
-                made = message(topic, item)
-            except HeadraceError as error:
-                results[topic_at][at] = failed(partition, number(error), str(error))
-                continue
-            if isinstance(made, dict):
-                results[topic_at][at] = made
-            else:
-                groups.setdefault(leader, []).append(_Asked(topic, partition, made, topic_at, at))
+    async with Turns(sum(len(items) for _, items in named)) as turns:
+        for topic_at, (topic, items) in enumerate(named):
+            for at, (partition, item) in enumerate(items):
+                if turns.is_over():
+                    await turns.next()
+                try:
+                    leader = _leader(call, topic, partition)
+                    made = message(topic, item)
+                except HeadraceError as error:
+                    results[topic_at][at] = failed(partition, number(error), str(error))
+                    continue
+                if isinstance(made, dict):
+                    results[topic_at][at] = made
+                else:
+                    groups.setdefault(leader, []).append(_Asked(topic, partition, made, topic_at, at))
 
     async def one(leader: int, asked: list[_Asked]) -> None:
         found: Iterable[Fields]
