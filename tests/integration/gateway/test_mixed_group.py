@@ -1,4 +1,4 @@
-"""One KIP-848 group with a member of Kafka's Java client and one of the SDK."""
+"""Groups with members of Kafka's Java clients, of both group protocols, and one of the SDK."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ from tests.integration.gateway.java_programs import JavaPrograms
 from tests.worlds.waiting import until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
-TOPIC, GROUP = "mixed", "mixed-group"
 
 
 @pytest.fixture(scope="module")
@@ -38,17 +37,21 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> JavaPrograms:
 
 
 @pytest.fixture(scope="module")
+def old_programs(tmp_path_factory: pytest.TempPathFactory) -> JavaPrograms:
+    return JavaPrograms(tmp_path_factory.mktemp("classes"), "3.5.0")
+
+
+@pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
     with LocalCluster(brokers=3, controllers=1, coordinators=2, gateways=2, config=CONFIG) as running:
-        make_topics(running, TOPIC)
         yield running
 
 
 class Ours:
     """A member of the SDK, and a producer that writes while the member reads."""
 
-    def __init__(self, consumer: Consumer, producer: Producer) -> None:
-        self._consumer, self._producer = consumer, producer
+    def __init__(self, consumer: Consumer, producer: Producer, topic: str) -> None:
+        self._consumer, self._producer, self._topic = consumer, producer, topic
         self._is_member = False
         self._pending: list[Future[RecordMetadata]] = []
         self._next: dict[int, int] = {}
@@ -65,7 +68,7 @@ class Ours:
         ]
 
     def join(self) -> None:
-        self._consumer.subscribe([TOPIC])
+        self._consumer.subscribe([self._topic])
         self._is_member = True
 
     def leave(self) -> None:
@@ -79,9 +82,9 @@ class Ours:
         """Write 20 records, read what has arrived, and commit it."""
         for _ in range(20 if write else 0):
             key, value, headers = client_events.record(len(self._pending))
-            self._pending.append(self._producer.send(TOPIC, value, key=key, headers=headers))
+            self._pending.append(self._producer.send(self._topic, value, key=key, headers=headers))
         if not self._is_member:
-            time.sleep(0.02)  # the pace of the writes
+            self._pending[-1].result(timeout=PROGRAM_S)  # the pace of the writes
             return
         for each in self._consumer.poll(0.02):
             text = [(part or b"").decode() for part in (each.key, each.value, dict(each.headers)[client_events.HEADER])]
@@ -92,61 +95,116 @@ class Ours:
         self.commits += [Commit(time.time_ns(), *place) for place in self._next.items() if place[0] in owned]
 
 
+class Mixed:
+    """A group of Java programs and a member of ours, which writes the records."""
+
+    def __init__(self, cluster: LocalCluster, directory: Path, name: str, stack: contextlib.ExitStack) -> None:
+        make_topics(cluster, name)
+        self.topic = self.group = name
+        self._cluster, self._directory, self._stack = cluster, directory, stack
+        where = cluster.bootstrap_servers
+        self.admin = stack.enter_context(Admin(bootstrap_servers=where))
+        producer = stack.enter_context(Producer(bootstrap_servers=where))
+        consumer = Consumer(
+            bootstrap_servers=where, group_id=name, auto_offset_reset="earliest", enable_auto_commit=False
+        )
+        self.ours = Ours(stack.enter_context(consumer), producer, name)
+        self.members: list[Program] = []
+
+    def start(self, programs: JavaPrograms, name: str, *properties: str) -> Program:
+        arguments = [self._cluster.kafka_bootstrap_servers, self.topic, self.group, *properties]
+        program = Program(self._directory, f"{self.group}-{name}", programs.command("GroupMember", *arguments))
+        self._stack.callback(program.kill)
+        self.members.append(program)
+        return program
+
+    def until(self, condition: Callable[[], bool], *, write: bool = True) -> None:
+        def stepped() -> bool:
+            self.ours.step(write=write)
+            return condition()
+
+        until(stepped, lambda: f"the partitions have moved: {self.owned(*self.members)}", PROGRAM_S)
+
+    def owned(self, *programs: Program) -> list[int]:
+        """How many partitions each program has."""
+        found = []
+        for program in programs:
+            lines = program.lines("owned")
+            found.append(len(lines[-1]) if lines else 0)
+        return found
+
+    def until_read(self, program: Program) -> None:
+        before = len(program.reads())
+        self.until(lambda: len(program.reads()) > before)
+
+    def protocols(self) -> tuple[str, list[bool]]:
+        """The group's type, and whether each of its members uses the classic protocol."""
+        (found,) = self.admin.describe_groups([self.group])
+        return found.type, sorted(each.is_classic for each in found.members)
+
+    def judge(self, commits: list[Commit]) -> None:
+        sent = self.ours.sent()
+
+        def reads() -> list[Read]:
+            return self.ours.reads + [each for member in self.members for each in member.reads()]
+
+        self.until(lambda: len({each.place for each in reads()}) == len(sent), write=False)
+        commits = commits + self.ours.commits + [each for member in self.members for each in member.commits()]
+        ends = {each.partition: each.offset for each in committed_offsets(self.admin, self.group)}
+        judge_group(GroupRun(sent, reads(), commits, ends))
+
+
 def test_partitions_move_both_ways_and_only_uncommitted_records_are_read_twice(
     programs: JavaPrograms, cluster: LocalCluster, tmp_path: Path
 ) -> None:
     half = PARTITIONS // 2
     with contextlib.ExitStack() as stack:
-        where = cluster.bootstrap_servers
-        admin = stack.enter_context(Admin(bootstrap_servers=where))
-        producer = stack.enter_context(Producer(bootstrap_servers=where))
-        consumer = stack.enter_context(
-            Consumer(bootstrap_servers=where, group_id=GROUP, auto_offset_reset="earliest", enable_auto_commit=False)
-        )
-        ours = Ours(consumer, producer)
+        mixed = Mixed(cluster, tmp_path, "mixed", stack)
+        ours, protocol = mixed.ours, "group.protocol=consumer"
         ours.join()
-
-        def member(name: str) -> Program:
-            arguments = [cluster.kafka_bootstrap_servers, TOPIC, GROUP, "group.protocol=consumer"]
-            program = Program(tmp_path, name, programs.command("GroupMember", *arguments))
-            stack.callback(program.kill)
-            return program
-
-        def owned(program: Program) -> int:
-            lines = program.lines("owned")
-            return len(lines[-1]) if lines else 0
-
-        def stepping(condition: Callable[[], bool], *, write: bool = True) -> None:
-            def stepped() -> bool:
-                ours.step(write=write)
-                return condition()
-
-            until(stepped, "the partitions have moved", PROGRAM_S)
-
-        stepping(lambda: len(ours.owned()) == PARTITIONS and bool(ours.reads))
-        first = member("first")
-        stepping(lambda: (len(ours.owned()), owned(first)) == (half, half))
-        before = len(first.reads())
-        stepping(lambda: len(first.reads()) > before)
+        mixed.until(lambda: len(ours.owned()) == PARTITIONS and bool(ours.reads))
+        first = mixed.start(programs, "first", protocol)
+        mixed.until(lambda: [len(ours.owned()), *mixed.owned(first)] == [half, half])
+        mixed.until_read(first)
         ours.leave()
-        stepping(lambda: owned(first) == PARTITIONS)
+        mixed.until(lambda: mixed.owned(first) == [PARTITIONS])
         ours.join()
-        stepping(lambda: (len(ours.owned()), owned(first)) == (half, half))
+        mixed.until(lambda: [len(ours.owned()), *mixed.owned(first)] == [half, half])
         first.finish()
-        stepping(lambda: len(ours.owned()) == PARTITIONS)
-        second = member("second")
-        stepping(lambda: (len(ours.owned()), owned(second)) == (half, half))
-        before = len(second.reads())
-        stepping(lambda: len(second.reads()) > before)
+        mixed.until(lambda: len(ours.owned()) == PARTITIONS)
+        second = mixed.start(programs, "second", protocol)
+        mixed.until(lambda: [len(ours.owned()), *mixed.owned(second)] == [half, half])
+        mixed.until_read(second)
         second.kill()
-        commits = committed_offsets(admin, GROUP)
-        stepping(lambda: len(ours.owned()) == PARTITIONS)
-        sent = ours.sent()
+        commits = committed_offsets(mixed.admin, mixed.group)
+        mixed.until(lambda: len(ours.owned()) == PARTITIONS)
+        mixed.judge(commits)
 
-        def reads() -> list[Read]:
-            return ours.reads + first.reads() + second.reads()
 
-        stepping(lambda: len({each.place for each in reads()}) == len(sent), write=False)
-        commits += ours.commits + first.commits() + second.commits()
-        ends = {each.partition: each.offset for each in committed_offsets(admin, GROUP)}
-        judge_group(GroupRun(sent, reads(), commits, ends))
+def test_members_of_older_clients_are_rolled_to_the_new_protocol_and_back(
+    old_programs: JavaPrograms, programs: JavaPrograms, cluster: LocalCluster, tmp_path: Path
+) -> None:
+    half, third = PARTITIONS // 2, PARTITIONS // 3
+    quick = "heartbeat.interval.ms=500"
+    with contextlib.ExitStack() as stack:
+        mixed = Mixed(cluster, tmp_path, "rolled", stack)
+        cooperative = "partition.assignment.strategy=org.apache.kafka.clients.consumer.CooperativeStickyAssignor"
+        old = [mixed.start(old_programs, f"old-{number}", quick, cooperative) for number in range(2)]
+        mixed.until(lambda: mixed.owned(*old) == [half, half])
+        assert mixed.protocols() == ("classic", [True, True])
+        new = mixed.start(programs, "new", "group.protocol=consumer")
+        mixed.until(lambda: mixed.owned(*old, new) == [third, third, third])
+        mixed.until_read(new)
+        assert mixed.protocols() == ("consumer", [False, True, True])
+        old[0].finish()
+        mixed.until(lambda: mixed.owned(old[1], new) == [half, half])
+        old[1].kill()
+        commits = committed_offsets(mixed.admin, mixed.group)
+        mixed.until(lambda: mixed.owned(new) == [PARTITIONS])
+        back = mixed.start(programs, "back", "group.protocol=classic", quick)  # an eager assignor comes first
+        mixed.until(lambda: mixed.owned(back, new) == [half, half])
+        mixed.until_read(back)
+        new.finish()
+        mixed.until(lambda: mixed.owned(back) == [PARTITIONS])
+        assert mixed.protocols() == ("classic", [True])
+        mixed.judge(commits)
