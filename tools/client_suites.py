@@ -73,6 +73,18 @@ def read_names(suite: str) -> list[str]:
     return [line for line in lines if line and not line.startswith("#")]
 
 
+def write_names(suite: KafkaPython | KafkaGo, names: Sequence[str]) -> None:
+    """Write tests/suites/SUITE.txt."""
+    lines = [
+        f"# Tests of {suite.name} {suite.version} that pass in two runs against Apache Kafka {KAFKA}, and do not pass",
+        f"# without a server. `tools/client_suites.py name {suite.name}` makes this file.",
+        *names,
+    ]
+    path = NAMED / f"{suite.name}.txt"
+    path.write_text("".join(f"{line}\n" for line in lines))
+    print(f"{suite.name}: {len(names)} tests named; {path.relative_to(ROOT)}")
+
+
 def write_outcomes(suite: str, against: str, outcomes: Mapping[str, str]) -> Path:
     """Write one line per test: the outcome and the name."""
     path = WORK / f"{suite}-{against}.txt"
@@ -280,15 +292,9 @@ class SpawnedService:
             KAFKA_ROOT=str(self.directory),
             PYTHONPATH=f"{self.directory}{os.pathsep}{self.directory / 'libs'}",
         )
-        command = [
-            str(PYTHON),
-            "-m",
-            "pytest",
-            "-p",
-            "no:cacheprovider",
-            "-ra",
-            f"--timeout={_NO_SERVER_S if against == 'nothing' else _TEST_S}",
-        ]
+        limit_s = _NO_SERVER_S if against == "nothing" else _TEST_S
+        command = [str(PYTHON), "-m", "pytest", "-p", "no:cacheprovider", "-ra"]
+        command += [f"--timeout={limit_s}", "--timeout-method=signal"]
         command += [f"--junitxml={report}", "test/integration"]
         log = WORK / f"{self.name}-{against}.log"
         log.write_text(_run_suite(command, self.directory, environment, _SUITE_S))
@@ -381,15 +387,7 @@ def run(suite: KafkaPython | KafkaGo, against: str) -> dict[str, str]:
 
 def name_tests(suite: KafkaPython | KafkaGo) -> None:
     """Write the names of the suite's tests that need a server and pass on Kafka."""
-    found = nameable([run(suite, "kafka"), run(suite, "kafka")], run(suite, "nothing"))
-    lines = [
-        f"# Tests of {suite.name} {suite.version} that pass in two runs against Apache Kafka {KAFKA}, and do not pass",
-        f"# without a server. `tools/client_suites.py name {suite.name}` makes this file.",
-        *found,
-    ]
-    path = NAMED / f"{suite.name}.txt"
-    path.write_text("".join(f"{line}\n" for line in lines))
-    print(f"{suite.name}: {len(found)} tests named; {path.relative_to(ROOT)}")
+    write_names(suite, nameable([run(suite, "kafka"), run(suite, "kafka")], run(suite, "nothing")))
 
 
 def compare(suite: KafkaPython | KafkaGo) -> bool:
