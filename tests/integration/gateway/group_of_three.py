@@ -246,7 +246,9 @@ def judge_group(run: GroupRun) -> None:
     assert run.ends == ends_of(run.sent), "the committed offsets that the SDK sees are the ends of the log"
 
 
-def judge_copy(cluster: LocalCluster, directory: Path, topic: str, client: Sequence[str], count: int) -> None:
+def judge_copy(
+    cluster: LocalCluster, directory: Path, topic: str, client: Sequence[str], protocol: str, count: int = 2_000
+) -> None:
     """Copy a topic in transactions, the first of which is aborted. Readers of committed records see each record once;
     other readers also see the aborted ones."""
     target, group, where = f"{topic}-copy", f"{topic}-group", cluster.kafka_bootstrap_servers
@@ -264,7 +266,7 @@ def judge_copy(cluster: LocalCluster, directory: Path, topic: str, client: Seque
     sent = ran("producer", "produce", where, topic, str(count)).sent()
     judge_sent(sent)
     assert len(sent) == count
-    copy = ran("copy", "copy", where, topic, target, group, f"{topic}-id", str(count))
+    copy = ran("copy", "copy", where, topic, target, group, f"{topic}-id", str(count), protocol)
     (aborted,) = copy.lines("aborted")
     assert sum(int(size) for (size,) in copy.lines("copied")) == count
     with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:

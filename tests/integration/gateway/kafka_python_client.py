@@ -4,7 +4,7 @@
 
     produce ... COUNT                  0: until the standard input closes
     group ... GROUP classic            a member, until the standard input closes
-    copy ... TARGET GROUP ID COUNT     in transactions; the first one is aborted
+    copy ... TARGET GROUP ID COUNT classic   in transactions; the first one is aborted
     read ... ISOLATION PARTITIONS      until the last record of each partition
 
 client_events.py says what it prints.
@@ -66,7 +66,7 @@ def group(servers: str, topic: str, name: str, _protocol: str) -> None:
     member.close()
 
 
-def copy(servers: str, source: str, target: str, name: str, identity: str, count: str) -> None:
+def copy(servers: str, source: str, target: str, name: str, identity: str, count: str, _protocol: str) -> None:
     left, aborted = int(count), False
     consumer = KafkaConsumer(
         source, bootstrap_servers=servers, group_id=name, isolation_level="read_committed", **GROUP

@@ -45,11 +45,11 @@ def groups(
 
 
 @pytest.mark.usefixtures("groups")  # they go on meanwhile
-@pytest.mark.parametrize("name", ["franz", "sarama"])
+@pytest.mark.parametrize(("name", "protocol"), GROUPS)
 def test_a_copy_in_transactions_shows_no_record_of_the_aborted_one(
-    cluster: LocalCluster, programs: Path, tmp_path: Path, name: str
+    cluster: LocalCluster, programs: Path, tmp_path: Path, name: str, protocol: str
 ) -> None:
-    judge_copy(cluster, tmp_path, f"{name}-source", [str(programs / name)], 2_000)
+    judge_copy(cluster, tmp_path, f"{name}-{protocol}-source", [str(programs / name)], protocol)
 
 
 @pytest.mark.parametrize(("name", "protocol"), GROUPS)

@@ -185,11 +185,11 @@ def test_members_of_older_clients_are_rolled_to_the_new_protocol_and_back(
     old_programs: JavaPrograms, programs: JavaPrograms, cluster: LocalCluster, tmp_path: Path
 ) -> None:
     half, third = PARTITIONS // 2, PARTITIONS // 3
-    quick = "heartbeat.interval.ms=500"
+    quick = ("heartbeat.interval.ms=500", "session.timeout.ms=6000")
     with contextlib.ExitStack() as stack:
         mixed = Mixed(cluster, tmp_path, "rolled", stack)
         cooperative = "partition.assignment.strategy=org.apache.kafka.clients.consumer.CooperativeStickyAssignor"
-        old = [mixed.start(old_programs, f"old-{number}", quick, cooperative) for number in range(2)]
+        old = [mixed.start(old_programs, f"old-{number}", *quick, cooperative) for number in range(2)]
         mixed.until(lambda: mixed.owned(*old) == [half, half])
         assert mixed.protocols() == ("classic", [True, True])
         new = mixed.start(programs, "new", "group.protocol=consumer")
@@ -201,7 +201,7 @@ def test_members_of_older_clients_are_rolled_to_the_new_protocol_and_back(
         old[1].kill()
         commits = committed_offsets(mixed.admin, mixed.group)
         mixed.until(lambda: mixed.owned(new) == [PARTITIONS])
-        back = mixed.start(programs, "back", "group.protocol=classic", quick)  # an eager assignor comes first
+        back = mixed.start(programs, "back", "group.protocol=classic", *quick)  # an eager assignor comes first
         mixed.until(lambda: mixed.owned(back, new) == [half, half])
         mixed.until_read(back)
         new.finish()

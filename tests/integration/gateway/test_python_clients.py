@@ -42,7 +42,7 @@ def groups(cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> I
 def test_a_copy_in_transactions_shows_no_record_of_the_aborted_one(
     cluster: LocalCluster, tmp_path: Path, name: str
 ) -> None:
-    judge_copy(cluster, tmp_path, f"{name}-source", program(name), 2_000)
+    judge_copy(cluster, tmp_path, f"{name}-source", program(name), "classic")
 
 
 @pytest.mark.parametrize("name", CLIENTS)

@@ -12,6 +12,7 @@ import org.apache.kafka.clients.consumer.ConsumerRecords;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.errors.RebalanceInProgressException;
 import org.apache.kafka.common.serialization.StringDeserializer;
 
 /**
@@ -76,8 +77,8 @@ public class GroupMember {
             member.commitSync(next);
             next.forEach((partition, offset) ->
                 print("committed " + now() + " " + partition.partition() + " " + offset.offset()));
-        } catch (CommitFailedException e) {
-            print("refused " + e); // another member reads these records again
+        } catch (CommitFailedException | RebalanceInProgressException e) {
+            print("refused " + e); // they are committed with the next ones, or another member reads them again
         }
     }
 

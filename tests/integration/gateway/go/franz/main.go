@@ -2,7 +2,8 @@
 //
 //	franz produce BOOTSTRAP TOPIC COUNT                  (0: until the standard input closes)
 //	franz group BOOTSTRAP TOPIC GROUP classic|consumer   a member, until the standard input closes
-//	franz copy BOOTSTRAP SOURCE TARGET GROUP ID COUNT    in transactions; the first one is aborted
+//	franz copy BOOTSTRAP SOURCE TARGET GROUP ID COUNT classic|consumer
+//	                                                     in transactions; the first one is aborted
 //	franz read BOOTSTRAP TOPIC ISOLATION PARTITIONS      until the last record of each partition
 package main
 
@@ -27,7 +28,7 @@ func main() {
 	case "group":
 		group(servers, topic, rest[0], rest[1])
 	case "copy":
-		copyInTransactions(servers, topic, rest[0], rest[1], rest[2], number(rest[3]))
+		copyInTransactions(servers, topic, rest[0], rest[1], rest[2], number(rest[3]), rest[4])
 	case "read":
 		read(servers, topic, rest[0], number(rest[1]))
 	default:
@@ -87,6 +88,14 @@ func produce(servers kgo.Opt, topic string, count int) {
 	events.Must(producer.Flush(context.Background()))
 }
 
+// balancers returns the options of a group's protocol.
+func balancers(protocol string) []kgo.Opt {
+	if protocol == "consumer" {
+		return []kgo.Opt{kgo.ServerSideBalancer(), kgo.Balancers(kgo.StickyBalancer())}
+	}
+	return nil
+}
+
 func group(servers kgo.Opt, topic, name, protocol string) {
 	ctx := events.UntilStdinCloses()
 	options := []kgo.Opt{
@@ -94,10 +103,7 @@ func group(servers kgo.Opt, topic, name, protocol string) {
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.SessionTimeout(6 * time.Second),
 		kgo.HeartbeatInterval(500 * time.Millisecond),
 	}
-	if protocol == "consumer" {
-		options = append(options, kgo.ServerSideBalancer(), kgo.Balancers(kgo.StickyBalancer()))
-	}
-	member := client(options...)
+	member := client(append(options, balancers(protocol)...)...)
 	defer member.CloseAllowingRebalance()
 	for ctx.Err() == nil {
 		records := polled(ctx, member.PollFetches(ctx))
@@ -117,12 +123,12 @@ func group(servers kgo.Opt, topic, name, protocol string) {
 	}
 }
 
-func copyInTransactions(servers kgo.Opt, source, target, name, id string, left int) {
+func copyInTransactions(servers kgo.Opt, source, target, name, id string, left int, protocol string) {
 	ctx := context.Background()
-	session, err := kgo.NewGroupTransactSession(
-		servers, kgo.ConsumerGroup(name), kgo.ConsumeTopics(source), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+	session, err := kgo.NewGroupTransactSession(append(
+		balancers(protocol), servers, kgo.ConsumerGroup(name), kgo.ConsumeTopics(source), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.DefaultProduceTopic(target), kgo.TransactionalID(id), logger,
-	)
+	)...)
 	events.Must(err)
 	defer session.Close()
 	for try := kgo.TryAbort; left > 0; {

@@ -3,7 +3,8 @@
 //
 //	sarama produce BOOTSTRAP TOPIC COUNT                  (0: until the standard input closes)
 //	sarama group BOOTSTRAP TOPIC GROUP classic            a member, until the standard input closes
-//	sarama copy BOOTSTRAP SOURCE TARGET GROUP ID COUNT    in transactions; the first one is aborted
+//	sarama copy BOOTSTRAP SOURCE TARGET GROUP ID COUNT classic
+//	                                                      in transactions; the first one is aborted
 //	sarama read BOOTSTRAP TOPIC ISOLATION PARTITIONS      until the last record of each partition
 package main
 
