@@ -34,7 +34,7 @@ ATTACKERS = (
 )
 #: The limits are high because the machine runs other tests too: above them, a client waits for the attackers.
 P99_MS_MAX, RECORD_S_MAX = 4_000, 5.0
-TOPIC = "victim"
+TOPIC, FILLED = "victim", "filled"
 CONFIG = {"group.initial.rebalance.delay.ms": "0"}
 #: Frames that end a connection: sizes of 2 GiB, negative ones, and one byte above socket.request.max.bytes.
 ILLEGAL = [struct.pack(">ihh", size, Api.METADATA, 12) for size in (2**31 - 1, -1, -(2**31), 104_857_601)]
@@ -58,7 +58,7 @@ def test_well_behaved_client_of_a_gateway_is_served_beside_hostile_ones() -> Non
 def cluster() -> Iterator[LocalCluster]:
     with LocalCluster(brokers=1, controllers=1, coordinators=1, mode="inprocess", config=CONFIG) as running:
         with Admin(bootstrap_servers=running.bootstrap_servers) as admin:
-            admin.create_topics([NewTopic(TOPIC, partitions=1, replication_factor=1)])
+            admin.create_topics([NewTopic(each, partitions=1, replication_factor=1) for each in (TOPIC, FILLED)])
         yield running
 
 
@@ -164,6 +164,39 @@ def test_hundreds_of_calls_that_wait_slow_no_client_and_end_with_their_connectio
                 client.goes_on()
             until(lambda: calls() < 10, lambda: f"{calls()} calls still wait")
         client.goes_on()
+
+
+def test_clients_that_read_nothing_get_little_and_slow_no_client(gateway: Gateway) -> None:
+    producer = Producer({"bootstrap.servers": gateway.bootstrap_servers, "batch.size": 20_000, "log_level": 0})
+    for _ in range(1_000):
+        producer.produce(FILLED, bytes(10_000))
+    assert producer.flush(60) == 0
+    fetch = request_frame(
+        Api.FETCH,
+        11,
+        replica_id=-1,
+        max_wait=100,
+        min_bytes=1,
+        max_bytes=50 << 20,
+        session_id=0,
+        session_epoch=-1,
+        topics=[{"topic": FILLED, "partitions": [{"partition": 0, "partition_max_bytes": 50 << 20}]}],
+    )
+    with held(gateway, 1) as (reader,):
+        sizes = []
+        for _ in range(4):
+            reader.sendall(bytes(fetch))
+            size = left = int.from_bytes(reader.recv(4, socket.MSG_WAITALL), "big")
+            while left:
+                left -= len(reader.recv(left))
+            sizes.append(size)
+        assert sizes[0] < 100_000 < 200_000 < sizes[1] < 300_000 < 900_000 < sizes[3]
+    with WellBehaved(gateway) as client, held(gateway, 50, bytes(fetch * 5)):
+        until(lambda: sum(each._is_stalled for each in gateway.connections.open) >= 50)
+        assert gateway.connections.answers.unread < 70 << 20
+        client.goes_on()
+    answers = gateway.connections.answers
+    until(lambda: (answers.unread, answers.fetches) == (0, 0))
 
 
 def test_connections_above_the_limits_are_closed_and_the_others_go_on(cluster: LocalCluster) -> None:

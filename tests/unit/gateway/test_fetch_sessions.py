@@ -100,6 +100,17 @@ def test_without_room_or_partitions_there_is_no_session() -> None:
     assert session.session_id == NO_SESSION
 
 
+def test_a_session_that_grows_without_end_ends() -> None:
+    """A client added partitions with each request, and each fetch visited them all."""
+    session = begun(A)
+    for epoch in range(1, 5):
+        session.apply(7, epoch, [(("t", b"", epoch * 10_000 + n), at(0)) for n in range(10_000)], [], 8)
+    with pytest.raises(SessionError) as refused:
+        session.apply(7, 5, [(("t", b"", n), at(0)) for n in range(10_000)], [], 8)
+    assert refused.value.code == SESSION_ID_NOT_FOUND
+    assert (session.session_id, session.wanted) == (NO_SESSION, {})
+
+
 def test_epochs_wrap_around_to_one() -> None:
     session = begun(A)
     session._next_epoch = 2**31 - 1

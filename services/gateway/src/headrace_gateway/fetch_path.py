@@ -127,6 +127,7 @@ class FetchPath:
                 random.randrange(1, _INT_MAX) if has_room else NO_SESSION,
             )
         except SessionError as error:
+            self._count_session(before, session.session_id)
             fetch.fail(error.code)
             return
         self._count_session(before, session.session_id)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 FULL, FINAL = 0, -1  #: Session epochs that begin a session, and that use none.
 NO_SESSION = 0  #: The session id of a request or an answer without a session.
 _EPOCH_MAX = 2**31 - 1
+SESSION_PARTITIONS_MAX = 50_000  #: Maximum number of partitions of a session, which each fetch visits.
 
 Key = tuple[str, bytes, int]  #: Topic name (or ""), topic id (or zeros), partition.
 
@@ -73,4 +74,7 @@ class FetchSession:
         for key in forgotten:
             self.wanted.pop(key, None)
         self.wanted.update(named)
+        if len(self.wanted) > SESSION_PARTITIONS_MAX:  # the client begins a new session
+            self.session_id, self.wanted = NO_SESSION, {}
+            raise SessionError(SESSION_ID_NOT_FOUND)
         return False
