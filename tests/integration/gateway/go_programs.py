@@ -12,7 +12,7 @@ SOURCES = Path(__file__).parent / "go"
 #: Seconds that a compilation may take, the download of the modules included.
 _COMPILE_S = 280
 #: Without optimizations and symbols a first compilation takes two thirds of the time.
-_FAST = ("-gcflags=all=-N -l", "-ldflags=-s -w")
+_FAST = ("-buildvcs=false", "-gcflags=all=-N -l", "-ldflags=-s -w")
 
 
 def go_programs() -> Path:
