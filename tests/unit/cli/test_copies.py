@@ -1,4 +1,4 @@
-"""The number of replicas in a local cluster."""
+"""The properties of a local cluster's nodes, such as the number of replicas."""
 
 from __future__ import annotations
 
@@ -35,6 +35,12 @@ def test_there_are_three_where_there_are_three_brokers_and_two_must_have_a_recor
 def test_what_the_user_says_comes_last() -> None:
     found = properties(3, default_replication_factor="1", min_insync_replicas="1")
     assert (found[FACTOR], found[MINIMUM]) == ("1", "1")
+
+
+def test_a_new_classic_group_waits_a_moment_for_members_that_start_together() -> None:
+    coordinator = Node(role="coordinator", id=1, host="h", port=1, internal_port=2, data_dirs=("/d",))
+    found = nodes.properties(ClusterState(cluster_id="c", nodes=(coordinator,), config={}), coordinator)
+    assert 100 <= int(found["group.initial.rebalance.delay.ms"]) <= 500
 
 
 def test_a_new_cluster_has_three_of_each_and_a_coordinator() -> None:

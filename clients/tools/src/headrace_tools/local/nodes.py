@@ -11,6 +11,9 @@ from .state import ClusterState, Node
 
 #: Largest default.replication.factor that `up` sets, when there are enough brokers.
 FACTOR_MAX = 3
+#: group.initial.rebalance.delay.ms of a local cluster: on one machine, members join within moments of each other.
+#: Without a delay, the first of them gets all partitions, and gives them up only after its next heartbeat.
+INITIAL_DELAY_MS = 200
 
 _MODULES = {
     "controller": "headrace_controller",
@@ -62,8 +65,8 @@ def properties(state: ClusterState, node: Node) -> dict[str, str]:
         "log.dirs": ",".join(node.data_dirs),
         "controller.quorum.bootstrap.servers": ",".join(each.internal_address for each in state.of_role("controller")),
     } | copies(len(state.of_role("broker")))
-    if node.role == "coordinator":  # on one machine, members join within moments of each other
-        values["group.initial.rebalance.delay.ms"] = "0"
+    if node.role == "coordinator":
+        values["group.initial.rebalance.delay.ms"] = str(INITIAL_DELAY_MS)
     return values | state.config
 
 
