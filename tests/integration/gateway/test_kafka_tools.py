@@ -6,14 +6,17 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headrace import LocalCluster
-from tests.integration.gateway.kafka_tools import KafkaTools
+from tests.integration.gateway.kafka_tools import KafkaTools, page
 from tests.worlds.gateways import running_gateway
 
 pytestmark = pytest.mark.kafka
+#: What all tools printed; docs/reference/kafka-tools.md is a copy of one run.
+PAGE = Path(__file__).parents[3] / "build" / "kafka-tools.md"
 TOOLS = "org.apache.kafka.tools."
 TOPICS, CONFIGS = f"{TOOLS}TopicCommand", "kafka.admin.ConfigCommand"
 GROUPS, REASSIGN = f"{TOOLS}consumer.group.ConsumerGroupCommand", f"{TOOLS}reassign.ReassignPartitionsCommand"
@@ -66,6 +69,8 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
         KafkaTools(directory) as tools,
     ):
         yield Console(tools, gateway.bootstrap_servers, directory)
+        PAGE.parent.mkdir(exist_ok=True)
+        PAGE.write_text(page(tools.transcript, directory))
 
 
 def test_topics_are_created_listed_described_widened_and_deleted(console: Console) -> None:
@@ -170,3 +175,19 @@ def test_the_performance_tools_write_and_read_every_record(console: Console) -> 
     arguments = ("--topic", topic, "--num-records", "20", "--producer-acks", "all", "--record-size", "100")
     assert "Percentiles: 50th" in console(f"{TOOLS}EndToEndLatency", *arguments)
     assert sum(console.offsets(topic)) == 5020
+
+
+def test_the_verifiable_tools_write_and_read_every_record(console: Console) -> None:
+    topic = console.topic("verified")
+
+    def events(tool: str, *arguments: str) -> list[dict[str, Any]]:
+        of = ("--bootstrap-server", console.bootstrap, "--topic", topic, "--max-messages", "50")
+        printed = console.tools.run_alone(f"{TOOLS}{tool}", *of, *arguments)
+        assert printed.code == 0
+        return [json.loads(line) for line in printed.text.splitlines() if line.startswith("{")]
+
+    sent = [each["value"] for each in events("VerifiableProducer") if each["name"] == "producer_send_success"]
+    assert sorted(map(int, sent)) == [*range(50)]
+    read = events("VerifiableConsumer", "--group-id", "verifiers", "--reset-policy", "earliest")
+    assert sum(each["count"] for each in read if each["name"] == "records_consumed") == 50
+    assert all(each["success"] for each in read if each["name"] == "offsets_committed")
