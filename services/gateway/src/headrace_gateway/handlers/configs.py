@@ -95,7 +95,7 @@ def described_entries(found: Any, keys: list[str] | None, *, synonyms: bool, doc
     return [
         {
             "name": entry.name,
-            "value": None if entry.is_sensitive else entry.value,
+            "value": None if entry.is_sensitive or _is_unset(entry, entry) else entry.value,
             "read_only": entry.read_only,
             "config_source": _SOURCES.get(entry.source, 5),
             "is_sensitive": entry.is_sensitive,
@@ -108,11 +108,18 @@ def described_entries(found: Any, keys: list[str] | None, *, synonyms: bool, doc
                     "source": _SOURCES.get(each.source, 5),
                 }
                 for each in (entry.synonyms if synonyms else ())
+                if not _is_unset(entry, each)
             ],
         }
         for entry in found.entries
         if not wanted or entry.name in wanted
     ]
+
+
+def _is_unset(entry: Any, value: Any) -> bool:
+    """Whether the key has no default, and nothing has set it: Kafka's null. An empty list is a value."""
+    is_list = entry.type == admin_pb2.CONFIG_TYPE_LIST
+    return value.source == admin_pb2.CONFIG_SOURCE_DEFAULT and not (value.value or is_list)
 
 
 async def alter_configs(call: Call, request: Message) -> Fields:

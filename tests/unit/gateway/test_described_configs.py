@@ -1,0 +1,33 @@
+"""DescribeConfigs in Kafka's terms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace_gateway.handlers.configs import described_entries
+from headrace_protos.v1 import admin_pb2
+
+
+def entry(name: str, value: str, kind: int, source: int = admin_pb2.CONFIG_SOURCE_DEFAULT) -> admin_pb2.ConfigEntry:
+    made = admin_pb2.ConfigEntry(name=name, value=value, type=kind, source=source)
+    made.synonyms.add(name=name, value=value, source=source)
+    return made
+
+
+def test_a_key_without_a_value_is_null_and_an_empty_list_is_one() -> None:
+    found = admin_pb2.DescribeConfigsResult(
+        entries=[
+            entry("advertised.listeners", "", admin_pb2.CONFIG_TYPE_STRING),
+            entry("metric.reporters", "", admin_pb2.CONFIG_TYPE_LIST),
+            entry("broker.rack", "", admin_pb2.CONFIG_TYPE_STRING, admin_pb2.CONFIG_SOURCE_STATIC_BROKER),
+            entry("num.partitions", "1", admin_pb2.CONFIG_TYPE_INT),
+        ]
+    )
+    rows: list[dict[str, Any]] = described_entries(found, None, synonyms=True, documentation=False)
+    assert {row["name"]: row["value"] for row in rows} == {
+        "advertised.listeners": None,
+        "metric.reporters": "",
+        "broker.rack": "",
+        "num.partitions": "1",
+    }
+    assert [len(row["synonyms"]) for row in rows] == [0, 1, 1, 1]
