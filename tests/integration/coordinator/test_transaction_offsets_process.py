@@ -125,8 +125,6 @@ def test_a_member_that_was_fenced_adds_no_offsets(transactions: Transactions, to
     member.wait(lambda member: len(member.assignment) == 4, "the member to have all partitions")
     producer = Producer(transactions, transactions.name_at(2), topic)
     with pytest.raises(grpc.RpcError, match="UNKNOWN_MEMBER_ID"):
-        producer.send_offsets(producer.offsets(group, topic, 1))
-    with pytest.raises(grpc.RpcError, match="UNKNOWN_MEMBER_ID"):
         producer.send_offsets(producer.offsets(group, topic, 1, member_id="unknown", member_epoch=1))
     with pytest.raises(grpc.RpcError, match="STALE_MEMBER_EPOCH"):
         producer.send_offsets(producer.offsets(group, topic, 1, member_id=member.id, member_epoch=member.epoch - 1))

@@ -133,11 +133,12 @@ class History:
         """Let a producer add an offset to its transaction."""
         group_id, partition, offset = self.rng.choice(GROUPS), self._partition(), self.rng.randrange(1_000)
         producer_id = self.rng.choice(PRODUCERS)
-        commit = CommitOffsets(group_id, (OffsetToCommit(*partition, offset),))
+        epoch = self.rng.choice((-1, 1, 2))
+        commit = CommitOffsets(group_id, (OffsetToCommit(*partition, offset),), "m" if epoch >= 0 else "", epoch)
         request = CommitTransactionOffsets(commit, "t", producer_id, self.epochs[producer_id])
         decision = self._ask(request)
         group = self.groups.groups.get(group_id)
-        assert (decision is None) == (group is not None and bool(group.members))
+        assert (decision is not None) == (epoch < 0 or (group is not None and group.members.get("m") == epoch))
         if decision is None:
             return
         assert isinstance(decision.reply, Verification)
@@ -290,7 +291,7 @@ def _forgets_tombstones(
     return ()
 
 
-def _applies_before_it_checks(of: OffsetsLogic, request: CommitOffsets) -> None:
+def _applies_before_it_checks(of: OffsetsLogic, request: CommitOffsets, **how: bool) -> None:
     for offset in request.offsets:
         partition = TopicPartition(offset.topic, offset.partition)
         if partition in of.book.of(request.group_id):
@@ -321,7 +322,7 @@ MUTANTS: dict[str, tuple[object, str, Callable[..., object]]] = {
     "tombstones are applied and not written": (OffsetsLogic, "_remove", _forgets_tombstones),
     "a refused commit has changed something": (OffsetsLogic, "_check_committer", _applies_before_it_checks),
     "the new topic's offsets are buried with the old one's": (logic, "_may_belong", lambda committed, topic_id: True),
-    "nobody asks who commits": (OffsetsLogic, "_check_committer", lambda self, request: None),
+    "nobody asks who commits": (OffsetsLogic, "_check_committer", lambda self, request, **how: None),
     "a clock that was set back stops the checks": (RetentionSweep, "check_clock", _never_hears),
     "a consumer may not go back": (OffsetBook, "apply", _ignores_older_offsets),
     "topics that go leave their offsets": (OffsetsLogic, "topics_changed", lambda self, request: None),
