@@ -22,7 +22,7 @@ WAIT_S = 240
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
     config = {"offsets.topic.num.partitions": 4}
-    with LocalCluster(brokers=2, controllers=3, coordinators=2, config=config) as running:
+    with LocalCluster(brokers=2, controllers=3, coordinators=2, gateways=2, config=config) as running:
         yield running
 
 
@@ -116,7 +116,7 @@ def test_every_node_is_restarted_under_a_producer_and_nothing_is_lost_or_fails(
     assert summary["left"] == summary["notes"] == []
     names = [(row["role"], row["id"]) for row in summary["restarted"]]
     assert sorted(names[:3]) == [("controller", number) for number in (1, 2, 3)]
-    assert names[3:] == [(role, number) for role in ("broker", "coordinator") for number in (1, 2)]
+    assert names[3:] == [(role, number) for role in ("broker", "coordinator", "gateway") for number in (1, 2)]
     assert {name: row["pid"] for name, row in zip(names, summary["restarted"], strict=True)} == pids(cluster)
     assert all(before[name] != pid for name, pid in pids(cluster).items())
     failed = [outcome for outcome in outcomes if not isinstance(outcome, int)]

@@ -157,3 +157,13 @@ def test_a_sole_controller_or_coordinator_that_is_to_be_restarted_is_noted() -> 
     assert "with 1 controller there is no majority" in controller
     assert "groups wait" in groups
     assert unavoidable(facts, [NodeName("broker", 1)]) == []
+
+
+def test_gateways_go_last_and_a_sole_one_is_noted() -> None:
+    gateway = NodeName("gateway", 1)
+    assert next_node([gateway, NodeName("coordinator", 2)], 1) == NodeName("coordinator", 2)
+    facts = seen(nodes={**dict.fromkeys(NODES, True), gateway: True})
+    assert not_whole(facts) == []
+    assert unavoidable(facts, [gateway]) == ["there is one gateway: Kafka's clients wait while it restarts"]
+    assert unavoidable(facts, NODES) == []
+    assert not_whole(seen(nodes={**dict.fromkeys(NODES, True), gateway: False})) == ["gateway 1 is not running"]

@@ -34,6 +34,7 @@ class Role(enum.StrEnum):
     CONTROLLER = "controller"
     BROKER = "broker"
     COORDINATOR = "coordinator"
+    GATEWAY = "gateway"
 
 
 def roll(
@@ -55,11 +56,11 @@ def roll(
 ) -> None:
     """Restart the nodes of a cluster on this machine one by one, while clients use it.
 
-    Controllers are restarted first, the active controller last of them; then brokers, then coordinators. Before each
-    stop, and at the end, four conditions must hold: all nodes are alive, all replicas are in sync, all controllers are
-    caught up, and all groups have a coordinator. If one of the four conditions does not hold in time, the command fails
-    with the reason (exit code 1) and stops no further node. Ctrl-C ends the command after the restart of the current
-    node. Configuration keys that `headrace up -c KEY=VALUE` has stored take effect.
+    Controllers are restarted first, the active controller last of them; then brokers, coordinators, gateways.
+    Before each stop, and at the end, four conditions must hold: all nodes are alive, all replicas are in sync, all
+    controllers are caught up, and all groups have a coordinator. If one of the four conditions does not hold in
+    time, the command fails with the reason (exit code 1) and stops no further node. Ctrl-C ends the command after
+    the restart of the current node. Configuration keys that `headrace up -c KEY=VALUE` has stored take effect.
 
     \b
     Examples:
