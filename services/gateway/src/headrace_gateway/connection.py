@@ -146,6 +146,7 @@ class Connections:
         """Close all connections; requests in progress are cancelled."""
         for connection in list(self.open):
             connection.end(at_once=at_once)
+        self.long_messages.shutdown(wait=False)
 
     async def drain(self, timeout_s: float) -> None:
         """Start no more requests, and close each connection when its requests in progress are answered. Returns when
