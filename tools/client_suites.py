@@ -405,17 +405,23 @@ def compare(suite: KafkaPython | KafkaGo) -> bool:
     return found.is_good
 
 
+def _suite(name: str) -> KafkaPython | KafkaGo:
+    if name not in SUITES:
+        raise argparse.ArgumentTypeError(f"no suite {name!r}; there are {', '.join(SUITES)}")
+    return SUITES[name]
+
+
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     one = commands.add_parser("run", help="run a suite against a server")
     one.add_argument("--against", choices=sorted(SERVERS), required=True)
     for command in (one, commands.add_parser("name", help="name the tests that Kafka passes")):
-        command.add_argument("suites", choices=sorted(SUITES), metavar="suite", nargs=1)
+        command.add_argument("suites", type=_suite, metavar="suite", nargs=1)
     for text in ("compare", "check"):
-        commands.add_parser(text).add_argument("suites", choices=sorted(SUITES), metavar="suite", nargs="*")
+        commands.add_parser(text).add_argument("suites", type=_suite, metavar="suite", nargs="*")
     given = parser.parse_args(arguments)
-    chosen = [SUITES[each] for each in given.suites or sorted(SUITES)]
+    chosen = given.suites or list(SUITES.values())
     WORK.mkdir(parents=True, exist_ok=True)
     try:
         if given.command == "run":
