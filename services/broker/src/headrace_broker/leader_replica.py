@@ -29,7 +29,7 @@ from headrace_core.log import Append, AppendInfo, FoundTimestamp, PartitionLog, 
 from headrace_core.log.fencing import Fence, check_stamps
 from headrace_core.log.transactions import Marker, TransactionalAppend, marker_batch
 from headrace_core.log.writer import DirectoryWriter
-from headrace_core.records import BatchHeader, Buffer, read_header
+from headrace_core.records import BatchHeader, Buffer, iterate_headers, read_header
 from headrace_core.types import NO_EPOCH, TopicPartition
 
 from .partition import PartitionLeader, accept, needs_thread
@@ -541,9 +541,23 @@ class LeaderReplica:
 def read_for(
     log: PartitionLog, offset: int, max_bytes: int, up_to: int, *, committed: bool, wait: bool
 ) -> ReadResult | None:
-    """Read from the log; ``LeaderReplica.read`` describes the arguments and the result."""
+    """Read from the log; ``LeaderReplica.read`` describes the arguments and the result. The result begins with a batch
+    that has records, unless only batches without records follow. Compaction leaves such batches, and a client that gets
+    only these may not advance (kafka-go fetches from offset 1 again)."""
     read = log.read_committed if committed else log.read
-    return read(offset, max_bytes, up_to, wait=wait)
+    found = read(offset, max_bytes, up_to, wait=wait)
+    while found is not None and found.records and not read_header(found.records).record_count:
+        start = next((at for at, header in iterate_headers(found.records) if header.record_count), None)
+        if start is not None:
+            return found._replace(records=found.records[start:])
+        try:
+            following = read(found.next_offset, max_bytes, up_to, wait=wait)
+        except OffsetOutOfRangeError:  # the log was cut, or its start has moved
+            return found
+        if following is not None and not following.records:
+            return found
+        found = following
+    return found
 
 
 def check_not_truncated(
