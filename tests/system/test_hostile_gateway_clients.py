@@ -199,6 +199,21 @@ def test_clients_that_read_nothing_get_little_and_slow_no_client(gateway: Gatewa
     until(lambda: (answers.unread, answers.fetches) == (0, 0))
 
 
+def test_large_refused_requests_of_one_client_slow_no_other_client(gateway: Gateway) -> None:
+    """The broker does not read the connection of refused bytes for a second for each 2 MiB. The streams of several
+    clients shared that connection."""
+    garbage = request_frame(Api.PRODUCE, 9, acks=-1, timeout=5_000, topic_data=[
+        {"name": FILLED, "partition_data": [{"index": 0, "records": bytes(15 << 20)}]}
+    ])  # fmt: skip
+    with WellBehaved(gateway) as client, held(gateway, 4) as connections:
+        for each in connections:
+            each.sendall(bytes(garbage))
+        for each in connections:
+            each.settimeout(60)
+            assert each.recv(1), "the gateway answers"
+        client.goes_on(300)
+
+
 def test_connections_above_the_limits_are_closed_and_the_others_go_on(cluster: LocalCluster) -> None:
     with running_gateway(cluster, max_connections_per_ip="30") as gateway:
         with WellBehaved(gateway) as client, held(gateway, 100) as connections:

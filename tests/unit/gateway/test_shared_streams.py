@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import socket
 import struct
 from collections.abc import Coroutine
@@ -18,6 +19,7 @@ from headrace_core.errors import (
     RequestTimedOutError,
     UnknownTopicOrPartitionError,
 )
+from headrace_core.rpc import channel as channel_module
 from headrace_core.rpc.channel import ChannelPurpose
 from headrace_core.rpc.limits import PARTITIONS_MAX
 from headrace_gateway import links
@@ -422,6 +424,26 @@ def test_a_broker_of_an_older_version_gets_the_next_request_on_the_connections_o
             await server.until(lambda it: it.messages)
             assert topics(server) == [("Produce", ["a"])]
             one.closed()
+
+    run(test())
+
+
+def test_a_stream_of_one_client_shares_no_connection_with_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """gRPC put up to 12 streams on one connection, which a broker does not read for seconds after large refused
+    requests: all clients waited for one."""
+    monkeypatch.setattr(channel_module, "_channels", itertools.count())
+
+    async def test() -> None:
+        async with produce_server() as server:
+            answers, shared = Answers(), shared_links()
+            clients = [client(), client()]
+            for each, size in zip(clients, (10, SMALL_BYTES + 1), strict=True):
+                Streams(each, shared).send(1, server.address, request("a", size), 30, answers.to("a"))
+            await server.until(lambda it: len(it.streams) == 2)
+            peers = [stream._context.peer() for stream in server.streams.values()]
+            assert len(set(peers)) == 2
+            for each in clients:
+                each.closed()
 
     run(test())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from headrace_core.errors import (
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
     HeadraceError,
+    InvalidRequestError,
     LeaderNotAvailableError,
     NetworkError,
     NotCoordinatorError,
@@ -27,7 +29,7 @@ from headrace_gateway.client import BOOTSTRAP, Client
 from headrace_gateway.cluster import GROUP, Cluster
 from headrace_gateway.produce_path import shared_links
 from headrace_gateway.upstream import Upstream
-from headrace_protos.v1 import groups_pb2
+from headrace_protos.v1 import groups_pb2, groups_pb2_grpc
 from headrace_protos.v1.common_pb2 import Error
 
 Outcome = str | HeadraceError | Message
@@ -221,3 +223,19 @@ def test_a_node_gets_channels_for_calls_that_last_long_and_no_more_than_the_limi
         pool.take()
     with pytest.raises(ServerBusyError):
         pool.take()
+
+
+def test_a_request_that_a_node_would_refuse_is_not_sent() -> None:
+    """After a large refused request, a node does not read the connection for a time, and other clients use it."""
+
+    async def scenario() -> None:
+        upstream = Upstream(_Cluster(MetadataState(), tuple), shared_links())
+        client = Client(host="10.0.0.1", listener="PLAINTEXT", broker_id=BOOTSTRAP)
+        request = groups_pb2.DeleteGroupsRequest(group_ids=["g" * 20] * 1_001)
+        with pytest.raises(InvalidRequestError, match="more than 1000 group_ids"):
+            await upstream.call(
+                client, "127.0.0.1:1", groups_pb2_grpc.GroupsStub, "DeleteGroups", request, time.monotonic() + 60
+            )
+        assert not upstream._pools
+
+    asyncio.run(scenario())

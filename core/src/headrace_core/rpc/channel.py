@@ -37,6 +37,7 @@ class ChannelPurpose(enum.StrEnum):
     REPLICATION = "replication"
     CATCH_UP = "catch-up"  # connections that replicate to replicas far behind the leader
     GATEWAY = "gateway"  # a gateway's single calls, which may last minutes
+    GATEWAY_PRODUCE = "gateway-produce"  # produce streams of a gateway: each has a connection of its own
 
 
 #: gRPC sets the kernel's TCP_USER_TIMEOUT to its keepalive timeout, so unacknowledged heartbeats end the connections to
@@ -80,6 +81,8 @@ def open_channel(address: str, purpose: ChannelPurpose) -> grpc.aio.Channel:
         "grpc.max_reconnect_backoff_ms": 1_000,
         "grpc.enable_http_proxy": 0,
         **(_PEER_OPTIONS if purpose in _BETWEEN_PEERS else {}),
+        # (a broker does not read a connection for seconds after large refused requests, whichever client sent them)
+        **({"grpc.use_local_subchannel_pool": 1} if purpose is ChannelPurpose.GATEWAY_PRODUCE else {}),
         **(dict(UNMEASURED_OPTIONS) if purpose in _UNMEASURED else {}),
     }
     return grpc.aio.insecure_channel(address, options=list(options.items()))

@@ -67,7 +67,7 @@ def shared_links() -> SharedLinks:
 def _open_shared(metadata: Any, address: str) -> Link:
     return Link(
         address,
-        ChannelPurpose.PRODUCE,
+        ChannelPurpose.GATEWAY_PRODUCE,
         lambda channel: produce_pb2_grpc.ProduceStub(channel).ProduceMany(metadata=metadata),  # type: ignore[no-untyped-call]
         packed=produce_pb2.ProduceRequests,
     )
@@ -95,7 +95,7 @@ class Streams:
         metadata = client.metadata
         return Link(
             address,
-            ChannelPurpose.PRODUCE,
+            ChannelPurpose.GATEWAY_PRODUCE,
             lambda channel: produce_pb2_grpc.ProduceStub(channel).Produce(metadata=metadata),  # type: ignore[no-untyped-call]
             after=self._drained,
         )

@@ -27,6 +27,7 @@ from headrace_core.errors import (
 )
 from headrace_core.membership.node_links import NodeLinks
 from headrace_core.rpc.channel import ChannelPurpose, open_channel
+from headrace_core.rpc.limits import RequestCheck
 from headrace_core.rpc.status import error_from_rpc
 
 from .client import BOOTSTRAP, Client
@@ -43,7 +44,10 @@ NEWER_METADATA_S = 0.5
 LOADED_WITHIN_S = 2.0
 LOADED_PAUSE_S = 0.05  #: Pause between two requests to a coordinator that is loading.
 
+CHECKED_BYTES = 16 * 1024  #: Bytes of a request from which its size and its items are checked before it is sent.
+
 Stub = Callable[[grpc.aio.Channel], Any]
+_checks: dict[str, RequestCheck] = {}
 
 
 class Upstream:
@@ -118,6 +122,7 @@ class Upstream:
         left_s = deadline - time.monotonic()
         if left_s <= 0:
             raise RequestTimedOutError(f"{method}: timed out before the request was sent")
+        _check(method, stub, request)
         pool = self._pools.get(address)
         if pool is None:
             pool = self._pools[address] = _Pool(address)
@@ -185,6 +190,20 @@ def _is_loading(answer: Any) -> bool:
         for each in getattr(answer, name, ()):
             return bool(each.error.code == CoordinatorLoadInProgressError.number)
     return hasattr(answer, "error") and bool(answer.error.code == CoordinatorLoadInProgressError.number)
+
+
+def _check(method: str, stub: Stub, request: Any) -> None:
+    """Refuse a request that a node would refuse for its size: after that, a node does not read the connection for some
+    time, and other clients use it. Raises InvalidRequestError."""
+    if request.ByteSize() <= CHECKED_BYTES:
+        return
+    service = f"{stub.__name__.removesuffix('Stub')}/{method}"
+    check = _checks.get(service)
+    if check is None:
+        check = _checks[service] = RequestCheck(service, request.DESCRIPTOR)
+    error = check(request.SerializeToString())
+    if error is not None:
+        raise error
 
 
 def _deadline(timeout_ms: float) -> float:
