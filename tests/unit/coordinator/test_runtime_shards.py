@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from headrace_coordinator.group.messages import TopicsChanged
+from headrace_coordinator.group.subscriptions import Topics
 from headrace_coordinator.runtime.claims import Claim, is_claim
 from headrace_coordinator.runtime.runner import ShardRunner
 from headrace_coordinator.runtime.shard import Shard, ShardState
@@ -264,7 +265,7 @@ def test_a_shard_begins_with_the_topics_there_are_and_hears_of_changes() -> None
         await owner.serving(2)
         (state_machine,) = owner.state_machines[0, 1]
         assert isinstance(state_machine.asked[0], TopicsChanged)
-        assert {name: seen.partitions for name, seen in state_machine.asked[-1].topics.items()} == {"t": 2}
+        assert state_machine.asked[-1].topics["t"].partitions == 2
         owner.change(*topic("t", TOPIC_ID, 5, first=2))
         assert state_machine.asked[-1].topics["t"].partitions == 5
         assert state_machine.asked[-1].changed == frozenset({"t"})
@@ -333,9 +334,21 @@ def test_a_fenced_shard_says_so_and_stays_silent() -> None:
 # -- topics -----------------------------------------------------------------------------------------------------------
 
 
+def test_groups_hear_of_internal_topics_which_members_may_subscribe_to_by_name() -> None:
+    world, view, topics = GrowingImageWorld(), TopicsView(), Topics()
+    world.apply(broker(1, "r1"), *topic("a", TOPIC_ID, 1))
+    view.begin(world.image)
+    advanced = view.advance(*world.apply(*topic(OFFSETS_TOPIC, OFFSETS_ID, 2)))
+    assert advanced is not None
+    assert set(view.begin(world.image).topics) == set(advanced.topics) == {"a", OFFSETS_TOPIC}
+    topics.replace(advanced.topics)
+    assert topics.resolve((OFFSETS_TOPIC,), "") == {OFFSETS_ID}
+    assert topics.resolve((), ".*") == {TOPIC_ID}
+
+
 def test_groups_hear_of_topics_that_come_grow_and_go_but_not_of_leaders() -> None:
     world, view = GrowingImageWorld(), TopicsView()
-    world.apply(broker(1, "r1"), broker(2, "r2"), *topic(OFFSETS_TOPIC, OFFSETS_ID, 2), *topic("a", TOPIC_ID, 1))
+    world.apply(broker(1, "r1"), broker(2, "r2"), *topic("a", TOPIC_ID, 1))
     assert set(view.begin(world.image).topics) == {"a"}
     assert view.current.topics["a"].racks == (frozenset({"r1"}),)
     moved = PartitionRecord(TOPIC_ID, 0, (1,), (), -1, 2, 2, (b"\x01" * 16,))

@@ -34,7 +34,6 @@ from headrace_core.errors import (
     UnknownTopicOrPartitionError,
     UnstableOffsetCommitError,
 )
-from headrace_core.metadata.shards import SHARD_TOPICS
 from headrace_core.types import NO_EPOCH, TopicPartition, check_topic_name
 
 from ..group.messages import DescribedPending, Topic, TopicsChanged
@@ -299,8 +298,6 @@ class OffsetsLogic:
     def _unknown(self, offset: OffsetToCommit) -> HeadraceError | None:
         """The retriable error for an unknown partition: the client may have newer metadata than this coordinator."""
         assert self._topics is not None
-        if offset.topic in SHARD_TOPICS:
-            return None  # groups do not learn of internal topics, but any consumer may read them
         topic = self._topics.get(offset.topic)
         if topic is None or offset.partition >= topic.partitions:
             return UnknownTopicOrPartitionError(f"{_where(offset)}: the partition does not exist")

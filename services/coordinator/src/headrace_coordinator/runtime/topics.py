@@ -1,11 +1,11 @@
-"""The cluster's topics as groups need them: builds TopicsChanged from metadata images."""
+"""The cluster's topics as groups need them: builds TopicsChanged from metadata images. Internal topics are among them:
+members may subscribe to them by name, and no pattern matches them (group/subscriptions.py)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from headrace_core.metadata import MetadataDelta, MetadataImage, TopicImage
-from headrace_core.metadata.shards import SHARD_TOPICS
 
 from ..group.messages import Topic, TopicsChanged
 
@@ -25,9 +25,7 @@ class TopicsView:
     def begin(self, image: MetadataImage) -> TopicsChanged:
         """Set all topics."""
         self._racks = _racks(image)
-        self._topics = {
-            topic.name: self._seen(topic) for topic in image.topics.values() if topic.name not in SHARD_TOPICS
-        }
+        self._topics = {topic.name: self._seen(topic) for topic in image.topics.values()}
         return self.current
 
     def advance(self, image: MetadataImage, delta: MetadataDelta) -> TopicsChanged | None:
@@ -46,7 +44,7 @@ class TopicsView:
         news: dict[str, Topic | None] = {topic.name: None for topic in delta.removed_topics.values()}
         for topic_id in delta.partitions:
             topic = image.topics.get(topic_id)
-            if topic is not None and topic.name not in SHARD_TOPICS:
+            if topic is not None:
                 news[topic.name] = self._seen(topic)
         changed = {name for name, seen in news.items() if self._topics.get(name) != seen}
         if changed:
