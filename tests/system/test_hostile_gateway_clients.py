@@ -199,6 +199,19 @@ def test_clients_that_read_nothing_get_little_and_slow_no_client(gateway: Gatewa
     until(lambda: (answers.unread, answers.fetches) == (0, 0))
 
 
+def test_a_long_rack_costs_no_stream(gateway: Gateway) -> None:
+    """A broker refuses a rack of a megabyte, and then does not read the connection, which streams share."""
+    fetch = request_frame(Api.FETCH, 12, replica_id=-1, max_bytes=1, topics=[
+        {"topic": TOPIC, "partitions": [{"partition": 0, "partition_max_bytes": 1}]}
+    ], session_epoch=-1, rack_id="r" * 100_000)  # fmt: skip
+    with held(gateway, 1, bytes(fetch)) as (connection,):
+        (size,) = struct.unpack(">i", connection.recv(4, socket.MSG_WAITALL))
+        answer = read_answer(Api.FETCH, 12, connection.recv(size, socket.MSG_WAITALL))[1]
+        assert [each.error_code for topic in answer.responses for each in topic.partitions] == [0]
+        (path,) = [each.client.fetch for each in gateway.connections.open if each.client.fetch]
+        assert all(stream.link.is_open for stream in path._streams.values())
+
+
 def test_large_refused_requests_of_one_client_slow_no_other_client(gateway: Gateway) -> None:
     """The broker does not read the connection of refused bytes for a second for each 2 MiB. The streams of several
     clients shared that connection."""

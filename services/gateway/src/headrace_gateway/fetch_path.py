@@ -35,6 +35,7 @@ from .wire.frames import RequestHeader, finish, response_start
 from .wire.schema import Message, request_body, response_body
 from .wire.sessions import NO_SESSION, FetchSession, Key, SessionError, Wanted
 
+RACK_CHARS_MAX = 1_000  #: A longer rack is cut: a broker punishes names above 32,767 bytes, at the cost of others.
 WAIT_MS_MAX = 5 * 60_000  #: A longer wait of a client counts as this.
 #: A connection's first fetch asks for FETCH_BYTES_MIN of records, and each further one for so many times more: a client
 #: that reads nothing costs little.
@@ -293,7 +294,7 @@ class _Fetch:
             isolation_level=common_pb2.ISOLATION_LEVEL_READ_COMMITTED
             if committed
             else common_pb2.ISOLATION_LEVEL_READ_UNCOMMITTED,
-            rack=request.rack_id or "",
+            rack=(request.rack_id or "")[:RACK_CHARS_MAX],
         )
         keys: dict[tuple[str, int], Key] = {}
         changes = 0
