@@ -44,6 +44,7 @@ from headrace_coordinator.group.settings import GroupSettings
 from headrace_coordinator.group_types import GroupsOfBothTypes
 from headrace_coordinator.state_machine import Decision, ShardRecord
 from headrace_core.errors import (
+    CoordinatorLoadInProgressError,
     FencedInstanceIdError,
     FencedMemberEpochError,
     HeadraceError,
@@ -178,7 +179,7 @@ class MigrationWorld:
 
 class ClassicConsumer:
     """A consumer of the classic protocol. ``protocol``: an eager one stops all partitions before it joins, and a
-    cooperative one only those that it loses. ``version``: of its subscriptions."""
+    cooperative one only those that it loses. ``version``: of its subscriptions; ``data``: user data in them."""
 
     def __init__(
         self,
@@ -189,6 +190,7 @@ class ClassicConsumer:
         instance_id: str | None = None,
         version: int = 3,
         session_timeout_ms: int = 45_000,
+        data: bytes = b"",
     ) -> None:
         self.world = world
         self.name = name
@@ -196,6 +198,7 @@ class ClassicConsumer:
         self.instance_id = instance_id
         self.version = version
         self.session_timeout_ms = session_timeout_ms
+        self.data = data
         self.member_id = ""
         self.generation = -1
         self.reading: frozenset[NamedPart] = frozenset()
@@ -266,11 +269,12 @@ class ClassicConsumer:
             )  # fmt: skip
         if self.protocol == EAGER:
             self.reading = frozenset()
-        said = subscription(self.world.topics, self.reading, self.generation, version=self.version)
+        said = subscription(self.world.topics, self.reading, self.generation, version=self.version, data=self.data)
         ticket = self.world.ticket()
         return Join(
             GROUP, self.member_id, f"{self.name}-{ticket}", self.session_timeout_ms, 60_000, "consumer",
             ((self.protocol, said),), ticket, self.instance_id, self.name, "host", needs_known_id=True,
+            can_skip_assignment=True,
         )  # fmt: skip
 
     def _got(self, reply: object) -> None:
@@ -280,8 +284,9 @@ class ClassicConsumer:
             self.member_id = reply.member_id
         elif isinstance(reply, Joined):
             self.member_id, self.generation = reply.member_id, reply.generation
-            self._assignments = self._assign(reply)
-            self._assigned_topics = self.world.topics if reply.members else None
+            self._assignments = () if reply.skip_assignment else self._assign(reply)
+            # (the new process of a static leader does not know for which topics the other one has assigned, KIP-814)
+            self._assigned_topics = None if not reply.members else {} if reply.skip_assignment else self.world.topics
             self.wants = "sync"
         elif isinstance(reply, Synced):
             assigned = frozenset(decode_assignment(reply.assignment).parts)
@@ -298,7 +303,7 @@ class ClassicConsumer:
             self.reading, self.generation = frozenset(), -1
             if isinstance(error, UnknownMemberIdError):
                 self.member_id = ""
-        elif not isinstance(error, RebalanceInProgressError | MemberIdRequiredError):
+        elif not isinstance(error, RebalanceInProgressError | MemberIdRequiredError | CoordinatorLoadInProgressError):
             raise error
         self.wants = "join"
 
@@ -364,7 +369,7 @@ class NewConsumer:
             about |= {"owned": owned, "revision": self.revision}
         try:
             reply: HeartbeatReply = self.world.ask(Heartbeat(GROUP, self.name, self.epoch, 0, **about))
-        except UnreleasedInstanceIdError:
+        except (UnreleasedInstanceIdError, CoordinatorLoadInProgressError):
             self.is_settled = False
             return
         except (UnknownMemberIdError, FencedMemberEpochError) as error:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from headrace_coordinator.classic.messages import ClassicHeartbeat, Join, LeaveClassic, LeavingMember, Left, Sync
-from headrace_coordinator.group.messages import DescribeGroup, Heartbeat, Leave
+from headrace_coordinator.group.messages import DescribeGroup, Disconnected, Heartbeat, Leave, TopicsChanged
 from headrace_coordinator.group.settings import GroupSettings
+from headrace_coordinator.group_types import GroupsOfBothTypes
 from headrace_core.errors import (
+    CoordinatorLoadInProgressError,
     FencedInstanceIdError,
     GroupIdNotFoundError,
     IllegalGenerationError,
@@ -15,6 +17,7 @@ from headrace_core.errors import (
     RebalanceInProgressError,
     UnknownMemberIdError,
 )
+from tests.worlds.group_world import topics
 from tests.worlds.migration_world import COOPERATIVE, EAGER, GROUP, ClassicConsumer, MigrationWorld, subscription
 
 PROTOCOLS = pytest.mark.parametrize("protocol", [COOPERATIVE, EAGER])
@@ -54,6 +57,7 @@ def test_a_group_is_rolled_from_one_protocol_to_the_other_and_back(protocol: str
     world.settle()
     assert (world.type(), len(c.reading), len(d.reading)) == ("consumer", 3, 3)
     c.leave()
+    world.tick()
     assert world.type() == "classic"
     world.settle()
     assert len(d.reading) == 6
@@ -121,6 +125,7 @@ def test_a_static_member_is_replaced_by_a_process_with_the_new_protocol_and_back
     new.die()  # a static member of the classic protocol takes the place of one that has not left
     back = world.classic_consumer("back", instance_id="host-1")
     back.step()
+    world.tick()
     assert world.type() == "classic", "the last member of the new protocol was replaced"
     world.settle()
     assert len(back.reading) == len(other.reading) == 2
@@ -299,3 +304,118 @@ def test_a_member_without_a_stream_may_commit_with_the_epoch_that_it_knows() -> 
     world.new_consumer("fourth").step()
     world.groups.check_commit(GROUP, "second", second.epoch, None, second.reading)
     world.settle()
+
+
+# -- found by a review
+
+
+def test_data_of_a_protocol_that_the_group_does_not_use_are_checked_too() -> None:
+    """An earlier version read them when it changed the group back, and its shard loaded again and again."""
+    world = MigrationWorld()
+    said = subscription(["orders"])
+    protocols = (("own", b"\0"), ("range", said))
+    tickets = [world.ticket(), world.ticket()]
+    world.ask(Join(GROUP, "", "m", 45_000, 60_000, "consumer", protocols, tickets[0]))
+    world.ask(Join(GROUP, "", "k", 45_000, 60_000, "consumer", (("range", said),), tickets[1]))
+    world.ask(Join(GROUP, "m", "", 45_000, 60_000, "consumer", protocols, world.ticket()))
+    with pytest.raises(GroupIdNotFoundError, match="cannot be read"):
+        world.new_consumer("c").step()
+    assert world.type() == "classic"
+
+
+@PROTOCOLS
+def test_after_a_change_back_and_a_take_over_every_partition_has_a_reader(protocol: str) -> None:
+    """The record of the classic group must say that no member has assigned its partitions yet."""
+    world = two_classic(protocol)
+    c = world.new_consumer("c")
+    world.settle()
+    c.leave()
+    world.tick()
+    assert world.type() == "classic"
+    world.take_over()
+    world.settle()
+    assert [len(each.reading) for each in world.alive()] == [3, 3]
+
+
+def test_a_group_that_is_too_large_to_change_back_at_once_does_not() -> None:
+    world = MigrationWorld(orders=6)
+    new = world.new_consumer("new")
+    world.settle()
+    old = [world.classic_consumer(f"old{number}", data=b"x" * 60_000) for number in range(5)]
+    world.settle()
+    new.leave()
+    world.settle()
+    assert world.type() == "consumer"
+    assert sorted(len(each.reading) for each in old) == [1, 1, 1, 1, 2]
+
+
+def test_a_member_that_was_removed_gives_up_its_partitions_before_it_joins_again() -> None:
+    world = two_classic()
+    a, b = classic_of(world)
+    new = world.new_consumer("new")
+    world.settle()
+    for _ in range(50):  # a is silent for longer than its session timeout
+        world.sleep(1_000)
+        for each in (b, new):
+            each.step()
+    assert len(b.reading) + len(new.reading) == 6
+    a.wants = "join"
+    a.step()
+    assert (a.errors[-1], a.reading) == ("UNKNOWN_MEMBER_ID", frozenset())
+    world.settle()
+
+
+def test_partitions_that_the_coordinator_does_not_know_yet_delay_the_change() -> None:
+    world = MigrationWorld(orders=6)
+    a = world.classic_consumer("a")
+    world.settle()
+    log = list(world.log)
+    known, world.topics = world.topics, topics(orders=4)
+    world.ask(TopicsChanged(world.topics))
+    new = world.new_consumer("new")
+    new.step()
+    assert (world.log, world.type(), new.epoch, len(a.reading)) == (log, "classic", 0, 6)
+    world.set_topics(known)
+    world.settle()
+    assert world.type() == "consumer"
+
+
+def test_before_the_topics_are_known_no_assignment_is_given() -> None:
+    world = two_classic()
+    a = classic_of(world)[0]
+    world.new_consumer("c")
+    world.settle()
+    groups = GroupsOfBothTypes(world.settings, world.classic)
+    for key, value in world.log:
+        groups.replay(key, value, 0)
+    groups.loaded(world.now_ms)
+    with pytest.raises(CoordinatorLoadInProgressError):
+        groups.handle(Sync(GROUP, a.member_id, a.generation, 1), world.now_ms)
+
+
+def test_a_static_member_with_a_stream_is_replaced_when_it_certainly_reads_nothing() -> None:
+    world = MigrationWorld(orders=2)
+    world.ask(
+        Heartbeat(GROUP, "streaming", 0, 7, instance_id="host-1", topics=("orders",), rebalance_timeout_ms=60_000)
+    )
+    world.ask(Disconnected(GROUP, "streaming", 7))
+    successor = Join(
+        GROUP, "", "successor", 45_000, 60_000, "consumer", ((COOPERATIVE, subscription(["orders"])),), 1, "host-1"
+    )  # fmt: skip
+    with pytest.raises(CoordinatorLoadInProgressError, match="has not left; retry"):
+        world.ask(successor)
+    world.sleep(world.settings.connection_grace_ms)
+    assert world.ask(successor).member_id == "successor"
+
+
+def test_any_protocol_of_a_member_may_be_named_when_it_asks_for_its_assignment() -> None:
+    """Its SyncGroup was on its way when the group changed its type."""
+    world = MigrationWorld(orders=2)
+    world.new_consumer("new")
+    world.settle()
+    said = subscription(["orders"])
+    joined = world.ask(Join(GROUP, "", "m", 45_000, 60_000, "consumer", ((EAGER, said), (COOPERATIVE, said)), 1))
+    synced = world.ask(Sync(GROUP, "m", joined.generation, 2, None, "consumer", COOPERATIVE))
+    assert synced.protocol == COOPERATIVE
+    with pytest.raises(InconsistentGroupProtocolError):
+        world.ask(Sync(GROUP, "m", joined.generation, 3, None, "consumer", "sticky"))

@@ -72,7 +72,7 @@ class GroupsOfBothTypes:
             self._classic.handle(request, now_ms)
             return self._groups.handle(request, now_ms)
         if self._classic.handles(request):
-            return self._downgraded(self._of_classic(request, now_ms), now_ms)
+            return self._of_classic(request, now_ms)
         if isinstance(request, Heartbeat) and request.member_epoch == JOIN_EPOCH:
             return self._join_consumer(request, now_ms)
         if isinstance(request, Leave) and request.connection is None and self._is_classic(request.group_id):
@@ -90,13 +90,17 @@ class GroupsOfBothTypes:
                 return Decision(reply=described)
         if isinstance(request, ExplainGroup) and self._is_classic(request.group_id):
             return Decision(reply=())  # the members assign, so the coordinator knows no reasons
-        return self._downgraded(self._groups.handle(request, now_ms), now_ms)
+        return self._groups.handle(request, now_ms)
 
     def tick(self, now_ms: int) -> Decision:
-        decision = self._downgraded(self._groups.tick(now_ms), now_ms)
+        if self._groups.has_lost_consumers:
+            return self._downgrade(now_ms)
+        decision = self._groups.tick(now_ms)
         return decision if decision.records or decision.pushes else self._classic.tick(now_ms)
 
     def next_due_ms(self) -> int | None:
+        if self._groups.has_lost_consumers:
+            return 0  # at once
         due = [time for time in (self._groups.next_due_ms(), self._classic.next_due_ms()) if time is not None]
         return min(due, default=None)
 
@@ -150,21 +154,19 @@ class GroupsOfBothTypes:
         erased = self._classic.hand_over(group_id, now_ms)
         return Decision(erased.records + records, decision.reply, erased.pushes + decision.pushes)
 
-    def _downgraded(self, decision: Decision, now_ms: int) -> Decision:
-        """Add to a decision that groups become classic ones whose last member of KIP-848 has left with it."""
-        for group_id in self._groups.left_to_classic():
-            group = self._groups.as_classic(group_id, now_ms)
-            if not self._may_downgrade or len(encode_value(group.record())) > self._record_bytes_max:
-                continue
-            erased = self._groups.hand_over(group_id)
-            taken = self._classic.take_over(group, now_ms)
-            records = decision.records + erased.records + taken.records
-            decision = decision._replace(
-                records=records,
-                pushes=decision.pushes + taken.pushes,
-                is_atomic=decision.is_atomic and _size(records) <= ATOMIC_BYTES_MAX,
-            )
-        return decision
+    def _downgrade(self, now_ms: int) -> Decision:
+        """Make a classic group of one whose last member of KIP-848 has left. Guard: it is a decision of its own, which
+        is written whole or not at all; a part of it would let other members read the partitions of forgotten ones."""
+        group_id = self._groups.left_to_classic()
+        if group_id is None or not self._may_downgrade:
+            return Decision()
+        group = self._groups.as_classic(group_id, now_ms)
+        size = len(encode_value(group.record())) + self._groups.erased_bytes(group_id)
+        if size > min(ATOMIC_BYTES_MAX, self._record_bytes_max):
+            return Decision()
+        erased = self._groups.hand_over(group_id)
+        taken = self._classic.take_over(group, now_ms)
+        return Decision(erased.records + taken.records, None, taken.pushes)
 
     # -- queries ------------------------------------------------------------------------------------------------------
 

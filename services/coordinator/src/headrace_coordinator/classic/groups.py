@@ -126,11 +126,14 @@ class ClassicGroups:
             self._groups[group_id] = ClassicGroup.of(group_id, decode_value(value))
 
     def loaded(self, now_ms: int) -> None:
-        """The replay is complete: every member counts as having just sent a heartbeat."""
+        """The replay is complete: every member counts as having just sent a heartbeat. A group without a leader was one
+        of KIP-848: its members must rebalance."""
         turn = self._turn(now_ms)
         for group in self._groups.values():
             for member in group.members.values():
                 self._touch(turn, group, member)
+            if group.members and group.leader is None:
+                self._rebalance(turn, group)
 
     def handle(self, request: object, now_ms: int) -> Decision:
         """Decide a request. Raises the errors of the request's rule."""

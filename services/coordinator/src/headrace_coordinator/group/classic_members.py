@@ -61,7 +61,7 @@ from .settings import GroupSettings
 from .state import Group, GroupsState, Member
 from .subscriptions import Topics
 from .timing import NO_STREAM, Session
-from .turn import Turn
+from .turn import Turn, reads_nothing
 
 #: Maximum bytes of a member's data for all of its protocols, which are part of its record.
 PROTOCOLS_BYTES_MAX = 256 * 1024
@@ -98,17 +98,14 @@ class ClassicMembers:
         check_join(request, self._classic)
         group = self._group(request.group_id, request.member_id)
         subscription = self._subscription(request, group)
-        if not self._topics.is_known:
-            raise CoordinatorLoadInProgressError(
-                f"group {request.group_id!r}: the coordinator has not loaded the topics yet; retry"
-            )
+        self._check_topics(request.group_id)
         if not request.member_id and request.instance_id is None and request.needs_known_id:
             self._check_size(group)
             return Decision(reply=MemberIdNeeded(request.new_id))
         return self._joined(request, turn, group, subscription)
 
     def _joined(self, request: Join, turn: Turn, group: Group, subscription: Subscription) -> Decision:
-        member = self._present(request, group)
+        member = self._present(request, group, subscription)
         reads: Parts = NOTHING
         reasons: list[str] = []
         if member is None:
@@ -140,17 +137,21 @@ class ClassicMembers:
         protocol, _ = request.protocols[0]
         return turn.decision(Joined(member.member_id, member.current.epoch, CONSUMER, protocol, leader=""))
 
-    def _present(self, request: Join, group: Group) -> Member | None:
-        """The member that joins again; None if the member is new, or replaces a static member."""
+    def _present(self, request: Join, group: Group, subscription: Subscription) -> Member | None:
+        """The member that joins again; None if the member is new, or replaces a static member. Guard: a member that was
+        removed gets UNKNOWN_MEMBER_ID, so that it gives up its partitions, which other members may have read on."""
         if not request.member_id:
             return None
-        if request.member_id not in group.members and request.instance_id is None:
+        is_there = request.member_id in group.members or request.instance_id is not None
+        was_there = request.member_id in group.departed or subscription.generation is not None
+        if not (is_there or was_there):
             return None  # it got this id from an earlier request (KIP-394), perhaps from another coordinator
         return self._known(group, request.member_id, request.instance_id)
 
     def _added(self, request: Join, turn: Turn, group: Group, subscription: Subscription) -> tuple[Member, list[str]]:
         """Add a member, which may replace a static member (KIP-345); returns the reasons for a new target. A static
-        member of the classic protocol does not leave when its process ends, so it is replaced at once."""
+        member of the classic protocol does not leave when its process ends, so it is replaced at once. Guard: one with
+        a stream is replaced when its process certainly reads nothing, and clients retry until then."""
         member_id = request.member_id or request.new_id
         described = _described(request, subscription)
         key = Key(RecordKind.MEMBER, group.group_id, member_id)
@@ -160,6 +161,11 @@ class ClassicMembers:
             turn.write(key, described)
             return group.members[member_id], [f"member {member_id} joined with the classic protocol"]
         holder = group.members[holder_id]
+        if holder.session.connection > NO_STREAM and not reads_nothing(holder, turn.owned_ms):
+            raise CoordinatorLoadInProgressError(
+                f"group {group.group_id!r}: instance id {request.instance_id!r} is in use by member {holder_id!r}, "
+                "which has not left; retry"
+            )
         said, target, current = holder.said, holder.target, holder.current
         turn.remove(group, holder, RemovalReason.REPLACED, "FENCED_INSTANCE_ID")
         for part in target:
@@ -189,29 +195,31 @@ class ClassicMembers:
 
     def sync(self, request: Sync, turn: Turn) -> Decision:
         """Returns Synced. Raises InvalidGroupIdError, UnknownMemberIdError, FencedInstanceIdError,
-        IllegalGenerationError, InconsistentGroupProtocolError, RebalanceInProgressError."""
+        IllegalGenerationError, InconsistentGroupProtocolError, RebalanceInProgressError,
+        CoordinatorLoadInProgressError."""
         group, member, classic = self._sender(request)
-        name = classic.protocols[0][0]
-        for said, known, what in ((request.protocol_type, CONSUMER, "type"), (request.protocol, name, "name")):
-            if said is not None and said != known:
+        self._check_topics(request.group_id)
+        names = [name for name, _ in classic.protocols]
+        for said, known, what in ((request.protocol_type, [CONSUMER], "type"), (request.protocol, names, "name")):
+            if said is not None and said not in known:
                 raise InconsistentGroupProtocolError(
-                    f"group {group.group_id!r}: member {member.member_id!r} has a protocol of {what} {known!r}, the "
-                    f"request names {said!r}"
+                    f"group {group.group_id!r}: member {member.member_id!r} has protocols of {what} "
+                    f"{', '.join(known)}, the request names {said!r}"
                 )
         member.session.touch(NO_STREAM, turn.steady_ms)
         if member.current.epoch < group.said.target_epoch and not member.current.revoking:
             self._must_rejoin(turn, group, member)
         member.session.sync_by_ms = None
-        names = self._topics.names
+        topics = self._topics.names
         assigned = frozenset(member.current.assigned)
         if group.released:
             stories.taken(turn, group, member, assigned)
         stories.go_on(turn, group)
         assignment = encode_assignment(
-            [(names[topic_id], partition) for topic_id, partition in assigned if topic_id in names],
+            [(topics[topic_id], partition) for topic_id, partition in assigned if topic_id in topics],
             decode_subscription(classic.protocols[0][1]).version,
         )
-        return turn.decision(Synced(CONSUMER, name, assignment))
+        return turn.decision(Synced(CONSUMER, request.protocol or names[0], assignment))
 
     def heartbeat(self, request: ClassicHeartbeat, turn: Turn) -> Decision:
         """Raises InvalidGroupIdError, UnknownMemberIdError, FencedInstanceIdError, IllegalGenerationError,
@@ -329,6 +337,12 @@ class ClassicMembers:
             raise InconsistentGroupProtocolError(
                 f"group {group.group_id!r}: the joining member's subscription cannot be read: {error.message}"
             ) from None
+
+    def _check_topics(self, group_id: str) -> None:
+        if not self._topics.is_known:
+            raise CoordinatorLoadInProgressError(
+                f"group {group_id!r}: the coordinator has not loaded the topics yet; retry"
+            )
 
     def _check_size(self, group: Group) -> None:
         if len(group.members) >= self._settings.max_size:

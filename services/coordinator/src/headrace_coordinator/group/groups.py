@@ -77,6 +77,9 @@ from .turn import Turn
 #: Number of records after which a tick stops before the next group; the remaining groups are due at once.
 TICK_RECORDS_MAX = 1_000
 
+#: Maximum bytes of a record's key beside the text of each of its parts.
+_KEY_BYTES = 8
+
 _FIELDS = ("rack", "client_id", "client_host", "rebalance_timeout_ms", "topics", "topic_regex", "assignor")
 
 
@@ -434,15 +437,28 @@ class Groups:
         """Forget a group that was adopted, whose records will not be written."""
         del self._state.groups[group_id]
 
-    def left_to_classic(self) -> list[str]:
-        """Ids of groups whose last member of the new protocol has left since the last call, and that have members of
-        the classic protocol."""
-        lost, self._state.has_lost_consumers = self._state.has_lost_consumers, set()
-        return [each for each in sorted(lost) if each in self._state.groups and self._state.groups[each].is_all_classic]
+    @property
+    def has_lost_consumers(self) -> bool:
+        """Whether ``left_to_classic`` has a group to look at."""
+        return bool(self._state.has_lost_consumers)
+
+    def left_to_classic(self) -> str | None:
+        """The next of the groups that a member of the new protocol has left; None if it has other such members, or
+        none at all."""
+        group_id = self._state.has_lost_consumers.pop()
+        group = self._state.groups.get(group_id)
+        return group_id if group is not None and group.is_all_classic else None
 
     def as_classic(self, group_id: str, now_ms: int) -> ClassicGroup:
         """The classic group that a group in ``left_to_classic`` can become."""
         return migration.as_classic(self._state.groups[group_id], self._topics, now_ms)
+
+    def erased_bytes(self, group_id: str) -> int:
+        """An upper limit of the bytes of the records that ``hand_over`` would return."""
+        group = self._state.groups[group_id]
+        members = sum(3 * (len(member_id.encode()) + _KEY_BYTES) for member_id in group.members)
+        keys = 3 * len(group.members) + len(group.stories) + 1
+        return members + keys * (len(group_id.encode()) + _KEY_BYTES)
 
     def hand_over(self, group_id: str) -> Decision:
         """End the group, which becomes a classic one; returns tombstones, already applied, for all of its records."""

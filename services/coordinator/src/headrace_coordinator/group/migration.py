@@ -4,12 +4,14 @@
                                                   epoch, and its partitions
     the last member of the new protocol leaves -> as_classic: the members that are left keep the same, and rebalance
 
-The members notice nothing of the change itself: they are told to join again, as in any rebalance.
+The members notice nothing of the change itself: they learn that they must join again, as in any rebalance. After
+``as_classic`` a member that is in an older epoch than the latest gets ILLEGAL_GENERATION and gives up its partitions,
+as in Kafka, because a classic group has one generation.
 """
 
 from __future__ import annotations
 
-from headrace_core.errors import CorruptLogError, GroupIdNotFoundError
+from headrace_core.errors import CoordinatorLoadInProgressError, CorruptLogError, GroupIdNotFoundError
 
 from ..classic.consumer_protocol import CONSUMER, decode_assignment, decode_subscription, encode_assignment
 from ..classic.messages import ClassicState
@@ -26,8 +28,9 @@ from .turn import Turn
 
 def adopt(turn: Turn, classic: ClassicGroup, topics: Topics) -> Group:
     """Write the records of a group of KIP-848 with the members of ``classic``. A member that still waits for its first
-    generation is left out: it joins again. Raises GroupIdNotFoundError, with nothing changed, if the members' data have
-    a form that only they understand."""
+    generation is left out: it joins again. Raises, with nothing changed, GroupIdNotFoundError if the members' data have
+    a form that only they understand, and CoordinatorLoadInProgressError if their leader knows partitions that this
+    coordinator has not learned of yet."""
     described = [
         (member.member_id, *_described(classic, member, topics))
         for member in classic.members.values()
@@ -67,6 +70,7 @@ def _described(
     where = f"group {classic.group_id!r} cannot change to the new group protocol while it has members: member"
     by_name = topics.by_name or {}
     try:
+        decode_subscription(member.protocols[0][1])  # what the group will read from now on (classic_members.py)
         subscription = decode_subscription(member.metadata(classic.protocol))
         assignment = decode_assignment(member.assignment)
     except CorruptLogError as error:
@@ -78,6 +82,12 @@ def _described(
             f"{where} {member.member_id!r} has an assignor whose assignments carry data of its own, which would be "
             "lost; change to one of Kafka's assignors, or stop its consumers first"
         )
+    for topic, partition in (*assignment.parts, *subscription.owned):
+        if topic in by_name and partition >= by_name[topic].partitions:
+            raise CoordinatorLoadInProgressError(
+                f"group {classic.group_id!r}: the coordinator does not know partition {partition} of topic {topic!r} "
+                "yet; retry"
+            )
     value = MemberValue(
         instance_id=member.instance_id,
         rack=subscription.rack,
@@ -89,9 +99,7 @@ def _described(
     )
     assigned, owned = (
         frozenset(
-            (by_name[topic].topic_id, partition)
-            for topic, partition in parts
-            if topic in by_name and 0 <= partition < by_name[topic].partitions
+            (by_name[topic].topic_id, partition) for topic, partition in parts if topic in by_name and partition >= 0
         )
         for parts in (assignment.parts, subscription.owned)
     )
@@ -99,12 +107,14 @@ def _described(
 
 
 def as_classic(group: Group, topics: Topics, now_ms: int) -> ClassicGroup:
-    """The classic group with the members of ``group``, which all use the classic protocol."""
+    """The classic group with the members of ``group``, which all use the classic protocol. It has no leader, because no
+    member has assigned its partitions yet."""
     generation = max(member.current.epoch for member in group.members.values())
     classic = ClassicGroup(group.group_id, ClassicState.STABLE, CONSUMER, generation, state_ms=now_ms)
     for member in group.members.values():
         classic.add(_as_classic(member, topics))
     classic.protocol = classic.choose_protocol()
+    classic.leader = None
     return classic
 
 

@@ -127,7 +127,7 @@ class Group:
 
 
 class GroupsState:
-    """``has_lost_consumers``: groups that a member of the new protocol has left since a caller last emptied the set."""
+    """``has_lost_consumers``: groups that a member of the new protocol has left, until a tick has looked at them."""
 
     def __init__(self) -> None:
         self.groups: dict[str, Group] = {}
