@@ -37,6 +37,7 @@ class Client:
         "listener",
         "principal",
         "produce",
+        "sends_silently",
     )
 
     def __init__(
@@ -50,6 +51,7 @@ class Client:
         self.client_id = ""
         self.answers = answers or Answers()
         self.hang_up: Callable[[], None] = _nothing  #: Ends the connection, which sets this attribute.
+        self.sends_silently = False  #: Whether it has sent a Produce request with acks=0.
         self.produce: Any = None  #: Its streams of produce_path.py, once it has some.
         self.fetch: Any = None  #: The same of fetch_path.py.
         self._metadata: tuple[tuple[str, str], ...] = ()

@@ -186,6 +186,7 @@ class Connection(asyncio.Protocol):
         "_has_more",
         "_held",
         "_is_draining",
+        "_is_ending",
         "_is_reading",
         "_is_stalled",
         "_is_starting",
@@ -215,6 +216,7 @@ class Connection(asyncio.Protocol):
         self._is_reading = True
         self._is_stalled = False  # True while the client leaves WRITE_BYTES of answers unread
         self._is_draining = self._is_starting = False
+        self._is_ending = False  # True after the client's end, while requests without answers are handled
         self._active = self._frame_since = self._stalled_since = shared.now
         self._stalled_size = 0
         self._paused_since = self._paused_size = 0  # when and with how many bytes the client became stalled
@@ -262,8 +264,10 @@ class Connection(asyncio.Protocol):
                 return
         self._start()
 
-    def eof_received(self) -> None:
-        return None  # close: a client that sends no more has no use for answers, as in Kafka
+    def eof_received(self) -> bool:
+        """A client that sends no more has no use for answers, as in Kafka. What it sent with acks=0 is handled."""
+        self._is_ending = self.client.sends_silently and bool(self._frames or self._requests)
+        return self._is_ending
 
     def pause_writing(self) -> None:
         self._is_stalled = True
@@ -473,7 +477,7 @@ class Connection(asyncio.Protocol):
                     transport.writelines(done.answer)
         self._count_unread()
         self._active = self._shared.now
-        if self._is_draining and not requests:
+        if (self._is_draining or (self._is_ending and not self._frames and not self._has_more)) and not requests:
             self.end()
         elif self._frames or self._has_more:
             self._start()
@@ -503,7 +507,7 @@ class Connection(asyncio.Protocol):
         elif self._buffer and self._is_reading and budget.is_short and self._is_slow(now):
             self._shared.log("%s sends a request too slowly while memory is short; closed", self.client.host)
             transport.abort()
-        elif not self._is_reading and self._requests and self._has_peer_ended():
+        elif not (self._is_reading or self.client.sends_silently) and self._requests and self._has_peer_ended():
             transport.abort()  # the end is behind bytes that are not read now
         elif idle is not None and not self._requests and now - self._active >= idle:
             self.end()

@@ -41,6 +41,7 @@ USERS_MAX = 128
 #: Seconds without any answer after which a shared stream with a late request ends. A broker may leave a stream unread
 #: for 30 s, after refused requests.
 HANGS_S = 35.0
+FINISH_S = 10.0  #: Seconds that a stream without answers has to deliver its requests after its client has left.
 LINGER_S = 0.002  #: How long requests of a shared stream gather while earlier ones are unanswered.
 
 
@@ -92,8 +93,10 @@ class Link:
 
     __slots__ = (
         "_after",
+        "_has_silent",
         "_in_flight",
         "_is_due",
+        "_is_finishing",
         "_linger",
         "_loop",
         "_next",
@@ -142,6 +145,8 @@ class Link:
         self._open: Callable[[], Duplex[Any, Any]] = partial(Duplex, address, purpose, open_call)
         self._stream: Duplex[Any, Any] | None = None
         self._why: HeadraceError | None = None  # why the stream was given up before it opened
+        self._has_silent = False  # True after a request without an answer to come
+        self._is_finishing = False  # True once no more requests follow, and those that wait still leave
         self._task = self._loop.create_task(self._run(), name=f"gateway: {purpose} to {address}")
 
     def send(self, request: Any, timeout_s: float, done: Done, *, has_answer: bool = True) -> None:
@@ -154,6 +159,8 @@ class Link:
             self._pending[number] = asked
             if self._timer is None:
                 self._timer = self._loop.call_later(min(LOOK_S, timeout_s), self._look)
+        else:
+            self._has_silent = True
         self._out.append(asked)
         if self._may_write():
             self._wake_writer()
@@ -169,12 +176,19 @@ class Link:
             self._stream.cancel(why)
 
     def close(self) -> None:
-        """End the stream; requests without an answer are not called back."""
-        self.is_open = False
-        self._pending.clear()
-        self._out.clear()
-        self._task.cancel()
+        """End the stream; requests without an answer are not called back. If some have no answer to come, the stream
+        ends when the broker has received all requests, or after FINISH_S."""
         self._stop_timers()
+        self._pending.clear()
+        if self._has_silent and (self.is_open or self._is_finishing):
+            if not self._is_finishing:
+                self._is_finishing = True
+                self._loop.call_later(FINISH_S, self._task.cancel)
+                self._wake_writer()
+        else:
+            self._out.clear()
+            self._task.cancel()
+        self.is_open = False
 
     def _may_write(self) -> bool:
         return self._packed is None or self._in_flight == 0 or self._is_due or len(self._out) >= PACKED_MAX
@@ -247,6 +261,9 @@ class Link:
                 del asked
             if out:
                 self._gather()
+            elif self._is_finishing:
+                await stream.done_writing()
+                await self._loop.create_future()  # until the broker ends the stream
             self._wake = self._loop.create_future()
             await self._wake
 

@@ -148,6 +148,8 @@ class _Produce:
         self._request = request
         self._reply = reply
         self._is_silent = request.acks == 0  # the client expects no answer
+        if self._is_silent:
+            call.client.sends_silently = True
         self._left = 1  # groups without an answer; one for the start itself
         #: Fields of the answer for each partition, by topic and partition in the request's order.
         self._results: list[list[dict[str, Any]]] = []
