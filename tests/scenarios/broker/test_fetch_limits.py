@@ -6,6 +6,7 @@ import asyncio
 
 from headrace_broker.context import BrokerLimits
 from headrace_core.testing.crashing_fs import CrashingFileSystem
+from headrace_core.types import TopicPartition
 from tests.worlds.solo_broker import SoloBroker, batch, fetch
 
 
@@ -21,6 +22,28 @@ def test_the_brokers_fetch_max_bytes_bounds_an_answer_that_the_client_does_not_b
                 consumer.on_request(fetch(number, *(["orders"] if number == 0 else []), max_wait_ms=0))
             await answers.wait_sent(3)
             assert [answer.results[0].next_offset for answer in answers.sent] == [2, 4, 5]
+            consumer.on_closed()
+
+    asyncio.run(scenario())
+
+
+def test_a_fetch_of_an_older_segment_does_not_wait_for_its_min_bytes():
+    """A response has the records of one segment. Records of the next segment are there, so waiting brings nothing
+    (Kafka's DelayedFetch, case D)."""
+
+    async def scenario() -> None:
+        async with SoloBroker(CrashingFileSystem()) as broker:
+            await broker.topic("orders")
+            for number in range(4):
+                if number == 2:
+                    broker.partitions.leader(TopicPartition("orders", 0)).log.roll()
+                assert not (await broker.append("orders", batch(b"x" * 100))).error.code
+            consumer, answers = broker.consumer()
+            consumer.on_request(fetch(1, "orders", min_bytes=10_000))
+            (answer,) = await answers.wait_sent(1)
+            assert answer.results[0].next_offset == 2
+            consumer.on_request(fetch(2, min_bytes=10_000))  # the last segment: wait for further records
+            assert len(answers.sent) == 1
             consumer.on_closed()
 
     asyncio.run(scenario())

@@ -93,13 +93,14 @@ class FetchService(fetch_pb2_grpc.FetchServicer):
 
 class _Piece(NamedTuple):
     """The part of a fetch response for one partition. ``nearer`` is the broker from which the consumer should read
-    instead."""
+    instead. ``has_more``: further records can be read already, such as those of the next segment."""
 
     entry: SessionPartition
     replica: Readable
     slice: ReadResult | None
     error: HeadraceError | None
     nearer: int | None = None
+    has_more: bool = False
 
 
 class _ColdRead(NamedTuple):
@@ -251,8 +252,9 @@ class FetchStream(StreamHandler[Any]):
         wanted = min(request.min_bytes, most)
         failed = bool(self._refused) or any(piece.error is not None or piece.nearer is not None for piece in pieces)
         # If records must be read from the disk, answer now with the records in memory; the consumer's next request gets
-        # the records on the disk.
-        if size >= wanted or cold is not None or failed or give_up or self._requests:
+        # the records on the disk. The same holds for records of the next segment.
+        has_more = cold is not None or any(piece.has_more for piece in pieces)
+        if size >= wanted or has_more or failed or give_up or self._requests:
             self._stop_waiting()
             self._answer(request, pieces, size)
             return
@@ -306,7 +308,7 @@ class FetchStream(StreamHandler[Any]):
             if size and len(piece.records) > room:
                 break  # only an answer's first batch may exceed the requested size
             size += len(piece.records) + len(piece.aborted) * _ABORTED_BYTES
-            pieces.append(_Piece(entry, replica, piece, None))
+            pieces.append(_Piece(entry, replica, piece, None, has_more=piece.next_offset < end))
         return pieces, size, None
 
     def _answer(self, request: Any, pieces: list[_Piece], size: int) -> None:
@@ -314,7 +316,7 @@ class FetchStream(StreamHandler[Any]):
         total_size = size + response.ByteSize() + _OVERHEAD_BYTES
         self._refused = []
         tell = response.results.add  # build results in place: adding a finished message would copy its records
-        for entry, replica, piece, error, nearer in pieces:
+        for entry, replica, piece, error, nearer, _ in pieces:
             reads, position = replica.reads, entry.position
             if error is not None:
                 self._drop(entry.partition)
