@@ -1,6 +1,6 @@
 """Hostile clients beside a well-behaved one: the effect on its p99 and on the brokers' memory (`make bench-hostile`).
 
-    hostile.py [--seconds 5] [--only NAMES] [--rate 100] [--smoke] [--small]
+    hostile.py [--seconds 4] [--only NAMES] [--rate 100] [--smoke] [--small]
 
 Three brokers, three controllers, a coordinator and a gateway are real processes with default settings (``--small``: one
 of each). The topic has a replica on each broker. A producer (acks=all) sends ``--rate`` records per second and a
@@ -19,7 +19,7 @@ Each result is one JSON object per line; a table follows:
 
 The exit code is 1 when a bar is missed. The bars are: p99 at most 3 times the quiet p99 (or 25 ms), every process
 alive, no process above 400 MiB, no record lost. ``within_ratio`` compares only with 3 times the quiet p99, not with
-25 ms. ``within_ratio`` is a separate result, and does not change the exit code. A run with the defaults takes ten to
+25 ms. ``within_ratio`` is a separate result, and does not change the exit code. A run with the defaults takes nine to
 twelve minutes.
 """
 
@@ -904,7 +904,7 @@ def _passed(fine: bool) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=5)
+    parser.add_argument("--seconds", type=float, default=4)
     parser.add_argument("--rate", type=float, default=100)
     parser.add_argument("--only", default="")
     parser.add_argument("--floor-ms", type=float, default=FLOOR_MS, help="a p99 below this is fine in any case")
