@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from headrace import Admin, LocalCluster, NewTopic
+from headrace import Admin, Consumer, LocalCluster, NewTopic, Producer, Record, TopicPartition
 from tests.integration.gateway.java_programs import JavaPrograms
 from tests.worlds.gateways import running_gateway, topic_name
+from tests.worlds.waiting import until
 
 pytestmark = pytest.mark.kafka
 RECORDS = 30
+WAIT_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +44,7 @@ def topic(cluster: LocalCluster, request: pytest.FixtureRequest) -> str:
 
 
 def test_a_producer_retries_nothing_and_a_group_reads_its_records(
-    programs: JavaPrograms, bootstrap: str, topic: str
+    programs: JavaPrograms, cluster: LocalCluster, bootstrap: str, topic: str
 ) -> None:
     *sent, retries = programs.run("StringProducer", bootstrap, topic, str(RECORDS))
     assert len(sent) == RECORDS
@@ -54,6 +56,10 @@ def test_a_producer_retries_nothing_and_a_group_reads_its_records(
         (key, partition, offset) for _, key, partition, offset in sent
     )
     assert all(value == f"value-{number}" for _, value, _, _, number in read)
+    ours = read_by_the_sdk(cluster, topic, RECORDS)
+    assert sorted((str(each.partition), str(each.offset), (each.key or b"").decode()) for each in ours) == sorted(
+        (partition, offset, key) for _, key, partition, offset in sent
+    )
     assert sum(int(line[2]) for line in lines if line[0] == "committed") == RECORDS
     monitor = dict(programs.run("HealthMonitor", bootstrap, f"{topic}-group"))
     state = monitor.pop("state")  # 3.5.0 prints "Empty", 4.3.0 prints the same or the enum's name
@@ -61,6 +67,11 @@ def test_a_producer_retries_nothing_and_a_group_reads_its_records(
         {"offline": "0", "under-replicated": "0", "partitions": "3", "lag": "0"},
         "EMPTY",
     )
+    with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+        placed = {key: producer.send(topic, b"ours", key=key.encode()).result(WAIT_S) for _, key, _, _ in sent}
+    assert {(key, str(metadata.partition)) for key, metadata in placed.items()} == {
+        (key, partition) for _, key, partition, _ in sent
+    }, "the SDK and Kafka's producer give a key the same partition"
 
 
 def test_an_admin_creates_describes_and_widens_a_topic(
@@ -108,3 +119,29 @@ def test_a_transactional_copy_shows_no_record_of_its_aborted_transaction(
     everything = [line for line in both if line[0] == "read_uncommitted"]
     assert sorted(committed) == sorted([f"key-{number}", f"VALUE-{number}"] for number in range(RECORDS))
     assert len(everything) == RECORDS + int(copied[0][1])
+    ours = [
+        read_by_the_sdk(cluster, target, len(rows), isolation_level=isolation)
+        for isolation, rows in (("read_committed", committed), ("read_uncommitted", everything))
+    ]
+    seen = [sorted([(each.key or b"").decode(), (each.value or b"").decode()] for each in rows) for rows in ours]
+    assert seen == [sorted(committed), sorted(line[1:] for line in everything)], "the SDK sees the transactions alike"
+
+
+def read_by_the_sdk(
+    cluster: LocalCluster, topic: str, count: int, isolation_level: str = "read_uncommitted"
+) -> list[Record]:
+    """The records of a topic, which must be exactly ``count``."""
+    with Consumer(bootstrap_servers=cluster.bootstrap_servers, isolation_level=isolation_level) as consumer:
+        parts = [TopicPartition(topic, number) for number in range(3)]
+        consumer.assign(parts)
+        consumer.seek_to_beginning(parts)
+        ends = consumer.end_offsets(parts)
+        found: list[Record] = []
+
+        def is_at_the_end() -> bool:
+            found.extend(consumer.poll(0.1))
+            return all(consumer.position(part) >= ends[part] for part in parts)
+
+        until(is_at_the_end, "the SDK has read the topic to its end", WAIT_S)
+    assert len(found) == count
+    return found
