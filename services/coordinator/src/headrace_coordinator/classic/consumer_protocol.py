@@ -74,7 +74,7 @@ def encode_assignment(parts: Iterable[NamedPart], version: int) -> bytes:
 
 
 def subscribed_topics(metadata: bytes) -> tuple[str, ...] | None:
-    """The topics in a member's subscription, whatever follows them; None if the data have another form."""
+    """The topics in a member's subscription, without a look at what follows them; None for other data."""
     try:
         reader = FieldReader(metadata, 0, "a member's subscription")
         _version(reader)
