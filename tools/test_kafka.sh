@@ -11,11 +11,12 @@ for needed in javac mvn kcat go; do
 done
 mapfile -t files < <(grep -rlF mark.kafka --include="test_*.py" tests)
 if [ -n "${ROTATE:-}" ]; then
-  long=(tests/integration/gateway/test_{go_clients,mixed_group,python_clients}.py)
+  long=(tests/integration/gateway/test_{go_clients,mixed_group,python_clients}.py "kafka-python's own suite")
   today=${long[HEADRACE_TEST_SEED % ${#long[@]}]}
   echo "test_kafka: of ${long[*]} only $today"
   for file in "${long[@]}"; do
     [ "$file" = "$today" ] || mapfile -t files < <(printf '%s\n' "${files[@]}" | grep -vxF "$file")
   done
+  case $today in kafka-python*) .venv/bin/python tools/client_suites.py check kafka-python ;; esac
 fi
 exec .venv/bin/python -m pytest -m kafka "${files[@]}" "$@"
