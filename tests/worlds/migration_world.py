@@ -149,13 +149,13 @@ class MigrationWorld:
     def settle(self, rounds: int = 150) -> None:
         """Let all consumers go on until every partition has a reader and nothing changes any more."""
         for _ in range(rounds):
-            before = [(each.reading, each.is_settled) for each in self.alive()]
+            before = [(each.reading, each.is_stable) for each in self.alive()]
             for each in self.alive():
                 each.step()
             self.sleep(1_000)
             self.check_readers()
-            after = [(each.reading, each.is_settled) for each in self.alive()]
-            if before == after and all(settled for _, settled in after) and self.is_all_read():
+            after = [(each.reading, each.is_stable) for each in self.alive()]
+            if before == after and all(stable for _, stable in after) and self.is_all_read():
                 return
         raise AssertionError(f"not settled after {rounds} rounds: {[str(each) for each in self.alive()]}")
 
@@ -213,7 +213,7 @@ class ClassicConsumer:
         return f"{self.name} wants {self.wants} in generation {self.generation}, reads {sorted(self.reading)}"
 
     @property
-    def is_settled(self) -> bool:
+    def is_stable(self) -> bool:
         return self.wants == "heartbeat"
 
     @property
@@ -248,7 +248,7 @@ class ClassicConsumer:
             self._waits_for = None
             self._got(outcome)
             return
-        if self.is_settled and self._assigned_topics not in (None, self.world.topics):
+        if self.is_stable and self._assigned_topics not in (None, self.world.topics):
             self.wants = "join"  # the leader assigns again when topics have changed
         try:
             reply = self.world.ask(self._request())
@@ -336,7 +336,7 @@ class NewConsumer:
         self.epoch = self.revision = 0
         self.reading: frozenset[NamedPart] = frozenset()
         self.is_alive = True
-        self.is_settled = False
+        self.is_stable = False
         self.errors: list[str] = []
 
     def __str__(self) -> str:
@@ -370,13 +370,13 @@ class NewConsumer:
         try:
             reply: HeartbeatReply = self.world.ask(Heartbeat(GROUP, self.name, self.epoch, 0, **about))
         except (UnreleasedInstanceIdError, CoordinatorLoadInProgressError):
-            self.is_settled = False
+            self.is_stable = False
             return
         except (UnknownMemberIdError, FencedMemberEpochError) as error:
             self.errors.append(error.code)
-            self.reading, self.epoch, self.revision, self.is_settled = frozenset(), 0, 0, False
+            self.reading, self.epoch, self.revision, self.is_stable = frozenset(), 0, 0, False
             return
-        self.is_settled = reply.assignment is None and reply.member_epoch == self.epoch
+        self.is_stable = reply.assignment is None and reply.member_epoch == self.epoch
         self.epoch, self.revision = reply.member_epoch, reply.revision
         if reply.assignment is not None:
             self.reading = frozenset((reply.names[topic_id], number) for topic_id, number in reply.assignment)

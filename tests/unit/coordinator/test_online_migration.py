@@ -186,7 +186,7 @@ def test_a_refused_join_leaves_the_classic_group_as_it_was() -> None:
         assert each.errors == []
 
 
-def test_members_that_wait_are_told_to_join_again() -> None:
+def test_members_that_wait_join_again() -> None:
     world = two_classic()
     a, b = classic_of(world)
     late = world.classic_consumer("late")
@@ -214,7 +214,7 @@ def test_a_classic_member_of_the_group_is_described_as_one() -> None:
     assert all(len(each.assigned) == 2 for each in described.values())
 
 
-def test_a_classic_member_that_is_told_to_join_and_does_not_is_removed() -> None:
+def test_a_classic_member_that_does_not_join_again_in_time_is_removed() -> None:
     world = two_classic(protocol=EAGER)
     a, b = classic_of(world)
     c = world.new_consumer("c")
