@@ -10,7 +10,8 @@ import pytest
 from headrace_broker.context import BrokerLimits
 from headrace_broker.handlers.fetch import QUEUED_BYTES_MAX
 from headrace_broker.handlers.produce import UNREAD_BYTES_MAX
-from headrace_core.errors import CorruptMessageError, RequestTimedOutError
+from headrace_core.errors import CorruptMessageError, InvalidTimestampError, RequestTimedOutError
+from headrace_core.records import encode_batch
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_protos.v1 import produce_pb2
 from tests.worlds.replication_world import ReplicationWorld
@@ -177,6 +178,28 @@ def test_requests_that_hold_nothing_but_garbage_are_held_against_their_connectio
             handler.on_request(produce(3, "nowhere", garbage))
             handler.on_request(produce(4, "orders", batch(b"sound")))
             await stream.wait_sent(4)
+            assert len(stream.punished) == 1
+            handler.on_closed()
+
+    asyncio.run(scenario())
+
+
+def test_records_of_a_far_future_are_held_against_their_connection_and_few_are_listed():
+    """An earlier version listed them all, so an answer was up to 66 times as large as its request."""
+
+    async def scenario() -> None:
+        async with SoloBroker(CrashingFileSystem()) as broker:
+            await broker.topic("orders")
+            await broker.topic("clicks")
+            handler, stream = broker.producer()
+            future = encode_batch([(2**50, b"key", b"value", [])] * 150)
+            request = produce(1, "orders", future)
+            request.partitions.append(produce(0, "clicks", future).partitions[0])
+            handler.on_request(request)
+            await stream.wait_sent(1)
+            results = stream.sent[0].results
+            assert {result.error.code for result in results} == {InvalidTimestampError.number}
+            assert [len(result.record_faults) for result in results] == [100, 0]
             assert len(stream.punished) == 1
             handler.on_closed()
 

@@ -18,6 +18,8 @@ from headrace_gateway.budget import FETCH_BYTES_MIN, Answers
 from headrace_gateway.call import AnswerParts, Call
 from headrace_gateway.client import BOOTSTRAP
 from headrace_gateway.connection import Connection, Connections
+from headrace_gateway.links import FINISH_S
+from headrace_gateway.rounds import Rounds
 from headrace_gateway.settings import GatewaySettings
 from headrace_gateway.wire.apis import Api
 from headrace_gateway.wire.frames import REQUEST_BYTES_MAX, RequestHeader, finish, response_start
@@ -584,3 +586,48 @@ def test_a_stopping_gateway_waits_for_a_limited_time() -> None:
         assert transport.state == "open"
 
     in_loop(scenario)
+
+
+def test_what_no_broker_takes_ends_some_seconds_after_its_client() -> None:
+    """A client with acks=0 has sent its records and its end; the broker does not read."""
+
+    async def test() -> None:
+        world = World()
+        transport, connection = world.connect()
+        connection.data_received(bytes(metadata(1)))
+        connection.client.sends_silently = True
+        assert connection.eof_received(), "its requests go on"
+        for _ in range(int(FINISH_S) - 1):
+            world.connections.sweep()
+        assert transport.state == "open"
+        world.connections.sweep()
+        assert transport.state == "aborted"
+
+    asyncio.run(test())
+
+
+def test_a_piece_of_work_that_fails_does_not_keep_the_next_ones_from_starting() -> None:
+    async def test() -> None:
+        rounds = Rounds(1)
+        started: list[int] = []
+
+        def fails() -> None:
+            raise ZeroDivisionError
+
+        for each in (lambda: started.append(1), fails, lambda: started.append(3)):
+            rounds.start(each)
+        await until_async(lambda: started == [1, 3], "all have started")
+
+    asyncio.run(test())
+
+
+def test_a_long_message_after_the_end_of_the_gateway_is_not_read(caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        world = World()
+        _, connection = world.connect()
+        world.connections.close(at_once=False)
+        with pytest.raises(asyncio.CancelledError):
+            await connection._on_thread(len, b"")
+
+    asyncio.run(test())
+    assert caplog.records == []

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from headrace_gateway.wire.apis import Api
+from headrace_gateway.wire.schema import request_body
 from headrace_gateway.wire.sessions import (
     FINAL,
     FULL,
     INVALID_SESSION_EPOCH,
     NO_SESSION,
     SESSION_ID_NOT_FOUND,
+    SESSION_PARTITIONS_MAX,
     FetchSession,
     SessionError,
     Wanted,
@@ -103,12 +106,21 @@ def test_without_room_or_partitions_there_is_no_session() -> None:
 def test_a_session_that_grows_without_end_ends() -> None:
     """A client added partitions with each request, and each fetch visited them all."""
     session = begun(A)
-    for epoch in range(1, 5):
-        session.apply(7, epoch, [(("t", b"", epoch * 10_000 + n), at(0)) for n in range(10_000)], [], 8)
+    for epoch in (1, 2):
+        session.apply(7, epoch, [(("t", b"", epoch * 9_000 + n), at(0)) for n in range(9_000)], [], 8)
     with pytest.raises(SessionError) as refused:
-        session.apply(7, 5, [(("t", b"", n), at(0)) for n in range(10_000)], [], 8)
+        session.apply(7, 3, [(("t", b"", n), at(0)) for n in range(9_000)], [], 8)
     assert refused.value.code == SESSION_ID_NOT_FOUND
     assert (session.session_id, session.wanted) == (NO_SESSION, {})
+
+
+def test_the_largest_session_fits_into_one_full_fetch() -> None:
+    """A client that begins the session again names all of its partitions in one request."""
+    body = request_body(Api.FETCH, 13)
+    partitions = [{"partition": n, "fetch_offset": 0, "partition_max_bytes": 1} for n in range(SESSION_PARTITIONS_MAX)]
+    out = bytearray()
+    body.write({"max_wait": 1, "min_bytes": 1, "topics": [{"topic_id": bytes(16), "partitions": partitions}]}, out)
+    assert len(body.read(bytes(out), 0).topics[0].partitions) == SESSION_PARTITIONS_MAX
 
 
 def test_epochs_wrap_around_to_one() -> None:

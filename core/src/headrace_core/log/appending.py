@@ -40,7 +40,7 @@ from .segment import BatchMeta
 from .transactions import Marker, TransactionalAppend
 
 _BASE_BYTES = 16
-FAULTS_MAX = 10_000  #: Invalid records of one batch that an error lists.
+FAULTS_MAX = 100  #: Invalid records of one batch that an error lists; each takes about 100 bytes of an answer.
 
 
 def _ignored(outcome: object) -> None:

@@ -36,6 +36,7 @@ from .budget import SMALL_FRAME_BYTES, Answers, Budget
 from .call import AnswerParts, Call, FastHandler, Handler
 from .client import Client
 from .cluster import Cluster
+from .links import FINISH_S
 from .rounds import Rounds
 from .settings import GatewaySettings
 from .upstream import Upstream
@@ -95,6 +96,7 @@ class Connections:
         self.answers = Answers()
         self.starts = Rounds(STARTS_MAX)
         self.long_messages = ThreadPoolExecutor(1, thread_name_prefix="long-messages")
+        self.has_ended = False
         self.open: set[Connection] = set()
         self.of_host: Counter[str] = Counter()
         self.now = 0  #: Sweeps so far, which is the clock of the connections, in seconds.
@@ -146,7 +148,8 @@ class Connections:
         """Close all connections; requests in progress are cancelled."""
         for connection in list(self.open):
             connection.end(at_once=at_once)
-        self.long_messages.shutdown(wait=False)
+        self.has_ended = True
+        self.long_messages.shutdown(wait=False, cancel_futures=True)
 
     async def drain(self, timeout_s: float) -> None:
         """Start no more requests, and close each connection when its requests in progress are answered. Returns when
@@ -267,6 +270,7 @@ class Connection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """A client that sends no more has no use for answers, as in Kafka. What it sent with acks=0 is handled."""
         self._is_ending = self.client.sends_silently and bool(self._frames or self._requests)
+        self._active = self._shared.now
         return self._is_ending
 
     def pause_writing(self) -> None:
@@ -455,7 +459,9 @@ class Connection(asyncio.Protocol):
         self._answered(request, None if out is None else (out,))
 
     async def _on_thread(self, work: Callable[..., Any], *values: Any) -> Any:
-        """Read or write a long message, after those that came earlier."""
+        """Read or write a long message, after those that came earlier. Raises CancelledError when the gateway ends."""
+        if self._shared.has_ended:
+            raise asyncio.CancelledError
         return await asyncio.get_running_loop().run_in_executor(self._shared.long_messages, work, *values)
 
     def _answered(self, request: _Request, parts: AnswerParts | None) -> None:
@@ -504,6 +510,8 @@ class Connection(asyncio.Protocol):
             elif now - self._stalled_since >= STALLED_WRITE_S:
                 self._shared.log("%s does not read its answers; the connection is closed", self.client.host)
                 transport.abort()
+        elif self._is_ending and now - self._active >= FINISH_S:
+            transport.abort()  # a broker does not take what the client sent with acks=0
         elif self._buffer and self._is_reading and budget.is_short and self._is_slow(now):
             self._shared.log("%s sends a request too slowly while memory is short; closed", self.client.host)
             transport.abort()

@@ -17,6 +17,7 @@ from headrace_core.errors import (
     HeadraceError,
     InvalidRecordError,
     InvalidRequiredAcksError,
+    InvalidTimestampError,
     NetworkError,
     NotLeaderOrFollowerError,
     RecordListTooLargeError,
@@ -44,7 +45,14 @@ _TRANSACTIONS_V2 = 12  #: The version from which a client uses transactions of v
 GRACE_S = 5.0
 #: Errors of records that are invalid. A broker reads a connection with many of them slowly.
 _WORTHLESS = frozenset(
-    error.number for error in (CorruptMessageError, InvalidRecordError, RecordListTooLargeError, RecordTooLargeError)
+    error.number
+    for error in (
+        CorruptMessageError,
+        InvalidRecordError,
+        InvalidTimestampError,
+        RecordListTooLargeError,
+        RecordTooLargeError,
+    )
 )
 ERROR_CHARS_MAX = 1_000  #: Longer error texts are cut: one may quote a topic of 32,767 bytes, Kafka's longest string.
 SMALL_BYTES = 16 * 1024  #: Bytes of the largest request that takes a stream which connections share.

@@ -42,10 +42,12 @@ class Rounds:
     def _next_round(self) -> None:
         started = self._left < self._most
         self._left = self._most
-        while self._waiting and self._left:
-            self._left -= 1
-            self._waiting.popleft()()
-        if self._waiting or started or self._left < self._most:
-            asyncio.get_running_loop().call_soon(self._next_round)
-        else:
-            self._is_scheduled = False
+        try:
+            while self._waiting and self._left:
+                self._left -= 1
+                self._waiting.popleft()()
+        finally:
+            if self._waiting or started or self._left < self._most:
+                asyncio.get_running_loop().call_soon(self._next_round)
+            else:
+                self._is_scheduled = False

@@ -42,7 +42,8 @@ NEWER_METADATA_S = 0.5
 #: How long a request waits while its coordinator loads groups or transactional ids. Several clients give up after less
 #: than a second; the shards of a new internal topic take that long on a busy machine.
 LOADED_WITHIN_S = 2.0
-LOADED_PAUSE_S = 0.05  #: Pause between two requests to a coordinator that is loading.
+#: The first pause between two requests to a coordinator that is loading; each next one is twice as long, up to a limit.
+LOADED_PAUSE_S, LOADED_PAUSE_S_MAX = 0.05, 0.5
 
 CHECKED_BYTES = 16 * 1024  #: Bytes of a request from which its size and its items are checked before it is sent.
 
@@ -172,6 +173,7 @@ async def when_loaded(ask: Callable[[], Awaitable[Any]], is_loading: Callable[[A
     """Repeat ``ask`` while its answer ``is_loading``, or it raises CoordinatorLoadInProgressError; after
     LOADED_WITHIN_S, return such an answer, or raise the error."""
     until = time.monotonic() + LOADED_WITHIN_S
+    pause_s = LOADED_PAUSE_S
     while True:
         try:
             answer = await ask()
@@ -181,7 +183,8 @@ async def when_loaded(ask: Callable[[], Awaitable[Any]], is_loading: Callable[[A
         else:
             if not is_loading(answer) or time.monotonic() >= until:
                 return answer
-        await asyncio.sleep(LOADED_PAUSE_S)
+        await asyncio.sleep(pause_s)
+        pause_s = min(2 * pause_s, LOADED_PAUSE_S_MAX)
 
 
 def _is_loading(answer: Any) -> bool:

@@ -308,7 +308,7 @@ class FetchStream(StreamHandler[Any]):
             if size and len(piece.records) > room:
                 break  # only an answer's first batch may exceed the requested size
             size += len(piece.records) + len(piece.aborted) * _ABORTED_BYTES
-            pieces.append(_Piece(entry, replica, piece, None, has_more=piece.next_offset < end))
+            pieces.append(_Piece(entry, replica, piece, None, has_more=entry.position < piece.next_offset < end))
         return pieces, size, None
 
     def _answer(self, request: Any, pieces: list[_Piece], size: int) -> None:

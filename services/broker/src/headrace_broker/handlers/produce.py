@@ -59,7 +59,9 @@ UNREAD_BYTES_MAX = 1024 * 1024
 _OWN_LIMIT, _BROKER_LIMIT, _UNREAD_ANSWERS = 1, 2, 4
 #: Error codes for a produce request with invalid records. A produce request that fails only with codes for invalid
 #: records counts against its connection.
-_WORTHLESS = ("CORRUPT_MESSAGE", "INVALID_RECORD", "MESSAGE_TOO_LARGE", "RECORD_LIST_TOO_LARGE")
+_WORTHLESS = ("CORRUPT_MESSAGE", "INVALID_RECORD", "INVALID_TIMESTAMP", "MESSAGE_TOO_LARGE", "RECORD_LIST_TOO_LARGE")
+#: Invalid records that one answer lists, over all partitions.
+_FAULTS_MAX = 100
 _TRANSACTION_VERSIONS = (1, 2)
 _ACKS = (produce_pb2.ACKS_UNSPECIFIED, produce_pb2.ACKS_ALL, produce_pb2.ACKS_LEADER, produce_pb2.ACKS_NONE)
 
@@ -139,6 +141,7 @@ class _Pending(Expiring):
         "acks",
         "answered",
         "correlation_id",
+        "faults_left",
         "in_memory",
         "is_over",
         "order",
@@ -166,6 +169,7 @@ class _Pending(Expiring):
         self.replicas: list[LeaderReplica | None] = [None] * len(partitions)
         self.remaining = len(partitions)
         self.size = 0
+        self.faults_left = _FAULTS_MAX
         self.worthless = 0  #: Number of the request's partitions that were refused because their records are invalid.
         self.answered = False
         #: Indexes in the request of the partitions whose records are not yet in the log.
@@ -441,7 +445,9 @@ class ProduceStream(StreamHandler[Any]):
         pending.worthless += error.code in _WORTHLESS
         if pending.acks == produce_pb2.ACKS_NONE:
             logger.debug("produce to %s with acks NONE failed: %s", partition, error)
-        pending.results[index] = self._result_of(partition, error)
+        pending.results[index] = result = self._result_of(partition, error)
+        del result.record_faults[pending.faults_left :]
+        pending.faults_left -= len(result.record_faults)
         self._one_done(pending)
 
     def _result_of(self, partition: TopicPartition, error: HeadraceError) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any, TypeVar
 
 from headrace_core.errors import CoordinatorLoadInProgressError, GroupIdNotFoundError, HeadraceError
@@ -153,7 +153,7 @@ async def _described(
     return await few_at_once(group_ids, one)
 
 
-async def few_at_once(keys: Iterable[Key], one: Callable[[Key], Awaitable[Fields]]) -> list[Fields]:
+async def few_at_once(keys: Collection[Key], one: Callable[[Key], Awaitable[Fields]]) -> list[Fields]:
     """The results of ``one`` for all keys, in order; at most AT_ONCE calls are in progress. A request with many keys
     has no task for each."""
     left = enumerate(keys)
@@ -163,7 +163,7 @@ async def few_at_once(keys: Iterable[Key], one: Callable[[Key], Awaitable[Fields
         for at, key in left:
             found[at] = await one(key)
 
-    await asyncio.gather(*(work() for _ in range(AT_ONCE)))
+    await asyncio.gather(*(work() for _ in range(min(AT_ONCE, len(keys)))))
     return [found[at] for at in range(len(found))]
 
 

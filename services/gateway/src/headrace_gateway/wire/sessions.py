@@ -14,7 +14,9 @@ from typing import NamedTuple
 FULL, FINAL = 0, -1  #: Session epochs that begin a session, and that use none.
 NO_SESSION = 0  #: The session id of a request or an answer without a session.
 _EPOCH_MAX = 2**31 - 1
-SESSION_PARTITIONS_MAX = 50_000  #: Maximum number of partitions of a session, which each fetch visits.
+#: Maximum number of partitions of a session, which each fetch visits. All of them fit into one full fetch
+#: (primitives.ITEMS_MAX), with which a client begins the session again.
+SESSION_PARTITIONS_MAX = 20_000
 
 Key = tuple[str, bytes, int]  #: Topic name (or ""), topic id (or zeros), partition.
 
