@@ -14,6 +14,7 @@ from headrace_core.errors import (
     FencedInstanceIdError,
     FencedMemberEpochError,
     GroupIdNotFoundError,
+    GroupMaxSizeReachedError,
     InvalidGroupIdError,
     InvalidRegularExpressionError,
     InvalidRequestError,
@@ -21,6 +22,7 @@ from headrace_core.errors import (
     UnknownMemberIdError,
     UnsupportedAssignorError,
 )
+from headrace_core.plurals import counted
 from headrace_core.types import check_topic_name
 
 from ..assignors import ASSIGNORS
@@ -105,6 +107,15 @@ def _check_subscription(request: Heartbeat, settings: GroupSettings) -> None:
                 "use a shorter pattern"
             )
         compile_pattern(request.topic_regex)
+
+
+def check_size(group: Group, settings: GroupSettings) -> None:
+    """GroupMaxSizeReachedError unless one more member may join."""
+    if len(group.members) >= settings.max_size:
+        raise GroupMaxSizeReachedError(
+            f"group {group.group_id!r} already has {counted(len(group.members), 'member')}, the most that "
+            f"group.consumer.max.size={settings.max_size} allows"
+        )
 
 
 def check_leave(request: Leave, settings: GroupSettings) -> None:

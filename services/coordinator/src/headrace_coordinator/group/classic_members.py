@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterable
 from headrace_core.errors import (
     CoordinatorLoadInProgressError,
     CorruptLogError,
-    GroupMaxSizeReachedError,
     HeadraceError,
     IllegalGenerationError,
     InconsistentGroupProtocolError,
@@ -29,7 +28,6 @@ from headrace_core.errors import (
     RebalanceInProgressError,
     UnknownMemberIdError,
 )
-from headrace_core.plurals import counted
 
 from ..classic.checks import check_group_id, check_join, rebalance_timeout_ms
 from ..classic.consumer_protocol import (
@@ -54,8 +52,8 @@ from ..classic.settings import ClassicSettings
 from ..state_machine import Decision, RecordKind
 from . import checks, stories
 from .messages import Parts, RemovalReason
-from .rebalancing import Rebalancing
-from .reconciling import NOTHING, begun_anew
+from .rebalancing import Rebalancing, named
+from .reconciling import NOTHING
 from .records import ClassicSaid, Key, MemberValue
 from .settings import GroupSettings
 from .state import Group, GroupsState, Member
@@ -100,7 +98,7 @@ class ClassicMembers:
         subscription = self._subscription(request, group)
         self._check_topics(request.group_id)
         if not request.member_id and request.instance_id is None and request.needs_known_id:
-            self._check_size(group)
+            checks.check_size(group, self._settings)
             return Decision(reply=MemberIdNeeded(request.new_id))
         return self._joined(request, turn, group, subscription)
 
@@ -131,7 +129,7 @@ class ClassicMembers:
         session.touch(NO_STREAM, turn.steady_ms)
         session.join_by_ms, session.sync_by_ms = None, turn.steady_ms + rebalance_timeout_ms(request)
         self._rebalancing.watch(group, member)
-        reasons = [*reasons, *self._changed_by(request, turn, group, member, subscription)]
+        reasons = [*reasons, *self._rebalancing.describe(turn, group, member, _described(request, subscription))]
         group.departed.pop(member.member_id, None)
         self._rebalancing.settle(turn, group, reasons=reasons, asking=member, owned=reads, reads=reads)
         protocol, _ = request.protocols[0]
@@ -153,43 +151,19 @@ class ClassicMembers:
         member of the classic protocol does not leave when its process ends, so it is replaced at once. Guard: one with
         a stream is replaced when its process certainly reads nothing, and clients retry until then."""
         member_id = request.member_id or request.new_id
-        described = _described(request, subscription)
-        key = Key(RecordKind.MEMBER, group.group_id, member_id)
         holder_id = group.statics.get(request.instance_id) if request.instance_id is not None else None
         if holder_id is None:
-            self._check_size(group)
-            turn.write(key, described)
-            return group.members[member_id], [f"member {member_id} joined with the classic protocol"]
+            checks.check_size(group, self._settings)
+            turn.write(Key(RecordKind.MEMBER, group.group_id, member_id), _described(request, subscription))
+            member = group.members[member_id]
+            return member, [f"{named(member)} joined with the classic protocol"]
         holder = group.members[holder_id]
         if holder.session.connection > NO_STREAM and not reads_nothing(holder, turn.owned_ms):
             raise CoordinatorLoadInProgressError(
                 f"group {group.group_id!r}: instance id {request.instance_id!r} is in use by member {holder_id!r}, "
                 "which has not left; retry"
             )
-        said, target, current = holder.said, holder.target, holder.current
-        turn.remove(group, holder, RemovalReason.REPLACED, "FENCED_INSTANCE_ID")
-        for part in target:
-            group.vacated.pop(part, None)
-        turn.write(key, said)
-        member = group.members[member_id]
-        turn.aim(group, member, target)
-        turn.hold(group, member, begun_anew(current))
-        return member, []
-
-    def _changed_by(
-        self, request: Join, turn: Turn, group: Group, member: Member, subscription: Subscription
-    ) -> list[str]:
-        before, after = member.said, _described(request, subscription)
-        if after == before:
-            return []
-        subscribed = self._rebalancing.subscribed_by(member)
-        turn.write(Key(RecordKind.MEMBER, group.group_id, member.member_id), after)
-        reasons = []
-        if self._rebalancing.subscribed_by(member) != subscribed:
-            reasons.append(f"member {member.member_id} subscribes to other topics")
-        if after.rack != before.rack:
-            reasons.append(f"member {member.member_id} is in another rack")
-        return reasons
+        return turn.replace(group, holder, member_id), []
 
     # -- its assignment -----------------------------------------------------------------------------------------------
 
@@ -342,13 +316,6 @@ class ClassicMembers:
         if not self._topics.is_known:
             raise CoordinatorLoadInProgressError(
                 f"group {group_id!r}: the coordinator has not loaded the topics yet; retry"
-            )
-
-    def _check_size(self, group: Group) -> None:
-        if len(group.members) >= self._settings.max_size:
-            raise GroupMaxSizeReachedError(
-                f"group {group.group_id!r} already has {counted(len(group.members), 'member')}, the most that "
-                f"group.consumer.max.size={self._settings.max_size} allows"
             )
 
     def _parts(self, subscription: Subscription) -> Parts:

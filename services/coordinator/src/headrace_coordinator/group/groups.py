@@ -31,7 +31,6 @@ import msgspec
 
 from headrace_core.errors import (
     CoordinatorLoadInProgressError,
-    GroupMaxSizeReachedError,
     IllegalGenerationError,
     InvalidRequestError,
     NonEmptyGroupError,
@@ -65,7 +64,7 @@ from .messages import (
     RemovalReason,
     TopicsChanged,
 )
-from .rebalancing import THE_GROUP, Rebalancing
+from .rebalancing import THE_GROUP, Rebalancing, named
 from .reconciling import NOTHING, begun_anew, gone_away
 from .records import GroupValue, Key, MemberValue, decode_key, decode_value
 from .settings import GroupSettings
@@ -178,7 +177,7 @@ class Groups:
                 session_timeout_ms=self._rebalancing.session_timeout_ms(group.group_id),
             )
             self._rebalancing.watch(group, member)
-        reasons = self._changed_by(turn, group, member, request)
+        reasons = self._rebalancing.describe(turn, group, member, _described(member.said, request))
         if owned is not None and group.released:
             stories.taken(turn, group, member, owned)
         arrived = member.current.has_arrived(member.target, group.said.target_epoch)
@@ -211,7 +210,7 @@ class Groups:
         member.session = Session(turn.steady_ms)
         member.session.touch(request.connection, turn.steady_ms)
         self._rebalancing.watch(group, member)
-        reasons += self._changed_by(turn, group, member, request)
+        reasons += self._rebalancing.describe(turn, group, member, _described(member.said, request))
         group.departed.pop(member.member_id, None)
         self._rebalancing.settle(turn, group, reasons=reasons, asking=member, reads=NOTHING)
         return turn.decision(self._rebalancing.reply_to(group, member, with_assignment=True))
@@ -230,46 +229,14 @@ class Groups:
                     "which has not left; if the process of that member has ended, retry: the id is free when that "
                     "member's connection or session ends"
                 )
-            return self._replaced(request, turn, group, holder), []
-        if group is not None and len(group.members) >= self._settings.max_size:
-            raise GroupMaxSizeReachedError(
-                f"group {group.group_id!r} already has {counted(len(group.members), 'member')}, the most that "
-                f"group.consumer.max.size={self._settings.max_size} allows"
-            )
+            return turn.replace(group, holder, request.member_id), []
+        if group is not None:
+            checks.check_size(group, self._settings)
         key = Key(RecordKind.MEMBER, request.group_id, request.member_id)
         turn.write(key, _described(MemberValue(instance_id=instance_id), request))
         group = self._state.groups[request.group_id]
-        return group.members[request.member_id], [f"{_named(request)} joined"]
-
-    def _replaced(self, request: Heartbeat, turn: Turn, group: Group, holder: Member) -> Member:
-        """Give a static member's current and target assignment to the process that replaces it, without a rebalance."""
-        said, target, current = holder.said, holder.target, holder.current
-        turn.remove(group, holder, RemovalReason.REPLACED, "FENCED_INSTANCE_ID")
-        for part in target:
-            group.vacated.pop(part, None)
-        turn.write(Key(RecordKind.MEMBER, group.group_id, request.member_id), said)
         member = group.members[request.member_id]
-        turn.aim(group, member, target)
-        turn.hold(group, member, begun_anew(current))
-        return member
-
-    def _changed_by(self, turn: Turn, group: Group, member: Member, request: Heartbeat) -> list[str]:
-        """Write the changes that the request makes to the member's own description; returns the reasons for a new
-        target."""
-        before = member.said
-        after = _described(before, request)
-        if after == before:
-            return []
-        subscribed = self._rebalancing.subscribed_by(member)
-        turn.write(Key(RecordKind.MEMBER, group.group_id, member.member_id), after)
-        reasons = []
-        if self._rebalancing.subscribed_by(member) != subscribed:
-            reasons.append(f"{_named(request)} subscribes to other topics")
-        if after.assignor != before.assignor:
-            reasons.append(f"{_named(request)} prefers another assignor")
-        if after.rack != before.rack:
-            reasons.append(f"{_named(request)} is in another rack")
-        return reasons
+        return member, [f"{named(member)} joined"]
 
     def _leave(self, request: Leave, turn: Turn) -> Decision:
         """Returns a LeaveReply. Raises UnknownMemberIdError, FencedInstanceIdError, and FencedMemberEpochError if the
@@ -392,7 +359,7 @@ class Groups:
         reasons = []
         urgent = False
         for member, reason in gone:
-            reasons.append(f"{_named(member)} is gone: {reason.value}")
+            reasons.append(f"{named(member)} is gone: {reason.value}")
             urgent = urgent or bool(member.current.held or member.target)
             turn.remove(group, member, reason, "UNKNOWN_MEMBER_ID")
         self._rebalancing.settle(turn, group, reasons=reasons, urgent=urgent)
@@ -629,17 +596,6 @@ def _described(value: MemberValue, request: Heartbeat) -> MemberValue:
     if "topics" in said:
         said["topics"] = tuple(sorted(set(said["topics"])))
     return msgspec.structs.replace(base, **said)
-
-
-def _named(member: Heartbeat | Member) -> str:
-    """The name of a member for people: the client id says more than a UUID."""
-    said = member if isinstance(member, Heartbeat) else member.said
-    names = [f"member {member.member_id}"]
-    if said.instance_id:
-        names.append(f"instance {said.instance_id}")
-    if said.client_id:
-        names.append(f"client {said.client_id}")
-    return names[0] if len(names) == 1 else f"{names[0]} ({', '.join(names[1:])})"
 
 
 def _reads_any(group: Group, topics: Iterable[str]) -> bool:

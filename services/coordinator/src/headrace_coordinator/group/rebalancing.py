@@ -20,7 +20,7 @@ from ..state_machine import Push, RecordKind
 from . import stories
 from .messages import HeartbeatReply, Part, Parts
 from .reconciling import advance, without_unread
-from .records import GroupValue, Key
+from .records import GroupValue, Key, MemberValue
 from .settings import GroupSettings
 from .state import Group, Member
 from .subscriptions import Topics
@@ -43,6 +43,22 @@ class Rebalancing:
 
     def subscribed(self, group: Group) -> frozenset[bytes]:
         return frozenset().union(*(self._topics.resolve(*each) for each in group.subscriptions))
+
+    def describe(self, turn: Turn, group: Group, member: Member, after: MemberValue) -> list[str]:
+        """Write what the member says of itself now; returns the reasons for a new target."""
+        before = member.said
+        if after == before:
+            return []
+        subscribed = self.subscribed_by(member)
+        turn.write(Key(RecordKind.MEMBER, group.group_id, member.member_id), after)
+        reasons = []
+        if self.subscribed_by(member) != subscribed:
+            reasons.append(f"{named(member)} subscribes to other topics")
+        if after.assignor != before.assignor:
+            reasons.append(f"{named(member)} prefers another assignor")
+        if after.rack != before.rack:
+            reasons.append(f"{named(member)} is in another rack")
+        return reasons
 
     def settle(
         self,
@@ -206,3 +222,14 @@ class Rebalancing:
             if by_ms is not None:
                 due_ms = min(due_ms, by_ms)
         self._agenda.put((group.group_id, member.member_id), due_ms)
+
+
+def named(member: Member) -> str:
+    """The name of a member for people: the client id says more than a UUID."""
+    said = member.said
+    names = [f"member {member.member_id}"]
+    if said.instance_id:
+        names.append(f"instance {said.instance_id}")
+    if said.client_id:
+        names.append(f"client {said.client_id}")
+    return names[0] if len(names) == 1 else f"{names[0]} ({', '.join(names[1:])})"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..state_machine import Decision, Push, RecordKind, ShardRecord
 from .messages import AWAY_EPOCH, MemberRemoved, RemovalReason
-from .reconciling import Current
+from .reconciling import Current, begun_anew
 from .records import CurrentValue, Key, TargetValue, Value, encode_key, encode_value, pack, pack_epochs
 from .state import Group, GroupsState, Member
 
@@ -89,6 +89,18 @@ class Turn:
             self.pushes.append(
                 Push(group.group_id, member.member_id, MemberRemoved(member.member_id, error, reason.value))
             )
+
+    def replace(self, group: Group, holder: Member, member_id: str) -> Member:
+        """Give a static member's current and target assignment to the process that replaces it, without a rebalance."""
+        said, target, current = holder.said, holder.target, holder.current
+        self.remove(group, holder, RemovalReason.REPLACED, "FENCED_INSTANCE_ID")
+        for part in target:
+            group.vacated.pop(part, None)
+        self.write(Key(RecordKind.MEMBER, group.group_id, member_id), said)
+        member = group.members[member_id]
+        self.aim(group, member, target)
+        self.hold(group, member, begun_anew(current))
+        return member
 
     def forget(self, group: Group, member: Member) -> None:
         """Write tombstones for all records of the member."""
