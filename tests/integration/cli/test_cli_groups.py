@@ -112,7 +112,7 @@ def test_members_their_partitions_and_their_lag_are_shown(cli: Cli, consumers: l
     )
     assert "till-1" in cli("groups", "describe", "--all-groups").text
     listed = {row["group"]: row for row in cli("groups", "list", "--state", "stable", "-o", "json").json()}
-    assert listed[GROUP] == {"group": GROUP, "state": "stable", "members": 2}
+    assert listed[GROUP] == {"group": GROUP, "state": "stable", "members": 2, "type": "consumer"}
     assert GROUP not in cli("groups", "list", "--state", "empty,dead").text
 
     members = cli("groups", "members", GROUP, "-o", "json").json()["members"]

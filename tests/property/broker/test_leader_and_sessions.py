@@ -40,6 +40,8 @@ class LeaderMachine(RuleBasedStateMachine):
         self.readers = [Reader(), Reader()]
         self.promised = [0, 0, 0]
         self.starts = [0, 0, 0]
+        #: The end of each append.
+        self.ends: list[list[int]] = [[], [], []]
         #: (partition, end offset, result that the waiter received) of every producer.
         self.producers: list[tuple[int, int, list[HeadraceError | None]]] = []
 
@@ -70,6 +72,7 @@ class LeaderMachine(RuleBasedStateMachine):
         leader = self.leaders[number]
         end = leader.log_end + count
         leader.appended(end, end if flushed else leader.flushed_end, count * RECORD_BYTES)
+        self.ends[number].append(end)
         self.moved(number)
         if waits:
             outcomes: list[HeadraceError | None] = []
@@ -78,8 +81,10 @@ class LeaderMachine(RuleBasedStateMachine):
 
     @rule(number=numbers, share=st.floats(0, 1))
     def flush(self, number: int, share: float) -> None:
+        """A flush forces whole appends: the bytes of an append count when all of it is on disk."""
         leader = self.leaders[number]
-        leader.flushed(leader.flushed_end + int((leader.log_end - leader.flushed_end) * share))
+        ends = [leader.flushed_end, *(end for end in self.ends[number] if end > leader.flushed_end)]
+        leader.flushed(ends[round(share * (len(ends) - 1))])
         self.moved(number)
 
     @rule(number=numbers, policy=st.sampled_from(FlushPolicy))

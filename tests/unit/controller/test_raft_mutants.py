@@ -41,7 +41,7 @@ BY_SCHEDULES: tuple[type[RaftNode], ...] = (
 KILLED_BY: dict[type[RaftNode], int] = {
     broken.ForgetsItsTerm: 90,
     broken.InstallsWhatItHas: 257,
-    broken.ReadsWithoutAsking: 370,
+    broken.ReadsWithoutAsking: 423,
     broken.StandsOnlyWhileItVotes: 273,
 }
 

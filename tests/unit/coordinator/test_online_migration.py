@@ -419,3 +419,27 @@ def test_any_protocol_of_a_member_may_be_named_when_it_asks_for_its_assignment()
     assert synced.protocol == COOPERATIVE
     with pytest.raises(InconsistentGroupProtocolError):
         world.ask(Sync(GROUP, "m", joined.generation, 3, None, "consumer", "sticky"))
+
+
+def test_the_successor_of_a_static_member_that_had_no_assignment_yet_reads() -> None:
+    """Found by the state machine test: nothing had changed, so no target was made."""
+    world = MigrationWorld(orders=2)
+    world.classic_consumer("old", instance_id="host-1").step()
+    world.consumers[0].die()
+    new = world.new_consumer("new", instance_id="host-1")
+    world.settle()
+    assert len(new.reading) == 2
+
+
+def test_a_partition_that_a_cooperative_leader_had_withheld_is_assigned() -> None:
+    """The group changes its type by a static successor between the two rounds of a cooperative rebalance."""
+    world = MigrationWorld(orders=4)
+    first = world.classic_consumer("first", instance_id="host-1")
+    world.settle()
+    second = world.classic_consumer("second", instance_id="host-2")
+    while len(first.reading) != 2:
+        second.step()
+        first.step()
+    second.die()
+    world.new_consumer("successor", instance_id="host-2")
+    world.settle()

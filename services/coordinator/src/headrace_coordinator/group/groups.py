@@ -376,7 +376,7 @@ class Groups:
         if group.group_id in self._unseen:
             self._unseen.discard(group.group_id)
             if not reasons and group.said.target_epoch == group.said.epoch and not self._is_whole(group, subscribed):
-                reasons.append("the last assignment was not written completely")
+                reasons.append("the last assignment is not complete")
         self._rebalancing.settle(turn, group, reasons=reasons)
 
     def _is_whole(self, group: Group, subscribed: frozenset[bytes]) -> bool:
@@ -392,12 +392,14 @@ class Groups:
     # -- a group changes its type -------------------------------------------------------------------------------------
 
     def adopt(self, classic: ClassicGroup, now_ms: int) -> Decision:
-        """Make the members of a classic group members of a group of this type (migration.adopt). Raises
-        GroupIdNotFoundError, with nothing changed."""
+        """Make the members of a classic group members of a group of this type (migration.adopt). The next tick looks
+        whether their leader had assigned every partition. Raises GroupIdNotFoundError, with nothing changed."""
         turn = self._turn(now_ms)
         group = migration.adopt(turn, classic, self._topics)
         for member in group.members.values():
             self._rebalancing.watch(group, member)
+        self._unseen.add(group.group_id)
+        self._agenda.put((group.group_id, THE_GROUP), turn.steady_ms)
         return turn.decision()
 
     def disown(self, group_id: str) -> None:
