@@ -541,15 +541,14 @@ class LeaderReplica:
 def read_for(
     log: PartitionLog, offset: int, max_bytes: int, up_to: int, *, committed: bool, wait: bool
 ) -> ReadResult | None:
-    """Read from the log; ``LeaderReplica.read`` describes the arguments and the result. The result begins with a batch
-    that has records, unless only batches without records follow. Compaction leaves such batches, and a client that gets
-    only these may not advance (kafka-go fetches from offset 1 again)."""
+    """Read from the log; ``LeaderReplica.read`` describes the arguments and the result. The result has a batch with
+    records, unless only batches without records follow. Compaction leaves such batches, and a client that gets only
+    these may not advance (kafka-go fetches from offset 1 again)."""
     read = log.read_committed if committed else log.read
     found = read(offset, max_bytes, up_to, wait=wait)
     while found is not None and found.records and not read_header(found.records).record_count:
-        start = next((at for at, header in iterate_headers(found.records) if header.record_count), None)
-        if start is not None:
-            return found._replace(records=found.records[start:])
+        if any(header.record_count for _, header in iterate_headers(found.records)):
+            return found
         try:
             following = read(found.next_offset, max_bytes, up_to, wait=wait)
         except OffsetOutOfRangeError:  # the log was cut, or its start has moved
