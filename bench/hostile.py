@@ -19,8 +19,8 @@ Each result is one JSON object per line; a table follows:
 
 The exit code is 1 when a bar is missed. The bars are: p99 at most 3 times the quiet p99 (or 25 ms), every process
 alive, no process above 400 MiB, no record lost. ``within_ratio`` compares only with 3 times the quiet p99, not with
-25 ms. ``within_ratio`` is a separate result, and does not change the exit code. A run with the defaults takes nine to
-twelve minutes.
+25 ms. ``within_ratio`` is a separate result, and does not change the exit code. The time of a run with the
+defaults has not been measured; nine to twelve minutes are an estimate.
 """
 
 from __future__ import annotations

@@ -322,7 +322,7 @@ MUTANTS: dict[str, tuple[object, str, Callable[..., object]]] = {
     "tombstones are applied and not written": (OffsetsLogic, "_remove", _forgets_tombstones),
     "a refused commit has changed something": (OffsetsLogic, "_check_committer", _applies_before_it_checks),
     "the new topic's offsets are buried with the old one's": (logic, "_may_belong", lambda committed, topic_id: True),
-    "nobody asks who commits": (OffsetsLogic, "_check_committer", lambda self, request, **how: None),
+    "no commit is checked for its member": (OffsetsLogic, "_check_committer", lambda self, request, **how: None),
     "a clock that was set back stops the checks": (RetentionSweep, "check_clock", _never_hears),
     "a consumer may not go back": (OffsetBook, "apply", _ignores_older_offsets),
     "topics that go leave their offsets": (OffsetsLogic, "topics_changed", lambda self, request: None),

@@ -206,11 +206,7 @@ def test_a_classic_member_of_the_group_is_described_as_one() -> None:
     world.new_consumer("c")
     world.settle()
     described = {each.client_id: each for each in world.ask(DescribeGroup(GROUP)).members}
-    assert {name: each.protocol for name, each in described.items()} == {
-        "a": "classic",
-        "b": "classic",
-        "c": "consumer",
-    }
+    assert {name: each.is_classic for name, each in described.items()} == {"a": True, "b": True, "c": False}
     assert all(len(each.assigned) == 2 for each in described.values())
 
 

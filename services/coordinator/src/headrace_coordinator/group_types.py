@@ -9,7 +9,8 @@ A group id has one type at a time; a change of the type keeps its offsets.
 
 ``group.consumer.migration.policy`` may forbid the upgrade and the downgrade. A classic group whose members are no
 consumers, or have an assignor with data of its own, cannot change: a member of KIP-848 gets GROUP_ID_NOT_FOUND, as in
-Kafka. A group of KIP-848 that may not change back, or is too large for one record, goes on with classic members alone.
+Kafka. A group of KIP-848 that may not change back, or is too large to be written at once, goes on with classic members
+alone.
 """
 
 from __future__ import annotations

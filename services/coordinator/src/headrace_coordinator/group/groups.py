@@ -622,5 +622,5 @@ def _described_member(member: Member) -> DescribedMember:
         frozenset(current.assigned),
         current.revoking,
         member.target,
-        "consumer" if said.classic is None else "classic",
+        said.classic is not None,
     )

@@ -178,8 +178,7 @@ class MemberRemoved(NamedTuple):
 
 
 class DescribedMember(NamedTuple):
-    """``protocol``: "classic" for a member of the classic protocol, which is in the group while it changes its
-    type."""
+    """``is_classic``: the member uses the classic protocol; the group is about to change its type."""
 
     member_id: str
     instance_id: str | None
@@ -192,7 +191,7 @@ class DescribedMember(NamedTuple):
     assigned: Parts
     revoking: Parts
     target: Parts
-    protocol: str = "consumer"
+    is_classic: bool = False
 
 
 class DescribedPending(NamedTuple):

@@ -221,7 +221,7 @@ def _described_member(member: DescribedMember, names: Mapping[bytes, str]) -> An
         assigned=group_partitions(member.assigned, names),
         revoking=group_partitions(member.revoking, names),
         target=group_partitions(member.target, names),
-        is_classic=member.protocol == "classic",
+        is_classic=member.is_classic,
     )
 
 
