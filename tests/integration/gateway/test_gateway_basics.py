@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient
 from kafka import KafkaAdminClient
 
 from headrace import Admin, LocalCluster, NewTopic
-from headrace_core.errors import InvalidRecordError
+from headrace_core.errors import InvalidRecordError, NotLeaderOrFollowerError
 from headrace_core.records import encode_batch
 from headrace_gateway.app import Gateway
 from headrace_gateway.handlers.table import FAST, HANDLERS
@@ -184,8 +185,14 @@ def test_the_records_for_which_a_batch_was_refused_are_named(cluster: LocalClust
         {"name": "keyed", "partition_data": [{"index": 0, "records": records}]}]}  # fmt: skip
     until(lambda: ask(gateway.bootstrap_servers, Api.METADATA, 12, topics=[{"name": "keyed", "topic_id": NO_UUID}])
           .topics[0].error_code == 0)  # fmt: skip
-    ((refused,),) = (each.partition_responses for each in ask(
-        gateway.bootstrap_servers, Api.PRODUCE, 12, **asked).responses)  # fmt: skip
+
+    def answer() -> Any:
+        ((only,),) = (each.partition_responses for each in ask(
+            gateway.bootstrap_servers, Api.PRODUCE, 12, **asked).responses)  # fmt: skip
+        # The broker may learn that it leads the new partition after the gateway has: clients try again.
+        return only if only.error_code != NotLeaderOrFollowerError.number else None
+
+    refused = until(answer, "the broker leads the new partition")
     assert refused.error_code == InvalidRecordError.number
     assert [each.batch_index for each in refused.record_errors] == [2]
     assert "key" in refused.record_errors[0].batch_index_error_message

@@ -29,7 +29,7 @@ from headrace_pipelines.expectations import Expectation, Expectations, time_with
 from headrace_pipelines.json_parsing import parse_json
 from headrace_pipelines.registry import Pipeline
 from headrace_pipelines.replays import DeadLetter, Replayed, replay
-from headrace_pipelines.topics import records_in_topic
+from headrace_pipelines.topics import await_markers, records_in_topic
 from tests.worlds.waiting import until
 
 pytestmark = [pytest.mark.spark]
@@ -39,6 +39,7 @@ RULES = Expectations(Expectation("amount is positive", "data.amount IS NULL OR d
 
 
 def records_of(headrace: Any, topic: str) -> list[Record]:
+    await_markers(headrace.bootstrap_servers)
     with Consumer(
         bootstrap_servers=headrace.bootstrap_servers, isolation_level="read_committed", auto_offset_reset="earliest"
     ) as consumer:

@@ -47,7 +47,7 @@ from .errors import JobFailedError
 from .jobs import SETTINGS, Start
 from .queries import started
 from .sites import Site
-from .topics import records_in_topic
+from .topics import await_markers, records_in_topic
 
 #: Maximum number of seconds that a job may need to its end, or to its crash point.
 JOB_S = 240.0
@@ -106,6 +106,7 @@ class Harness:
 
     def rows(self, topic: str) -> list[Record]:
         """The committed records of a topic, in the order of partition and offset."""
+        await_markers(self.site.bootstrap_servers)
         with Consumer(
             bootstrap_servers=self.site.bootstrap_servers,
             isolation_level="read_committed",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 
 from headrace import Admin, Consumer, NewTopic, Record, TopicPartition
 
 from .dead_letters import create_dead_letter_topics, dead_letter_topic
 from .lags import group_of
+
+_PAUSE_S = 0.01
 
 
 def replace_topics(
@@ -42,3 +45,13 @@ def records_in_topic(consumer: Consumer, topic: str) -> Iterator[list[Record]]:
         ]
         if records:
             yield records
+
+
+def await_markers(servers: str) -> None:
+    """Wait until the markers of all decided transactions are written.
+
+    A commit is acknowledged when the decision is durable; read_committed consumers receive its records once the markers
+    are in their partitions, a few milliseconds later. Open transactions are not waited for."""
+    with Admin(bootstrap_servers=servers) as admin:
+        while admin.list_transactions(("prepare-commit", "prepare-abort")):
+            time.sleep(_PAUSE_S)

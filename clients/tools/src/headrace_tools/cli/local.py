@@ -3,9 +3,11 @@ nor the client."""
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -99,14 +101,15 @@ def up(
     )
     begun = time.monotonic()
     started = cluster.up(topology)
-    _print_up(cluster, started, time.monotonic() - begun, detach, output)
-    if config and started.behind:
-        _tell_behind(cluster, started)
-    if not detach:
-        if not started.nodes:
-            note("another `headrace up` runs this cluster, or it runs in the background; this command ends")
-            return
-        _stay(cluster)
+    watches = bool(started.nodes) and not detach
+    with _stopped_by_signals(cluster) if watches else contextlib.nullcontext():
+        _print_up(cluster, started, time.monotonic() - begun, detach, output)
+        if config and started.behind:
+            _tell_behind(cluster, started)
+        if watches:
+            _watch(cluster)
+    if not started.nodes and not detach:
+        note("another `headrace up` runs this cluster, or it runs in the background; this command ends")
 
 
 def _print_up(cluster: ClusterDirectory, started: Started, seconds: float, detach: bool, output: OutputFormat) -> None:
@@ -157,23 +160,11 @@ def _counted(state: ClusterState) -> str:
     return ", ".join(counted(count, role) for role, count in counts if count)
 
 
-def _stay(cluster: ClusterDirectory) -> None:
-    """Wait until Ctrl-C or SIGTERM, then stop the cluster; return earlier when another command has stopped it."""
-    dead: set[tuple[str, int]] = set()
+@contextlib.contextmanager
+def _stopped_by_signals(cluster: ClusterDirectory) -> Iterator[None]:
+    """Stop the cluster when Ctrl-C, SIGTERM or a closing terminal ends the block."""
     try:
-        while cluster.exists():
-            nodes = cluster.state().nodes
-            if all(node.process is None for node in nodes):  # `headrace down` stopped the cluster
-                note("headrace: stopped by another command")
-                return
-            now_dead = {(node.role, node.id) for node in nodes if not node.alive()}
-            for role, number in sorted(now_dead - dead):
-                note(
-                    f"headrace: {role} {number} died (log: {cluster.log_path(role, number)}); start it again with: "
-                    f"headrace restart --data {shlex.quote(str(cluster.directory))} {role} {number}"
-                )
-            dead = now_dead
-            time.sleep(_WATCH_S)
+        yield
     except (KeyboardInterrupt, SystemExit) as end:
         # Ignore further signals: a second Ctrl-C, or a closing terminal, must not leave nodes behind.
         previous = {number: signal.signal(number, signal.SIG_IGN) for number in _ENDS}
@@ -183,6 +174,24 @@ def _stay(cluster: ClusterDirectory) -> None:
             signal.signal(number, handler)
         note("headrace: stopped; the data is kept")
         raise typer.Exit(130 if isinstance(end, KeyboardInterrupt) else 0) from None
+
+
+def _watch(cluster: ClusterDirectory) -> None:
+    """Report nodes that die; return when another command has stopped the cluster."""
+    dead: set[tuple[str, int]] = set()
+    while cluster.exists():
+        nodes = cluster.state().nodes
+        if all(node.process is None for node in nodes):  # `headrace down` stopped the cluster
+            note("headrace: stopped by another command")
+            return
+        now_dead = {(node.role, node.id) for node in nodes if not node.alive()}
+        for role, number in sorted(now_dead - dead):
+            note(
+                f"headrace: {role} {number} died (log: {cluster.log_path(role, number)}); start it again with: "
+                f"headrace restart --data {shlex.quote(str(cluster.directory))} {role} {number}"
+            )
+        dead = now_dead
+        time.sleep(_WATCH_S)
 
 
 def ps(data: _Data = DEFAULT_DATA, output: Output = OutputFormat.TEXT) -> None:
