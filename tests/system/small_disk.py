@@ -1,4 +1,8 @@
-"""A disk that a scenario fills: one broker's data directory is a tmpfs of its own (only root may mount it)."""
+"""A disk that a scenario fills: one broker's data directory is a tmpfs of its own (only root may mount it).
+
+The disk is large, so that no load fills it by chance: a fast machine once wrote 256 MiB in two minutes. A scenario
+fills it by shrinking it to what it has.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,8 @@ from tests.system.faulty_cluster import FaultyCluster
 
 #: The broker with the small disk.
 NAME = "broker-3"
-_BYTES = 256 << 20
+_BYTES = 8 << 30  # tmpfs takes memory only for what is written
+_TRIES = 100
 
 
 class SmallDisks:
@@ -28,8 +33,7 @@ class SmallDisks:
         name, or None if this process may not mount."""
         path = cluster_directory / name
         path.mkdir(parents=True)
-        command = ["mount", "-t", "tmpfs", "-o", f"size={_BYTES}", "tmpfs", str(path)]
-        if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode:
+        if os.geteuid() != 0 or not _mounted("-t", "tmpfs", "-o", f"size={_BYTES}", "tmpfs", str(path)):
             return None
         self._mounted.append(path)
         return name
@@ -49,18 +53,19 @@ def broker_of(cluster: FaultyCluster) -> str:
 @contextmanager
 def full(cluster: FaultyCluster) -> Iterator[None]:
     """The small disk is full to the last byte."""
-    filler = cluster.data(broker_of(cluster)) / "filler"
+    path = str(cluster.data(broker_of(cluster)))
+    for _ in range(_TRIES):  # the kernel refuses a size below what the disk has, and the broker writes
+        disk = os.statvfs(path)
+        used = (disk.f_blocks - disk.f_bfree) * disk.f_frsize
+        if _mounted("-o", f"remount,size={used}", path):
+            break
+    else:
+        raise AssertionError(f"{path}: cannot be shrunk to {used} bytes in {_TRIES} tries")
     try:
-        _fill(filler)
         yield
     finally:
-        filler.unlink(missing_ok=True)
+        assert _mounted("-o", f"remount,size={_BYTES}", path), path
 
 
-def _fill(path: Path) -> None:
-    with path.open("wb", buffering=0) as file:
-        try:
-            while file.write(bytes(64 * 1024)):
-                pass
-        except OSError:
-            return
+def _mounted(*arguments: str) -> bool:
+    return subprocess.run(["mount", *arguments], capture_output=True, check=False).returncode == 0
