@@ -40,7 +40,8 @@ from .wire.schema import prepare
 
 logger = logging.getLogger("headrace.gateway")
 
-#: Request types that are prepared before clients can connect; the others are prepared in the background.
+#: Request types whose codecs the gateway prepares before clients can connect; it prepares the other types in the
+#: background.
 FIRST_APIS = (Api.API_VERSIONS, Api.METADATA, Api.PRODUCE, Api.FETCH)
 DRAIN_S = 1.0  #: Seconds that a stopping gateway has to answer requests in progress.
 

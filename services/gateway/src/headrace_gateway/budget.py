@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import Protocol
 
 SMALL_FRAME_BYTES = 16 * 1024
-UNREAD_BYTES = 64 * 1024 * 1024  #: Bytes of unread answers from which memory for answers is short.
-FETCH_BYTES_MIN = 64 * 1024  #: Bytes of records that a fetch may always ask for.
+UNREAD_BYTES = 64 * 1024 * 1024  #: At this number of unread answer bytes, memory for answers is short.
+FETCH_BYTES_MIN = 64 * 1024  #: Minimum max_bytes of a fetch, even while memory for answers is short.
 
 
 class Reader(Protocol):

@@ -38,7 +38,7 @@ class Call:
         self.cluster = cluster
         self.upstream = upstream
         self.settings = settings
-        self.message: Message | None = None  #: The request of a FastHandler, if it was read before.
+        self.message: Message | None = None  #: The decoded request of a FastHandler, if another thread has decoded it.
 
     async def any_broker(self, stub: Callable[..., Any], method: str, request: Any, timeout_ms: float) -> Any:
         """Call an unfenced broker, the one whose port the client uses if it can. Another broker is asked only when the
@@ -63,13 +63,14 @@ class Call:
         await self.cluster.state.wait_for(metadata_offset, int(timeout_ms))
 
 
-#: Returns the fields of the answer; None: the request has no answer. A HeadraceError that a handler raises becomes the
-#: answer's top-level error code; a handler whose answers have none catches it itself.
+#: A handler returns the fields of the answer, or None if the request has no answer. A HeadraceError of a handler
+#: becomes the answer's top-level error code. A handler whose answers have no such code catches the error itself.
 Handler = Callable[[Call, Message], Awaitable[dict[str, Any] | None]]
 
-#: Parts of an answer's frame, with its length and its header.
+#: Parts of an answer's frame, including the frame's length and header.
 AnswerParts = tuple[bytes | bytearray | memoryview, ...]
-#: Handles a request without a task of its own. Arguments: the call, the request's header, its frame (whose body begins
-#: at ``header.body``; not used if the call has a message), and a function that takes the answer, or None for no answer;
-#: call it exactly once, at any time. Raises WireError for a frame that is no request of the type.
+#: A FastHandler handles a request without an asyncio task for the request. Arguments: the call, the request's header,
+#: the frame, and the reply function. The request's body begins at ``header.body`` of the frame; a handler ignores the
+#: frame if ``call.message`` is set. A handler calls the reply function exactly once, at any time, with the answer, or
+#: with None for no answer. A handler raises WireError if the frame is not a valid request of its type.
 FastHandler = Callable[[Call, RequestHeader, bytes, Callable[[AnswerParts | None], None]], None]

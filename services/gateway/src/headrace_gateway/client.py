@@ -10,9 +10,9 @@ from .budget import Answers
 
 ANONYMOUS = "User:ANONYMOUS"
 BOOTSTRAP = -1  #: Client.broker_id of a connection to the bootstrap port.
-CLIENT_ID_CHARS_MAX = (
-    255  #: A longer client id is cut in the metadata of calls; gRPC limits a call's metadata to 8 KiB.
-)
+#: The gateway truncates longer client ids in the metadata of its gRPC calls, because gRPC limits a call's metadata to
+#: 8 KiB.
+CLIENT_ID_CHARS_MAX = 255
 
 PRINCIPAL_KEY, HOST_KEY, CLIENT_ID_KEY = "headrace-principal", "headrace-client-host", "headrace-client-id"
 
@@ -50,10 +50,11 @@ class Client:
         self.principal = principal
         self.client_id = ""
         self.answers = answers or Answers()
-        self.hang_up: Callable[[], None] = _nothing  #: Ends the connection, which sets this attribute.
-        self.sends_silently = False  #: Whether it has sent a Produce request with acks=0.
-        self.produce: Any = None  #: Its streams of produce_path.py, once it has some.
-        self.fetch: Any = None  #: The same of fetch_path.py.
+        self.hang_up: Callable[[], None] = _nothing  #: Closes the connection; the connection sets this attribute.
+        self.sends_silently = False  #: Whether the client has sent a Produce request with acks=0.
+        #: The client's produce streams (produce_path.py); None before its first Produce request.
+        self.produce: Any = None
+        self.fetch: Any = None  #: The client's fetch streams (fetch_path.py); None before its first Fetch request.
         self._metadata: tuple[tuple[str, str], ...] = ()
         self._metadata_of: str | None = None
         self._closing: list[Callable[[], None]] = []

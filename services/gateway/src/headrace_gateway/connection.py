@@ -47,33 +47,43 @@ from .wire.schema import has_response_field, request_body, response_body
 
 logger = logging.getLogger("headrace.gateway")
 
-PIPELINE = 5  #: Maximum Produce requests of one connection in progress: Kafka's max.in.flight with idempotence.
-QUEUED_BYTES = 64 * 1024  #: Bytes of waiting requests from which a connection reads no more.
-#: Bytes of unsent answers that the kernel keeps of a connection, which it doubles. Without a limit it keeps megabytes.
+#: Maximum number of Produce requests in progress on one connection: Kafka's limit of
+#: max.in.flight.requests.per.connection for idempotent producers.
+PIPELINE = 5
+QUEUED_BYTES = 64 * 1024  #: A connection stops reading when this number of bytes of requests is waiting.
+#: Size in bytes of a connection's send buffer in the kernel (SO_SNDBUF; Linux doubles the value). Without this limit
+#: the kernel may buffer megabytes of answers.
 SEND_BUFFER_BYTES = 256 * 1024
-WRITE_BYTES = 64 * 1024  #: Bytes of unsent answers from which a connection reads and starts no more requests.
-STARTS_MAX = 8  #: Maximum number of requests, other than Produce and Fetch, that start in a round of the event loop.
-#: Bytes of a request that is no Produce request, and items of an answer, from which a thread reads or writes it.
+WRITE_BYTES = 64 * 1024  #: A connection reads and starts no more requests when this number of answer bytes is unsent.
+#: Maximum number of requests other than Produce and Fetch that start in one iteration of the event loop.
+STARTS_MAX = 8
+#: From LONG_BYTES on, a thread decodes a request (except Produce); from LONG_ITEMS items on, a thread encodes an
+#: answer.
 LONG_BYTES, LONG_ITEMS = 32 * 1024, 500
-#: Frames that a connection takes from its buffer at a time: a client may send 13,000 small requests in one piece.
+#: Maximum number of frames that a connection takes from its buffer at a time: one read may return 13,000 small
+#: requests.
 FRAMES_MAX = 64
-HEADER_BYTES_MIN = 8  #: Bytes of the shortest request: type, version and correlation id.
+HEADER_BYTES_MIN = 8  #: Size in bytes of the shortest request: request type, version and correlation id.
 
-SWEEP_S = 1.0  #: Seconds between two sweeps, and the unit of a connection's ages.
-STALLED_WRITE_S = 30  #: A client that reads none of its waiting answers for this long is disconnected.
-STALLED_READ_S = 5  #: While memory is short, a client that sends nothing of its unfinished frame is disconnected.
+SWEEP_S = 1.0  #: Seconds between two sweeps. Connections measure times in sweeps.
+#: The gateway disconnects a client that reads none of its waiting answers for this number of seconds.
+STALLED_WRITE_S = 30
+#: While memory is short, the gateway disconnects a client that sends no more bytes of an unfinished frame for this
+#: number of seconds.
+STALLED_READ_S = 5
 #: While memory for answers is short, a client that leaves answers unread for STALLED_READ_S must read this many bytes
 #: per second.
 ANSWER_BYTES_PER_S_MIN = 64 * 1024
-#: Bytes per second at which a client must send a frame while it reads beyond the limit, after the first STALLED_READ_S.
+#: Minimum rate, after the first STALLED_READ_S, at which a client must send a frame that the gateway reads beyond its
+#: memory limit.
 BYTES_PER_S_MIN = 256 * 1024
-CLOSING_S = 5  #: Seconds for the last answers of a connection that the gateway closes.
+CLOSING_S = 5  #: Seconds that a connection has to send its last answers when the gateway closes it.
 KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_COUNT = 60, 15, 4
 
-LOG_LINES_PER_S = 10  #: Maximum log lines about clients' mistakes.
+LOG_LINES_PER_S = 10  #: Maximum number of log lines per second about mistakes of clients.
 
 _PRODUCE = Api.PRODUCE.to_bytes(2, "big")
-_ENDED_BY_PEER = (7, 8)  #: States of TCP after the peer's RST or FIN: CLOSE, CLOSE_WAIT.
+_ENDED_BY_PEER = (7, 8)  #: TCP states (CLOSE, CLOSE_WAIT) of a connection after the peer has sent RST or FIN.
 
 
 class Connections:
@@ -99,7 +109,7 @@ class Connections:
         self.has_ended = False
         self.open: set[Connection] = set()
         self.of_host: Counter[str] = Counter()
-        self.now = 0  #: Sweeps so far, which is the clock of the connections, in seconds.
+        self.now = 0  #: Number of sweeps so far: the clock of the connections, in seconds.
         self._idle = max(int(settings.idle_ms / 1_000), 1) if settings.idle_ms >= 0 else None
         self._lines_left = LOG_LINES_PER_S
         self._lines_lost = 0
@@ -131,7 +141,7 @@ class Connections:
         self.now += 1
         self._lines_left = LOG_LINES_PER_S
         if self._lines_lost:
-            logger.warning("%d more lines about clients were left out", self._lines_lost)
+            logger.warning("suppressed %d more log lines about mistakes of clients", self._lines_lost)
             self._lines_lost = 0
         for connection in list(self.open):
             connection.check(self.now, self._idle)
@@ -401,7 +411,7 @@ class Connection(asyncio.Protocol):
         request = _Request(len(frame) + LENGTH_BYTES, is_produce)
         if not header.is_supported:
             if api is not Api.API_VERSIONS:
-                raise WireError(f"{title(api)} version {version} is not served")
+                raise WireError(f"the gateway does not serve {title(api)} version {version}")
             self._requests.append(request)
             self._answered(request, (_unknown_version(header.correlation_id),))
             return
@@ -414,7 +424,7 @@ class Connection(asyncio.Protocol):
             fast(call, header, frame, functools.partial(self._answered, request))
             return
         if fast is None and api not in shared.handlers:
-            raise WireError(f"{title(api)} is not served")
+            raise WireError(f"the gateway does not serve {title(api)}")
         self._requests.append(request)
         shared.starts.start(functools.partial(self._run, request, call, header, frame, is_long))
 

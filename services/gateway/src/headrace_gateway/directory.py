@@ -23,10 +23,12 @@ from .cluster import GatewayEntry, ListenerPorts
 
 logger = logging.getLogger("headrace.gateway")
 
-RETRY_S = 0.3  #: Seconds between a failed announcement and the next one.
-ANSWER_MS = 2_000  #: Milliseconds that the controllers have to answer an announcement.
-FORGET_MS = 3_000.0  #: How long a gateway that a new leader does not name stays known, in milliseconds.
-LEAVE_MS = 300  #: Milliseconds that a stopping gateway has to tell the controllers.
+RETRY_S = 0.3  #: Seconds between a failed announcement and the next announcement.
+ANSWER_MS = 2_000  #: Timeout of an announcement in milliseconds.
+#: The list keeps another gateway for this number of milliseconds while the answers of a new leading controller do not
+#: name it.
+FORGET_MS = 3_000.0
+LEAVE_MS = 300  #: Timeout in milliseconds of the call with which a stopping gateway deregisters at the controllers.
 
 
 class GatewayList:
@@ -99,7 +101,7 @@ class Announcer:
             try:
                 await self._announce(LEAVE_MS)
             except HeadraceError as error:
-                logger.info("the controllers will notice later that this gateway has stopped: %s", error)
+                logger.info("cannot tell the controllers that this gateway stops; they notice it later: %s", error)
 
     async def close(self) -> None:
         await self._calls.close()

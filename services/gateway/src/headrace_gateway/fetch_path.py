@@ -35,10 +35,11 @@ from .wire.frames import RequestHeader, finish, response_start
 from .wire.schema import Message, request_body, response_body
 from .wire.sessions import NO_SESSION, FetchSession, Key, SessionError, Wanted
 
-RACK_CHARS_MAX = 1_000  #: A longer rack is cut: a broker punishes names above 32,767 bytes, at the cost of others.
-WAIT_MS_MAX = 5 * 60_000  #: A longer wait of a client counts as this.
-#: A connection's first fetch asks for FETCH_BYTES_MIN of records, and each further one for so many times more: a client
-#: that reads nothing costs little.
+#: The gateway truncates longer racks, because a broker throttles a connection that sends names above 32,767 bytes.
+RACK_CHARS_MAX = 1_000
+WAIT_MS_MAX = 5 * 60_000  #: Upper limit of a client's max_wait_ms, in milliseconds.
+#: A connection's first fetch asks for FETCH_BYTES_MIN bytes of records, and each further fetch for FETCH_GROWTH times
+#: as many. So a client that reads no answers costs little memory.
 FETCH_GROWTH = 4
 _BY_ID = 13  #: The version from which requests name topics by their ids (KIP-516).
 _INT_MAX = 2**31 - 1
@@ -90,7 +91,7 @@ class FetchPath:
         self._session = FetchSession()
         self._streams: dict[int, _Stream] = {}
         self._in_progress = 0  # requests to brokers
-        #: Maximum bytes of records that the next fetch asks for. It grows with each answer that the client has read.
+        #: Maximum bytes of records that the next fetch asks for. The limit grows with each answer from a broker.
         self.bytes_max = FETCH_BYTES_MIN
 
     def began(self) -> None:
@@ -198,7 +199,7 @@ class _Fetch:
     )
 
     def __init__(self, path: FetchPath, call: Call, header: RequestHeader, request: Message, reply: Reply) -> None:
-        self.is_full = True  #: Whether the answer names all partitions.
+        self.is_full = True  #: Whether the answer names all partitions of the fetch session.
         self._path = path
         self._call = call
         self._header = header
@@ -237,7 +238,7 @@ class _Fetch:
         if self._call.version >= _BY_ID:
             topic = cluster.topic_by_id(topic_id)
             if topic is None:
-                return UnknownTopicIdError("no topic has this id")
+                return UnknownTopicIdError("no topic has the requested topic id")
         else:
             topic = cluster.topic(name)
         if topic is None or not 0 <= index < len(topic.partitions):
@@ -344,7 +345,7 @@ class _Fetch:
         self, stream: _Stream, keys: dict[tuple[str, int], Key], response: Any, error: HeadraceError | None
     ) -> None:
         if error is not None:
-            # The client looks for the leader, and fetches again from the same offset.
+            # After NOT_LEADER_OR_FOLLOWER the client looks up the leader again, and fetches again from the same offset.
             lost = NotLeaderOrFollowerError(str(error))
             for key in keys.values():
                 self._refuse(key, lost)
@@ -406,7 +407,8 @@ class _Fetch:
         position.last_stable_offset = found.last_stable_offset
         position.log_start_offset = found.log_start_offset
         if found.next_offset != position.wanted.offset:
-            # A client that takes all records fetches from here next; a change of its epochs is named again.
+            # A client that reads all returned records fetches from next_offset next, so the broker's session already
+            # has the client's next position.
             position.wanted = position.wanted._replace(offset=found.next_offset)
         return result
 

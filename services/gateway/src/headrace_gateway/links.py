@@ -27,25 +27,27 @@ from .rounds import Rounds
 
 logger = logging.getLogger("headrace.gateway")
 
-#: Gets the response, or the error that ended the stream before the response. ``was_sent`` of the error is False if the
-#: request certainly had no effect.
+#: Receives the response, or the error that ended the stream before the response. The error's ``was_sent`` is False if
+#: the request certainly had no effect.
 Done = Callable[[Any, HeadraceError | None], None]
 
-LOOK_S = 1.0  #: Seconds between two looks at the deadlines of a link's requests.
-#: Maximum number of requests in one message of a shared stream, and bytes from which a message takes no more requests.
-#: A broker takes messages of 1 MiB above its socket.request.max.bytes.
+LOOK_S = 1.0  #: Seconds between two checks of the deadlines of a link's requests.
+#: A message of a shared stream contains at most PACKED_MAX requests, and gets no further request from PACKED_BYTES on.
+#: A broker accepts messages of up to socket.request.max.bytes plus 1 MiB.
 PACKED_MAX, PACKED_BYTES = 100, 256 * 1024
-#: Maximum number of connections that share a stream. Their requests in progress, five of SMALL_BYTES each, stay below
-#: the bytes (16 MiB) from which a broker reads a stream no more.
+#: Maximum number of connections that share a stream. Each connection has at most five requests of SMALL_BYTES in
+#: progress. All of them together stay below 16 MiB, the size at which a broker stops reading a stream.
 USERS_MAX = 128
-#: Seconds without any answer after which a shared stream with a late request ends. A broker may leave a stream unread
-#: for 30 s, after refused requests.
+#: Seconds without any answer after which the gateway closes a shared stream that has an overdue request. A broker may
+#: stop reading a stream for 30 s after it has refused requests.
 HANGS_S = 35.0
-FINISH_S = 10.0  #: Seconds that a stream without answers has to deliver its requests after its client has left.
-LINGER_S = 0.002  #: How long requests of a shared stream gather while earlier ones are unanswered.
+#: Seconds that a stream of acks=0 requests has to deliver its requests after its client has disconnected.
+FINISH_S = 10.0
+#: Seconds for which a shared stream collects requests into one message while earlier requests are unanswered.
+LINGER_S = 0.002
 
 
-#: Streams open one in each round of the event loop, because that takes milliseconds.
+#: Open at most one stream in each iteration of the event loop, because opening a stream takes milliseconds.
 _openings_of: WeakKeyDictionary[asyncio.AbstractEventLoop, Rounds] = WeakKeyDictionary()
 
 
@@ -77,7 +79,7 @@ class _Asked:
         try:
             self.done(response, error)
         except Exception:
-            logger.exception("an answer could not be passed on to its client")
+            logger.exception("the gateway could not pass an answer on to the client")
 
     def fail(self, error: HeadraceError) -> None:
         """End with ``error``; a request that was not written certainly had no effect. UnsupportedVersionError stays:
@@ -211,7 +213,7 @@ class Link:
             self._wake.set_result(None)
 
     async def _run(self) -> None:
-        error: HeadraceError = NetworkError(f"{self.address}: the stream ended")
+        error: HeadraceError = NetworkError(f"{self.address}: the broker ended the stream")
         try:
             await _openings().turn()
             if self._why is not None:
@@ -292,7 +294,7 @@ class Link:
         self._timer = None
         now = self._loop.time()
         late = [each for each in self._pending.values() if each.deadline <= now]
-        error = RequestTimedOutError(f"{self.address}: no answer in time")
+        error = RequestTimedOutError(f"{self.address}: the broker did not answer within the timeout")
         for each in late:
             if each.since >= self._read_at and self._silent_since is None:
                 self._silent_since = each.since

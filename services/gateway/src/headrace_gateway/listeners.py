@@ -21,7 +21,7 @@ from .settings import GatewaySettings
 
 logger = logging.getLogger("headrace.gateway")
 
-BACKLOG = 1_024  #: Connections that the kernel keeps until the gateway accepts them.
+BACKLOG = 1_024  #: Maximum number of connections that the kernel queues until the gateway accepts them.
 
 
 class Listeners:

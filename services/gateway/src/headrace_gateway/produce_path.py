@@ -40,10 +40,11 @@ from .wire.frames import RequestHeader, finish, response_start
 from .wire.schema import Message, request_body, response_body
 
 _ACKS = {-1: produce_pb2.ACKS_ALL, 1: produce_pb2.ACKS_LEADER, 0: produce_pb2.ACKS_NONE}
-_TRANSACTIONS_V2 = 12  #: The version from which a client uses transactions of version 2 (KIP-890).
-#: Seconds beyond the request's timeout that a broker has for its answer, which then is REQUEST_TIMED_OUT.
+_TRANSACTIONS_V2 = 12  #: The version of Produce from which a client uses transactions of version 2 (KIP-890).
+#: Seconds that the gateway waits for a broker beyond the request's timeout, because the broker answers
+#: REQUEST_TIMED_OUT only after the timeout.
 GRACE_S = 5.0
-#: Errors of records that are invalid. A broker reads a connection with many of them slowly.
+#: Errors about invalid records. A broker throttles a connection that sends many invalid records.
 _WORTHLESS = frozenset(
     error.number
     for error in (
@@ -54,9 +55,13 @@ _WORTHLESS = frozenset(
         RecordTooLargeError,
     )
 )
-ERROR_CHARS_MAX = 1_000  #: Longer error texts are cut: one may quote a topic of 32,767 bytes, Kafka's longest string.
-SMALL_BYTES = 16 * 1024  #: Bytes of the largest request that takes a stream which connections share.
-TIMEOUT_MS_MAX = 15 * 60_000  #: A longer timeout of a client counts as this.
+#: The gateway truncates longer error texts, because a text may quote a topic name of 32,767 bytes, Kafka's longest
+#: string.
+ERROR_CHARS_MAX = 1_000
+#: Maximum size in bytes of a request on a stream that several connections share; larger requests use a stream of their
+#: connection.
+SMALL_BYTES = 16 * 1024
+TIMEOUT_MS_MAX = 15 * 60_000  #: Upper limit of the timeout that a client requests, in milliseconds.
 
 Reply = Callable[[AnswerParts | None], None]
 
@@ -141,7 +146,8 @@ def _streams_of(call: Call) -> Streams:
     return streams
 
 
-#: The result of a partition, its topic and topic id, the partition, and the view of its records in the frame.
+#: One partition of a request: its result, topic name, topic id, partition number, and a view of its records in the
+#: frame.
 _Item = tuple[dict[str, Any], str, bytes, int, memoryview | bytes]
 
 
@@ -199,7 +205,7 @@ class _Produce:
 
     def _unknown(self, topic_data: Message) -> HeadraceError:
         if self._call.version >= 13:
-            return UnknownTopicIdError("no topic has this id")
+            return UnknownTopicIdError("no topic has the requested topic id")
         return UnknownTopicOrPartitionError(f"topic {topic_data.name!r} does not exist")
 
     def _leader(self, topic: TopicImage, index: int, result: dict[str, Any]) -> int | None:
@@ -293,8 +299,8 @@ class _Produce:
         if self._is_silent:
             self._reply(None)
             if any("error_code" in result for results in self._results for result in results):
-                # As Kafka does: without answers, a client with acks=0 learns only from the end of its connection that
-                # its metadata are out of date.
+                # A client with acks=0 gets no answers, and learns only from a closed connection that its metadata are
+                # stale. Kafka closes the connection, too.
                 call.client.hang_up()
             return
         out = response_start(Api.PRODUCE, call.version, header.correlation_id)

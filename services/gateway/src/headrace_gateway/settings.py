@@ -12,8 +12,9 @@ from headrace_core.errors import InvalidConfigError
 from headrace_core.node.config import NodeConfig
 from headrace_core.node.listeners import ListenerAddress, check_advertised, parse_listeners
 
-QUEUED_BYTES = 64 * 1024 * 1024  #: queued.max.request.bytes of -1, which means no limit in Kafka.
-REQUEST_BYTES = 104_857_600  #: Kafka's default of socket.request.max.bytes; ours is for gRPC requests.
+QUEUED_BYTES = 64 * 1024 * 1024  #: The limit for queued.max.request.bytes=-1, which means no limit in Kafka.
+#: Kafka's default of socket.request.max.bytes; Headrace's default of this key is for gRPC requests.
+REQUEST_BYTES = 104_857_600
 
 _PORTS = re.compile(r"(?P<name>[A-Za-z0-9_-]+):(?P<base>\d{1,5})\Z")
 

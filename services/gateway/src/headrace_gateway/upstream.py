@@ -34,18 +34,20 @@ from .client import BOOTSTRAP, Client
 from .cluster import Cluster, grpc_address
 from .links import SharedLinks
 
-CALLS_MAX = 24  #: Maximum calls in flight on one channel; a node accepts 32 on a connection.
-CHANNELS_MAX = 250  #: Maximum channels to one node: 6,000 calls in flight.
-TIMEOUT_MS_MAX = 3_600_000  #: Limit of the timeouts that clients ask for.
-#: How long a call waits for metadata that name another coordinator, after NOT_COORDINATOR.
+CALLS_MAX = 24  #: Maximum number of calls in flight on one channel; a node accepts 32 calls on a connection.
+CHANNELS_MAX = 250  #: Maximum number of channels to one node: together 6,000 calls in flight.
+TIMEOUT_MS_MAX = 3_600_000  #: Upper limit of the timeout that a client requests, in milliseconds.
+#: Seconds that a call waits, after NOT_COORDINATOR, for metadata that name another coordinator.
 NEWER_METADATA_S = 0.5
-#: How long a request waits while its coordinator loads groups or transactional ids. Several clients give up after less
-#: than a second; the shards of a new internal topic take that long on a busy machine.
+#: Seconds that a request waits while its coordinator loads groups or transactional ids. The shards of a new internal
+#: topic take nearly a second to load on a busy machine, and several clients would give up earlier.
 LOADED_WITHIN_S = 2.0
-#: The first pause between two requests to a coordinator that is loading; each next one is twice as long, up to a limit.
+#: First pause in seconds between two requests to a coordinator that is loading. Each further pause is twice as long, up
+#: to the maximum.
 LOADED_PAUSE_S, LOADED_PAUSE_S_MAX = 0.05, 0.5
 
-CHECKED_BYTES = 16 * 1024  #: Bytes of a request from which its size and its items are checked before it is sent.
+#: From this number of bytes on, the gateway checks a request's size and number of items before it sends the request.
+CHECKED_BYTES = 16 * 1024
 
 Stub = Callable[[grpc.aio.Channel], Any]
 _checks: dict[str, RequestCheck] = {}

@@ -14,11 +14,12 @@ from ..wire.schema import Message
 
 Fields = dict[str, Any]
 
-#: The first versions of JoinGroup with KIP-394 (a known member id) and with KIP-814 (skip_assignment).
+#: JoinGroup has KIP-394 (a member joins with a known id) from version 4 on, and KIP-814 (skip_assignment) from version
+#: 9 on.
 _KNOWN_ID_VERSION, _SKIP_VERSION = 4, 9
 _LEAVE_MANY_VERSION = 3
-#: Milliseconds that a join or a sync may take beyond the member's own rebalance timeout: other members may have a
-#: longer one. A client gives up earlier and closes its connection, which ends the call.
+#: Milliseconds that JoinGroup or SyncGroup may take beyond the member's own rebalance timeout, because other members
+#: may have a longer timeout. A client that gives up earlier closes its connection, and so ends the call.
 _WAIT_MS = 300_000
 
 

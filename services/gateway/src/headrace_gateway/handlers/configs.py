@@ -14,10 +14,10 @@ from ..wire.schema import Message
 
 Fields = dict[str, Any]
 
-TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32  #: Kafka's types of resources.
+TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32  #: Kafka's numbers of config resource types.
 _TYPES = {TOPIC: admin_pb2.CONFIG_RESOURCE_TYPE_TOPIC, BROKER: admin_pb2.CONFIG_RESOURCE_TYPE_BROKER}
 _IMAGE_TYPES = {TOPIC: ConfigResourceType.TOPIC, BROKER: ConfigResourceType.BROKER}
-#: Our sources -> Kafka's.
+#: Maps Headrace's config sources to Kafka's numbers of config sources.
 _SOURCES = {
     admin_pb2.CONFIG_SOURCE_DYNAMIC_TOPIC: 1,
     admin_pb2.CONFIG_SOURCE_DYNAMIC_BROKER: 2,
@@ -36,7 +36,7 @@ _OPERATIONS = {
 def _unbuilt(kind: int) -> HeadraceError:
     what = {BROKER_LOGGER: "log levels", CLIENT_METRICS: "client metrics", GROUP: "configurations of groups"}
     return InvalidRequestError(
-        f"{what.get(kind, f'resources of type {kind}')} are not built: only topics and brokers have configurations"
+        f"{what.get(kind, f'resources of type {kind}')} are not supported: only topics and brokers have configurations"
     )
 
 

@@ -17,7 +17,7 @@ from ..wire.schema import Message
 Fields = dict[str, Any]
 
 JOIN_EPOCH = 0
-_MEMBERS_CHOOSE_IDS = 1  #: The version from which members choose their ids (KIP-1082).
+_MEMBERS_CHOOSE_IDS = 1  #: First version of ConsumerGroupHeartbeat in which members choose their ids (KIP-1082).
 
 
 async def consumer_group_heartbeat(call: Call, request: Message) -> Fields:

@@ -19,20 +19,23 @@ from ..cluster import GROUP, TRANSACTION
 from ..errors import INVALID_REQUEST, NONE, number
 from ..wire.schema import Message
 
-#: Kinds by Kafka's key type: kind, shards' topic, our coordinator type. Type 2, share groups, is not served.
+#: Maps Kafka's key type to the kind of key, the topic of the shards, and Headrace's coordinator type. The gateway does
+#: not serve type 2 (share groups).
 _KINDS = {
     0: (GROUP, OFFSETS_TOPIC, metadata_pb2.COORDINATOR_TYPE_GROUP),
     1: (TRANSACTION, TRANSACTIONS_TOPIC, metadata_pb2.COORDINATOR_TYPE_TRANSACTION),
 }
-_CHARACTERS_PER_ITEM = 40  #: Java's hash of a key in Python takes time in proportion to the key's length.
-_BATCH_VERSION = 4  #: First version with several keys.
+#: This number of characters of a key counts as one item of work: Java's string hash takes Python time in proportion to
+#: the key's length.
+_CHARACTERS_PER_ITEM = 40
+_BATCH_VERSION = 4  #: First version of FindCoordinator whose requests name several keys.
 
 
 async def find_coordinator(call: Call, request: Message) -> dict[str, Any]:
     keys = list(dict.fromkeys(request.coordinator_keys)) if call.version >= _BATCH_VERSION else [request.key]
     kind = _KINDS.get(request.key_type)
     if kind is None:
-        message = f"coordinator type {request.key_type} is not served"
+        message = f"the gateway does not serve coordinator type {request.key_type}"
         found = [_error(key, INVALID_REQUEST, message) for key in keys]
     else:
         found = await _find(call, keys, *kind)

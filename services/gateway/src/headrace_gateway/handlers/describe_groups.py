@@ -26,7 +26,7 @@ Key = TypeVar("Key")
 CLASSIC, CONSUMER = "classic", "consumer"
 _ERRORS_FOR_MISSING = 6  #: The version of DescribeGroups from which a missing group is an error (KIP-1043).
 _MEMBER_TYPE_CLASSIC, _MEMBER_TYPE_CONSUMER = 0, 1
-AT_ONCE = 16  #: Number of groups whose coordinators are asked at the same time.
+AT_ONCE = 16  #: Maximum number of concurrent requests to coordinators, each about one group.
 
 
 def state_name(state: str) -> str:

@@ -35,7 +35,7 @@ _EARLIEST = -2
 _NONE_TIERED = (LATEST_TIERED, EARLIEST_PENDING_UPLOAD)
 
 Fields = dict[str, Any]
-#: Returns the fields of one partition's answer for its error (number, text).
+#: Returns the answer's fields for a partition that failed; arguments: the partition, and the error's number and text.
 Failed = Callable[[int, int, str], Fields]
 
 
@@ -83,7 +83,9 @@ async def list_offsets(call: Call, request: Message) -> Fields:
         if timestamp in _NONE_TIERED:
             return {"partition_index": item.partition_index, "offset": -1, "timestamp": -1, "leader_epoch": -1}
         if timestamp < EARLIEST_LOCAL:
-            raise InvalidRequestError(f"timestamp {item.timestamp}: must be a time, or -1 to -6")
+            raise InvalidRequestError(
+                f"timestamp {item.timestamp}: must be milliseconds since 1970, or a special value from -6 to -1"
+            )
         return offsets_pb2.ListOffsetsPartition(
             topic=topic,
             partition=item.partition_index,

@@ -23,10 +23,10 @@ from .describe_groups import few_at_once
 Fields = dict[str, Any]
 
 _BY_ID = 10  #: The version from which OffsetCommit and OffsetFetch name topics by their ids (KIP-848, KIP-1086).
-_MEMBER_EPOCHS = 9  #: The version from which clients know member epochs (KIP-848).
-_TOP_LEVEL_ERRORS = 2  #: The version of OffsetFetch from which an answer has an error code of its own.
+_MEMBER_EPOCHS = 9  #: The version of OffsetCommit and OffsetFetch from which clients know member epochs (KIP-848).
+_TOP_LEVEL_ERRORS = 2  #: The version of OffsetFetch from which an answer has a top-level error code.
 _MANY_GROUPS = 8  #: The version from which OffsetFetch asks about several groups (KIP-709).
-_UNKNOWN_ID = UnknownTopicIdError("no topic has this id")
+_UNKNOWN_ID = UnknownTopicIdError("no topic has the requested topic id")
 
 
 async def offset_commit(call: Call, request: Message) -> Fields:

@@ -108,12 +108,12 @@ async def delete_topics(call: Call, request: Message) -> Fields:
         fields: Fields = {"name": name, "topic_id": topic_id, "error_code": NONE}
         responses.append(fields)
         if name is not None and topic_id != NO_UUID:
-            fields |= _failed(InvalidRequestError("name the topic, or its id, not both"))
+            fields |= _failed(InvalidRequestError("the request names both a topic and a topic id; send only one"))
             continue
         if name is None:
             found = call.cluster.topic_by_id(topic_id)
             if found is None:
-                fields |= _failed(UnknownTopicIdError("no topic has this id"))
+                fields |= _failed(UnknownTopicIdError("no topic has the requested topic id"))
                 continue
             name = fields["name"] = found.name
         else:

@@ -46,9 +46,11 @@ Fields = dict[str, Any]
 
 _NO_ID = -1
 _VERSION_2 = 5  #: The version of EndTxn and TxnOffsetCommit from which a client uses transactions of version 2.
-_MANY_TRANSACTIONS = 4  #: The version from which AddPartitionsToTxn names several transactions; brokers send it.
+#: The version from which AddPartitionsToTxn names several transactions; only brokers send this version.
+_MANY_TRANSACTIONS = 4
 
-#: The versions from which clients know PRODUCER_FENCED; earlier ones get INVALID_PRODUCER_EPOCH (KIP-588).
+#: For each request type, the first version in which clients know PRODUCER_FENCED (KIP-588). Clients with an earlier
+#: version get INVALID_PRODUCER_EPOCH.
 _FENCED_FROM = {
     Api.INIT_PRODUCER_ID: 4,
     Api.ADD_PARTITIONS_TO_TXN: 2,
@@ -56,7 +58,8 @@ _FENCED_FROM = {
     Api.END_TXN: 2,
     Api.TXN_OFFSET_COMMIT: 1_000,  # always INVALID_PRODUCER_EPOCH, as in Kafka
 }
-#: The versions from which clients know TRANSACTION_ABORTABLE (KIP-890); earlier ones get INVALID_TXN_STATE.
+#: For each request type, the first version in which clients know TRANSACTION_ABORTABLE (KIP-890). Clients with an
+#: earlier version get INVALID_TXN_STATE.
 _ABORTABLE_FROM = {
     Api.INIT_PRODUCER_ID: 5,
     Api.ADD_PARTITIONS_TO_TXN: 5,

@@ -24,7 +24,7 @@ class Feature(NamedTuple):
     high: int
 
 
-#: Levels of Kafka 4.3: MetadataVersion (IBP_4_3_IV0), GroupVersion, TransactionVersion.
+#: Feature levels of Kafka 4.3: MetadataVersion (IBP_4_3_IV0), GroupVersion, TransactionVersion.
 FEATURES = (Feature("group.version", 0, 1), Feature("metadata.version", 7, 30), Feature("transaction.version", 0, 2))
 
 #: First version of ApiVersions whose clients accept features with the lowest level 0 (KIP-1022).

@@ -89,7 +89,7 @@ class Versions(NamedTuple):
 
 _NEVER = 1 << 15
 
-#: Without InitProducerId version 6 (KIP-939), which Kafka marks as unstable.
+#: Leave out InitProducerId version 6 (KIP-939), because Kafka marks this version as unstable.
 VERSIONS: dict[Api, Versions] = {
     Api.PRODUCE: Versions(3, 13, 9),
     Api.FETCH: Versions(4, 18, 12),

@@ -13,7 +13,7 @@ from .apis import VERSIONS, Api, is_flexible
 from .primitives import Cursor, WireError, pack_int32
 
 LENGTH_BYTES = 4
-#: Maximum bytes of a request other than Produce: the largest request that a node takes by gRPC.
+#: Maximum size in bytes of a request other than Produce: the largest request that a node accepts by gRPC.
 REQUEST_BYTES_MAX = 8 * 1024 * 1024
 
 _APIS = {int(api): api for api in Api}

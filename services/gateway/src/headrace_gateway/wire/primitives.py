@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import struct
 
-#: Maximum number of items in one message; a structure in a list counts as two. A message with this many takes about
-#: 0.05 s to read. A broker takes requests with 10,000 topics or partitions.
+#: Maximum number of items in one message; a structure in a list counts as two items. Decoding ITEMS_MAX items takes
+#: about 0.05 s. A broker accepts requests with 10,000 topics or partitions.
 ITEMS_MAX = 60_000
 
 _INT16, _INT32, _INT64 = struct.Struct(">h"), struct.Struct(">i"), struct.Struct(">q")
@@ -48,7 +48,7 @@ class Cursor:
         """Count ``count`` more items of the message; raises WireError when the message has too many."""
         self._items -= count
         if self._items < 0:
-            raise self.fail(f"more than {ITEMS_MAX} items")
+            raise self.fail(f"the message has more than {ITEMS_MAX} items")
 
     def skip(self, size: int) -> int:
         """Move ``size`` bytes on; returns the position before."""
@@ -99,7 +99,7 @@ class Cursor:
                 if value > 0xFFFFFFFF:
                     break
                 return value
-        raise self.fail("a varint above 32 bits")
+        raise self.fail("a varint is longer than 32 bits")
 
     def bytes_of(self, length: int) -> bytes | None:
         """``length`` bytes; None for -1."""
@@ -118,7 +118,7 @@ class Cursor:
             return str(self.data[start : self.position], "utf-8")
         except UnicodeDecodeError:
             self.position = start
-            raise self.fail("a text that is not UTF-8") from None
+            raise self.fail("a string is not valid UTF-8") from None
 
     def string(self) -> str | None:
         return self.text_of(self.int16())

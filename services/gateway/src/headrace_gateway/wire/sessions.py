@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-FULL, FINAL = 0, -1  #: Session epochs that begin a session, and that use none.
-NO_SESSION = 0  #: The session id of a request or an answer without a session.
+FULL, FINAL = 0, -1  #: Session epochs: FULL begins a session, FINAL means a request without a session.
+NO_SESSION = 0  #: The session id in a request or an answer without a session.
 _EPOCH_MAX = 2**31 - 1
-#: Maximum number of partitions of a session, which each fetch visits. All of them fit into one full fetch
-#: (primitives.ITEMS_MAX), with which a client begins the session again.
+#: Maximum number of partitions of a session, because each fetch iterates over all partitions of its session. A client
+#: begins a lost session again with one full fetch, so the partitions must fit into one request (primitives.ITEMS_MAX).
 SESSION_PARTITIONS_MAX = 20_000
 
-Key = tuple[str, bytes, int]  #: Topic name (or ""), topic id (or zeros), partition.
+Key = tuple[str, bytes, int]  #: A topic name (or ""), a topic id (or zeros), and a partition number.
 
 
 class Wanted(NamedTuple):
