@@ -190,7 +190,7 @@ class ClusterServicer:
 
     def RegisterController(self, request, context):
         """A controller reports the feature levels that it supports (KIP-919). UNSUPPORTED_VERSION: the controller does not
-        support the cluster's level.
+        support the cluster's metadata.version.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -219,10 +219,10 @@ class ClusterServicer:
 
     def AnnounceGateway(self, request, context):
         """A gateway says at which addresses it serves Kafka's clients, and learns the addresses of all gateways. The
-        controller answers when the gateways differ from known_version, at the latest after 0.3 seconds; a gateway calls
-        again at once. The leading controller keeps the gateways in memory only. It forgets a gateway whose connection
-        breaks during a call, or that it has not heard for three seconds. NOT_CONTROLLER: another controller leads.
-        INCONSISTENT_CLUSTER_ID, SERVER_BUSY.
+        controller answers when the list of gateways has changed since known_version, at the latest after 0.3 seconds. A
+        gateway calls AnnounceGateway again as soon as it has the answer. The leading controller keeps the list of gateways
+        in memory only. The controller removes a gateway whose connection breaks during a call, or that sends no call for
+        three seconds. NOT_CONTROLLER: another controller leads. INCONSISTENT_CLUSTER_ID, SERVER_BUSY.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -133,8 +133,9 @@ class GroupsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def JoinGroup(self, request, context):
-        """The following four calls are Kafka's classic group protocol: the members choose the assignor, and one member, the
-        leader, computes the assignment. A group id has one type at a time: classic or consumer (KIP-848).
+        """JoinGroup, SyncGroup, ClassicHeartbeat and LeaveGroup are Kafka's classic group protocol: the members choose the
+        assignor, and one member, the leader, computes the assignment. A group id has one type at a time: classic or
+        consumer (KIP-848).
 
         Joins a classic group, or joins it again. The response comes when all members have joined, at the latest after the
         group's rebalance timeout.
@@ -144,7 +145,8 @@ class GroupsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SyncGroup(self, request, context):
-        """Returns the member's assignment in this generation; the leader's request brings all assignments.
+        """Returns the member's assignment in the group's generation; the leader's request contains the assignments of all
+        members.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -123,8 +123,9 @@ class TransactionsServicer:
 
     def AddTransactionPartitions(self, request, context):
         """Adds partitions to the producer's transaction, which begins with the first partition (version 1, KIP-98): clients of
-        version 1 add each partition before they send to it. Clients of version 2 do not call it, because the leaders of the
-        partitions do (KIP-890). Errors are those of EndTransaction.
+        version 1 add each partition before they send to it. Clients of version 2 do not call AddTransactionPartitions,
+        because the leaders of the partitions add the partitions (KIP-890). AddTransactionPartitions has the errors of
+        EndTransaction.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -132,7 +133,8 @@ class TransactionsServicer:
 
     def PrepareTransaction(self, request, context):
         """Makes the producer's transaction durable and undecided (KIP-939); the transaction timeout no longer applies. Send
-        PrepareTransaction after all records of the transaction are acknowledged. A repeated request gets the same token.
+        PrepareTransaction after all records of the transaction are acknowledged. A repeated PrepareTransaction returns the
+        same token.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -151,11 +153,12 @@ class TransactionsServicer:
         """Adds offsets of a group to the producer's transaction (KIP-447): the offsets take effect when the transaction is
         committed, and an abort drops them. Send CommitTransactionOffsets to the coordinator of the group, not of the
         transactional id. The response comes when the pending offsets are durable; end the transaction afterwards. The
-        member is checked as in Groups.CommitOffsets (STALE_MEMBER_EPOCH, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID,
-        GROUP_ID_NOT_FOUND). INVALID_PRODUCER_EPOCH: the transaction has ended, or another producer has taken over the
-        transactional id. TRANSACTION_ABORTABLE: the transaction ended while the offsets were added. INVALID_TXN_STATE: the
-        transaction is prepared. INVALID_COMMIT_OFFSET_SIZE: the transaction's offsets do not fit into one record batch.
-        After each of these errors, abort the transaction. CONCURRENT_TRANSACTIONS: markers of the former transaction are
+        coordinator checks the member as in Groups.CommitOffsets (STALE_MEMBER_EPOCH, UNKNOWN_MEMBER_ID,
+        FENCED_INSTANCE_ID, GROUP_ID_NOT_FOUND). INVALID_PRODUCER_EPOCH: the transaction has ended, or another producer has
+        taken over the transactional id. TRANSACTION_ABORTABLE: the transaction ended while the offsets were added.
+        INVALID_TXN_STATE: the transaction is prepared. INVALID_COMMIT_OFFSET_SIZE: the transaction's offsets do not fit
+        into one record batch. After INVALID_PRODUCER_EPOCH, TRANSACTION_ABORTABLE, INVALID_TXN_STATE or
+        INVALID_COMMIT_OFFSET_SIZE, abort the transaction. CONCURRENT_TRANSACTIONS: markers of the former transaction are
         still missing; repeat the request.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -178,8 +181,8 @@ class TransactionsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def AbortTransaction(self, request, context):
-        """Aborts the open transaction of a transactional id, also a prepared one, and fences its producer. The producer may
-        abort the transaction too and continue (version 2). TRANSACTIONAL_ID_NOT_FOUND: the coordinator does not know the
+        """Aborts the open or prepared transaction of a transactional id, and fences its producer. The producer may abort the
+        transaction too and continue (version 2). TRANSACTIONAL_ID_NOT_FOUND: the coordinator does not know the
         transactional id. INVALID_TXN_STATE: no transaction is open.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -187,20 +190,21 @@ class TransactionsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CommitSinkBatch(self, request, context):
-        """The following calls decide the batches of an exactly-once sink. A sink stands for all writes of one query to one
-        target. Each attempt of a task writes in its own prepared transaction, whose transactional id begins with the
-        sink's id:
+        """CommitSinkBatch, AbortSinkBatch and DescribeSink decide the batches of an exactly-once sink. A sink is the set of
+        all writes of one Spark query to one target. Each attempt of a task writes in a separate prepared transaction,
+        whose transactional id begins with the sink's id:
 
         sink          __headrace_sink/QUERY/TARGET
         transaction   __headrace_sink/QUERY/TARGET/BATCH/GENERATION/PARTITION/RANDOM
 
         FindCoordinator returns the same coordinator for a sink and for its transactions. CompleteTransaction cannot commit
-        a transaction of a sink; it can abort one until the batch is decided.
+        a transaction of a sink, but can abort the transaction until the batch is decided.
 
         Decides a batch: commits the transactions of the tokens, and aborts the sink's other transactions up to the batch.
-        If the batch or a later one is already decided, the decision does not change, and transactions that it does not
-        name are aborted. PRODUCER_FENCED: the batch was aborted, so a token has an older generation than the sink.
-        INVALID_TXN_STATE: a token's transaction is not prepared. After an error, repeat the batch.
+        If the batch or a later batch is already decided, the call changes nothing; the earlier decision aborted the
+        transactions without a token in its request. PRODUCER_FENCED: the batch was aborted, so a token has an older
+        generation than the sink. INVALID_TXN_STATE: a token's transaction is not prepared. After an error, repeat the
+        batch.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -215,7 +219,7 @@ class TransactionsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DescribeSink(self, request, context):
-        """Describes a sink. A task calls this before it writes.
+        """Describes a sink. A task calls DescribeSink before the task writes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -656,8 +660,8 @@ class ProducersServicer:
 
     def AbortHangingTransaction(self, request, context):
         """Ends a hanging transaction in one partition: an open transaction that no coordinator knows. The leader appends an
-        ABORT marker. A transaction that a coordinator knows is ended with Transactions.AbortTransaction instead.
-        INVALID_TXN_STATE: no transaction of the producer begins at the offset.
+        ABORT marker. Transactions.AbortTransaction ends a transaction that a coordinator knows. INVALID_TXN_STATE: no
+        transaction of the producer begins at the offset.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -770,8 +774,8 @@ class TransactionPartitionsServicer:
         """The leader of a partition adds the partition to a transaction before it appends the transaction's first batch
         (version 2), or verifies that the producer has added the partition (version 1). A broker keeps one stream per
         coordinator; responses come in any order. While the producer's former transaction is still writing its markers,
-        the coordinator holds the response back; after a bounded time the response is CONCURRENT_TRANSACTIONS. Requests, and
-        responses, that wait at the same moment share a message; each is independent of the others in its message.
+        the coordinator holds the response back; after a bounded time the response is CONCURRENT_TRANSACTIONS. One message
+        can contain several requests or several responses; each request succeeds or fails separately.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -854,8 +858,8 @@ class TransactionMarkersServicer:
     def WriteMarkers(self, request_iterator, context):
         """Ends transactions in partitions: the leader appends the marker, a control batch. A coordinator keeps one stream per
         leader. A response comes when every marker of its request is committed (all in-sync replicas have it) or has
-        failed; responses come in any order. A repeated marker succeeds without an append. Requests, and responses, that
-        wait at the same moment share a message; each is independent of the others in its message.
+        failed; responses come in any order. A repeated marker succeeds without an append. One message can contain several
+        requests or several responses; each request succeeds or fails separately.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
