@@ -309,7 +309,8 @@ class Conflict:
     message: str
 
 
-#: Checks all values of a component together; ``checks`` must accept that any key is missing.
+#: Checks all values of a component together, and returns the conflicts between keys; any key may be missing from the
+#: mapping.
 CrossCheck = Callable[[Mapping[str, Any]], Iterable[Conflict]]
 
 
@@ -359,7 +360,8 @@ class ConfigDef:
         mean"."""
         found = self.keys.get(name) or self.keys.get(self._snake.get(name, "")) or self._of_family(name)
         if found is None:
-            # Cut the name: clients send names too, and comparing a long name takes long.
+            # Cut an unknown key's name, because clients choose it and the search for similar names is slow for a long
+            # name.
             shown = name[:NAME_CHARACTERS_MAX]
             dotted = shown.replace("_", ".")
             hint = f"; {self.hints[dotted]}" if dotted in self.hints else _near(dotted, self.keys)

@@ -168,7 +168,8 @@ def validate(
     ``Append``. Raises the errors of ``records.validate_batches``: CorruptMessageError, InvalidRecordError,
     InvalidTimestampError, UnsupportedVersionError.
     """
-    # The allowed range: no client writes times before 1970; from -2^63 on, deltas would overflow.
+    # The allowed range of timestamps begins in 1970: no client writes earlier times, and the deltas of very negative
+    # timestamps would overflow.
     earliest_ms, latest_ms = 0, LONG_MAX
     if config.timestamp_type is TimestampType.CREATE_TIME:
         if config.timestamp_before_max_ms < LONG_MAX:

@@ -357,8 +357,8 @@ class LogDirectory:
         # Ignore damage here: closing would complete an index, perhaps from damaged data.
         with contextlib.suppress(CorruptLogError):
             log.close(flush=False)
-        # If the disk has no room for this file, the clean stop names the damaged log; after an unclean stop the log is
-        # checked again.
+        # A full disk may have no room for the quarantine file. Then a clean stop records the damaged log, and recovery
+        # after an unclean stop finds the damage again.
         with _full_disk_left_out(self.root):
             path = log.directory
             why = (
@@ -395,7 +395,8 @@ class LogDirectory:
 
     def _remove(self, partitions: Mapping[TopicPartition, tuple[int, int]]) -> None:
         """Rename the directories of closed logs, given as {partition: (bytes, delay in ms)}."""
-        # Drop the entries first, so that they are gone even if a step below fails: the entries belong to no log now.
+        # First remove the closed logs' checkpoint entries, so that the entries are gone even if renaming a directory
+        # fails.
         self._drop_entries(partitions.__contains__)
         gone: list[tuple[str, int, int]] = []
         for partition, (size, delay_ms) in partitions.items():

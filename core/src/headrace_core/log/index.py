@@ -38,8 +38,8 @@ RELATIVE_OFFSET_MAX = 2**31 - 1
 #: Number of index entries collected in memory before a write, because each write opens the file. After a crash, the
 #: next start rebuilds lost index entries.
 _ENTRIES_PER_WRITE = 256
-#: Lock for the entries of all indexes, held briefly while a reader stores entries that it has loaded, and while the
-#: owner replaces entries.
+#: Lock for the entries of all indexes: a reader takes it to store loaded entries, and the directory writer takes it to
+#: replace entries.
 STORING = threading.Lock()
 
 

@@ -59,7 +59,7 @@ _NAME_BYTES_MAX = 255
 _RECONSIDER_S = 0.5  #: Seconds between two checks for a new limit, while a copy waits for its rate limit.
 _FUTURE = re.compile(r"(.+)-(\d{1,10})\.[0-9a-f]{32}-future\Z")
 _SEGMENT_FILE = re.compile(r"\d{20}\.(log|index|timeindex|txnindex|snapshot)\Z")
-#: Suffixes of the files that a copy of a log takes over with each sealed segment.
+#: Suffixes of the files that a move copies with each sealed segment.
 _BESIDE = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
 #: Suffixes of temporary or deleted files, which are not copied.
 _PASSING = (".tmp", ".deleted", ".cleaned", ".swap", MARKER)

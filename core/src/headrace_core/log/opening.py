@@ -219,8 +219,8 @@ class _Opening:
     def rebuild(self, segment: LogSegment, found: Scan, *, sealed: bool) -> None:
         try:
             if sealed and found.has_markers:
-                # The next start trusts index files of possible sizes. Mark the transaction index as damaged, because a
-                # missing file would say that the index has no entry.
+                # Mark the transaction index as damaged until it is rebuilt: after a crash the next start would trust a
+                # missing file, which means that the index has no entry.
                 segment.txn_index.doubt()
             segment.rebuild_indexes(found.batches)
             if sealed:
@@ -257,7 +257,8 @@ def open_segments(
     epochs = LeaderEpochs(fs, directory)
     epochs_known = epochs.load()
     if epochs_known and segments and not epochs.entries and opening.first_epoch(segments[0]) >= 0:
-        # The file is Kafka's, and lost entries in a crash: Headrace always writes the epoch file before the batches.
+        # An epoch file without entries comes from Kafka, which lost the entries in a crash; Headrace always writes the
+        # epoch file before the batches.
         epochs_known = False
     if not segments:
         if recovery_point > log_start_offset:

@@ -301,7 +301,7 @@ class PartitionLog(LogReader):
         if self._should_roll(group, prepared, now_ms):
             outcomes += self._write(group)
             self.roll()
-            # The log refused the group of appends before this one.
+            # The log refused the preceding group of appends, so the prepared offsets are wrong.
             if prepared.metas[0].base_offset != self.log_end_offset:
                 if append.fence is not None:
                     self._check_fence(append.fence, group)
@@ -313,7 +313,7 @@ class PartitionLog(LogReader):
             if duplicate is not None:
                 if duplicate.next_offset <= self.log_end_offset:
                     return duplicate
-                # The batch that this append repeats is not written yet, and its write may fail.
+                # The append repeats a batch that is not written yet and whose write may fail, so write the group first.
                 outcomes += self._write(group)
                 return self._add(append, group, outcomes, now_ms)
         try:  # add the epoch only now: a refused or repeated append adds no record of the epoch, and forces no file
@@ -336,7 +336,7 @@ class PartitionLog(LogReader):
         if known is not None and known.cuts == self.cuts:
             if known.end == end:
                 return known.epoch
-            # The append with this epoch is in the group, and other batches follow it.
+            # ``known`` is the epoch of an append in the group, and other batches follow that append.
             if known.end > self.log_end_offset:
                 return max(known.epoch, largest_epoch(self._segments))
         found = largest_epoch(self._segments)
@@ -751,7 +751,8 @@ class PartitionLog(LogReader):
         self._forget_places()
         with _half_done():
             self._delete_from(0)
-        # Remove the records first: without the table's transactions, all records would seem committed.
+        # Clear the producer table only after the records are deleted: without the table's open transactions, all
+        # records would seem committed.
         self.producers = ProducerTable()
         self.epochs.truncate_from_end(0)
 

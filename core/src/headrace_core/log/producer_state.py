@@ -196,8 +196,8 @@ class ProducerTable:
         #: A pair of lists: the open transactions by first offset, and the ended transactions by the offset of their
         #: marker. A transaction leaves the second list after its marker was committed. Other threads read the pair
         #: before they read the list of ended transactions. The log's owner appends an ended transaction to the second
-        #: list before it replaces the pair. A thread that reads in the order above finds every transaction in at least
-        #: one of the two lists.
+        #: list before it replaces the pair. Through this order, each thread finds every transaction in at least one of
+        #: the two lists.
         self._undecided: tuple[tuple[Undecided, ...], list[Undecided]] = (
             tuple(
                 sorted(

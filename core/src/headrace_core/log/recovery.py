@@ -231,8 +231,8 @@ def has_hole(file: File, start: int, end: int, next_offset: int) -> bool:
     are compared in the last block, too. ``next_offset``: the lowest possible offset of the bad batch."""
     boundary = -(-start // _BLOCK_BYTES) * _BLOCK_BYTES
     rest = file.pread(min(boundary, end) - start, start)
-    # Zeros prove a hole only where the batch's offset would have other bytes: a batch begins with its offset, whose
-    # upper bytes are zeros.
+    # Zeros in the first block prove a hole only if the block contains a nonzero byte of the batch's offset: a batch
+    # begins with its offset, whose upper bytes are zeros.
     if any(_BASE_OFFSET.pack(next_offset)[: len(rest)]) and not any(rest):
         return True
     # Recovery checks the whole last block for zeros, although the block may contain the first bytes of the next batch's

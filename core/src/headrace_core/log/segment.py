@@ -101,7 +101,7 @@ class LogSegment:
         self.txn_index = TransactionIndex(fs, path + TXN_INDEX_SUFFIX, base_offset)
         self.interval_bytes = interval_bytes
         self.size = 0  #: Number of bytes of the segment's published batches.
-        #: The segment's largest timestamp, and the last offset of the batch that has it; None until the first lookup.
+        #: The segment's largest timestamp, with the last offset of its batch; None until the first lookup.
         self._largest: TimestampOffset | None = TimestampOffset(-1, base_offset)
         #: Max timestamp of the segment's first batch, for segment.ms as in Kafka; None for an empty segment and before
         #: the first lookup.
@@ -198,8 +198,8 @@ class LogSegment:
     def write(self, buffers: Sequence[Buffer], size: int) -> None:
         """Write bytes after the published end; readers see the bytes only after ``publish``. After an OSError a part of
         the bytes may be written; after other errors no byte is written."""
-        # ``publish`` needs the largest timestamp. Look it up before the write, because the lookup raises in a damaged
-        # log.
+        # ``publish`` needs the largest timestamp. Look up the largest timestamp before the write, because the lookup
+        # raises in a damaged log.
         _ = self.largest_timestamp
         end = self.size + size
         if end > self._reserved_end and end > AHEAD_FROM_BYTES and self.reserves_ahead:
@@ -218,7 +218,7 @@ class LogSegment:
         since = self._bytes_since_index
         entries: list[tuple[int, int, TimestampOffset]] = []
         if self.first_timestamp_ms is None and self.size == 0 and batches and batches[0].max_timestamp_ms >= 0:
-            # Without this value, the batch header is read when the timestamp is needed.
+            # Without first_timestamp_ms, a later lookup must read the header of the segment's first batch.
             self.first_timestamp_ms = batches[0].max_timestamp_ms
         for size, _, last_offset, max_timestamp_ms in batches:
             if max_timestamp_ms > largest.timestamp_ms:

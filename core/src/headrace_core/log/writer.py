@@ -84,7 +84,7 @@ OnWritten = Callable[[Sequence[PartitionLog], Callable[[], None]], None]
 
 
 class TurnResult(NamedTuple):
-    outcomes: list[tuple[Done, Any]]  #: A list of (waiter, outcome), in the order of the turn.
+    outcomes: list[tuple[Done, Any]]  #: Pairs of (callback, outcome), in the order of the requests.
     logs: list[PartitionLog]  #: Logs whose end offset or durable end advanced in this turn of the directory writer.
     failure: StorageError | None
     sync_ms: float
@@ -150,7 +150,8 @@ class DirectoryWriter:
         self._queue: deque[Entry] = deque()
         self._is_scheduled = False
         self._is_running = False
-        #: A turn in the event loop that has written its bytes, and flushes them after they are sent to the followers.
+        #: The requests whose bytes are written, and are flushed as soon as the leader has sent them to the followers;
+        #: None if there are none.
         self._sending: tuple[Turn, _Begun] | None = None
         self._is_closed = False
         self._idle: asyncio.Future[None] | None = None

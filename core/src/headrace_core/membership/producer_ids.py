@@ -24,7 +24,8 @@ from ..errors import (
 
 logger = logging.getLogger(__name__)
 
-#: Part of a block of producer ids after whose use the broker requests the next block (Kafka's ProducerIdManager).
+#: Share of a block of producer ids that is used when the broker requests the next block (as in Kafka's
+#: ProducerIdManager).
 PREFETCH_AT = 0.9
 #: The highest producer epoch that Kafka assigns to a producer. The epoch above the highest producer epoch is reserved
 #: for the transaction coordinator, which uses it to fence the last producer.

@@ -231,7 +231,7 @@ def describe_broker(
     return described
 
 
-_Set = tuple[str, Any, ConfigSource]  #: A value that is set: (name at the source, raw value, source).
+_Set = tuple[str, Any, ConfigSource]  #: A configured value: (the key's name at the source, raw value, source).
 
 
 def _declared(name: str) -> ConfigKey | None:

@@ -35,8 +35,8 @@ from .properties import Properties
 
 CLUSTER_ID = "cluster.id"
 PLACEHOLDER = "{slot}"
-#: Seconds that a node waits for a free slot with its host name, because the slot's last process may be stopping. The
-#: node waits as long for the host name to resolve.
+#: Seconds that a node waits for a free slot with its host name, because the slot's last process may be stopping.
+#: LOOKUP_S is the maximum number of seconds that a node waits for its host name to resolve.
 WAIT_S = 60.0
 LOOKUP_S = 60.0
 _POLL_S = 0.1

@@ -275,7 +275,8 @@ cdef class Decoder:
         cdef int64_t last
         kept = memoryview(data)
         if not kept.readonly:
-            # A copy, because the columns are filled without the GIL: no thread may write until they are filled.
+            # Copy a writable buffer, because the columns are filled without the GIL, and another thread could change
+            # the buffer meanwhile.
             kept = memoryview(bytes(kept))
         PyObject_GetBuffer(kept, &view, PyBUF_SIMPLE)
         try:

@@ -41,7 +41,7 @@ from .types import DEFAULT_LIMITS, BatchHeader, BatchSpan, Compression
 
 cdef enum:
     PyBUF_READ = 0x100
-    # Below this size, releasing the GIL costs more than the work that other threads can do meanwhile.
+    # Size in bytes below which releasing the GIL costs more than the work that other threads can do meanwhile.
     NOGIL_BYTES_MIN = 64 * 1024
 
 cdef object _new_tuple = tuple.__new__

@@ -92,7 +92,8 @@ class BatchBuilder:
         The first record of a batch always fits. Raises InvalidTimestampError for a negative timestamp other than -1
         (none), TypeError for a key or value that is not bytes-like, and RecordTooLargeError for a record above 2 GiB.
         """
-        # Iterate first, because the caller's iterable may run any code.
+        # Read the headers before anything else, because the caller's iterable may run any code, even append to this
+        # builder.
         headers = None if headers is None else list(headers)
         check_timestamp(timestamp_ms)
         base = self._base_timestamp_ms if self.count else timestamp_ms

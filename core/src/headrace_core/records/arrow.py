@@ -182,7 +182,7 @@ def _timestamps(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
 def _one_chunk(columns: pa.Table) -> pa.RecordBatch:
     if all(column.num_chunks == 1 for column in columns.columns):
         return columns.to_batches()[0]
-    # Types for columns with 2 GiB and more in one chunk.
+    # Arrow's types with 64-bit offsets, for columns with 2 GiB and more in one chunk.
     wide = {pa.binary(): pa.large_binary(), pa.string(): pa.large_string()}
     fields = [column.cast(wide.get(column.type, column.type)) for column in columns.columns]
     return pa.table(fields, names=columns.column_names).combine_chunks().to_batches()[0]

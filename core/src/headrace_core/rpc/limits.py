@@ -26,9 +26,8 @@ ITEMS_MAX = 10_000  #: Maximum number of items of one kind in a request, unless 
 NAME_BYTES_MAX = 32_767
 REQUEST_BYTES_MAX = 8 * MIB  #: Maximum number of bytes of one request, unless LIMITS has a different maximum.
 #: Maximum number of partitions in a request that is handled without interruption: Produce, Fetch, DeleteRecords, and
-#: all requests for committed offsets. For these requests, Kafka limits the number of bytes, but not the number of
-#: partitions. 2,000 is Kafka's limit for a response to DescribeTopicPartitions (max.request.partition.size.limit,
-#: KIP-966).
+#: all requests for committed offsets. Kafka limits the bytes of such requests, but not their partitions. 2,000 is
+#: Kafka's limit for a response to DescribeTopicPartitions (max.request.partition.size.limit, KIP-966).
 PARTITIONS_MAX = 2_000
 #: Maximum number of bytes of a request that commits offsets. The records of a commit must fit into one batch, of at
 #: most 1,000,000 bytes, and each record is larger than its offset in the request.

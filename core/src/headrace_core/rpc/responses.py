@@ -9,7 +9,7 @@ from __future__ import annotations
 from ..errors import InvalidRequestError
 
 #: Size in bytes of a response from which on further items are refused. In memory a response takes up to six times its
-#: size.
+#: encoded size.
 RESPONSE_BYTES_MAX = 16 * 1024 * 1024
 
 

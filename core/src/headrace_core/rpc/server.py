@@ -37,9 +37,10 @@ SMALL_REQUEST_BYTES = 16 * 1024
 #: Bytes by which a message may exceed its limit before gRPC refuses it, so that a small excess gets a typed error.
 OVERHEAD_BYTES = 1024 * 1024
 #: Maximum number of connections of one listener (max.connections), and of calls on one connection. Listeners for
-#: clients have a low maximum of calls. If a client constantly begins and resets calls, gRPC passes that many calls of
-#: each connection to Python, and refuses all further calls. With a maximum of 100 calls, Python got 800 calls in a
-#: second, which cost a broker 0.14 cores. With a maximum of 32, Python got 300 calls, which cost 0.05 cores.
+#: clients have a low maximum of calls. If a client constantly begins and resets calls, gRPC passes only the maximum
+#: number of concurrent calls of a connection to Python, and refuses all further calls. With a maximum of 100 calls,
+#: Python got 800 calls in a second, which cost a broker 0.14 cores. With a maximum of 32, Python got 300 calls, which
+#: cost 0.05 cores.
 CONNECTIONS_MAX = 10_000
 STREAMS_PER_CONNECTION_MAX = 1_000
 STREAMS_PER_CLIENT_CONNECTION_MAX = 32

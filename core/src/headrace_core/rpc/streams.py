@@ -180,7 +180,7 @@ class ServerStream(Generic[Request, Response]):
             handler.on_closed()
             # Break the reference cycle: the handler keeps the stream, and without a cycle both are freed at once.
             self._handler = StreamHandler()
-            # Drop both names, which kept the tasks alive; after this point the tasks end by themselves.
+            # Delete the local names of the two tasks, which would keep the tasks in memory after their end.
             del reader, writer
 
     def _wake_writer(self) -> None:

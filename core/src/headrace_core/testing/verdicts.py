@@ -31,8 +31,8 @@ RECORD_KEY = "HEADRACE_TEST_VERDICTS"
 SAFETY, TIME_OUT, FAILURE = "safety", "time-out", "failure"
 KEPT_MAX = 3  #: Maximum number of copies of a data directory that are kept.
 _PYTEST_TIMEOUT = "from pytest-timeout"
-#: Hypothesis runs an example that failed again. If a timeout ended the first run, the second run is different, and
-#: these errors replace the timeout. Named, because the product does not need Hypothesis.
+#: Errors with which Hypothesis replaces a timeout: Hypothesis repeats a failed example, and an example that timed out
+#: behaves differently in the second run. The errors are listed by name, because the product does not import Hypothesis.
 _DIFFERED = ("Flaky", "FlakyReplay", "FlakyStrategyDefinition")
 
 

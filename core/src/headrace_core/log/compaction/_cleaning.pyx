@@ -53,7 +53,7 @@ cdef enum:
     PyBUF_READ = 0x100
     HORIZON_FLAG = 0x40
     SLOT_BYTES = 24
-    # Below this size, releasing the GIL costs more than it gains.
+    # Size in bytes below which releasing the GIL costs more than it gains.
     NOGIL_BYTES_MIN = 2048
 
 cdef extern from *:

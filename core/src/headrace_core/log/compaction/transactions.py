@@ -61,7 +61,8 @@ class TransactionJudge:
         """Return the ``Verdict`` on a batch, as a plain int for the compiled caller."""
         while self._coming and self._coming[0].first_offset <= header.last_offset:
             transaction = self._coming.popleft()
-            # If the transaction ended before this batch, the pass began behind the transaction's marker.
+            # Ignore a transaction that ended before the batch: the compaction pass began behind the transaction's
+            # marker.
             if transaction.last_offset >= header.base_offset:
                 self._aborting.setdefault(transaction.producer_id, False)
         if not header.is_control:
