@@ -549,8 +549,8 @@ class Broker:
             CONTROLLED_SHUTDOWN_S
         ):
             logger.warning(
-                "the controller did not move this broker's leaderships within %.0f s; stopping anyway, its "
-                "partitions are without a leader until others are elected",
+                "the controllers did not move this broker's leaderships to other brokers within %.0f s; stopping "
+                "anyway: the partitions that this broker leads have no leader until the next election",
                 CONTROLLED_SHUTDOWN_S,
             )
 

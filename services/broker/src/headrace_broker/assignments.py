@@ -95,7 +95,7 @@ class DirectoryAssignments:
     def report_fresh(self, topic_id: bytes, partition: int, directory: bytes, recorded: Callable[[int], None]) -> None:
         """Report that this broker's replica starts again with an empty log in ``directory``. The replica's old log is
         missing, or is damaged and about to be deleted. ``recorded`` is called with the metadata offset from which the
-        controllers know the replica as fresh. A caller may call again if the metadata do not show the replica as
+        controllers know the replica as fresh. A caller may repeat the call if the metadata does not show the replica as
         fresh."""
         key = (topic_id, partition)
         self._fresh[key] = recorded
@@ -158,7 +158,7 @@ class DirectoryAssignments:
         for (topic_id, partition), error in refused.items():
             if not isinstance(error, UnknownTopicIdError):  # UnknownTopicIdError: the topic was deleted in the meantime
                 logger.warning(
-                    "partition %d of topic %s: the controller rejected its directory: %s",
+                    "partition %d of topic %s: the controllers refused the reported log directory: %s",
                     partition,
                     topic_id.hex(),
                     error,

@@ -1,8 +1,8 @@
 """Timeouts of many requests, with one timer for all of them.
 
-Requests nearly always end long before their deadline, so adding and discarding a deadline must cost next to nothing. An
-expired request may be answered late, by at most one tick of the timer. The timer of the deadlines stops while no
-deadline is pending.
+Requests nearly always end long before their deadline, so adding and discarding a deadline must be cheap. An expired
+request may be answered late, by at most one tick of the timer. The timer of the deadlines stops while no deadline is
+pending.
 """
 
 from __future__ import annotations

@@ -5,10 +5,10 @@ A directory is *online*, with a writer, or *offline*: not formatted (perhaps not
 failed in use. An offline directory stays offline until the broker restarts. When a directory fails, the broker
 continues with its other directories; it stops when no directory is left (KIP-112).
 
-An unmounted directory looks like an empty directory, in which the broker must not create files. The broker creates no
-file in a directory before it could open ``.lock`` in that directory and found the directory's id in
-``meta.properties``. Every five seconds ``check_mounted`` checks that the path of each directory still leads to the
-directory that was opened.
+An unmounted directory looks like an empty directory, in which the broker must not create files. The broker creates a
+file in a directory only after it has opened ``.lock`` there and has read the directory's id from ``meta.properties``.
+Every five seconds ``check_mounted`` checks that the path of each directory still leads to the directory that was
+opened.
 
 A flush or write that fails, or a read that fails with EIO, counts as a failed disk. A read that fails with ENOENT,
 EMFILE or ESTALE does not count as a failed disk (``DirectoryWriter.read_failed``). ENOENT and ESTALE mean that a file

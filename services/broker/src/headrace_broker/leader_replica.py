@@ -571,8 +571,8 @@ def check_not_truncated(
     if end.epoch == last_fetched_epoch and gaps.get(end.end_offset, end.end_offset) >= offset:
         return
     raise OffsetOutOfRangeError(
-        f"{log.topic_partition}: the log was truncated below offset {offset} after it was read: records of leader "
-        f"epoch {last_fetched_epoch} end at "
+        f"{log.topic_partition}: the log was truncated below the fetch offset {offset}: records of leader epoch "
+        f"{last_fetched_epoch} end at "
         f"{end.end_offset if end.epoch == last_fetched_epoch else 'an unknown offset'}; ask OffsetForLeaderEpoch "
         "for the offset to continue from"
     )

@@ -154,9 +154,9 @@ class Moves:
         target.measure()
         if log.size_bytes + space.reserve_bytes > space.free_bytes:
             raise DiskFullError(
-                f"cannot move {partition} to log directory {target.root}: it has {log.size_bytes} bytes, "
-                f"{space.free_bytes} are free there and {space.reserve_bytes} of those are reserved "
-                "(log.dir.reserve.bytes)"
+                f"cannot move {partition} to log directory {target.root}: the log has {log.size_bytes} bytes, and the "
+                f"directory has {space.free_bytes} free bytes, of which {space.reserve_bytes} are reserved "
+                "(log.dir.reserve.bytes); free some space there, or choose another directory"
             )
         pace = Pace(self._clock, self._bytes_per_second)
         move_id = uuid.UUID(int=self._rng.getrandbits(128))
@@ -253,7 +253,7 @@ class Moves:
         mover.hold(partition, old)
         move.pace.hurry()
         try:
-            # Wait for an empty turn: earlier appends are in the log after that turn.
+            # Wait until the directory writer has run an empty job: all earlier appends are in the log then.
             await source.run(_nothing, log=old)
             await on_thread(move.copy.catch_up)
             await self._commit(move)
@@ -300,7 +300,7 @@ class Moves:
         except MoveInDoubtError:
             raise
         except BaseException:
-            # If a directory has failed, the move may already be committed.
+            # If a directory has failed, keep the expectation of the log, because the move may already be committed.
             if target.failure is None and source.failure is None:
                 await target.run(functools.partial(target.directory.expect_no_more, move.partition))
             raise
@@ -319,14 +319,14 @@ def _not_opened(move: Move, error: BaseException) -> HeadraceError:
     if isinstance(error, CorruptLogError):
         return error
     return StorageError(
-        f"{move.partition} was moved to {move.target.root} and cannot be opened there: {error}. It is offline until "
-        "the broker restarts"
+        f"the log of {move.partition} was moved to {move.target.root} and cannot be opened there: {error}. The "
+        "replica is offline until the broker restarts"
     )
 
 
 def _finish_and_commit(move: Move, start: int, end: int) -> MoveError | bool:
-    """Finish the copy and commit the move; runs on the source directory's writer. If the log changed after the target
-    learned of its end, returns False, and the caller tries again."""
+    """Finish the copy and commit the move; runs on the source directory's writer. Returns False if the log has changed
+    after the target directory recorded the log's end; the caller then tries again."""
     log, directory = move.log, move.source_writer.directory
     if directory.get(move.partition) is not log:
         return MoveCancelledError(f"the log of {move.partition} was deleted while it was moved")
@@ -381,7 +381,7 @@ async def settle_moves(held: Sequence[HeldDirectory]) -> dict[TopicPartition, He
             if not await _done_or_logged(writer, functools.partial(remove_marker, writer.directory.fs, path)):
                 stuck.add(found[directory_id].markers[partition].future)
         elif verdict is Marked.STALE:
-            logger.warning("%s: moved to another directory before the last stop; deleted the old copy", path)
+            logger.warning("%s: the log was moved to another directory before this start; deleted the old copy", path)
             await _done_or_logged(writer, functools.partial(writer.directory.delete_all, [partition]))
         else:
             why = found[directory_id].damaged.get(partition)

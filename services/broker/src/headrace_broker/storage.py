@@ -266,7 +266,7 @@ class Storage:
                 if other is not held:
                     refused[partition] = CorruptLogError(
                         f"{partition} has a log in {other.root} and another in {held.root}: stop the broker, move "
-                        "the outdated one away, then start it"
+                        "the outdated log away, then start the broker"
                     )
         # Forget the refusals of deleted partitions, because a new topic may have the same name.
         refused = {partition: why for partition, why in refused.items() if partition in self._at}
@@ -451,7 +451,7 @@ class Storage:
 
     async def _create_in(self, writer: DirectoryWriter, share: list[NewLog]) -> list[Outcome]:
         def create_all() -> list[Outcome]:
-            # Without the check, the logs would be created on the disk of the mount point.
+            # If the directory is unmounted, a log would be created on the disk of the mount point instead.
             check_mounted(writer.directory)
             made = writer.directory.create_all(share)
             return [
@@ -525,7 +525,7 @@ class Storage:
         if source is not None and source.failure is not None:
             raise StorageError(f"{partition} is offline: {source.failure.message}")
         if source is None or log is None:
-            raise ReplicaNotAvailableError(f"cannot move {partition}: this broker has no log of it")
+            raise ReplicaNotAvailableError(f"cannot move {partition}: this broker has no log of the partition")
         if source is not target:
             self._moves.begin(log, source, target)
 

@@ -147,8 +147,8 @@ def _open_storage(config: NodeConfig, clock: SystemClock) -> MetadataStorage:
 
 
 def _check_voters(config: NodeConfig, storage: MetadataStorage) -> None:
-    """Refuse a configuration with several voters if the directory stores no voters, because an old release formatted it
-    for a sole voter. Three controllers, each with the directory of a sole voter, would form three clusters. A
+    """Refuse a configuration with several voters if the directory stores no voters: an old release formatted such a
+    directory for a sole voter. Three controllers, each with the directory of a sole voter, would form three clusters. A
     controller that lost its log would form a second cluster."""
     unknown = VoterSet.of([])
     if storage.stored(unknown).start.voters is not unknown:
@@ -157,7 +157,7 @@ def _check_voters(config: NodeConfig, storage: MetadataStorage) -> None:
     if named not in ([], [config.node_id]):
         raise InvalidConfigError(
             f"controller.quorum.voters names {', '.join(map(str, named))}, but {config.log_dirs[0]} was formatted "
-            f"for a sole voter, {config.node_id}: name only that one (others join with `headrace quorum add`), or "
+            f"for the sole voter {config.node_id}: name only this voter (others join with `headrace quorum add`), or "
             "format empty directories with --initial-controllers"
         )
     others = [each for each in config.controller_addresses if each != own_address(config)]
@@ -260,7 +260,7 @@ class _Handlers:
                 self._links.register(listener)
             else:
                 raise InvalidConfigError(
-                    f"listeners={address}: a controller has only the internal listener; remove the others"
+                    f"listeners={address}: a controller has only the internal listener; remove the other listeners"
                 )
             made.append(listener)
         return made

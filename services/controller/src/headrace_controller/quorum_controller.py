@@ -686,8 +686,8 @@ class QuorumController:
         self._active_term = -1
         self._core.resign()
         self._raft = self._new_raft()
-        # Check the voters before and after the restart: voters being added already have entries, and voters being
-        # removed still vote.
+        # This node counts as a sole voter only if it is one before and after the restart, because the restart may drop
+        # the entry of a voter change.
         alone = was_alone and self._is_sole_voter
         for key in sorted(self._observers):  # sorted, so that every process has the same order
             self._raft.observe(key)
@@ -709,7 +709,7 @@ class QuorumController:
                 "refusing changes until there is free space" if alone else "another controller must become leader",
             )
         if alone:
-            # No disk has the entries of the decisions that are dropped.
+            # A sole voter may drop decisions beyond the end of its log, because no other disk has their entries.
             self._outcomes += self._decisions.drop(error, behind=self._raft.log_end_offset)
             self._fail_inbox(error)
         else:

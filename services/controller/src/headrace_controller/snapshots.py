@@ -304,7 +304,7 @@ def write_first_voters(fs: FileSystem, root: str, voters: VoterSet) -> None:
             raise InvalidConfigError(f"{path} names the voters {known}; refusing to overwrite it with {voters}")
         names = fs.listdir(directory)
         if any(name.endswith((".log", SNAPSHOT_SUFFIX)) or name == QUORUM_STATE for name in names):
-            raise InvalidConfigError(f"{directory} already has a metadata log, which holds its voters")
+            raise InvalidConfigError(f"{directory} already has a metadata log, which names the voters")
     make_directories(fs, directory)
     pieces = encode_snapshot(EMPTY_IMAGE, voters=snapshot_voters(voters), timestamp_ms=0)
     write_file_atomically(fs, path, b"".join(pieces))

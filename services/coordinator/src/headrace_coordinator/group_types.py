@@ -1,16 +1,16 @@
 """The groups of a shard, of both types: KIP-848's (group/) and classic ones (classic/). Pure.
 
-A group id has one type at a time; a change of the type keeps its offsets.
+A group has one type at a time; a change of its type keeps the committed offsets.
 
     an empty group                a member of either type joins           it takes that type
     a classic group               a member of KIP-848 joins               it becomes one of KIP-848 (upgrade)
     a group of KIP-848            a classic member joins                  the member is one of both (classic_members.py)
     a group of KIP-848            its last member of KIP-848 leaves       it becomes a classic one (downgrade)
 
-``group.consumer.migration.policy`` may forbid the upgrade and the downgrade. A classic group whose members are no
-consumers, or have an assignor with data of its own, cannot change: a member of KIP-848 gets GROUP_ID_NOT_FOUND, as in
-Kafka. A group of KIP-848 that may not change back, or is too large to be written at once, goes on with classic members
-alone.
+``group.consumer.migration.policy`` may forbid the upgrade and the downgrade. A classic group cannot change its type if
+its members are no consumers, or if its assignor adds data to the assignments. A member of KIP-848 that joins such a
+group gets GROUP_ID_NOT_FOUND, as in Kafka. A group of KIP-848 stays a group of KIP-848 with only classic members if a
+downgrade is forbidden, or if its records are too large for one batch.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class GroupsOfBothTypes:
         return decision._replace(records=erased.records + decision.records)
 
     def _upgrade(self, group: ClassicGroup, request: Heartbeat, now_ms: int) -> Decision:
-        """A member of KIP-848 joins the members of a classic group."""
+        """Change a classic group with members to KIP-848, because a member of KIP-848 joins."""
         group_id = group.group_id
         if not self._may_upgrade or group.protocol_type != CONSUMER:
             why = (
@@ -156,8 +156,9 @@ class GroupsOfBothTypes:
         return Decision(erased.records + records, decision.reply, erased.pushes + decision.pushes)
 
     def _downgrade(self, now_ms: int) -> Decision:
-        """Make a classic group of one whose last member of KIP-848 has left. Guard: it is a decision of its own, which
-        is written whole or not at all; a part of it would let other members read the partitions of forgotten ones."""
+        """Change a group back to the classic type after its last member of KIP-848 has left. Guard: a downgrade is one
+        atomic decision. If only a part of its records were written, the partitions of missing members would be assigned
+        again while those members still read them."""
         group_id = self._groups.left_to_classic()
         if group_id is None or not self._may_downgrade:
             return Decision()
@@ -211,14 +212,16 @@ class GroupsOfBothTypes:
         instance_id: str | None,
         partitions: Iterable[tuple[str, int]] | None = None,
     ) -> None:
-        """In a classic group, ``member_epoch`` is the generation."""
+        """Raise an error unless the member may commit offsets. For a classic group, ``member_epoch`` is the
+        generation."""
         if self._is_classic(group_id):
             self._classic.check_commit(group_id, member_id, member_epoch, instance_id)
         else:
             self._groups.check_commit(group_id, member_id, member_epoch, instance_id, partitions)
 
     def check_fetch(self, group_id: str, member_id: str, member_epoch: int) -> None:
-        """A classic member's fetch is not checked, as in Kafka."""
+        """Raise an error unless the member may fetch offsets. Fetches of classic members are not checked, as in
+        Kafka."""
         if not self._is_classic(group_id):
             self._groups.check_fetch(group_id, member_id, member_epoch)
 

@@ -93,7 +93,7 @@ class FetchService(fetch_pb2_grpc.FetchServicer):
 
 class _Piece(NamedTuple):
     """The part of a fetch response for one partition. ``nearer`` is the broker from which the consumer should read
-    instead. ``has_more``: further records can be read already, such as those of the next segment."""
+    instead. ``has_more``: the log has further readable records, such as the records of the next segment."""
 
     entry: SessionPartition
     replica: Readable
@@ -104,8 +104,8 @@ class _Piece(NamedTuple):
 
 
 class _ColdRead(NamedTuple):
-    """The result of a read from the disk. The result is valid for this position while the log has been truncated
-    ``cuts`` times."""
+    """The result of a read from the disk. The result is valid for the offset ``position``, as long as ``cuts`` is still
+    the number of the log's truncations."""
 
     position: int
     cuts: int
@@ -148,8 +148,8 @@ class FetchStream(StreamHandler[Any]):
         self._unread = 0  # bytes of this stream's answers, as counted in the broker's total
         self._current: Any = None  # the fetch request in progress
         self._committed = False  # whether the request in progress is read_committed.
-        #: For each partition with committed bytes that a transaction held back at the last look: the last stable
-        #: offset.
+        #: Partitions whose committed bytes beyond the last stable offset a read_committed session may not read yet,
+        #: each with its last stable offset.
         self._held_back: dict[TopicPartition, tuple[Readable, int]] = {}
         self._refused: list[Any] = []  # results for partitions that the current request named wrongly
         self._cold: dict[TopicPartition, _ColdRead] = {}
@@ -252,7 +252,8 @@ class FetchStream(StreamHandler[Any]):
         wanted = min(request.min_bytes, most)
         failed = bool(self._refused) or any(piece.error is not None or piece.nearer is not None for piece in pieces)
         # If records must be read from the disk, answer now with the records in memory; the consumer's next request gets
-        # the records on the disk. The same holds for records of the next segment.
+        # the records on the disk. A read also ends at a segment's end, so records of the next segment are left to the
+        # consumer's next request, too.
         has_more = cold is not None or any(piece.has_more for piece in pieces)
         if size >= wanted or has_more or failed or give_up or self._requests:
             self._stop_waiting()
@@ -264,7 +265,8 @@ class FetchStream(StreamHandler[Any]):
 
     def _collect(self, most: int) -> tuple[list[_Piece], int, tuple[SessionPartition, Readable, int, int] | None]:
         """Collect up to ``most`` bytes of records from the ready partitions, without advancing positions. The third
-        item of the result is a read that must wait for the disk; partitions behind it in the queue were not visited."""
+        item of the result is a read that must wait for the disk; after such a read the method visits no further
+        partition."""
         pieces: list[_Piece] = []
         size = 0
         self._held_back = {}

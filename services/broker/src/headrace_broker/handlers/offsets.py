@@ -83,7 +83,8 @@ class OffsetsService(offsets_pb2_grpc.OffsetsServicer):
             raise InvalidRequestError(f"timeout_ms={request.timeout_ms}: must not be negative")
         timeout_ms = request.timeout_ms or self._broker.limits.request_timeout_ms
         deadline_ms = self._broker.clock.monotonic_ms() + timeout_ms
-        # Without the limit, all deletions would end in one pass of the event loop, and block the loop.
+        # Without this limit on concurrent deletions, thousands of deletions could end in one pass of the event loop,
+        # and block the loop.
         room = asyncio.Semaphore(_DELETING_MAX)
 
         def left_s() -> float:
@@ -175,7 +176,7 @@ async def _find(replica: LeaderReplica, timestamp_ms: int, read_committed: bool,
             "or -3 (largest timestamp)"
         )
     if found is None:
-        # After an election, a record above the high watermark may have been committed before.
+        # After an election, records above the new leader's high watermark may have been committed by the former leader.
         leader.check_latest_known()
         return -1, -1, NO_EPOCH
     return found.offset, found.timestamp_ms, found.leader_epoch

@@ -60,7 +60,7 @@ _OWN_LIMIT, _BROKER_LIMIT, _UNREAD_ANSWERS = 1, 2, 4
 #: Error codes for a produce request with invalid records. A produce request that fails only with codes for invalid
 #: records counts against its connection.
 _WORTHLESS = ("CORRUPT_MESSAGE", "INVALID_RECORD", "INVALID_TIMESTAMP", "MESSAGE_TOO_LARGE", "RECORD_LIST_TOO_LARGE")
-#: Invalid records that one answer lists, over all partitions.
+#: Maximum number of invalid records that one produce answer lists, over all partitions.
 _FAULTS_MAX = 100
 _TRANSACTION_VERSIONS = (1, 2)
 _ACKS = (produce_pb2.ACKS_UNSPECIFIED, produce_pb2.ACKS_ALL, produce_pb2.ACKS_LEADER, produce_pb2.ACKS_NONE)

@@ -309,8 +309,7 @@ class LeaderStream(StreamHandler[Any]):
         if lane is None or self._closed or lane.is_closed:
             pushes.end(self)
             return
-        # The ``on_written`` callback calls this method again when the current message is written, at once if it is
-        # already written.
+        # When the current message is written, the ``on_written`` callback calls ``_push`` again.
         if stream.queued_bytes:
             self._loop.call_soon(pushes.end, self)
             return

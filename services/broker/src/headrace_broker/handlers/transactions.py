@@ -87,7 +87,7 @@ class MarkersStream(StreamHandler[Any]):
         pending = _Pending(self, request.correlation_id, partitions)
         try:
             marker = _marker_of(request)
-        # Answer with the error: the stream has the markers of other transactions, too.
+        # Answer with the error instead of ending the stream, because the stream also has markers of other transactions.
         except InvalidRequestError as error:
             pending.results = [_outcome(partition, error) for partition in partitions]
             self._answer(pending)

@@ -229,9 +229,10 @@ class PartitionFollower:
             if cut >= self.log_end:  # the leader says that the logs diverge, but not where: truncating cannot help
                 return self._out(
                     UnknownServerError(
-                        f"{self.partition}: broker {self.leader_id} says that its epoch {answer.diverging.epoch} "
-                        f"ended at {answer.diverging.end_offset}, which contradicts this log (end {self.log_end}, "
-                        f"last epoch {self.last_epoch}); nothing was truncated"
+                        f"{self.partition}: leader {self.leader_id} answered that leader epoch "
+                        f"{answer.diverging.epoch} ends at {answer.diverging.end_offset}, which contradicts this "
+                        f"follower's log (log end offset {self.log_end}, last leader epoch {self.last_epoch}); "
+                        "nothing was truncated"
                     )
                 )
             self._end(FollowerState.TRUNCATING)

@@ -28,8 +28,8 @@ class Joinable(Protocol):
 
     @property
     def can_join(self) -> bool:
-        """Whether the partition's log is at rest, so that the partition can join. After a result of False, the shell
-        calls ``FollowerLane.next`` again when the partition can join."""
+        """Whether the partition can join, because no append to its log is in progress. After a result of False, the
+        shell calls ``FollowerLane.next`` again when the partition can join."""
 
     def join(self, handle: int) -> Join: ...
 
@@ -84,7 +84,7 @@ class FollowerLane(Generic[F]):
         self._wanted.pop(replica, None)
 
     def ack_due(self, replica: F) -> None:
-        """The partition has progress to acknowledge."""
+        """Note that the partition has new progress, which the next message acknowledges."""
         handle = self._by_replica.get(replica)
         if handle is not None and handle.is_joined:
             self._acks_due[handle] = None

@@ -281,7 +281,7 @@ class LeaderLane:
         self._resigned: list[JoinedReplica] = []
         self._reading = 0  #: Number of joined replicas on the stream with a disk read in progress or an unsent result.
         self._joined: deque[Joined] = deque()
-        #: Partitions whose followers begin again, by the handle of the queued answer.
+        #: Partitions whose followers must restart with an empty log, by the handle of the queued answer.
         self._beginning: dict[int, tuple[bytes, int]] = {}
         self._ended: deque[Ended] = deque()
         self._updates: dict[JoinedReplica, None] = {}
@@ -291,13 +291,15 @@ class LeaderLane:
         """Process a join; a later ``next`` returns the answer. Raises InvalidRequestError for an invalid join, which
         ends the stream."""
         if join.handle in self._replicas:
-            raise InvalidRequestError(f"broker {self.broker_id}: handle {join.handle} is already in use on this stream")
+            raise InvalidRequestError(
+                f"broker {self.broker_id}: join handle {join.handle} is already in use on this replication stream"
+            )
         _check(join)
         self._forget_ended()
         try:
             answer = self._join(join)
         except HeadraceError as error:
-            answer = Joined(join.handle, error.copy())  # A copy, whose traceback does not keep this frame.
+            answer = Joined(join.handle, error.copy())  # a copy, because the traceback of ``error`` keeps this frame
         self._joined.append(answer)
         if answer.out_of_range:
             self._beginning[join.handle] = (join.topic_id, join.partition)
@@ -492,8 +494,8 @@ class LeaderLane:
         return Outgoing(Response(joined, tuple(pushes), updates, ended), size + ITEM_BYTES * (items + 1))
 
     def _take_joined(self) -> tuple[Joined, ...]:
-        """The next answers to joins. An answer to a follower that begins again gets its producers when its message is
-        made and not before, so that queued answers are small, and one message holds few producers."""
+        """The next answers to joins. If a follower must restart with an empty log, its answer contains the log's
+        producers. The producers are added only when the message is made, so that queued answers stay small."""
         taken: list[Joined] = []
         size = 0
         while self._joined and len(taken) < ITEMS_MAX and size < MESSAGE_BYTES:
@@ -506,7 +508,8 @@ class LeaderLane:
         return tuple(taken)
 
     def _with_producers(self, answer: Joined, topic_id: bytes, partition: int) -> Joined:
-        """The follower begins again at the log's start, where it cannot learn the producers from records."""
+        """Add the log's producers to the answer, because a follower that restarts at the log's start cannot learn all
+        producers from records."""
         try:
             source = self._host.find(topic_id, partition)
         except HeadraceError as error:  # this broker no longer leads the partition
@@ -624,7 +627,8 @@ class LeaderLane:
             now_ms = self._now_ms()
             wait_ms = self._pacer.ready_in_ms(now_ms)
             if wait_ms is None or wait_ms > PACED_LOOK_MS:
-                # Look again soon, because the rate may be raised, or the throttle removed, before the computed time.
+                # Check the throttle again soon, because an operator may raise the rate or remove the throttle before
+                # the computed time.
                 wait_ms = PACED_LOOK_MS
             paced_ms = now_ms + math.ceil(wait_ms)
             due_ms = paced_ms if due_ms is None else min(due_ms, paced_ms)
@@ -742,7 +746,7 @@ def _take(queue: deque[T]) -> tuple[T, ...]:
 def _check(join: Join) -> None:
     if not 0 <= join.log_start <= join.log_end or not 0 <= join.durable_end <= join.log_end or join.window_bytes <= 0:
         raise InvalidRequestError(
-            f"a join of partition {join.partition} of topic {join.topic_id.hex()[:32]} with log start "
-            f"{join.log_start}, log end {join.log_end}, durable end {join.durable_end} and window "
-            f"{join.window_bytes} contradicts itself"
+            f"invalid join of partition {join.partition} of topic {join.topic_id.hex()[:32]}: log start "
+            f"{join.log_start}, log end {join.log_end}, durable end {join.durable_end}, window_bytes "
+            f"{join.window_bytes}; each start or durable end must be from 0 to the log end, the window above 0"
         )

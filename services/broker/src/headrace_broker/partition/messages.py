@@ -79,8 +79,8 @@ class Divergence(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """The leader's answer to a join. A join ends if its answer has an error, ``diverging``, out of range, or the other
-    stream."""
+    """The leader's answer to a join. The answer ends the join if ``error``, ``diverging``, ``out_of_range`` or
+    ``other_lane`` is set."""
 
     handle: int
     error: HeadraceError | None = None
@@ -90,7 +90,7 @@ class Joined(NamedTuple):
     diverging: Divergence | None = None
     out_of_range: bool = False
     other_lane: bool = False
-    producers: bytes = b""  #: If out of range, a snapshot of the leader's producers at ``log_start``.
+    producers: bytes = b""  #: With ``out_of_range``: a snapshot of the leader's producers at ``log_start``.
 
     @property
     def follows(self) -> bool:

@@ -5,10 +5,10 @@ Pure: the caller passes the time to each call, in milliseconds of a monotonic cl
 
 from __future__ import annotations
 
-#: Bytes per second from which a rate means no throttle (Kafka's default, the largest long).
+#: A rate of at least this number of bytes per second means no throttle (Kafka's default, the largest long).
 UNLIMITED = 2**63 - 1
-#: Milliseconds at the allowed rate that one burst after an idle time may have. Kafka allows bursts of 11 s; shorter
-#: bursts are better for a network link that has other users.
+#: Maximum burst after an idle time, in milliseconds of the allowed rate. Kafka allows bursts of 11 s; shorter bursts
+#: are better for a network link that has other users.
 BURST_MS = 1_000
 
 

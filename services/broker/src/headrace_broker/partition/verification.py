@@ -1,10 +1,10 @@
 """Transactional appends that wait until the coordinator has confirmed their transaction (KIP-890). Pure.
 
-A leader appends a producer's first batch of a transaction only if the transaction's coordinator knows that the
-partition belongs to the transaction, because only then a marker will end the transaction in this partition. Under
-version 2 the leader adds the partition to the transaction; under version 1 the producer has added the partition, and
-the leader only verifies. A request to add or to verify a partition is called a verification. While a verification is
-pending, the appends of its producer epoch wait in order; all other appends of the partition pass.
+A leader appends a producer's first batch of a transaction only if the coordinator knows that the partition belongs to
+the transaction. Otherwise no marker would end the transaction in this partition. Under version 2 the leader adds the
+partition to the transaction; under version 1 the producer has added the partition, and the leader only verifies. A
+request to add or to verify a partition is called a verification. While a verification is pending, the appends of its
+producer epoch wait in order; all other appends of the partition pass.
 
     from       to         when
     (none)     PENDING    the first append of a producer epoch arrives, and the log has no open transaction of it
@@ -120,8 +120,8 @@ class Verifications(Generic[T]):
         return appends
 
     def refused(self, verification: Verification[T]) -> list[T]:
-        """The coordinator has refused, or did not answer in time: returns the appends that fail. The result is empty if
-        the verification was cancelled."""
+        """The coordinator has refused the verification, or did not answer in time: returns the appends that fail. The
+        result is empty if the verification was cancelled."""
         self._forget(verification)
         return self._leave(verification)
 
@@ -133,7 +133,7 @@ class Verifications(Generic[T]):
 
     def cancelled_by_marker(self, producer_id: int, last_epoch: int) -> list[T]:
         """A marker is about to be appended, which ends transactions of epochs up to ``last_epoch``: returns the appends
-        that fail, because they wait for such a transaction. Verifications of later epochs go on."""
+        that fail, because they wait for such a transaction. Verifications of later epochs continue."""
         ended = [each for each in self._of.values() if each.producer_id == producer_id and each.epoch <= last_epoch]
         return list(self._cancelled(ended))
 

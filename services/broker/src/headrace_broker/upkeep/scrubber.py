@@ -167,7 +167,7 @@ class Scrubber:
                 )
             return scrubbed.size
         except CorruptLogError as error:
-            # With other counts, the log was truncated while the indexes were rebuilt.
+            # If ``cuts`` has changed or is odd, a truncation ran during the scrub, so the log may be undamaged.
             if log.cuts == cuts and not cuts % 2:
                 self._call(functools.partial(self._on_damage, log, error))
         except (OSError, ServerBusyError) as error:

@@ -341,8 +341,8 @@ def _shut_down(
     if broker.broker_id in view.agenda.elections_pending:
         return [], (), wait, None
     handed_over = view.sessions.shutdown_offset(broker.broker_id)
-    # The hand-over began under another controller, or took several decisions: the present metadata offset is late
-    # enough.
+    # If this controller does not know at which offset the leaderships had moved (after a failover, or after several
+    # decisions), the present end of the metadata log is a safe offset.
     if handed_over is None:
         handed_over = image.next_offset
     if all(view.sessions.metadata_offset(other.broker_id) >= handed_over for other in image.active_brokers()):

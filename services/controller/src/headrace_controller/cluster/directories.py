@@ -70,7 +70,7 @@ def assign(view: View, request: AssignDirectories) -> Decision:
 def _check(image: MetadataImage, broker: BrokerImage, topic_id: bytes, number: int, directory: bytes) -> None:
     topic = image.topics.get(topic_id)
     if topic is None:
-        raise UnknownTopicIdError(f"no topic has the id {topic_id.hex()}: it was deleted")
+        raise UnknownTopicIdError(f"no topic has the id {topic_id.hex()}: the topic was deleted")
     if not 0 <= number < len(topic.partitions):
         raise UnknownTopicOrPartitionError(f"topic {topic.name} has no partition {number}")
     if broker.broker_id not in topic.partitions[number].replicas:

@@ -91,7 +91,7 @@ class Electorate:
         return self.image.is_available(partition, broker_id)
 
     def can_lead(self, partition: PartitionImage, broker_id: int) -> bool:
-        """Whether the replica's broker has not reported that it cannot lead."""
+        """Whether the replica may lead; False if its broker has reported that it cannot lead now."""
         return leadership.can_lead(self.image, self.hindered, partition, broker_id)
 
     def able_of(self, partition: PartitionImage, candidates: Iterable[int]) -> tuple[int, ...]:
@@ -279,8 +279,8 @@ def after_broker_changed(
 
 
 def _concerns(electorate: Electorate, partition: PartitionImage, broker_id: int) -> bool:
-    """Cheap filter. The broker's replica may become leader, because the partition has no leader or a leader that cannot
-    lead now. The broker's replica leads or is in the ISR, and does not work."""
+    """Whether a change of the broker may affect the partition (a cheap filter). The result is True if the broker's
+    replica could replace a missing or hindered leader, or if the replica leads or is in the ISR, and does not work."""
     if partition.leader == NO_LEADER:
         return electorate.works(partition, broker_id)
     if electorate.hindered and broker_id in partition.isr and not electorate.can_lead(partition, partition.leader):

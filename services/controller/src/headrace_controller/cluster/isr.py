@@ -112,7 +112,7 @@ class Altering:
     def _find(self, item: AlteredPartition) -> tuple[TopicImage, PartitionImage]:
         topic = self.image.topics.get(item.topic_id)
         if topic is None:
-            raise UnknownTopicIdError(f"no topic has the id {item.topic_id.hex()}: it was deleted")
+            raise UnknownTopicIdError(f"no topic has the id {item.topic_id.hex()}: the topic was deleted")
         partition = self.image.partition(item.topic_id, item.partition)
         if partition is None:
             raise UnknownTopicOrPartitionError(f"topic {topic.name} has no partition {item.partition}")
@@ -183,7 +183,8 @@ class Altering:
         for broker_id in members:
             if not self.electorate.works(partition, broker_id):
                 raise IneligibleReplicaError(
-                    f"{where}: broker {broker_id} is fenced or stopping, or the directory of its replica is offline"
+                    f"{where}: broker {broker_id} cannot be in the in-sync set: the broker is fenced or stopping, or "
+                    "its replica is in an offline directory"
                 )
 
     def check_min_insync(
@@ -193,9 +194,9 @@ class Altering:
             least = self.electorate.minimum(topic, partition)
             if len(members) < least:
                 raise OperationNotAttemptedError(
-                    f"{where}: the leader may not know the last change of min.insync.replicas: it has applied the "
-                    f"metadata log up to {self._applied}, the change may be as late as {self._min_insync_offset}; "
-                    "retry when the leader has caught up"
+                    f"{where}: the leader may not know the last change of min.insync.replicas: the leader has applied "
+                    f"the metadata log up to {self._applied}, and needs it up to {self._min_insync_offset}; retry when "
+                    "the leader has caught up"
                 )
 
 

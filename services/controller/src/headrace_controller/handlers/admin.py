@@ -319,7 +319,7 @@ class AdminHandler(admin_pb2_grpc.AdminServicer):
                     )
                 if best is None:  # without a result, this controller no longer leads, or has just been elected
                     self._led_status()
-                    raise ReplicaNotCaughtUpError("no other voter follows the log now; retry")
+                    raise ReplicaNotCaughtUpError("no other voter follows the metadata log now; retry")
                 await driver.transfer(best)
             elif request.voter_id != driver.node_id:
                 await driver.transfer(self._voter(request.voter_id, b""))
@@ -346,7 +346,7 @@ class AdminHandler(admin_pb2_grpc.AdminServicer):
             return _key(node_id, directory_id)
         present = status.voter_set.find(node_id)
         if present is not None:
-            raise DuplicateVoterError(f"controller {node_id} is a voter already, as {present}")
+            raise DuplicateVoterError(f"controller {node_id} is a voter already, with the key {present}")
         found = [each.key for each in status.observers if each.key.node_id == node_id]
         if not found:
             raise ReplicaNotCaughtUpError(

@@ -127,7 +127,7 @@ class AdminThroughAnyController(admin_pb2_grpc.AdminServicer):
                     return await local(request, context)
                 return await self._link.call(method, request, max(deadline - loop.time(), 0.001))
             except NotImplementedError:
-                raise UnsupportedVersionError(f"{method} is not built yet") from None
+                raise UnsupportedVersionError(f"{method} is not implemented") from None
             except (NotControllerError, ServerShuttingDownError) as error:  # nothing was changed
                 failure = error
             if loop.time() + _RETRY_S >= deadline:

@@ -1,7 +1,7 @@
-"""The gateways that the leading controller knows.
+"""The directory of gateways, which the leading controller keeps in memory.
 
-Gateways keep no data, so nothing about them is in the metadata log: a new leader knows all living gateways after one
-round of their announcements.
+Gateways store no data, so the metadata log has no records about gateways. A new leader knows all running gateways after
+each of them has announced itself once.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import asyncio
 from headrace_core.errors import ServerBusyError
 from headrace_protos.v1 import cluster_pb2
 
-HOLD_S = 0.3  #: Seconds for which an announcement waits for a change before it is answered.
-#: A gateway that was not heard for this number of milliseconds is forgotten. A killed one is forgotten at once, because
-#: the connection of its announcement breaks; a shorter time would forget living gateways when a machine is busy.
+HOLD_S = 0.3  #: Longest time in seconds that an announcement waits for a change of the gateways before it is answered.
+#: Milliseconds without an announcement after which a gateway is removed. A killed gateway is removed at once, because
+#: the connection of its announcement breaks. A shorter time would remove running gateways on a busy machine.
 FORGET_MS = 3_000.0
-COMPLETE_MS = 2_000.0  #: After this number of milliseconds, all living gateways have announced themselves to a leader.
+COMPLETE_MS = 2_000.0  #: Milliseconds after an election until the leader knows all running gateways.
 GATEWAYS_MAX = 1_000
 
 
 class GatewayDirectory:
-    """One per controller. Times are monotonic, in milliseconds. ``version`` differs whenever the gateways differ."""
+    """The known gateways. Times are monotonic, in milliseconds. Each change of the gateways increments ``version``."""
 
     def __init__(self) -> None:
         #: Gateway id -> (time, number of the announcement, gateway).
@@ -32,9 +32,9 @@ class GatewayDirectory:
         self.version = 0
 
     def announce(self, request: cluster_pb2.AnnounceGatewayRequest, term: int, now_ms: float) -> int:
-        """Note what a gateway says to the leader of ``term``; returns the announcement's number. Raises
+        """Record a gateway's announcement to the leader of ``term``; returns the announcement's number. Raises
         ServerBusyError for a gateway above GATEWAYS_MAX."""
-        if term != self._term:  # what was heard in an earlier term may be old
+        if term != self._term:  # announcements of an earlier term may be outdated
             self._term, self._since_ms = term, now_ms
             self._known.clear()
             self._note_change()
@@ -53,12 +53,13 @@ class GatewayDirectory:
         return self._announcements
 
     def lost(self, gateway_id: bytes, announcement: int) -> None:
-        """Forget a gateway whose connection broke during this announcement, if the announcement is its last one."""
+        """Remove a gateway whose connection broke during this announcement, unless the gateway has sent a later
+        announcement."""
         if gateway_id in self._known and self._known[gateway_id][1] == announcement:
             self._remove([gateway_id])
 
     async def wait_changed(self, known_version: int) -> None:
-        """Wait until ``version`` is not ``known_version``, for HOLD_S at most."""
+        """Wait until ``version`` differs from ``known_version``, for at most HOLD_S seconds."""
         if self.version == known_version:
             try:
                 async with asyncio.timeout(HOLD_S):
@@ -67,7 +68,7 @@ class GatewayDirectory:
                 pass
 
     def answer(self, now_ms: float) -> cluster_pb2.AnnounceGatewayResponse:
-        """All living gateways."""
+        """The answer with all running gateways."""
         self._forget(now_ms)
         return cluster_pb2.AnnounceGatewayResponse(
             gateways=[self._known[gateway_id][2] for gateway_id in sorted(self._known)],

@@ -14,10 +14,10 @@ metadata gets the first available of three answers:
 2. the deferred barrier in flight, if that began within RECENT_MS;
 3. a new deferred barrier; not deferred if the last one began more than OVERDUE_MS ago.
 
-Measured on the follower's clock, an answer is older by the duration of the call, so no copy looks younger than it is.
-Waiting for the next barrier would cost nearly two heartbeat rounds on the controller and two on the leader. With one
-barrier for each question, five followers would keep an idle leader busier than its own heartbeats do. Deferred barriers
-and other barriers do not wait for each other.
+The follower adds the duration of its call to the age in the answer, so no copy of the metadata looks younger than it
+is. Waiting for the next barrier would cost nearly two heartbeat rounds on the controller and two on the leader. With
+one barrier for each question, five followers would keep an idle leader busier than its own heartbeats do. Deferred
+barriers and other barriers do not wait for each other.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 output.
 
 The module implements Raft as in the paper (Ongaro and Ousterhout, 2014) and the thesis (Ongaro, 2014), with the
-additions of KIP-595, KIP-853 and KIP-996. A vote belongs to a node *on its disk*, and a candidate raises the term only
-after a pre-vote.
+additions of KIP-595, KIP-853 and KIP-996. A vote belongs to a node id together with a directory id (a node *on its
+disk*), and a candidate raises the term only after a pre-vote.
 
     role          it means                                it becomes
     ------------  --------------------------------------  ------------------------------------------------------------
@@ -621,8 +621,9 @@ class RaftNode:
 
     def _retire(self) -> None:
         """Resign when the removal of this leader from the voters is committed (4.2.2). The other voters learn of the
-        commit at once, and the voter with the longest known log takes over without waiting for a timeout (3.10). It
-        need not have the last entries: this leader takes no more requests, so it cannot wait until a voter has them."""
+        commit at once, and the voter with the longest known log takes over without waiting for a timeout (3.10). The
+        new leader may lack this leader's last entries: a removed leader takes no requests, and cannot wait for the
+        other voters."""
         self._send_all()
         heir = max(self.voters, key=lambda key: self._progress[key].match)
         self._send(heir, TimeoutNow(self.term))

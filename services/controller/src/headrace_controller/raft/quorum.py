@@ -56,7 +56,7 @@ def check_addition(voters: VoterSet, key: ReplicaKey) -> None:
     present = voters.find(key.node_id)
     if present is not None:
         raise DuplicateVoterError(
-            f"node {key.node_id} is a voter already, as {present}"
+            f"node {key.node_id} is a voter already, with the key {present}"
             + ("" if present == key else "; remove that voter first")
         )
 

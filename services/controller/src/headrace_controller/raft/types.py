@@ -22,8 +22,8 @@ NO_DIRECTORY = bytes(16)
 
 
 class ReplicaKey(NamedTuple):
-    """A node *on its disk*: after the loss of its disk, the node counts as a different voter, so it cannot vote twice
-    (KIP-853)."""
+    """A node id together with the id of its directory. A node that has lost its disk counts as a different voter, so it
+    cannot vote twice (KIP-853)."""
 
     node_id: int
     directory_id: bytes = NO_DIRECTORY

@@ -3,8 +3,8 @@
 Every controller, voter or not, opens a stream to every voter. Two voters have two streams between them, each opened by
 one of the two; messages use the newest stream. A controller that knows no voter yet connects to the addresses in
 ``controller.quorum.bootstrap.servers``. A stream begins with a hello message from each side. A hello contains the
-cluster's id, the sender's key (a node on its disk), and the key that the sender expects at the other end. An unexpected
-node gets an error with a code, and is dialed less often than an absent node.
+cluster's id, the sender's key (node id and directory id), and the key that the sender expects at the other end. An
+unexpected node gets an error with a code, and is dialed less often than an absent node.
 
 ``Peers.send`` never waits. A message that cannot be sent is dropped when another message needs its room in the queue
 (peers.py), which Raft tolerates. A queued message is written in the present event loop pass or in the next pass.
@@ -286,7 +286,7 @@ class _Dialer:
         self._address, self._expected = address, expected
 
     def end(self) -> None:
-        """End the stream soon, without waiting for the end."""
+        """Begin to end the stream; the call does not wait for the end."""
         self._ending.set()
         if self._stream is not None:
             self._stream.cancel()
@@ -363,7 +363,8 @@ class _Dialed:
         self._wake.set()
 
     async def read(self, key: ReplicaKey) -> None:
-        """Read until the stream ends; both sides have sent a hello, the other side as ``key``."""
+        """Read messages until the stream ends. Both sides have sent their hello; ``key`` is the other controller's
+        key."""
         peer = self._peer = self._links.joined(key, self)
         try:
             while True:

@@ -14,7 +14,7 @@ from .settings import ClassicSettings
 
 
 def check_group_id(group_id: str, bytes_max: int) -> None:
-    """InvalidGroupIdError."""
+    """Raise InvalidGroupIdError for an empty or too long group id."""
     if not group_id:
         raise InvalidGroupIdError("the group id is empty: set group.id")
     if (size := len(group_id.encode())) > bytes_max:
@@ -22,7 +22,7 @@ def check_group_id(group_id: str, bytes_max: int) -> None:
 
 
 def check_join(request: Join, settings: ClassicSettings) -> None:
-    """Check the fields of the request alone, without the group. Raises InvalidGroupIdError, InvalidRequestError,
+    """Check the fields of the request without looking at the group. Raises InvalidGroupIdError, InvalidRequestError,
     InvalidSessionTimeoutError, InconsistentGroupProtocolError."""
     check_group_id(request.group_id, settings.name_bytes_max)
     for what, value in (
@@ -48,5 +48,6 @@ def check_join(request: Join, settings: ClassicSettings) -> None:
 
 
 def rebalance_timeout_ms(request: Join) -> int:
-    """How long a rebalance waits for the member; requests before version 1 name only the session timeout."""
+    """How long a rebalance waits for the member. JoinGroup version 0 has only a session timeout, which is used
+    instead."""
     return request.session_timeout_ms if request.rebalance_timeout_ms < 0 else request.rebalance_timeout_ms

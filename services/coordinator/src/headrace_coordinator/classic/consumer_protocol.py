@@ -7,8 +7,9 @@ Kafka's bytes (ConsumerProtocolSubscription.json, ConsumerProtocolAssignment.jso
         3          as 2 | rack: nullable string                                                         KIP-881
     assignment     int16 version | partitions: array of (topic: string | array of int32) | user data: bytes
 
-A version above 3 begins with the fields of version 3. To the coordinator of a classic group these bytes mean nothing,
-except for ``subscribed_topics``; a group that changes its type reads them.
+A version above 3 begins with the fields of version 3. The coordinator of a classic group decodes only the subscribed
+topics (``subscribed_topics``). A group that changes to the KIP-848 protocol decodes subscriptions and assignments
+completely.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ NamedPart = tuple[str, int]  #: (topic name, partition)
 
 
 class Subscription(NamedTuple):
-    """``owned``: the partitions that the member reads when it joins; none if its protocol is eager. ``generation``: the
-    generation in which the member got them; None if the version has no such field, or the member has no generation."""
+    """``owned``: the partitions that the member reads when it joins; empty for a member with an eager assignor.
+    ``generation``: the generation in which the member got ``owned``; None if the version lacks this field, or if the
+    member has no generation."""
 
     version: int
     topics: tuple[str, ...]
@@ -44,7 +46,7 @@ class Assignment(NamedTuple):
 
 
 def decode_subscription(data: bytes) -> Subscription:
-    """Raises CorruptLogError if the data have another form."""
+    """Decode a subscription. Raises CorruptLogError if the bytes are no ConsumerProtocolSubscription."""
     reader = FieldReader(data, 0, "a member's subscription")
     version = _version(reader)
     topics = tuple(_string(reader) for _ in range(reader.int32()))
@@ -56,8 +58,8 @@ def decode_subscription(data: bytes) -> Subscription:
 
 
 def decode_assignment(data: bytes) -> Assignment:
-    """The assignment that a leader made; empty bytes are an empty assignment. Raises CorruptLogError if the data have
-    another form."""
+    """Decode the assignment that the group's leader computed; empty bytes are an empty assignment. Raises
+    CorruptLogError if the bytes are no ConsumerProtocolAssignment."""
     if not data:
         return Assignment(())
     reader = FieldReader(data, 0, "a member's assignment")
@@ -66,7 +68,7 @@ def decode_assignment(data: bytes) -> Assignment:
 
 
 def encode_assignment(parts: Iterable[NamedPart], version: int) -> bytes:
-    """An assignment in the version of the member's subscription."""
+    """Encode an assignment, with ``version``, the version of the member's subscription."""
     topics: dict[str, list[int]] = {}
     for topic, partition in sorted(parts):
         topics.setdefault(topic, []).append(partition)
@@ -74,7 +76,8 @@ def encode_assignment(parts: Iterable[NamedPart], version: int) -> bytes:
 
 
 def subscribed_topics(metadata: bytes) -> tuple[str, ...] | None:
-    """The topics in a member's subscription, without a look at what follows them; None for other data."""
+    """The topics in a member's subscription; None if ``metadata`` does not begin like a subscription. The fields after
+    the topics are not decoded."""
     try:
         reader = FieldReader(metadata, 0, "a member's subscription")
         _version(reader)
@@ -95,7 +98,7 @@ def _encoded(topics: Mapping[str, list[int]]) -> bytes:
 def _version(reader: FieldReader) -> int:
     version = reader.int16()
     if version < 0:
-        raise CorruptLogError(f"a member's data have version {version}")
+        raise CorruptLogError(f"a member's subscription or assignment has the invalid version {version}")
     return version
 
 

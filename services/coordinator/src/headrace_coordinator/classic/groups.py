@@ -4,20 +4,21 @@
     tick(now) -> Decision                ends phases of rebalances, removes silent members
     replay(key, value), loaded(now)      decisions of another coordinator, or before a restart
 
-A member that joins waits until the rebalance is complete, and a member that syncs waits for the leader's assignment;
-the answers are pushes (messages.Answered). A waiting member's session does not end. Sessions, waiting members and
-member ids that were given out are not in the log: after a change of coordinators, members go on in the same generation.
+JoinGroup waits until the rebalance is complete, and SyncGroup waits for the leader's assignment; the answers are pushes
+(messages.Answered). A session does not expire while a request of its member waits. Sessions, waiting requests and the
+ids of members that have not joined are not in the log. After a change of coordinators, the members continue in their
+generation.
 
 Rules of Kafka that are easy to miss:
 
-* The first rebalance of an empty group waits ``group.initial.rebalance.delay.ms`` for more members, and again that long
-  when one came, at most for the rebalance timeout (KIP-134).
-* A new dynamic member gets a member id first and joins with it, so that a client that repeats its first request leaves
-  no members behind (KIP-394).
-* A static member's new process takes over its place. Unless its data have changed, no rebalance follows (KIP-345), and
-  the old process is fenced.
-* A rebalance that times out removes the dynamic members that did not join; static members stay until their session
-  ends.
+* The first rebalance of an empty group waits ``group.initial.rebalance.delay.ms`` for more members. If a member joins
+  meanwhile, the rebalance waits for another delay, in all at most for the rebalance timeout (KIP-134).
+* A new dynamic member first gets a member id, and then joins with the id. A client that repeats its first JoinGroup
+  therefore adds no member twice (KIP-394).
+* The new process of a static member replaces the old process, which is fenced. A rebalance follows only if the member's
+  subscription data have changed (KIP-345).
+* A rebalance that times out removes the dynamic members that did not join; static members stay until their sessions
+  end.
 """
 
 from __future__ import annotations
@@ -126,8 +127,8 @@ class ClassicGroups:
             self._groups[group_id] = ClassicGroup.of(group_id, decode_value(value))
 
     def loaded(self, now_ms: int) -> None:
-        """The replay is complete: every member counts as having just sent a heartbeat. A group without a leader was one
-        of KIP-848: its members must rebalance."""
+        """The replay is complete: every member counts as having just sent a heartbeat. A group that has members and no
+        leader was converted from the KIP-848 protocol, so its members must rebalance."""
         turn = self._turn(now_ms)
         for group in self._groups.values():
             for member in group.members.values():
@@ -136,14 +137,14 @@ class ClassicGroups:
                 self._rebalance(turn, group)
 
     def handle(self, request: object, now_ms: int) -> Decision:
-        """Decide a request. Raises the errors of the request's rule."""
+        """Decide a request. Raises the errors of the method that handles the request's type."""
         if isinstance(request, ClockSet):
             self._clock.was_set(request.by_ms)
             return Decision()
         return _RULES[type(request)](self, request, self._turn(now_ms))
 
     def handles(self, request: object) -> bool:
-        """Whether the request is one of classic groups."""
+        """Whether the request belongs to the classic group protocol."""
         return type(request) in _RULES
 
     def next_due_ms(self) -> int | None:
@@ -152,7 +153,7 @@ class ClassicGroups:
         return None if due_ms is None else self._clock.wall(due_ms)
 
     def tick(self, now_ms: int) -> Decision:
-        """End phases whose time is over, and remove silent members, of some groups."""
+        """End rebalance phases that timed out, and remove silent members, in at most TICK_GROUPS_MAX groups."""
         turn = self._turn(now_ms)
         for _ in range(TICK_GROUPS_MAX):
             due_ms = self._next_due()
@@ -168,7 +169,7 @@ class ClassicGroups:
     # -- queries ------------------------------------------------------------------------------------------------------
 
     def get(self, group_id: str) -> ClassicGroup | None:
-        """A group with a record, members, or members about to join; None if there is none."""
+        """The group with this id, if it has a record, members, or members about to join; otherwise None."""
         return self._groups.get(group_id)
 
     def group_ids(self) -> tuple[str, ...]:
@@ -179,8 +180,8 @@ class ClassicGroups:
         return self._groups.values()
 
     def is_subscribed(self, group_id: str, topic: str) -> bool:
-        """Whether a member of the group subscribes to the topic (KIP-496). A group whose subscriptions cannot be read
-        subscribes to every topic while it has members."""
+        """Whether a member of the group subscribes to the topic (KIP-496). If the members' subscriptions cannot be
+        decoded, the group counts as subscribed to every topic."""
         group = self._groups.get(group_id)
         if group is None or not group.members or group.protocol_type != CONSUMER:
             return False
@@ -228,7 +229,8 @@ class ClassicGroups:
     # -- a group changes its type -------------------------------------------------------------------------------------
 
     def take_over(self, group: ClassicGroup, now_ms: int) -> Decision:
-        """Take over the members of a group of KIP-848 (migration.as_classic), which rebalance."""
+        """Start the classic group ``group``, which replaces a KIP-848 group (migration.as_classic); its members
+        rebalance."""
         turn = self._turn(now_ms)
         self._groups[group.group_id] = group
         for member in group.members.values():
@@ -238,7 +240,8 @@ class ClassicGroups:
         return turn.decision()
 
     def hand_over(self, group_id: str, now_ms: int) -> Decision:
-        """End the group, whose members a group of KIP-848 has adopted; those that wait for an answer join again."""
+        """End a classic group whose members a KIP-848 group has adopted; members with a waiting request must join
+        again."""
         turn = self._turn(now_ms)
         group = self._groups.pop(group_id)
         rebalancing = RebalanceInProgressError(f"group {group_id!r} is rebalancing; join again")
@@ -314,7 +317,7 @@ class ClassicGroups:
         member = self._member(group, request.member_id, request.instance_id)
         is_same = member.protocols == request.protocols
         if group.state is ClassicState.COMPLETING_REBALANCE and is_same:
-            # The member lost the answer to its join: it gets it again.
+            # The answer to the member's JoinGroup was lost, so send the answer again.
             self._touch(turn, group, member)
             return turn.decision(group.joined(member))
         if group.state is ClassicState.STABLE and is_same and group.leader != member.member_id:
@@ -349,7 +352,7 @@ class ClassicGroups:
         return turn.decision(Waiting())
 
     def _replace(self, request: Join, turn: _Turn, group: ClassicGroup) -> Decision:
-        """The new process of a static member takes over its place (KIP-345)."""
+        """The new process of a static member replaces the member's old process (KIP-345)."""
         assert request.instance_id is not None
         old_id = group.statics[request.instance_id]
         member = group.members[old_id]
@@ -372,7 +375,7 @@ class ClassicGroups:
             joined = group.joined(member)
             if old_leader == old_id and request.can_skip_assignment:
                 return turn.decision(joined._replace(skip_assignment=True))
-            # Without KIP-814 the new process must not take itself for the leader, or it would assign again.
+            # Without KIP-814, a client that learns that it is the leader would compute the assignment again.
             return turn.decision(joined._replace(leader=old_leader or "", members=()))
         member.join_ticket = request.ticket
         self._rebalance(turn, group)
@@ -387,7 +390,7 @@ class ClassicGroups:
     # -- rebalances ---------------------------------------------------------------------------------------------------
 
     def _rebalance(self, turn: _Turn, group: ClassicGroup) -> None:
-        """Begin a rebalance, or go on with the present one."""
+        """Begin a rebalance, or continue the rebalance in progress."""
         if group.state is not ClassicState.PREPARING_REBALANCE:
             in_progress = RebalanceInProgressError(f"group {group.group_id!r} is rebalancing; join again")
             for member in group.members.values():
@@ -405,13 +408,14 @@ class ClassicGroups:
         self._complete_if_all_joined(turn, group)
 
     def _complete_if_all_joined(self, turn: _Turn, group: ClassicGroup) -> None:
-        """Complete the join phase once all members have joined, unless it is the first rebalance, which waits."""
+        """Complete the join phase if all members have joined. The first rebalance of a group waits for its delay
+        instead."""
         is_complete = all(member.join_ticket is not None for member in group.members.values()) and not group.pending
         if group.state is ClassicState.PREPARING_REBALANCE and is_complete and group.delay_left_ms is None:
             self._complete_join(turn, group)
 
     def _join_is_over(self, turn: _Turn, group: ClassicGroup) -> None:
-        """The time of the join phase is over."""
+        """The join phase has timed out, or the initial rebalance delay has ended."""
         if group.delay_left_ms and group.has_new_members:
             delay_ms = min(self._settings.initial_delay_ms, group.delay_left_ms)
             group.delay_left_ms -= delay_ms
@@ -482,7 +486,7 @@ class ClassicGroups:
         return turn.decision(Waiting())
 
     def _assign(self, request: Sync, turn: _Turn, group: ClassicGroup) -> None:
-        """The leader has sent the assignment: the generation is stable."""
+        """Store the assignment that the leader has sent; the group becomes STABLE."""
         assignments = dict(request.assignments)
         former = {member.member_id: member.assignment for member in group.members.values()}
         for member in group.members.values():
@@ -541,7 +545,7 @@ class ClassicGroups:
         return turn.decision(Left(tuple(errors)))
 
     def _remove(self, turn: _Turn, group: ClassicGroup, gone: Iterable[Member]) -> None:
-        """Remove members; the others rebalance."""
+        """Remove members; the remaining members rebalance."""
         removed = False
         for member in gone:
             unknown = UnknownMemberIdError(f"member {member.member_id!r} has left group {group.group_id!r}")
@@ -563,7 +567,7 @@ class ClassicGroups:
     # -- time ---------------------------------------------------------------------------------------------------------
 
     def _look_at(self, turn: _Turn, group: ClassicGroup) -> None:
-        """Do what is due of one group."""
+        """Apply the timeouts of one group that have expired."""
         now_ms = turn.steady_ms
         for member_id in [each for each, until_ms in group.pending.items() if until_ms <= now_ms]:
             del group.pending[member_id]
@@ -585,11 +589,11 @@ class ClassicGroups:
             self._schedule(group.group_id, max(min(due), now_ms + 1))
 
     def _sync_is_over(self, turn: _Turn, group: ClassicGroup) -> None:
-        """The members that have not synced in time are removed, and the others rebalance."""
+        """Remove the members that sent no SyncGroup within the rebalance timeout; the remaining members rebalance."""
         group.due_ms = None
         late = [member for member in group.members.values() if member.sync_ticket is None]
         self._remove(turn, group, late)
-        if not late:  # all wait, the leader included, whose request was lost with another coordinator
+        if not late:  # every member has sent SyncGroup, and the assignment is still missing
             self._rebalance(turn, group)
 
     def _touch(self, turn: _Turn, group: ClassicGroup, member: Member) -> None:
@@ -651,7 +655,7 @@ def _described(group: ClassicGroup, member: Member) -> DescribedClassicMember:
     assigned: tuple[NamedPart, ...] = ()
     if group.protocol_type == CONSUMER:
         topics = subscribed_topics(metadata) or ()
-        with contextlib.suppress(CorruptLogError):  # the data of an assignor of the user's
+        with contextlib.suppress(CorruptLogError):  # a custom assignor may use another format
             assigned = decode_assignment(assignment).parts
     return DescribedClassicMember(
         member.member_id,

@@ -4,8 +4,8 @@
     Sync ---------> Synced | Waiting
     ClassicHeartbeat, LeaveClassic         answered at once
 
-A request that may wait carries a ``ticket``, a number of the caller. ``Answered`` brings the answer to a ticket once
-the records of its decision are committed.
+Join and Sync have a ``ticket``, a number that the caller chooses. ``Answered`` contains a ticket and the answer to the
+request with this ticket; it is sent when the records of the decision are committed.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class ClassicState(enum.StrEnum):
 
 
 class Join(NamedTuple):
-    """A member joins, or joins again. ``member_id``: "" of a new member. ``new_id``: the member id that a new member
-    gets. ``needs_known_id``: a new dynamic member must join a second time (KIP-394)."""
+    """A member joins, or joins again. ``member_id``: "" for a new member. ``new_id``: the member id that a new member
+    gets. ``needs_known_id``: a new dynamic member must repeat the request with its member id (KIP-394)."""
 
     group_id: str
     member_id: str
@@ -57,7 +57,7 @@ class JoinedMember(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """``members`` are named to the leader alone."""
+    """The answer to JoinGroup. ``members`` is empty in the answers to all members but the leader."""
 
     member_id: str
     generation: int
@@ -69,13 +69,13 @@ class Joined(NamedTuple):
 
 
 class MemberIdNeeded(NamedTuple):
-    """Join again with this member id (KIP-394)."""
+    """The answer MEMBER_ID_REQUIRED: the member must repeat JoinGroup with this member id (KIP-394)."""
 
     member_id: str
 
 
 class Sync(NamedTuple):
-    """A member asks for its assignment. ``assignments``: those of all members, from the leader."""
+    """A member asks for its assignment. ``assignments``: only the leader sends the assignments of all members."""
 
     group_id: str
     member_id: str
@@ -101,7 +101,7 @@ class ClassicHeartbeat(NamedTuple):
 
 
 class LeavingMember(NamedTuple):
-    """``member_id``: "" if only the instance id is known, as an operator may know it."""
+    """A member that leaves. ``member_id``: "" if an operator removes the member by its instance id."""
 
     member_id: str
     instance_id: str | None = None
@@ -114,13 +114,13 @@ class LeaveClassic(NamedTuple):
 
 
 class Left(NamedTuple):
-    """The outcome of each member, in the request's order."""
+    """The result for each leaving member, in the request's order."""
 
     errors: tuple[HeadraceError | None, ...]
 
 
 class Waiting(NamedTuple):
-    """The answer to a ticket follows."""
+    """The reply to a request whose answer is sent later, as an ``Answered`` with the request's ticket."""
 
 
 class Answered(NamedTuple):
@@ -131,7 +131,8 @@ class Answered(NamedTuple):
 
 
 class DescribedClassicMember(NamedTuple):
-    """``topics``, ``assigned``: what ``metadata`` and ``assignment`` say, if the member is a consumer."""
+    """A member in a group's description. ``topics`` and ``assigned`` are decoded from ``metadata`` and ``assignment``
+    if the member is a consumer."""
 
     member_id: str
     instance_id: str | None

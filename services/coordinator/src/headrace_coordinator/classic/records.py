@@ -9,7 +9,7 @@
     member  id: string | instance id | client id, client host: string | rebalance timeout: int32 |
             session timeout: int32 | subscription, assignment: bytes
 
-Version 3 is written, as in Kafka 4; 0 to 3 are read.
+Headrace writes version 3, as Kafka 4 does, and reads versions 0 to 3.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class MemberRecord(NamedTuple):
 
 
 class GroupRecord(NamedTuple):
-    """``state_ms``: when the group got its state; -1: unknown."""
+    """The value of a classic group's record. ``state_ms``: time of the group's last change of state; -1 if unknown."""
 
     protocol_type: str
     generation: int
@@ -83,12 +83,13 @@ def encode_value(group: GroupRecord) -> bytes:
 
 
 def decode_value(data: bytes) -> GroupRecord:
-    """Raises CorruptLogError, and UnsupportedVersionError for a version that Kafka 4 does not write."""
+    """Decode the value of a group's record. Raises CorruptLogError, and UnsupportedVersionError for any version but 0
+    to 3."""
     reader = FieldReader(data, 0, "the record of a classic group")
     version = reader.int16()
     if not 0 <= version <= VERSION:
         raise UnsupportedVersionError(
-            f"the record of a classic group has version {version}; 0 to {VERSION} can be read"
+            f"the record of a classic group has version {version}; this coordinator reads versions 0 to {VERSION}"
         )
     protocol_type = reader.string(reader.int16())
     generation = reader.int32()

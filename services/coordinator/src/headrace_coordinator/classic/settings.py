@@ -11,7 +11,7 @@ from headrace_core.config.server_keys import SERVER
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassicSettings:
     """``initial_delay_ms``: how long the first rebalance of an empty group waits for more members.
-    ``pending_max``: members of a group that have a member id but have not joined with it."""
+    ``pending_max``: maximum number of a group's members that have a member id and have not joined yet (KIP-394)."""
 
     initial_delay_ms: int = from_key(SERVER, "group.initial.rebalance.delay.ms")
     session_timeout_min_ms: int = from_key(SERVER, "group.min.session.timeout.ms")

@@ -34,8 +34,9 @@ TRANSITIONS: dict[ClassicState, frozenset[ClassicState]] = {
 
 @dataclass(slots=True)
 class Member:
-    """``join_ticket``, ``sync_ticket``: the request that waits for its answer. ``until_ms``: end of the session, on the
-    steady clock. ``is_new``: the member has not yet been part of a generation."""
+    """``join_ticket``, ``sync_ticket``: ticket of the member's waiting JoinGroup or SyncGroup; None if no request
+    waits. ``until_ms``: end of the session, on the steady clock. ``is_new``: the member has not yet been part of a
+    generation."""
 
     member_id: str
     instance_id: str | None
@@ -55,15 +56,15 @@ class Member:
         return self.join_ticket is not None or self.sync_ticket is not None
 
     def metadata(self, protocol: str | None) -> bytes:
-        """The member's data for a protocol; empty if it has none."""
+        """The member's data for a protocol (assignor); empty if the member does not support the protocol."""
         return next((data for name, data in self.protocols if name == protocol), b"")
 
 
 @dataclass(slots=True)
 class ClassicGroup:
-    """``pending``: ids that members got but have not joined with, and when they expire. ``due_ms``: when the present
-    phase of the rebalance ends. ``delay_left_ms``: how much longer the first rebalance may still wait for more members;
-    None: it is not the first. ``state_ms``: wall-clock time of the last change of the state."""
+    """``pending``: ids of members that have not joined yet (KIP-394), each with its expiry time. ``due_ms``: when the
+    present phase of the rebalance ends. ``delay_left_ms``: how much longer the first rebalance may wait for more
+    members; None in later rebalances. ``state_ms``: wall-clock time of the last change of the state."""
 
     group_id: str
     state: ClassicState = ClassicState.EMPTY
@@ -101,7 +102,7 @@ class ClassicGroup:
             self.leader = next(iter(self.members), None)
 
     def rename(self, member: Member, new_id: str) -> None:
-        """Give a static member's place to its new process."""
+        """Give the member id ``new_id`` to a static member whose process has restarted."""
         self.members = {new_id if known is member else name: known for name, known in self.members.items()}
         if self.leader == member.member_id:
             self.leader = new_id
@@ -119,13 +120,15 @@ class ClassicGroup:
         return set.intersection(*sets) if sets else set()
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
-        """Whether a member with these protocols can be in the group beside the present members."""
+        """Whether a member with these protocols could join the group: its protocol type matches, and it has a protocol
+        in common with all members."""
         if not self.members:
             return True
         return self.protocol_type == protocol_type and bool(self.common_protocols() & {name for name, _ in protocols})
 
     def choose_protocol(self) -> str:
-        """Each member votes for the first of its protocols that all support; the protocol with most votes wins."""
+        """Choose the protocol with the most votes. Each member votes for the first of its protocols that all members
+        support."""
         common = self.common_protocols()
         votes = Counter(
             next(name for name, _ in member.protocols if name in common) for member in self.members.values()
@@ -175,7 +178,7 @@ class ClassicGroup:
 
     @classmethod
     def of(cls, group_id: str, record: GroupRecord) -> ClassicGroup:
-        """The group as its record describes it. A member's data are known for the chosen protocol alone."""
+        """Restore a group from its record. The record has each member's data only for the chosen protocol."""
         group = cls(
             group_id,
             ClassicState.STABLE if record.members else ClassicState.EMPTY,

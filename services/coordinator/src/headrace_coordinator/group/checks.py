@@ -110,7 +110,7 @@ def _check_subscription(request: Heartbeat, settings: GroupSettings) -> None:
 
 
 def check_size(group: Group, settings: GroupSettings) -> None:
-    """GroupMaxSizeReachedError unless one more member may join."""
+    """Raise GroupMaxSizeReachedError if the group is full."""
     if len(group.members) >= settings.max_size:
         raise GroupMaxSizeReachedError(
             f"group {group.group_id!r} already has {counted(len(group.members), 'member')}, the most that "
@@ -161,7 +161,7 @@ def check_connection(member: Member, connection: int | None) -> None:
 
 
 def check_uses_heartbeats(member: Member) -> None:
-    """UnknownMemberIdError for a member of the classic protocol (classic_members.py), whose id another client names."""
+    """Raise UnknownMemberIdError if the id belongs to a member of the classic protocol (classic_members.py)."""
     if member.said.classic is not None:
         raise UnknownMemberIdError(
             f"member {member.member_id!r} uses the classic protocol; join with a member id of your own"

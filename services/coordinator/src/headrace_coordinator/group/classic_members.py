@@ -4,14 +4,15 @@
     SyncGroup   answers with the member's assignment; nothing waits
     Heartbeat   REBALANCE_IN_PROGRESS when a step is possible, so that the member joins again
 
-The coordinator assigns, so no member is the leader. The assignment of such a member changes only when the member joins,
-because the answer to nothing else can tell it of a change. What it reads is in its subscription: a member of a
-cooperative protocol names its partitions, and one of an eager protocol has stopped all of them before it joins. So a
-join tells all that the member reads. A subscription that names another generation than the member's was made before the
-member's latest join, and does not count.
+The coordinator computes the assignment, so no member is the leader. The assignment of a classic member changes only
+when the member joins, because no other answer can announce a new assignment. JoinGroup shows which partitions a classic
+member reads. A member with a cooperative assignor names its partitions in its subscription, and a member with an eager
+assignor stops reading before it joins. The coordinator ignores the partitions in a subscription with an outdated
+generation, because the subscription is older than the member's latest join.
 
-A member must join within its rebalance timeout after the first heartbeat that told it to, and must send SyncGroup
-within that time after its join, or it is removed (Kafka: the join and sync timeouts of GroupMetadataManager).
+A member is removed if it does not join within its rebalance timeout after the first heartbeat that was answered with
+REBALANCE_IN_PROGRESS. A member is also removed if it does not send SyncGroup within its rebalance timeout after its
+join (Kafka: the join and sync timeouts of GroupMetadataManager).
 """
 
 from __future__ import annotations
@@ -61,15 +62,15 @@ from .subscriptions import Topics
 from .timing import NO_STREAM, Session
 from .turn import Turn, reads_nothing
 
-#: Maximum bytes of a member's data for all of its protocols, which are part of its record.
+#: Maximum bytes of a classic member's data for all of its protocols, because the data are part of the member's record.
 PROTOCOLS_BYTES_MAX = 256 * 1024
 
 Remove = Callable[[Turn, Group, Iterable[tuple[Member, RemovalReason]]], None]
 
 
 class ClassicMembers:
-    """The rules of the classic protocol's requests for groups of KIP-848. ``remove`` removes members of a group, and
-    moves their partitions."""
+    """Handles the requests of classic members in KIP-848 groups. ``remove`` removes members of a group, and reassigns
+    their partitions."""
 
     def __init__(
         self,
@@ -136,20 +137,21 @@ class ClassicMembers:
         return turn.decision(Joined(member.member_id, member.current.epoch, CONSUMER, protocol, leader=""))
 
     def _present(self, request: Join, group: Group, subscription: Subscription) -> Member | None:
-        """The member that joins again; None if the member is new, or replaces a static member. Guard: a member that was
-        removed gets UNKNOWN_MEMBER_ID, so that it gives up its partitions, which other members may have read on."""
+        """The member that joins again; None if the member is new, or replaces a static member. Guard: a removed member
+        gets UNKNOWN_MEMBER_ID, so that it gives up its partitions, which other members may read now."""
         if not request.member_id:
             return None
         is_there = request.member_id in group.members or request.instance_id is not None
         was_there = request.member_id in group.departed or subscription.generation is not None
         if not (is_there or was_there):
-            return None  # it got this id from an earlier request (KIP-394), perhaps from another coordinator
+            return None  # an earlier request got this member id (KIP-394), perhaps from another coordinator
         return self._known(group, request.member_id, request.instance_id)
 
     def _added(self, request: Join, turn: Turn, group: Group, subscription: Subscription) -> tuple[Member, list[str]]:
         """Add a member, which may replace a static member (KIP-345); returns the reasons for a new target. A static
-        member of the classic protocol does not leave when its process ends, so it is replaced at once. Guard: one with
-        a stream is replaced when its process certainly reads nothing, and clients retry until then."""
+        classic member does not leave when its process ends, so a new process replaces it at once. Guard: a static
+        member with a stream is replaced only when its old process certainly reads no partition; until then clients
+        retry."""
         member_id = request.member_id or request.new_id
         holder_id = group.statics.get(request.instance_id) if request.instance_id is not None else None
         if holder_id is None:
@@ -206,7 +208,7 @@ class ClassicMembers:
         return Decision()
 
     def _has_step(self, group: Group, member: Member) -> bool:
-        """Whether the member would get closer to its target if it joined."""
+        """Whether a join would bring the member closer to its target assignment."""
         current = member.current
         if current.revoking or current.epoch < group.said.target_epoch:
             return True
@@ -271,7 +273,7 @@ class ClassicMembers:
         return group, member, classic
 
     def _known(self, group: Group, member_id: str, instance_id: str | None) -> Member:
-        """A member that uses the classic protocol."""
+        """The member with this id; raises an error if it is unknown, or does not use the classic protocol."""
         member = checks.known_member(group, group.group_id, member_id, instance_id)
         if member.said.classic is None:
             raise UnknownMemberIdError(
@@ -281,8 +283,8 @@ class ClassicMembers:
         return member
 
     def _subscription(self, request: Join, group: Group) -> Subscription:
-        """What the member subscribes to, according to its first protocol. Raises InconsistentGroupProtocolError if the
-        member cannot be in this group, and InvalidRequestError."""
+        """Decode the subscription in the data of the member's first protocol. Raises InconsistentGroupProtocolError if
+        the member cannot be in this group, and InvalidRequestError for too large data."""
         if request.protocol_type != CONSUMER:
             raise InconsistentGroupProtocolError(
                 f"group {group.group_id!r} has members of type {CONSUMER!r}; the joining member is of type "

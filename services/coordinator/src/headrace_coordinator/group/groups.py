@@ -104,7 +104,7 @@ class Groups:
         self._classic_members = ClassicMembers(
             self._state, self._settings, classic or ClassicSettings(), self._topics, self._rebalancing, self._remove
         )
-        #: Groups whose target assignment this coordinator must check, because another process computed the assignment.
+        #: Groups whose target assignment this coordinator must check, because another process computed the target.
         self._unseen: set[str] = set()
 
     def replay(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None:
@@ -200,7 +200,7 @@ class Groups:
                     f"{request.instance_id!r}: a member must keep its instance id"
                 )
             if request.connection == member.session.connection and not member.current.is_away:
-                # The member's first heartbeat is being answered.
+                # The member's first heartbeat on this stream was already processed, so this heartbeat repeats it.
                 return self._answer(request, turn, group, member, None)
             reasons: list[str] = []
             turn.hold(group, member, begun_anew(member.current))
@@ -392,8 +392,8 @@ class Groups:
     # -- a group changes its type -------------------------------------------------------------------------------------
 
     def adopt(self, classic: ClassicGroup, now_ms: int) -> Decision:
-        """Make the members of a classic group members of a group of this type (migration.adopt). The next tick looks
-        whether their leader had assigned every partition. Raises GroupIdNotFoundError, with nothing changed."""
+        """Convert a classic group to a KIP-848 group with the same members (migration.adopt). The next tick checks
+        whether the classic leader had assigned every partition. After the errors of ``adopt`` nothing has changed."""
         turn = self._turn(now_ms)
         group = migration.adopt(turn, classic, self._topics)
         for member in group.members.values():
@@ -403,34 +403,36 @@ class Groups:
         return turn.decision()
 
     def disown(self, group_id: str) -> None:
-        """Forget a group that was adopted, whose records will not be written."""
+        """Remove a group that ``adopt`` created, because its records will not be written."""
         del self._state.groups[group_id]
 
     @property
     def has_lost_consumers(self) -> bool:
-        """Whether ``left_to_classic`` has a group to look at."""
+        """Whether a member of the new protocol has left any group since ``left_to_classic`` last looked at the
+        group."""
         return bool(self._state.has_lost_consumers)
 
     def left_to_classic(self) -> str | None:
-        """The next of the groups that a member of the new protocol has left; None if it has other such members, or
-        none at all."""
+        """Take a group that a member of the new protocol has left. Returns its id if all remaining members use the
+        classic protocol, else None."""
         group_id = self._state.has_lost_consumers.pop()
         group = self._state.groups.get(group_id)
         return group_id if group is not None and group.is_all_classic else None
 
     def as_classic(self, group_id: str, now_ms: int) -> ClassicGroup:
-        """The classic group that a group in ``left_to_classic`` can become."""
+        """The classic group into which the group can be converted; ``left_to_classic`` has returned its id."""
         return migration.as_classic(self._state.groups[group_id], self._topics, now_ms)
 
     def erased_bytes(self, group_id: str) -> int:
-        """An upper limit of the bytes of the records that ``hand_over`` would return."""
+        """An upper limit for the size in bytes of the records that ``hand_over`` would return."""
         group = self._state.groups[group_id]
         members = sum(3 * (len(member_id.encode()) + _KEY_BYTES) for member_id in group.members)
         keys = 3 * len(group.members) + len(group.stories) + 1
         return members + keys * (len(group_id.encode()) + _KEY_BYTES)
 
     def hand_over(self, group_id: str) -> Decision:
-        """End the group, which becomes a classic one; returns tombstones, already applied, for all of its records."""
+        """End a KIP-848 group that becomes a classic group; returns tombstones, already applied, for all of its
+        records."""
         group = self._state.groups[group_id]
         turn = Turn(self._state, 0, 0)
         for member in list(group.members.values()):

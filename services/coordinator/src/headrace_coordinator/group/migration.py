@@ -4,9 +4,9 @@
                                                   epoch, and its partitions
     the last member of the new protocol leaves -> as_classic: the members that are left keep the same, and rebalance
 
-The members notice nothing of the change itself: they learn that they must join again, as in any rebalance. After
-``as_classic`` a member that is in an older epoch than the latest gets ILLEGAL_GENERATION and gives up its partitions,
-as in Kafka, because a classic group has one generation.
+The members learn only that they must join again, as in any rebalance. A classic group has one generation for all
+members. After ``as_classic``, members with an older epoch therefore get ILLEGAL_GENERATION and give up their
+partitions, as in Kafka.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from .turn import Turn
 
 
 def adopt(turn: Turn, classic: ClassicGroup, topics: Topics) -> Group:
-    """Write the records of a group of KIP-848 with the members of ``classic``. A member that still waits for its first
-    generation is left out: it joins again. Raises, with nothing changed, GroupIdNotFoundError if the members' data have
-    a form that only they understand, and CoordinatorLoadInProgressError if their leader knows partitions that this
-    coordinator has not learned of yet."""
+    """Write the records of a KIP-848 group with the members of ``classic``. Members that wait for their first
+    generation are left out, and must join again. Raises GroupIdNotFoundError if a member's data cannot be decoded or
+    come from a custom assignor. Raises CoordinatorLoadInProgressError if the assignment has partitions that this
+    coordinator does not know yet. After either error nothing has changed."""
     described = [
         (member.member_id, *_described(classic, member, topics))
         for member in classic.members.values()
@@ -41,7 +41,7 @@ def adopt(turn: Turn, classic: ClassicGroup, topics: Topics) -> Group:
     given: set[Part] = set()
     for member_id, value, parts, owned in described:
         turn.write(Key(RecordKind.MEMBER, group_id, member_id), value)
-        kept = parts - given  # an assignor of the user's may give a partition to several members
+        kept = parts - given  # a custom assignor may give a partition to several members
         revoking = _unstopped(owned, taken)
         given |= kept
         taken |= revoking
@@ -61,18 +61,18 @@ def adopt(turn: Turn, classic: ClassicGroup, topics: Topics) -> Group:
 
 
 def _unstopped(owned: frozenset[Part], taken: set[Part]) -> frozenset[Part]:
-    """The partitions that a member has lost in the latest generation, and may not have stopped yet."""
+    """The partitions that a member has lost in the latest generation, and may still read."""
     return owned - taken
 
 
 def _described(
     classic: ClassicGroup, member: ClassicMember, topics: Topics
 ) -> tuple[MemberValue, frozenset[Part], frozenset[Part]]:
-    """The member's description of itself, its assignment, and the partitions that it read when it joined last."""
+    """The member's properties, its assignment, and the partitions that the member read at its last join."""
     where = f"group {classic.group_id!r} cannot change to the new group protocol while it has members: member"
     by_name = topics.by_name or {}
     try:
-        decode_subscription(member.protocols[0][1])  # what the group will read from now on (classic_members.py)
+        decode_subscription(member.protocols[0][1])  # used by classic_members.py
         subscription = decode_subscription(member.metadata(classic.protocol))
         assignment = decode_assignment(member.assignment)
     except CorruptLogError as error:
@@ -81,8 +81,8 @@ def _described(
         ) from None
     if assignment.user_data:
         raise GroupIdNotFoundError(
-            f"{where} {member.member_id!r} has an assignor whose assignments carry data of its own, which would be "
-            "lost; change to one of Kafka's assignors, or stop its consumers first"
+            f"{where} {member.member_id!r} has an assignor that adds its own data to assignments, and the change would "
+            "lose the data; configure one of Kafka's assignors, or stop the group's consumers first"
         )
     for topic, partition in (*assignment.parts, *subscription.owned):
         if topic in by_name and partition >= by_name[topic].partitions:
@@ -109,8 +109,8 @@ def _described(
 
 
 def as_classic(group: Group, topics: Topics, now_ms: int) -> ClassicGroup:
-    """The classic group with the members of ``group``, which all use the classic protocol. It has no leader, because no
-    member has assigned its partitions yet."""
+    """Convert ``group``, whose members all use the classic protocol, to a classic group. The classic group has no
+    leader, because no member has computed an assignment yet."""
     generation = max(member.current.epoch for member in group.members.values())
     classic = ClassicGroup(group.group_id, ClassicState.STABLE, CONSUMER, generation, state_ms=now_ms)
     for member in group.members.values():

@@ -45,7 +45,7 @@ class Rebalancing:
         return frozenset().union(*(self._topics.resolve(*each) for each in group.subscriptions))
 
     def describe(self, turn: Turn, group: Group, member: Member, after: MemberValue) -> list[str]:
-        """Write what the member says of itself now; returns the reasons for a new target."""
+        """Write the member's new properties ``after``; returns the reasons for a new target, if any."""
         before = member.said
         if after == before:
             return []
@@ -71,10 +71,11 @@ class Rebalancing:
         owned: Parts | None = None,
         reads: Parts | None = None,
     ) -> None:
-        """``reasons``: the reasons for a new target; if empty, the members only advance towards the present target.
-        ``urgent``: some partitions have no reader. ``asking``: the member whose request gets an answer, so that it
-        needs no push. ``owned``: the partitions that the member ``asking`` reads, or None if its report does not count.
-        ``reads``: all partitions that it reads, if it has just joined; None if it has not."""
+        """Start a new target assignment if there is a reason, and advance all members. ``reasons``: the reasons for a
+        new target; if empty, the members only advance towards the present target. ``urgent``: some partitions have no
+        reader. ``asking``: the member whose request gets an answer, so that it needs no push. ``owned``: the partitions
+        that the member ``asking`` reads, or None if its report is outdated. ``reads``: all partitions that ``asking``
+        reads, if ``asking`` has just joined; otherwise None."""
         value = group.said
         if reasons:
             group.reasons.extend(reasons)

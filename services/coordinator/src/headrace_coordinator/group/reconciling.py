@@ -67,7 +67,7 @@ def advance(
 ) -> Current:
     """The member's next state, or ``current`` itself if no step is possible now.
 
-    ``owned``: the partitions that the member reads, or None if its report does not count. ``is_free(part)``: whether no
+    ``owned``: the partitions that the member reads, or None if its report is outdated. ``is_free(part)``: whether no
     *other* member has the partition.
     """
     if reads_nothing:
@@ -93,8 +93,8 @@ def advance(
 
 
 def without_unread(current: Current, target: Parts, reads: Parts) -> Current:
-    """Free the partitions that the member neither reads nor may keep. ``reads``: all partitions that the member reads,
-    from a member that stopped every other partition before it asked: it has joined, for the first time or again."""
+    """Free the partitions that the member neither reads nor may keep. ``reads``: all partitions that the member reads.
+    The member has just joined or joined again, and had stopped reading all other partitions before."""
     kept = {part: epoch for part, epoch in current.assigned.items() if part in target or part in reads}
     revoking = current.revoking & reads
     if len(kept) == len(current.assigned) and revoking == current.revoking:

@@ -49,15 +49,15 @@ class GroupValue(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ClassicSaid(msgspec.Struct, frozen=True, array_like=True):
-    """What a member of the classic protocol says beside the rest (see classic.messages.Join)."""
+    """Properties that only members of the classic protocol have (see classic.messages.Join)."""
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
 
 
 class MemberValue(msgspec.Struct, frozen=True, array_like=True):
-    """A member's own description (see messages.Heartbeat). ``classic`` is None unless the member uses the classic
-    protocol (classic_members.py)."""
+    """The properties that a member reports about itself (see messages.Heartbeat). ``classic`` is None unless the member
+    uses the classic protocol (classic_members.py)."""
 
     instance_id: str | None = None
     rack: str | None = None

@@ -18,8 +18,8 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass
 
-#: The connection number of a member that this coordinator has not heard of, and of one without a stream: Kafka's
-#: clients behind a gateway. The numbers of streams are larger.
+#: Connection numbers: NO_CONNECTION before the member's first contact with this coordinator, NO_STREAM for a member
+#: without a stream (a Kafka client behind a gateway). Every stream has a number above 0.
 NO_CONNECTION, NO_STREAM = -1, 0
 
 
@@ -28,9 +28,9 @@ class Session:
     """Times are in milliseconds of the steady clock. ``connection``: the number of the member's latest stream.
     ``broken_ms``: when the member's latest stream broke. ``grace_ms``: how long the member may be without a stream.
     ``revoking_ms``: time from which on the member must release partitions. ``knows_ms``: time from which on the member
-    knows that it must release partitions. ``late_ms``: the member's first heartbeat after the rebalance timeout.
-    ``join_by_ms``, ``sync_by_ms``: when a member of the classic protocol must have joined again, or must have asked for
-    its assignment after its join."""
+    knows that it must release partitions. ``late_ms``: time of the member's first heartbeat after the rebalance
+    timeout. ``join_by_ms``, ``sync_by_ms``: time until which a member of the classic protocol must join again, or must
+    send SyncGroup after its join."""
 
     last_contact_ms: int
     connection: int = NO_CONNECTION
@@ -57,7 +57,7 @@ class Session:
         self.broken_ms = self.last_break_ms = now_ms
 
     def has_to_let_go(self, now_ms: int) -> None:
-        """From now on, the member must release partitions."""
+        """Record that the member must release partitions from now on."""
         self.revoking_ms, self.knows_ms, self.late_ms = now_ms, None, None
 
     def has_let_go(self) -> None:

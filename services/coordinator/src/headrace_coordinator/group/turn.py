@@ -58,7 +58,8 @@ class Turn:
             group.released.setdefault(part, self.steady_ms)
         if not current.revoking:
             member.session.has_let_go()
-        # (The deadline begins again, also if the member has not yet received an earlier revocation.)
+        # The rebalance timeout starts again with each new revocation, even if the member has not received the former
+        # one yet.
         elif current.revoking != before.revoking:
             member.session.has_to_let_go(self.steady_ms)
 

@@ -30,7 +30,7 @@ from ..runtime.runner import ShardRunner, resolve
 
 
 class ClassicWaits:
-    """Requests to groups' shards whose answers come later (classic.messages.Answered)."""
+    """JoinGroup and SyncGroup calls that wait for an answer of their group's shard (classic.messages.Answered)."""
 
     def __init__(self) -> None:
         self._tickets = itertools.count(1)
@@ -40,9 +40,9 @@ class ClassicWaits:
         return len(self._waiting)
 
     async def ask(self, runner: ShardRunner, request: Callable[[int], object]) -> Any:
-        """Send the request that ``request`` makes for a ticket, and wait for its answer. Raises the errors of the
-        request, and NotCoordinatorError when the shard stops serving before the answer. A cancelled caller leaves
-        nothing behind; the member itself stays until its session ends."""
+        """Send the request that ``request`` returns for a new ticket, and wait for the answer. Raises the errors of the
+        request, and NotCoordinatorError if this coordinator stops serving the shard first. If the caller is cancelled,
+        the answer is dropped, and the member stays in the group until its session ends."""
         ticket = next(self._tickets)
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting[ticket] = runner, answer
@@ -52,7 +52,7 @@ class ClassicWaits:
         finally:
             del self._waiting[ticket]
             answer.cancel()
-            del answer  # the traceback of its error would keep this frame
+            del answer  # the traceback of the answer's error would keep this frame
 
     def tell(self, answers: Sequence[Answered]) -> None:
         for ticket, outcome in answers:
@@ -61,12 +61,14 @@ class ClassicWaits:
                 resolve(waiting[1], outcome)
 
     def shard_left(self, runner: ShardRunner) -> None:
-        """The shard of ``runner`` has stopped serving: what waited is forgotten."""
+        """This coordinator has stopped serving the shard of ``runner``: the shard's waiting calls fail."""
         for waiting, answer in self._waiting.values():
             if waiting is runner:
                 resolve(
                     answer,
-                    NotCoordinatorError(f"{runner.shard.name} is no longer served here; look up the coordinator again"),
+                    NotCoordinatorError(
+                        f"this coordinator no longer serves {runner.shard.name}; look up the coordinator again"
+                    ),
                 )
 
 
@@ -93,7 +95,7 @@ async def join(waits: ClassicWaits, runner: ShardRunner, request: Any) -> Any:
     except HeadraceError as error:
         return groups_pb2.JoinGroupResponse(error=error_to_proto(error), generation_id=-1, member_id=request.member_id)
     if isinstance(reply, MemberIdNeeded):
-        needed = MemberIdRequiredError("a new member joins again with this member id")
+        needed = MemberIdRequiredError("the member is new: join again with the member id of this response")
         return groups_pb2.JoinGroupResponse(error=error_to_proto(needed), generation_id=-1, member_id=reply.member_id)
     return _joined(reply)
 

@@ -1,11 +1,11 @@
-"""Members of KIP-848 groups that send each heartbeat as a call of its own: Kafka's clients behind a gateway.
+"""Members of KIP-848 groups that send each heartbeat as a separate call: Kafka's clients behind a gateway.
 
-Such a member has no stream, so it gets no pushes and has no connection grace: it is removed after its session timeout.
-Kafka's clients know no revisions of assignments (group/messages.py). A member has one heartbeat at a time, so the
-latest assignment that it knows is that of its latest answer, whose revision is kept here. A heartbeat with a
-subscription is a full one, which a client sends when it joins and after an error: the answer has the whole assignment
-again. franz-go sends a full one also when it has released partitions, and none after it that names what it reads. So
-the partitions of a full one count too, unless the assignment has changed since the member's latest answer.
+A member behind a gateway has no stream, so it gets no pushes and has no grace period: it is removed after its session
+timeout. Kafka's clients send no revisions of assignments (group/messages.py). A client sends one heartbeat at a time,
+so it knows the assignment of the latest answer; the coordinator keeps the revision of that answer. A *full* heartbeat
+contains the subscription; clients send it when they join and after an error. The answer to a full heartbeat has the
+whole assignment. franz-go reports released partitions only in a full heartbeat. The owned partitions of a full
+heartbeat therefore count, unless the assignment has changed since the member's latest answer.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from ..group.timing import NO_STREAM
 from ..runtime.runner import ShardRunner
 from . import messages
 
-KNOWN_MAX = 100_000  #: Members whose revision is kept; a forgotten member gets its assignment once more.
+KNOWN_MAX = 100_000  #: Maximum number of stored revisions; a member without one gets its assignment again.
 
 
 class UnaryMembers:
-    """The latest revisions that members without a stream have received."""
+    """The latest assignment revisions that members without a stream have received."""
 
     def __init__(self) -> None:
         self._revisions: OrderedDict[tuple[str, str], int] = OrderedDict()
 
     async def heartbeat(self, runner: ShardRunner, request: Any) -> Any:
-        """One heartbeat; returns HeartbeatResponse."""
+        """Handle one heartbeat; returns HeartbeatResponse."""
         message = request.heartbeat
         who = message.group_id, message.member_id
         try:

@@ -278,4 +278,6 @@ def _writer_of(partitions: Iterable[TopicPartition]) -> str:
 
 def _check(request: transactions_pb2.WriteMarkersRequest, response: transactions_pb2.WriteMarkersResponse) -> None:
     if len(response.results) != len(request.partitions):
-        raise NetworkError(f"{len(response.results)} results for {len(request.partitions)} markers")
+        raise NetworkError(
+            f"an answer to WriteMarkers has {len(response.results)} results for {len(request.partitions)} partitions"
+        )

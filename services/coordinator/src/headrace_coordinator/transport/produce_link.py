@@ -16,7 +16,7 @@ class ProduceLink:
     def __init__(self, address: str) -> None:
         def check(_: produce_pb2.ProduceRequest, response: produce_pb2.ProduceResponse) -> None:
             if len(response.results) != 1:
-                raise NetworkError(f"{address}: {len(response.results)} results for one append")
+                raise NetworkError(f"{address} answered one append with {len(response.results)} results")
 
         self._link: RequestLink[produce_pb2.ProduceRequest, produce_pb2.ProduceResponse] = RequestLink(
             address,
