@@ -551,7 +551,7 @@ def test_log_lines_about_clients_are_limited(caplog: pytest.LogCaptureFixture) -
             connection.data_received(b"GET / HTTP/1.1\r\n\r\n")
         assert len(caplog.records) == module.LOG_LINES_PER_S
         world.connections.sweep()
-        assert "90 more lines" in caplog.records[-1].message
+        assert "90 more log lines" in caplog.records[-1].message
 
     in_loop(scenario)
 

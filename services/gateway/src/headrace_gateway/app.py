@@ -1,7 +1,8 @@
-"""The parts of a gateway: this module builds, starts and stops them.
+"""The gateway node: builds, starts and stops the parts of a gateway.
 
 ``start`` reads the formatted directory, which has only the cluster's id and the last metadata snapshot; a gateway keeps
-no other data. It follows the metadata log, and opens the ports for Kafka's clients when the metadata are current.
+no other data. The gateway follows the metadata log, and opens the ports for Kafka's clients when the metadata are
+current.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ DRAIN_S = 1.0  #: Seconds that a stopping gateway has to answer requests in prog
 
 
 class Gateway:
-    """A gateway in one event loop. Call ``start``, then ``run`` until the gateway should stop, then ``stop``."""
+    """A gateway that runs in one event loop. Call ``start``, then ``run`` until the gateway should stop, then
+    ``stop``."""
 
     def __init__(self, config: NodeConfig, *, events: Emitter | None = None) -> None:
         self.config = config
@@ -77,12 +79,12 @@ class Gateway:
         self._preparing: asyncio.Task[None] | None = None
 
     def living_gateways(self) -> tuple[GatewayEntry, ...]:
-        """The living gateways, this one included."""
+        """The living gateways, including this gateway."""
         return self._announcer.gateways.entries
 
     async def start(self) -> None:
-        """Start the gateway; returns when it serves. Raises HeadraceError or OSError; call ``stop`` after an error
-        too."""
+        """Start the gateway; returns when the gateway serves clients. Raises HeadraceError or OSError; call ``stop``
+        after an error too."""
         config = self.config
         self._cluster_id = read_all_meta(config.log_dirs, node_id=config.node_id, fs=self._fs)[0].cluster_id
         internal = await self._bind()
@@ -154,7 +156,7 @@ class Gateway:
         return internal
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve until ``stop`` is set; raises an error if another cause ends the gateway."""
+        """Serve clients until ``stop`` is set; raises an error if another cause ends the gateway."""
         await self._tasks.run_until(stop)
 
     async def _sweep(self) -> None:
@@ -163,7 +165,8 @@ class Gateway:
             self.connections.sweep()
 
     async def _prepare_others(self) -> None:
-        """In a thread, one type after another: without that, the first client that uses a type holds up all others."""
+        """Compile the codecs of all request types in a thread. Without this preparation, the first request of a type
+        would block the event loop while its codec is compiled."""
         for api in HANDLERS:
             await asyncio.to_thread(prepare, [api])
 
@@ -177,8 +180,8 @@ class Gateway:
         self._announcer.serves(GatewayEntry(self.gateway_id, self.listeners.ports()))
 
     async def stop(self, *, at_once: bool = False) -> None:
-        """Stop the gateway, in any state of its start. ``at_once`` stops without notice, as close to a crash as
-        possible. Idempotent."""
+        """Stop the gateway, also if its start has failed or is not complete. ``at_once`` stops like a crash, without
+        answers to requests in progress. Idempotent."""
         if self._internal is not None:
             await self._internal.serving(False)
         if not at_once:

@@ -1,9 +1,9 @@
-"""Bytes of requests and of unread answers in memory, of all connections of a gateway.
+"""Limits on the memory for requests and for unread answers of all connections of a gateway.
 
-Bytes of requests count from their arrival until the request is answered. When the limit is reached, connections with an
-unfinished large frame stop reading and queue. To guarantee progress, one connection at a time may read its frame to the
-end beyond the limit; the sweep of connection.py closes that connection if it stalls. Small frames never wait: the
-number of connections bounds them.
+The bytes of a request count from their arrival until the gateway has answered the request. When the limit is reached,
+connections with an unfinished large frame stop reading and queue. To guarantee progress, one connection at a time may
+read its whole frame beyond the limit. The sweep of connection.py closes such a connection if its client stalls. Small
+frames never wait: the number of connections bounds them.
 """
 
 from __future__ import annotations
@@ -12,19 +12,20 @@ from typing import Protocol
 
 SMALL_FRAME_BYTES = 16 * 1024
 UNREAD_BYTES = 64 * 1024 * 1024  #: At this number of unread answer bytes, memory for answers is short.
-FETCH_BYTES_MIN = 64 * 1024  #: Minimum max_bytes of a fetch, even while memory for answers is short.
+#: Every fetch may ask for this number of bytes of records, even while memory for answers is short.
+FETCH_BYTES_MIN = 64 * 1024
 
 
 class Reader(Protocol):
-    """A connection that waits to read on."""
+    """A connection that waits until it may continue to read."""
 
     def read_on(self) -> None: ...
 
 
 class Answers:
-    """Bytes of answers that clients have not read, and the fetches in progress. The fewer bytes are left of ``limit``
-    for each fetch, the less a fetch asks for. So clients that read nothing keep little memory, and no client waits for
-    them. A broker answers with more than a fetch asks for if the first batch is larger."""
+    """Counts the answer bytes that clients have not read, and the fetches in progress. The fewer bytes of ``limit`` are
+    free, the fewer bytes each fetch asks for. So clients that read no answers use little memory, and delay no other
+    client. A broker returns more bytes than a fetch asks for if the first batch is larger."""
 
     __slots__ = ("fetches", "limit", "unread")
 
@@ -38,12 +39,13 @@ class Answers:
         return self.unread >= self.limit
 
     def fetch_bytes(self) -> int:
-        """Maximum bytes of records that one more fetch may ask for."""
+        """Maximum bytes of records that the next fetch may ask for."""
         return max((self.limit - self.unread) // (self.fetches + 1), FETCH_BYTES_MIN)
 
 
 class Budget:
-    """Use in one event loop. ``used``: bytes in memory; ``ahead``: the connection that may read beyond ``limit``."""
+    """Limits the bytes of requests in memory; for one event loop. ``used``: bytes in memory; ``ahead``: the connection
+    that may read beyond ``limit``."""
 
     __slots__ = ("_waiting", "ahead", "limit", "used")
 
@@ -58,7 +60,8 @@ class Budget:
         return self.used >= self.limit
 
     def may_read(self, reader: Reader) -> bool:
-        """Whether a connection with an unfinished large frame may read on. If not, ``read_on`` is called later."""
+        """Whether a connection with an unfinished large frame may continue to read. If the result is False, the budget
+        calls ``read_on`` later."""
         if self.used < self.limit or self.ahead is reader:
             return True
         if self.ahead is None:
@@ -68,20 +71,21 @@ class Budget:
         return False
 
     def finished(self, reader: Reader) -> None:
-        """The connection has its whole frame, or has ended: it needs no more bytes."""
+        """Call when the connection has its whole frame, or has ended, and so needs no more bytes."""
         self._waiting.pop(reader, None)
         if self.ahead is reader:
             self.ahead = None
             self._wake()
 
     def release(self, size: int) -> None:
-        """Give back ``size`` bytes of an answered request."""
+        """Release ``size`` bytes of an answered request."""
         self.used -= size
         if self._waiting:
             self._wake()
 
     def _wake(self) -> None:
-        """Let connections read in order of arrival: all of them below the limit, else the first."""
+        """Let waiting connections read: all connections if memory is below the limit, otherwise only the first in the
+        queue."""
         if not self._waiting:
             return
         if self.used < self.limit:

@@ -1,4 +1,4 @@
-"""One request of a Kafka client while it is handled: what a handler may use."""
+"""One request of a Kafka client, with all that its handler may use."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Call:
         self.message: Message | None = None  #: The decoded request of a FastHandler, if another thread has decoded it.
 
     async def any_broker(self, stub: Callable[..., Any], method: str, request: Any, timeout_ms: float) -> Any:
-        """Call an unfenced broker, the one whose port the client uses if it can. Another broker is asked only when the
-        request was surely not sent."""
+        """Call an unfenced broker, preferably the broker whose port the client uses. Call another broker only if the
+        gateway certainly did not send the request."""
         return await self.upstream.any_broker(self.client, stub, method, request, timeout_ms)
 
     async def broker(
@@ -55,7 +55,7 @@ class Call:
         self, kind: str, key: str, stub: Callable[..., Any], method: str, request: Any, timeout_ms: float
     ) -> Any:
         """Call the coordinator that owns the shard of ``key``; ``kind``: "group" or "transaction". After
-        NOT_COORDINATOR, the call is repeated once if the metadata name another owner by then."""
+        NOT_COORDINATOR, repeat the call once if the metadata then name another owner of the shard."""
         return await self.upstream.coordinator(self.client, kind, key, stub, method, request, timeout_ms)
 
     async def applied(self, metadata_offset: int, timeout_ms: float) -> None:

@@ -1,4 +1,4 @@
-"""The client of a Kafka connection, for everything that acts on the client's behalf."""
+"""The client of a Kafka connection: who the client is, and its streams to brokers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Client:
     """The client at the other end of one connection.
 
     ``listener``: name of the Kafka listener; ``broker_id``: the broker whose port the client uses, or BOOTSTRAP.
-    ``client_id`` is that of the latest request.
+    ``client_id``: the client id in the latest request.
     """
 
     __slots__ = (
@@ -43,7 +43,7 @@ class Client:
     def __init__(
         self, *, host: str, listener: str, broker_id: int, principal: str = ANONYMOUS, answers: Answers | None = None
     ) -> None:
-        """``answers``: the unread answers of all connections."""
+        """``answers`` counts the unread answers of all connections."""
         self.host = host
         self.listener = listener
         self.broker_id = broker_id
@@ -61,7 +61,8 @@ class Client:
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """The metadata of each gRPC call for this client: who asks, from where. Nodes take it only from a gateway."""
+        """The gRPC metadata of each call for this client: principal, host and client id. Nodes accept this metadata
+        only from a gateway."""
         if self._metadata_of != self.client_id:
             self._metadata_of = self.client_id
             self._metadata = (
@@ -73,7 +74,7 @@ class Client:
 
     @property
     def identity(self) -> tuple[tuple[str, str], ...]:
-        """The metadata of a stream that connections share: the user and the host."""
+        """The gRPC metadata of a stream that connections share: the principal and the host."""
         return self.metadata[:2]
 
     def on_close(self, callback: Callable[[], None]) -> None:
@@ -81,7 +82,7 @@ class Client:
         self._closing.append(callback)
 
     def closed(self) -> None:
-        """The connection has ended."""
+        """Run the callbacks of a connection that has ended."""
         self.hang_up = _nothing
         closing, self._closing = self._closing, []
         for callback in closing:
@@ -89,4 +90,4 @@ class Client:
 
 
 def _nothing() -> None:
-    """End a connection that has ended."""
+    """Do nothing, because the connection has already ended."""

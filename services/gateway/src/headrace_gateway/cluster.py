@@ -1,10 +1,10 @@
-"""The cluster as Kafka's clients see it: the brokers' ids at the addresses of gateways.
+"""The cluster as Kafka's clients see it: each broker id has the address of a gateway.
 
-Every gateway chooses the same gateway for a broker and a client, so that a client that changes from one gateway to
-another sees no address change (librdkafka closes its connections when an address changes). The choice is rendezvous
-hashing (Thaler and Ravishankar, 1998) over broker id, client host and client id, with at most
-``ceil(brokers / gateways)`` brokers for each gateway. One client's brokers are therefore spread over the gateways, and
-when a gateway dies, only its brokers get other addresses.
+All gateways give a client the same gateway address for a broker. So a client that switches to another gateway sees no
+address change (librdkafka closes its connections when an address changes). The choice is rendezvous hashing (Thaler and
+Ravishankar, 1998) over broker id, client host and client id, with at most ``ceil(brokers / gateways)`` brokers for each
+gateway. The broker addresses of one client are therefore spread over the gateways. When a gateway dies, only the
+brokers at that gateway get other addresses.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CLIENTS_MAX = 2_000  #: Maximum number of clients whose addresses are cached.
 
 
 class ClientsRequest(Protocol):
-    """The client that gets addresses, and the client id of its request: call.Call."""
+    """A request (call.Call) whose answer contains broker addresses: its client and client id."""
 
     @property
     def client(self) -> Client: ...
@@ -39,7 +39,7 @@ class ClientsRequest(Protocol):
 
 
 class Node(NamedTuple):
-    """A broker as a client sees it: ``host`` and ``port`` are a gateway's."""
+    """A broker as a client sees it: ``host`` and ``port`` are the address of a gateway."""
 
     broker_id: int
     host: str
@@ -48,7 +48,7 @@ class Node(NamedTuple):
 
 
 class ListenerPorts(NamedTuple):
-    """Addresses of one Kafka listener of a gateway. ``broker_ports``: port by broker id."""
+    """Addresses of one Kafka listener of a gateway. ``broker_ports`` maps broker ids to ports."""
 
     host: str
     bootstrap_port: int
@@ -63,8 +63,8 @@ class GatewayEntry(NamedTuple):
 
 
 class Cluster:
-    """What handlers read of the cluster. ``state`` has the applied metadata image. ``gateways`` returns the living
-    gateways, this one included; the same object as long as nothing changes."""
+    """The cluster's metadata for handlers. ``state`` has the applied metadata image. ``gateways`` returns the living
+    gateways, including this gateway; it returns the same object until the gateways change."""
 
     def __init__(self, state: MetadataState, gateways: Callable[[], Sequence[GatewayEntry]]) -> None:
         self.state = state
@@ -80,7 +80,7 @@ class Cluster:
 
     @property
     def age_ms(self) -> float | None:
-        """Age of the image; None: unknown."""
+        """Age of the metadata image in milliseconds; None if unknown."""
         return self.state.lag.ms
 
     def topic(self, name: str) -> TopicImage | None:
@@ -90,18 +90,19 @@ class Cluster:
         return self.state.image.topics.get(topic_id)
 
     def controller_id(self) -> int:
-        """The broker id that clients get as the controller: the lowest unfenced broker; -1: none. Every broker forwards
-        a controller's requests."""
+        """The broker id that clients get as the controller's id: the lowest unfenced broker, or -1 without one. Any
+        broker will do, because every broker forwards requests to the controller."""
         brokers = self.state.image.brokers
         return min((each.broker_id for each in brokers.values() if not each.fenced), default=-1)
 
     def nodes(self, call: ClientsRequest, *, include_fenced: bool = False) -> list[Node]:
-        """The unfenced brokers, or all registered ones, by id; addresses on the client's listener."""
+        """The unfenced brokers (with ``include_fenced`` all registered brokers), sorted by id, with addresses on the
+        client's listener."""
         nodes, brokers = self._nodes_of(call), self.state.image.brokers
         return [node for broker_id, node in nodes.items() if include_fenced or not brokers[broker_id].fenced]
 
     def node(self, call: ClientsRequest, broker_id: int) -> Node | None:
-        """An unfenced broker; None if there is no such broker."""
+        """The unfenced broker with this id; None if there is no such broker."""
         broker = self.state.image.brokers.get(broker_id)
         return None if broker is None or broker.fenced else self._nodes_of(call).get(broker_id)
 
@@ -117,9 +118,9 @@ class Cluster:
         return address
 
     def coordinator_node(self, call: ClientsRequest, kind: str, key: str) -> Node:
-        """The broker that clients get as coordinator of ``key``: the leader of the key's shard, else another broker,
-        because every gateway serves a coordinator's requests on every port. Raises CoordinatorNotAvailableError without
-        brokers."""
+        """The broker that clients get as coordinator of ``key``: the leader of the key's shard, or another broker if
+        the shard has no leader. Any broker will do, because a gateway serves coordinator requests on every port. Raises
+        CoordinatorNotAvailableError if there are no brokers."""
         topic = self.topic(_SHARDS[kind])
         partitions = () if topic is None else topic.partitions
         shard = shard_of(key, len(partitions) or 1)
@@ -158,8 +159,8 @@ def grpc_address(broker: BrokerImage) -> str | None:
 def nodes_of(
     brokers: Mapping[int, BrokerImage], gateways: Sequence[GatewayEntry], listener: str, host: str, client_id: str
 ) -> dict[int, Node]:
-    """The address of each broker, by id, for one client; brokers whose port no gateway has on ``listener`` are left
-    out."""
+    """Map each broker id to the address that one client gets. The result omits brokers for which no gateway has a port
+    on ``listener``."""
     with_listener = [(each.gateway_id, each.listeners[listener]) for each in gateways if listener in each.listeners]
     most = math.ceil(len(brokers) / max(len(with_listener), 1))
     load: dict[bytes, int] = {}

@@ -1,12 +1,12 @@
 """Kafka connections: frames in, answers out in the order of the requests.
 
 A connection processes one request after another, as Kafka's brokers do. Only Produce requests overlap: up to
-``PIPELINE`` of them, because the client may send as many before the first answer. A handler runs as a task; a handler
-in FAST gets a callback instead of a task. An idle connection has no task and no timer: one sweep each second closes
-connections that are idle, that stall, or whose client does not read its answers.
+``PIPELINE`` requests, because a client may send this number before the first answer. A handler runs as an asyncio task;
+a handler in FAST gets a callback and needs no task. An idle connection has no task and no timer. One sweep per second
+closes connections that are idle or stalled, or whose client does not read its answers.
 
-Requests other than Produce and Fetch start in rounds (rounds.py). Long messages are read and written on a thread, one
-after another, so that they do not stop the event loop.
+Only a few requests other than Produce and Fetch start in each iteration of the event loop (rounds.py). A thread decodes
+and encodes long messages, one after another, so that they do not block the event loop.
 
 A connection stops reading while
 
@@ -14,7 +14,7 @@ A connection stops reading while
 * its client has not read WRITE_BYTES of answers (and it starts no request meanwhile),
 * the budget of all connections is used up, and its own frame is large (budget.py).
 
-Bytes that are no request end the connection at once, as in Kafka.
+The gateway closes a connection at once if the bytes are not a valid request, as Kafka does.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ _ENDED_BY_PEER = (7, 8)  #: TCP states (CLOSE, CLOSE_WAIT) of a connection after
 
 
 class Connections:
-    """All Kafka connections of a gateway, their limits and what they share. Call ``sweep`` each SWEEP_S."""
+    """All Kafka connections of a gateway, with their limits and shared state. Call ``sweep`` every SWEEP_S seconds."""
 
     def __init__(
         self,
@@ -155,15 +155,15 @@ class Connections:
             self._lines_lost += 1
 
     def close(self, *, at_once: bool) -> None:
-        """Close all connections; requests in progress are cancelled."""
+        """Close all connections, and cancel requests in progress."""
         for connection in list(self.open):
             connection.end(at_once=at_once)
         self.has_ended = True
         self.long_messages.shutdown(wait=False, cancel_futures=True)
 
     async def drain(self, timeout_s: float) -> None:
-        """Start no more requests, and close each connection when its requests in progress are answered. Returns when
-        all are closed, at the latest after ``timeout_s``."""
+        """Start no more requests, and close each connection after the answers to its requests in progress. Returns when
+        all connections are closed, or after ``timeout_s`` seconds."""
         if not self.open:
             return
         self._none_open = asyncio.Event()
@@ -175,7 +175,8 @@ class Connections:
 
 
 class _Request:
-    """A request in progress. ``answer``: parts of the answer's frame once ``is_done``; None: no answer."""
+    """A request in progress. ``answer``: parts of the answer's frame once ``is_done`` is True; None if the request gets
+    no answer."""
 
     __slots__ = ("answer", "is_done", "is_produce", "size", "task")
 
@@ -188,7 +189,8 @@ class _Request:
 
 
 class Connection(asyncio.Protocol):
-    """One connection to the port of ``broker_id`` (BOOTSTRAP: the bootstrap port) of a Kafka listener."""
+    """One client's connection to a Kafka listener: to the port of ``broker_id``, or to the bootstrap port
+    (BOOTSTRAP)."""
 
     __slots__ = (
         "_active",
@@ -278,7 +280,8 @@ class Connection(asyncio.Protocol):
         self._start()
 
     def eof_received(self) -> bool:
-        """A client that sends no more has no use for answers, as in Kafka. What it sent with acks=0 is handled."""
+        """Close the connection of a client that has closed its sending side, as Kafka does. First handle the acks=0
+        requests that the client has sent."""
         self._is_ending = self.client.sends_silently and bool(self._frames or self._requests)
         self._active = self._shared.now
         return self._is_ending
@@ -313,7 +316,7 @@ class Connection(asyncio.Protocol):
     # -- frames -------------------------------------------------------------------------------------------------------
 
     def _is_acceptable(self, start: bytes | bytearray, position: int = 0) -> bool:
-        """Check the length of a frame, with as much of its beginning as has arrived; an illegal one ends the
+        """Check the length and, if they have arrived, the first bytes of a frame. An illegal frame ends the
         connection."""
         size = int.from_bytes(start[position : position + 4], "big", signed=True)
         most = self._shared.settings.request_bytes_max
@@ -349,12 +352,12 @@ class Connection(asyncio.Protocol):
         return True
 
     def read_on(self) -> None:
-        """Continue to read after a pause for the budget."""
+        """Continue to read after the memory budget paused the connection."""
         self._frame_since = self._active = self._shared.now
         self._set_reading()
 
     def _set_reading(self) -> None:
-        """Pause or resume reading."""
+        """Pause or resume reading from the client."""
         transport = self._transport
         if transport is None or self._closing_since >= 0:
             return
@@ -404,7 +407,8 @@ class Connection(asyncio.Protocol):
                 return
 
     def _begin(self, frame: bytes, is_produce: bool) -> None:
-        """Start a request. Raises WireError for bytes that are no request that the gateway serves."""
+        """Start a request. Raises WireError if the gateway does not serve the request, or the bytes are not a
+        request."""
         shared = self._shared
         header = read_header(frame)
         api, version = header.api, header.version
@@ -469,13 +473,15 @@ class Connection(asyncio.Protocol):
         self._answered(request, None if out is None else (out,))
 
     async def _on_thread(self, work: Callable[..., Any], *values: Any) -> Any:
-        """Read or write a long message, after those that came earlier. Raises CancelledError when the gateway ends."""
+        """Decode or encode a long message on the thread, after all earlier long messages. Raises CancelledError when
+        the gateway ends."""
         if self._shared.has_ended:
             raise asyncio.CancelledError
         return await asyncio.get_running_loop().run_in_executor(self._shared.long_messages, work, *values)
 
     def _answered(self, request: _Request, parts: AnswerParts | None) -> None:
-        """Keep the answer of a request, and write all answers that are next in order. ``parts`` are a whole frame."""
+        """Store the answer of a request, and write all answers that are next in the order of the requests. ``parts``
+        are a whole frame."""
         request.answer = parts
         request.is_done = True
         request.task = None
@@ -531,12 +537,12 @@ class Connection(asyncio.Protocol):
             self.end()
 
     def _reads_slowly(self, now: int, size: int) -> bool:
-        """Whether the client, with ``size`` unread bytes, has read little since it became stalled."""
+        """Whether the client reads too slowly: ``size`` bytes are still unread since it became stalled."""
         seconds = now - self._paused_since
         return seconds >= STALLED_READ_S and self._paused_size - size < seconds * ANSWER_BYTES_PER_S_MIN
 
     def _has_peer_ended(self) -> bool:
-        """Whether the client has closed the connection, by the state of TCP (Linux)."""
+        """Whether the TCP state shows that the client has closed the connection (Linux only)."""
         assert self._transport is not None
         connected = self._transport.get_extra_info("socket")
         if connected is None or not hasattr(socket, "TCP_INFO"):
@@ -544,7 +550,7 @@ class Connection(asyncio.Protocol):
         return connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] in _ENDED_BY_PEER
 
     def _is_slow(self, now: int) -> bool:
-        """Whether the client keeps others waiting with an unfinished frame."""
+        """Whether the client sends an unfinished frame so slowly that other clients wait for memory."""
         if now - self._active >= STALLED_READ_S:
             return True
         size = int.from_bytes(self._buffer[:4], "big")
@@ -552,13 +558,14 @@ class Connection(asyncio.Protocol):
         return self._shared.budget.ahead is self and now - self._frame_since >= allowed_s
 
     def drain(self) -> None:
-        """Start no more requests, and close the connection when those in progress are answered."""
+        """Start no more requests, and close the connection after the answers to the requests in progress."""
         self._is_draining = True
         if not self._requests:
             self.end()
 
     def _count_unread(self) -> int:
-        """Count this connection's unread bytes in those of all connections, and return them."""
+        """Add this connection's unread answer bytes to the count of all connections, and return this connection's
+        bytes."""
         size = self._unsent()
         if size != self._unread:
             self._shared.answers.unread += size - self._unread
@@ -569,13 +576,13 @@ class Connection(asyncio.Protocol):
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def _refuse(self, what: str) -> None:
-        """End the connection after bytes that are no legal request."""
+        """End the connection because its client has sent bytes that are not a valid request."""
         self._shared.log("%s sent no legal request (%s); the connection is closed", self.client.host, what[:200])
         self.end()
 
     def end(self, *, at_once: bool = False) -> None:
-        """Close the connection. Requests in progress are cancelled; answers that were written still leave, unless
-        ``at_once``."""
+        """Close the connection. Requests in progress are cancelled. Answers that are already written still reach the
+        client, unless ``at_once`` is True."""
         transport = self._transport
         if transport is None:
             return
@@ -588,7 +595,8 @@ class Connection(asyncio.Protocol):
 
 
 def _items(fields: Mapping[str, Any]) -> int:
-    """About how many items an answer has: those of its lists, and of the lists in their first items."""
+    """Estimate the number of items in an answer: the items of its lists, and of the lists inside the first 20 items of
+    each list."""
     count = 0
     for value in fields.values():
         if isinstance(value, list):
@@ -600,8 +608,8 @@ def _items(fields: Mapping[str, Any]) -> int:
 
 
 def _failed(call: Call, error: HeadraceError) -> dict[str, Any]:
-    """The answer of a handler that raised ``error``; raises it again if the answers of its type have no top-level
-    error code."""
+    """The answer to a request whose handler raised ``error``. Raises ``error`` again if answers of the request's type
+    have no top-level error code."""
     if not has_response_field(call.api, call.version, "error_code"):
         raise error
     fields: dict[str, Any] = {"error_code": errors.number(error)}
@@ -611,8 +619,8 @@ def _failed(call: Call, error: HeadraceError) -> dict[str, Any]:
 
 
 def _unknown_version(correlation_id: int) -> bytearray:
-    """The answer to ApiVersions of an unknown version: it has version 0, and names the versions that the gateway
-    serves (KIP-511)."""
+    """The answer to an ApiVersions request of an unknown version. The answer has version 0, and names the versions of
+    ApiVersions that the gateway serves (KIP-511)."""
     api = Api.API_VERSIONS
     row = {"api_key": int(api), "min_version": VERSIONS[api].low, "max_version": VERSIONS[api].high}
     out = response_start(api, 0, correlation_id)

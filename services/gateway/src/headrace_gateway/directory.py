@@ -1,10 +1,10 @@
-"""The living gateways, as this gateway knows them from the leading controller.
+"""The list of living gateways, which this gateway learns from the leading controller.
 
-A gateway always has one announcement at the leading controller, which answers when the gateways have changed, and
-after 0.3 seconds otherwise (``Cluster.AnnounceGateway``). When a gateway is killed, the connection of its announcement
-breaks, and all other gateways learn it at once; a gateway that hangs is forgotten after three seconds. While no
-controller answers, the last known gateways stay: that the controllers cannot be reached says nothing about the
-gateways.
+A gateway always has one announcement (``Cluster.AnnounceGateway``) waiting at the leading controller. The controller
+answers when the list of gateways changes, at the latest after 0.3 seconds. When a gateway is killed, its connection to
+the controller breaks, and all other gateways learn of the loss at once. The controller removes a hanging gateway after
+three seconds without an announcement. While no controller answers, a gateway keeps the last known list, because
+unreachable controllers say nothing about other gateways.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LEAVE_MS = 300  #: Timeout in milliseconds of the call with which a stopping gat
 
 
 class GatewayList:
-    """Other gateways by what the controllers answer, and this one. ``entries`` is the same object as long as nothing
+    """This gateway, and the other gateways that the controllers name. ``entries`` stays the same object until the list
     changes."""
 
     def __init__(self, gateway_id: bytes) -> None:
@@ -45,8 +45,8 @@ class GatewayList:
         self._set(entry, self._others)
 
     def apply(self, answer: cluster_pb2.AnnounceGatewayResponse, now_ms: float) -> None:
-        """Apply an answer of the leading controller. An answer that is not complete, of a new leader, removes a gateway
-        only when no answer has named it for FORGET_MS."""
+        """Apply an answer of the leading controller. A new leader's answers are incomplete at first: they remove a
+        gateway only if no answer has named it for FORGET_MS."""
         named = {each.gateway_id: (now_ms, entry_of(each)) for each in answer.gateways}
         named.pop(self._own, None)
         if not answer.is_complete:
@@ -81,7 +81,7 @@ class Announcer:
         self.gateways.serves(entry)
 
     async def run(self, cluster_id: str) -> None:
-        """Announce until the task is cancelled."""
+        """Announce this gateway to the controllers until the task is cancelled."""
         self._cluster_id = cluster_id
         while True:
             try:
@@ -95,7 +95,8 @@ class Announcer:
             self.gateways.apply(answer, self._clock.monotonic_ms())
 
     async def leave(self) -> None:
-        """Tell the controllers that this gateway stops. Its clients then learn other addresses from other gateways."""
+        """Tell the controllers that this gateway stops. The clients of this gateway then learn new broker addresses
+        from other gateways."""
         self._is_leaving = True
         if self._cluster_id:
             try:

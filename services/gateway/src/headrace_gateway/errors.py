@@ -1,8 +1,9 @@
-"""Kafka's error numbers of our errors. Our codes and numbers are Kafka's, apart from those from 1000 on.
+"""Translates Headrace's errors to Kafka's error numbers. Headrace uses Kafka's error codes and numbers, and has
+additional errors with numbers from 1000 on.
 
-Kafka's brokers never send NETWORK_EXCEPTION, and librdkafka does not retry it: an idempotent producer fails. A request
-whose answer was lost becomes REQUEST_TIMED_OUT, which every client retries and which says that the request may have had
-an effect.
+Kafka's brokers never send NETWORK_EXCEPTION. librdkafka does not retry after this error, so an idempotent producer
+would fail. If an answer is lost, the gateway returns REQUEST_TIMED_OUT: every client retries after this error, and
+knows that the request may have had an effect.
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ _NEAREST = {
 
 
 def kafkas(code: int) -> int:
-    """Kafka's number for the number in a ``headrace.v1.Error`` (0: no error)."""
+    """Kafka's error number for the error number in a ``headrace.v1.Error`` (0: no error)."""
     return _NEAREST.get(code, code if code < _OURS else UNKNOWN_SERVER_ERROR)
 
 
 def number(error: HeadraceError | None) -> int:
-    """Kafka's number of an error; 0 for None."""
+    """Kafka's error number of ``error``; 0 for None."""
     return NONE if error is None else kafkas(error.number)

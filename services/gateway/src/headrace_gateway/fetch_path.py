@@ -1,9 +1,9 @@
-"""Fetch: a Kafka client's requests over the brokers' fetch streams.
+"""Fetch: translates a Kafka client's Fetch requests to the brokers' gRPC fetch streams.
 
-Each connection has a stream to each broker that it fetches from. The stream is a session of the broker's, whose
-positions advance with the data. A Kafka client names the offset of a partition when it differs from what the client
-fetched last, so a request names a partition to the broker only where the client's offset is not the stream's position.
-Records are the broker's bytes.
+Each client connection has a stream to each broker from which it fetches. The broker has a fetch session for each
+stream, and advances the session's positions with the data that it sends. A request to the broker names a partition only
+if the client's fetch offset differs from the position in the broker's session. The gateway passes record batches to the
+client unchanged.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def fetch(call: Call, header: RequestHeader, frame: bytes, reply: Reply) -> None
 
 
 class _Position:
-    """What a broker's stream has of a partition."""
+    """The state of a partition in a broker's fetch session."""
 
     __slots__ = ("high_watermark", "last_stable_offset", "log_start_offset", "topic_id", "wanted")
 
@@ -71,7 +71,7 @@ class _Position:
 
 
 class _Stream:
-    """A stream to one broker with the positions of its session."""
+    """A stream to one broker, with the positions of the broker's fetch session."""
 
     __slots__ = ("committed", "link", "positions")
 
@@ -82,7 +82,7 @@ class _Stream:
 
 
 class FetchPath:
-    """The fetches of one connection, one after another."""
+    """Handles the Fetch requests of one connection, one after another."""
 
     __slots__ = ("_client", "_in_progress", "_session", "_streams", "bytes_max")
 
@@ -95,12 +95,12 @@ class FetchPath:
         self.bytes_max = FETCH_BYTES_MIN
 
     def began(self) -> None:
-        """A request to a broker leaves."""
+        """Count a request that is being sent to a broker."""
         self._in_progress += 1
         self._client.answers.fetches += 1
 
     def ended(self) -> None:
-        """A request to a broker has its answer."""
+        """Count the answer to a request to a broker."""
         self.bytes_max = min(self.bytes_max * FETCH_GROWTH, _INT_MAX)
         self._in_progress -= 1
         self._client.answers.fetches -= 1
@@ -136,7 +136,8 @@ class FetchPath:
         fetch.start(session)
 
     def stream(self, broker_id: int, address: str, committed: bool) -> _Stream:
-        """The stream to a broker; a new one if it is broken or has another isolation level."""
+        """The stream to a broker. Open a new stream if the old stream is broken, or has another address or isolation
+        level."""
         stream = self._streams.get(broker_id)
         is_open = stream is not None and stream.link.is_open and stream.link.address == address
         if stream is not None and is_open and stream.committed == committed:
@@ -153,7 +154,7 @@ class FetchPath:
         return stream
 
     def forget_others(self, brokers: set[int]) -> None:
-        """Close the streams to brokers from which the client fetches no more."""
+        """Close the streams to all brokers except ``brokers``, because the client no longer fetches from them."""
         for broker_id in self._streams.keys() - brokers:
             self._streams.pop(broker_id).link.close()
 
@@ -184,7 +185,7 @@ def _forgotten(request: Message) -> list[Key]:
 
 
 class _Fetch:
-    """One request until its answer."""
+    """One Fetch request, from its arrival to its answer."""
 
     __slots__ = (
         "_call",
@@ -210,7 +211,7 @@ class _Fetch:
         self._hints: set[int] = set()
 
     def fail(self, code: int) -> None:
-        """Answer with an error of the whole request."""
+        """Answer with an error code for the whole request."""
         self._write({"error_code": code})
 
     def start(self, session: FetchSession) -> None:
@@ -246,8 +247,8 @@ class _Fetch:
         return topic
 
     def _broker(self, key: Key, topic: TopicImage) -> int | None:
-        """The broker to fetch from: the one whose port the client uses, if it has a replica; None: the answer has an
-        error."""
+        """The broker to fetch from: the broker whose port the client uses if it has a replica, or the leader for the
+        bootstrap port. None if no broker fits; the partition then gets an error in the answer."""
         partition = topic.partitions[key[2]]
         asked = self._client.broker_id
         if asked == BOOTSTRAP and partition.leader >= 0:

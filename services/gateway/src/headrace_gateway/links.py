@@ -1,9 +1,9 @@
 """A gRPC stream to one broker: requests in order, answers by correlation id, callbacks instead of tasks.
 
-A stream belongs to one Kafka connection, or connections of one user and host share it. Several requests of a shared
-stream leave in one message, because a message costs more than a small request. While earlier requests are unanswered,
-the next ones gather until an answer comes, for LINGER_S at most (as in Nagle's algorithm, RFC 896). So a single request
-leaves at once, and many requests share few messages.
+A stream serves one Kafka connection, or several connections of one user and host. A shared stream sends several
+requests in one message, because a message costs more than a small request. While requests are in flight, the stream
+collects further requests until an answer arrives, for at most LINGER_S (as in Nagle's algorithm, RFC 896). So the
+stream sends a single request at once, and packs many requests into few messages.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ def _openings() -> Rounds:
 
 
 class _Asked:
-    """A request on its way. ``request`` is None once it must not be sent any more."""
+    """A request of a link that has no response yet. ``request`` is None once the link must no longer send the
+    request."""
 
     __slots__ = ("deadline", "done", "has_answer", "is_written", "number", "request", "since")
 
@@ -74,7 +75,8 @@ class _Asked:
         self.is_written = False
 
     def end(self, response: Any, error: HeadraceError | None) -> None:
-        """Call ``done``. A fault in one connection's code must not cost the others their answers."""
+        """Call ``done``. An exception in the callback of one connection is logged, because other connections still need
+        their answers."""
         self.request = None
         try:
             self.done(response, error)
@@ -82,8 +84,9 @@ class _Asked:
             logger.exception("the gateway could not pass an answer on to the client")
 
     def fail(self, error: HeadraceError) -> None:
-        """End with ``error``; a request that was not written certainly had no effect. UnsupportedVersionError stays:
-        the broker does not know the call, and may say so before the request is written."""
+        """End the request with ``error``. If the request was not written, it certainly had no effect, and the error
+        says so. UnsupportedVersionError is passed on: a broker that does not know the call may return it before the
+        request is written."""
         if not self.is_written and not isinstance(error, UnsupportedVersionError):
             error = NetworkError(str(error))
             error.was_sent = False
@@ -91,7 +94,8 @@ class _Asked:
 
 
 class Link:
-    """Requests to the broker at ``address``. A broken link fails its requests and stays broken (``is_open``)."""
+    """Sends requests to the broker at ``address`` over one stream. When the stream breaks, all requests fail, and the
+    link stays unusable (``is_open`` is False)."""
 
     __slots__ = (
         "_after",
@@ -126,9 +130,9 @@ class Link:
         packed: Callable[..., Any] | None = None,
         after: asyncio.Event | None = None,
     ) -> None:
-        """``packed``: the message that carries several requests in its field ``requests``; a message of the broker then
-        carries ``responses``. The requests name ``partitions``. Such a stream is shared by connections. ``after``: send
-        nothing before."""
+        """``packed``: the message type with several ``requests`` for a stream that connections share; the broker
+        answers with messages that have ``responses``, and each request has ``partitions``. ``after``: send nothing
+        before this event is set."""
         self.address = address
         self.is_open = True
         self._packed = packed
@@ -152,8 +156,9 @@ class Link:
         self._task = self._loop.create_task(self._run(), name=f"gateway: {purpose} to {address}")
 
     def send(self, request: Any, timeout_s: float, done: Done, *, has_answer: bool = True) -> None:
-        """Send ``request`` with a correlation id of its own. ``done`` is called once, later. Without an answer to come,
-        it is called with two None when the request was written; ``timeout_s`` then has no effect."""
+        """Send ``request`` with a new correlation id. The link calls ``done`` once, after ``send`` has returned. If
+        ``has_answer`` is False, the link calls ``done(None, None)`` when the request is written, and ignores
+        ``timeout_s``."""
         number = request.correlation_id = self._next
         self._next += 1
         asked = _Asked(request, done, self._loop.time(), timeout_s, has_answer)
@@ -170,7 +175,7 @@ class Link:
             self._gather()
 
     def give_up(self, why: HeadraceError) -> None:
-        """End the stream; requests without an answer fail with ``why``."""
+        """End the stream; all requests that still wait for a response fail with ``why``."""
         self.is_open = False
         if self._stream is None:
             self._why = why
@@ -178,8 +183,8 @@ class Link:
             self._stream.cancel(why)
 
     def close(self) -> None:
-        """End the stream; requests without an answer are not called back. If some have no answer to come, the stream
-        ends when the broker has received all requests, or after FINISH_S."""
+        """End the stream, and call no callbacks of requests that still wait. If the link has sent acks=0 requests, the
+        stream ends when the broker has received all requests, at the latest after FINISH_S."""
         self._stop_timers()
         self._pending.clear()
         if self._has_silent and (self.is_open or self._is_finishing):
@@ -200,7 +205,7 @@ class Link:
             self._linger = self._loop.call_later(LINGER_S, self._gathered)
 
     def _gathered(self) -> None:
-        """Send what has gathered on a shared stream."""
+        """Send the collected requests of a shared stream."""
         if self._linger is not None:
             self._linger.cancel()
             self._linger = None
@@ -270,7 +275,7 @@ class Link:
             await self._wake
 
     def _next_asked(self) -> list[_Asked]:
-        """The requests of the next message; empty if all that waited have failed."""
+        """The requests for the next message; empty if all waiting requests have failed."""
         out = self._out
         message: list[_Asked] = []
         partitions = size = 0
@@ -288,9 +293,9 @@ class Link:
         return message
 
     def _look(self) -> None:
-        """Fail the requests that have had no answer for their timeout. A stream whose broker hangs ends: the stream of
-        one connection when nothing was read since a late request was sent, a shared one when that lasts HANGS_S, so
-        that no client's short timeout costs the others their answers."""
+        """Fail the requests whose timeout has passed. If the broker hangs, end the stream too. A stream of one
+        connection ends if no answer has arrived since an overdue request was sent. A shared stream ends only after
+        HANGS_S without an answer, so that one client's short timeout does not fail the requests of other clients."""
         self._timer = None
         now = self._loop.time()
         late = [each for each in self._pending.values() if each.deadline <= now]
@@ -324,7 +329,7 @@ class Link:
 
 
 class Links:
-    """Links by broker. ``open_link`` opens one to an address."""
+    """Links to brokers, by broker id. ``open_link`` opens a link to an address."""
 
     __slots__ = ("_links", "_open_link")
 
@@ -333,7 +338,8 @@ class Links:
         self._open_link = open_link
 
     def to(self, broker_id: int, address: str) -> Link:
-        """The open link to a broker; a broken one, or one to a former address, is replaced."""
+        """The open link to a broker. Replaces a link that is broken, or that leads to a former address of the
+        broker."""
         link = self._links.get(broker_id)
         if link is None or not link.is_open or link.address != address:
             if link is not None and link.is_open:
@@ -348,8 +354,8 @@ class Links:
 
 
 class SharedLinks:
-    """Links that at most USERS_MAX connections with the same key share. They are open while at least one of these
-    connections is."""
+    """Links that up to USERS_MAX connections with the same key share. The links close when the last of these
+    connections ends."""
 
     __slots__ = ("_groups", "_open_links")
 
@@ -358,7 +364,7 @@ class SharedLinks:
         self._groups: dict[Hashable, list[_Group]] = {}
 
     def join(self, key: Hashable) -> tuple[Links, Callable[[], None]]:
-        """Links for one more connection, and what the connection calls once at its end."""
+        """Return links for one more connection, and a function that the connection must call once when it ends."""
         groups = self._groups.setdefault(key, [])
         group = next((each for each in groups if each.users < USERS_MAX), None)
         if group is None:
@@ -378,7 +384,7 @@ class SharedLinks:
 
 
 class _Group:
-    """Connections that share links."""
+    """Links, and the number of connections that share them."""
 
     __slots__ = ("links", "users")
 

@@ -1,8 +1,8 @@
 """The ports of a gateway: for each Kafka listener a bootstrap port, and a port for each registered broker id.
 
-The port says which broker a client means, because Kafka's tools send some requests to one broker (its log directories,
-its configuration). A port opens when its broker registers and closes when the broker is unregistered; a fenced broker
-keeps its port.
+The port tells the gateway which broker a client means. Kafka's tools need this for requests about one broker: its log
+directories, and its configuration. A port opens when its broker registers and closes when the broker is unregistered; a
+fenced broker keeps its port.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BACKLOG = 1_024  #: Maximum number of connections that the kernel queues until t
 
 
 class Listeners:
-    """All listening sockets of a gateway. ``addresses``: the bootstrap addresses that clients get."""
+    """All listening sockets of a gateway. ``addresses``: the advertised bootstrap addresses."""
 
     def __init__(self, settings: GatewaySettings, connections: Connections) -> None:
         self._settings = settings
@@ -46,8 +46,8 @@ class Listeners:
         await self.follow(broker_ids)
 
     async def follow(self, broker_ids: Collection[int]) -> bool:
-        """Open and close ports so that exactly ``broker_ids`` have ports; returns whether anything changed. A port that
-        cannot be opened is logged, and tried again at the next call."""
+        """Open and close ports so that exactly the brokers ``broker_ids`` have ports; returns whether a port has
+        changed. If a port cannot be opened, the method logs an error, and tries again at the next call."""
         async with self._changing:
             return await self._follow(broker_ids)
 
@@ -70,14 +70,14 @@ class Listeners:
         return has_changed
 
     def ports(self) -> Mapping[str, ListenerPorts]:
-        """The addresses of each listener, as clients get them."""
+        """The addresses of each listener that clients receive."""
         return {
             address.name: ListenerPorts(address.host.strip("[]"), address.port, dict(self._ports[address.name]))
             for address in self.addresses
         }
 
     def close(self) -> None:
-        """Accept no more connections."""
+        """Close all listening sockets, so that clients cannot connect any more."""
         servers, self._servers = self._servers, {}
         for server in servers.values():
             server.close()

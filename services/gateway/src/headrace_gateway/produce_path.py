@@ -1,8 +1,9 @@
-"""Produce: from a Kafka frame to the leaders' streams, and back. No task for a request; record batches are opaque.
+"""Produce: translates a Kafka frame to requests on the leaders' streams, and the responses back. A request needs no
+asyncio task. The gateway does not decode record batches.
 
-A gateway never sends a request twice: the client does, with the same sequence numbers. An answer of a broken stream is
-never used: a request that was surely not sent fails with NOT_LEADER_OR_FOLLOWER, another with REQUEST_TIMED_OUT. Both
-make the client try again, and the next answer names the leader.
+A gateway never sends a request twice; the client retries, with the same sequence numbers. When a stream breaks,
+requests that were certainly not sent fail with NOT_LEADER_OR_FOLLOWER, and all other requests with REQUEST_TIMED_OUT.
+Both errors make the client retry, and the next answer names the current leader.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def produce(call: Call, header: RequestHeader, frame: bytes, reply: Reply) -> No
 
 
 def shared_links() -> SharedLinks:
-    """The streams that the connections of a gateway share, by their users and hosts."""
+    """The streams that connections of the same user and host share."""
     return SharedLinks(lambda key: Links(partial(_open_shared, key)))
 
 
@@ -87,10 +88,10 @@ def _open_shared(metadata: Any, address: str) -> Link:
 
 
 class Streams:
-    """The streams of one connection. Small requests take the streams that the connection shares with others of its user
-    and host. A connection has streams of its own from its first large request on, from its first with acks=0, and after
-    a broker refused its records, so that no other connection waits behind it. Requests stay in order: the first on its
-    own stream leaves when all shared ones are answered."""
+    """The streams of one connection. A connection sends small requests on streams that it shares with other connections
+    of the same user and host. It switches to separate streams at its first large request, at its first acks=0 request,
+    or after a broker refused its records. So its large or refused requests delay no other connection. To keep the order
+    of requests, a separate stream sends nothing before all requests on shared streams are answered."""
 
     __slots__ = ("_drained", "_is_alone", "_left", "_own", "_shared")
 
@@ -116,7 +117,7 @@ class Streams:
     def send(
         self, leader: int, address: str, request: Any, timeout_s: float, done: Done, *, has_answer: bool = True
     ) -> None:
-        """Send a request to a leader; as ``Link.send``."""
+        """Send a request to a leader. The arguments are those of ``Link.send``."""
         if not self._is_alone and (not has_answer or request.ByteSize() > SMALL_BYTES):
             self._is_alone = True
         if self._is_alone:
@@ -152,7 +153,7 @@ _Item = tuple[dict[str, Any], str, bytes, int, memoryview | bytes]
 
 
 class _Produce:
-    """One request until its answer."""
+    """One Produce request, from its arrival to its answer."""
 
     __slots__ = ("_call", "_header", "_hints", "_is_silent", "_left", "_names", "_reply", "_request", "_results")
 
@@ -209,7 +210,8 @@ class _Produce:
         return UnknownTopicOrPartitionError(f"topic {topic_data.name!r} does not exist")
 
     def _leader(self, topic: TopicImage, index: int, result: dict[str, Any]) -> int | None:
-        """The leader to send to; None: ``result`` has the error."""
+        """The leader of the partition. If the request cannot be sent to a leader, returns None and stores an error in
+        ``result``."""
         if not 0 <= index < len(topic.partitions):
             self._refuse(result, UnknownTopicOrPartitionError(f"{topic.name} has no partition {index}"))
             return None
@@ -260,7 +262,7 @@ class _Produce:
             )
 
     def _answered(self, results: list[dict[str, Any]], response: Any, error: HeadraceError | None) -> None:
-        """A group of partitions has its answer, or with acks=0 was sent (``response`` is None)."""
+        """Store the answer for a group of partitions. With acks=0, ``response`` is None, and the request was sent."""
         try:
             if error is not None:
                 code = _code_of_lost(error)
@@ -317,7 +319,7 @@ class _Produce:
 
 
 def endpoints(call: Call, leaders: set[int]) -> list[dict[str, Any]]:
-    """Where the client reaches the leaders that an answer names (KIP-951)."""
+    """The addresses at which the client reaches the leaders that an answer names (KIP-951)."""
     nodes = (call.cluster.node(call, leader) for leader in sorted(leaders))
     return [
         {"node_id": node.broker_id, "host": node.host, "port": node.port, "rack": node.rack}
@@ -327,7 +329,7 @@ def endpoints(call: Call, leaders: set[int]) -> list[dict[str, Any]]:
 
 
 def _code_of_lost(error: HeadraceError) -> int:
-    """The number for a request whose stream ended before the answer."""
+    """The error number for a request whose stream ended before the answer."""
     if isinstance(error, NetworkError) and not error.was_sent:
         return NotLeaderOrFollowerError.number
     return number(error)

@@ -1,8 +1,9 @@
-"""Work of many clients in rounds of the event loop, so that a client with one request does not wait for all others.
+"""Limits how many requests start in each iteration of the event loop, so that a client with one request does not wait
+for busy clients.
 
-The event loop runs everything that is ready in one round. When a hundred connections send requests without end, a
-round that starts one request of each takes longer than the rest of a round. Each step of another client's request
-takes a round, and a record passes about six steps.
+In each iteration, the event loop runs all callbacks that are ready. If a hundred busy connections each start a request
+in every iteration, the iterations become long. The request of another client needs about six iterations, so its latency
+grows with their length.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from collections.abc import Callable
 
 
 class Rounds:
-    """Starts pieces of work in order, at most ``most`` in one round of the event loop. Use in one event loop."""
+    """Starts pieces of work in order, at most ``most`` in one iteration of the event loop. An object belongs to one
+    event loop."""
 
     __slots__ = ("_is_scheduled", "_left", "_most", "_waiting")
 
@@ -23,7 +25,7 @@ class Rounds:
         self._is_scheduled = False
 
     def start(self, work: Callable[[], None]) -> None:
-        """Call ``work`` now, or in a later round if enough work has started in this one."""
+        """Call ``work`` now, or in a later iteration if ``most`` pieces of work have started in this iteration."""
         if not self._is_scheduled:
             self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self._next_round)

@@ -21,8 +21,8 @@ _PORTS = re.compile(r"(?P<name>[A-Za-z0-9_-]+):(?P<base>\d{1,5})\Z")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewaySettings:
-    """``broker_ports``: base of the broker ids' ports by listener name; a missing listener uses free ports.
-    ``request_bytes_max``: limit of a frame."""
+    """``broker_ports`` maps a listener name to its base port: the port of broker N is base + N; a listener without a
+    base port uses free ports. ``request_bytes_max``: maximum size of a frame in bytes."""
 
     listeners: tuple[ListenerAddress, ...] = ()
     advertised: tuple[ListenerAddress, ...] = ()
@@ -41,7 +41,7 @@ class GatewaySettings:
 
     @classmethod
     def of(cls, config: NodeConfig) -> GatewaySettings:
-        """The settings of a node. Raises InvalidConfigError."""
+        """Derive the settings from a node's configuration. Raises InvalidConfigError."""
         values = config.values
         listeners = parse_listeners(values["kafka.listeners"], key="kafka.listeners", names=None)
         if not listeners:

@@ -1,8 +1,8 @@
 """gRPC calls to brokers and coordinators on behalf of Kafka clients.
 
-A node accepts only 32 calls at once on one connection, and a JoinGroup can last minutes. Each node therefore has a pool
-of channels, each with a connection of its own: a call takes the first channel with fewer than ``CALLS_MAX`` calls in
-flight, and a new channel opens when all are full.
+A node accepts only 32 calls at once on one connection, and a JoinGroup can last minutes. The gateway therefore has a
+pool of channels for each node, and each channel has its own connection. A call takes the first channel with fewer than
+``CALLS_MAX`` calls in flight. If all channels are full, the pool opens a new channel.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ _checks: dict[str, RequestCheck] = {}
 
 
 class Upstream:
-    """Calls to nodes; one object per gateway. All methods raise HeadraceError. ``timeout_ms`` limits a whole call."""
+    """Makes calls to nodes; a gateway has one Upstream. All methods raise HeadraceError. ``timeout_ms`` limits a whole
+    call."""
 
     def __init__(self, cluster: Cluster, produce: SharedLinks) -> None:
         """``produce``: the streams for Produce requests that connections share."""
@@ -66,8 +67,8 @@ class Upstream:
         await self._pools.close()
 
     async def any_broker(self, client: Client, stub: Stub, method: str, request: Any, timeout_ms: float) -> Any:
-        """Call an unfenced broker, the one whose port the client uses if it can. Another broker is asked only when the
-        request was surely not sent."""
+        """Call an unfenced broker, preferably the broker whose port the client uses. Call another broker only if the
+        gateway certainly did not send the request."""
         deadline = _deadline(timeout_ms)
         failure: HeadraceError | None = None
         for address in self._addresses(client.broker_id):
@@ -82,7 +83,8 @@ class Upstream:
     async def broker(
         self, client: Client, broker_id: int, stub: Stub, method: str, request: Any, timeout_ms: float
     ) -> Any:
-        """Call one broker. BrokerIdNotRegisteredError for an unknown id, NetworkError if it cannot be reached."""
+        """Call one broker. Raises BrokerIdNotRegisteredError if no broker has the id, and NetworkError if the broker is
+        unreachable."""
         address = self._cluster.broker_address(broker_id)
         if address is None:
             raise BrokerIdNotRegisteredError(f"no broker has the id {broker_id}")
@@ -92,8 +94,8 @@ class Upstream:
         self, client: Client, kind: str, key: str, stub: Stub, method: str, request: Any, timeout_ms: float
     ) -> Any:
         """Call the coordinator that owns the shard of ``key``; ``kind``: "group" or "transaction". After
-        NOT_COORDINATOR, or without a connection, the call is repeated once if the metadata name another owner within
-        NEWER_METADATA_S. While the coordinator is loading, the call is repeated for LOADED_WITHIN_S. Raises
+        NOT_COORDINATOR or a failed connection, repeat the call once if the metadata name another owner within
+        NEWER_METADATA_S. While the coordinator is loading, repeat the call for up to LOADED_WITHIN_S. Raises
         NotCoordinatorError and CoordinatorNotAvailableError."""
         deadline = _deadline(timeout_ms)
         return await when_loaded(
@@ -121,7 +123,7 @@ class Upstream:
             raise NotCoordinatorError(str(error)) from None
 
     async def call(self, client: Client, address: str, stub: Stub, method: str, request: Any, deadline: float) -> Any:
-        """Call ``method`` of the node at ``address``. ``deadline``: on the clock of time.monotonic."""
+        """Call ``method`` of the node at ``address``. ``deadline`` is a value of time.monotonic()."""
         left_s = deadline - time.monotonic()
         if left_s <= 0:
             raise RequestTimedOutError(f"{method}: timed out before the request was sent")
@@ -151,7 +153,8 @@ class Upstream:
         return [address for each in brokers if (address := grpc_address(each)) is not None]
 
     async def _other_owner(self, kind: str, key: str, address: str, deadline: float) -> str | None:
-        """Wait until the metadata name another owner than ``address``; None if they do not before ``deadline``."""
+        """Wait until the metadata name an owner other than ``address``, and return its address; None if ``deadline``
+        passes first."""
         changed = asyncio.Event()
         unwatch = self._cluster.state.watch(lambda image, delta: changed.set())
         try:
@@ -172,8 +175,8 @@ class Upstream:
 
 
 async def when_loaded(ask: Callable[[], Awaitable[Any]], is_loading: Callable[[Any], bool]) -> Any:
-    """Repeat ``ask`` while its answer ``is_loading``, or it raises CoordinatorLoadInProgressError; after
-    LOADED_WITHIN_S, return such an answer, or raise the error."""
+    """Call ``ask`` until ``is_loading`` is False for its answer. CoordinatorLoadInProgressError counts as loading, too.
+    After LOADED_WITHIN_S, return the last answer or raise the last error."""
     until = time.monotonic() + LOADED_WITHIN_S
     pause_s = LOADED_PAUSE_S
     while True:
@@ -190,7 +193,8 @@ async def when_loaded(ask: Callable[[], Awaitable[Any]], is_loading: Callable[[A
 
 
 def _is_loading(answer: Any) -> bool:
-    """Whether an answer about one group or transactional id says that it is not loaded yet; then all its results do."""
+    """Whether an answer says that the coordinator is still loading the group or transactional id. The first result
+    decides, because all results of such an answer have this error."""
     for name in ("groups", "transactions", "results"):
         for each in getattr(answer, name, ()):
             return bool(each.error.code == CoordinatorLoadInProgressError.number)
@@ -198,8 +202,8 @@ def _is_loading(answer: Any) -> bool:
 
 
 def _check(method: str, stub: Stub, request: Any) -> None:
-    """Refuse a request that a node would refuse for its size: after that, a node does not read the connection for some
-    time, and other clients use it. Raises InvalidRequestError."""
+    """Refuse a request that a node would refuse for its size. A node stops reading a connection for some time after
+    such a request, and other clients share the connection. Raises InvalidRequestError."""
     if request.ByteSize() <= CHECKED_BYTES:
         return
     service = f"{stub.__name__.removesuffix('Stub')}/{method}"
@@ -216,7 +220,7 @@ def _deadline(timeout_ms: float) -> float:
 
 
 class _Channel:
-    """A channel with a connection of its own, and its stubs' methods."""
+    """A gRPC channel with its own connection, and the methods of its stubs."""
 
     __slots__ = ("_channel", "_methods", "_stubs", "calls")
 
@@ -239,7 +243,7 @@ class _Channel:
 
 
 class _Pool:
-    """Channels to one node."""
+    """The channels to one node."""
 
     __slots__ = ("_address", "_channels")
 
@@ -248,8 +252,8 @@ class _Pool:
         self._channels: list[_Channel] = []
 
     def take(self) -> _Channel:
-        """A channel with room for a call, which is counted; the caller subtracts it from ``calls``. The first channels
-        are filled first. Raises ServerBusyError."""
+        """Return a channel with room for a call, and count the call in the channel's ``calls``; the caller must
+        subtract it later. The first channels in the pool are filled first. Raises ServerBusyError."""
         for channel in self._channels:
             if channel.calls < CALLS_MAX:
                 channel.calls += 1

@@ -1,1 +1,2 @@
-"""The requests of Kafka's clients, family by family: each handler translates to our services and back."""
+"""Handlers for the requests of Kafka's clients. Each handler translates a request to calls of Headrace's gRPC services,
+and the responses back."""

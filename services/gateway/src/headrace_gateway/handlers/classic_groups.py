@@ -1,4 +1,5 @@
-"""Classic groups: JoinGroup, SyncGroup, Heartbeat, LeaveGroup. The coordinator decides; joins and syncs wait there."""
+"""Classic groups: JoinGroup, SyncGroup, Heartbeat, LeaveGroup. The coordinator makes all decisions; JoinGroup and
+SyncGroup requests wait at the coordinator."""
 
 from __future__ import annotations
 

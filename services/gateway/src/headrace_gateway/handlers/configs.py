@@ -90,7 +90,8 @@ def _of(error: Any) -> HeadraceError:
 
 
 def described_entries(found: Any, keys: list[str] | None, *, synonyms: bool, documentation: bool) -> list[Fields]:
-    """Kafka's entries of a described resource. ``keys``: None or empty asks for all."""
+    """The entries of a described resource in Kafka's format. ``keys``: the wanted keys; None or an empty list means all
+    keys."""
     wanted = set(keys or ())
     return [
         {
@@ -117,13 +118,14 @@ def described_entries(found: Any, keys: list[str] | None, *, synonyms: bool, doc
 
 
 def _is_unset(entry: Any, value: Any) -> bool:
-    """Whether the key has no default, and nothing has set it: Kafka's null. An empty list is a value."""
+    """Whether a key is unset and has no default; Kafka then returns null. An empty list counts as a value."""
     is_list = entry.type == admin_pb2.CONFIG_TYPE_LIST
     return value.source == admin_pb2.CONFIG_SOURCE_DEFAULT and not (value.value or is_list)
 
 
 async def alter_configs(call: Call, request: Message) -> Fields:
-    """Replace the whole configuration of each resource: what the request does not name goes back to its default."""
+    """Replace the whole configuration of each resource. Keys that the request does not name get their defaults
+    again."""
 
     def operations(resource: Message) -> list[Any]:
         given = {config.name: config.value for config in resource.configs}
@@ -191,7 +193,8 @@ async def _alter(call: Call, request: Message, operations: Any) -> Fields:
 
 
 async def list_config_resources(call: Call, request: Message) -> Fields:
-    """The resources that can have a configuration (KIP-1142). Version 0 lists those of client metrics: none."""
+    """The resources that can have a configuration (KIP-1142). Version 0 lists only client metrics resources, and the
+    cluster has none."""
     kinds = set(request.resource_types) or {TOPIC, BROKER}
     resources: list[Fields] = []
     if call.version >= 1:

@@ -1,4 +1,4 @@
-"""Groups of KIP-848: ConsumerGroupHeartbeat, by the unary Groups.Heartbeat."""
+"""ConsumerGroupHeartbeat (KIP-848). The handler calls the unary gRPC method Groups.Heartbeat."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""FindCoordinator (KIP-699): the broker id at which a client sends requests for a group or a transactional id.
+"""FindCoordinator (KIP-699): the broker to which a client sends the requests for a group or a transactional id.
 
-Our coordinators are processes of their own, and every gateway calls them. A client therefore gets the leader of the
-key's shard, which is the coordinator that Kafka's tools expect. The internal topic is created at its first use, by a
-broker.
+Headrace's coordinators are separate processes, and every gateway can call them. A client gets the leader of the key's
+shard, because Kafka's tools expect this broker as the coordinator. A broker creates the internal topic at its first
+use.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _found(call: Call, kind: str, key: str) -> dict[str, Any]:
 
 
 async def _create(call: Call, key: str, coordinator_type: Any) -> None:
-    """Let a broker create the topic of the shards; a look-up of any key does."""
+    """Make a broker create the topic of the shards, by a FindCoordinator call for ``key``."""
     timeout_ms = call.settings.request_timeout_ms
     request = metadata_pb2.FindCoordinatorRequest(type=coordinator_type, keys=[key])
     answer = await call.any_broker(metadata_pb2_grpc.MetadataStub, "FindCoordinator", request, timeout_ms)

@@ -30,12 +30,13 @@ AT_ONCE = 16  #: Maximum number of concurrent requests to coordinators, each abo
 
 
 def state_name(state: str) -> str:
-    """Kafka's name of a state: ``PreparingRebalance`` for preparing-rebalance."""
+    """Kafka's name of a group state, such as ``PreparingRebalance`` for preparing-rebalance."""
     return "".join(word.capitalize() for word in state.split("-"))
 
 
 async def describe_groups(call: Call, request: Message) -> Fields:
-    """Classic groups, and groups that only have offsets. A group of KIP-848 is described by ConsumerGroupDescribe."""
+    """Describe classic groups, and groups that have only committed offsets. ConsumerGroupDescribe describes groups of
+    KIP-848."""
 
     operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
 
@@ -154,8 +155,8 @@ async def _described(
 
 
 async def few_at_once(keys: Collection[Key], one: Callable[[Key], Awaitable[Fields]]) -> list[Fields]:
-    """The results of ``one`` for all keys, in order; at most AT_ONCE calls are in progress. A request with many keys
-    has no task for each."""
+    """Call ``one`` for every key, at most AT_ONCE at a time; return the results in the order of the keys. A few tasks
+    share the keys, because a request may name very many keys."""
     left = enumerate(keys)
     found: dict[int, Fields] = {}
 
@@ -168,8 +169,8 @@ async def few_at_once(keys: Collection[Key], one: Callable[[Key], Awaitable[Fiel
 
 
 async def list_groups(call: Call, request: Message) -> Fields:
-    """The groups of all coordinators, as far as ``is_listed``. Fails as a whole if a coordinator does not answer, so
-    that no group is left out silently."""
+    """List the groups of all coordinators for which ``is_listed`` is True. The call fails if any coordinator does not
+    answer, so that the list omits no group silently."""
     states = {state.lower() for state in request.states_filter}
     types = {each.lower() for each in request.types_filter}
     groups = []
@@ -196,15 +197,16 @@ async def list_groups(call: Call, request: Message) -> Fields:
 
 
 def is_listed(call: Call, kind: str, key: str) -> bool:
-    """Whether the broker that the client asks lists a group or a transactional id. A client asks every broker, and
-    takes what they list together; so each lists what it is the coordinator of for this client. The bootstrap port lists
-    all."""
+    """Whether the port that the client uses lists a group or a transactional id. A client asks every broker and merges
+    the lists. So the port of a broker lists only keys whose coordinator, for this client, is that broker; the bootstrap
+    port lists all keys."""
     asked = call.client.broker_id
     return asked == BOOTSTRAP or call.cluster.coordinator_node(call, kind, key).broker_id == asked
 
 
 async def ask_coordinators(call: Call, stub: Any, method: str, request: Any) -> list[Any]:
-    """Ask every coordinator, and again while one is loading shards (``when_loaded``); raises the first error."""
+    """Call every coordinator, and repeat the calls while a coordinator is loading shards (``when_loaded``). Raises the
+    first error."""
     deadline = time.monotonic() + call.settings.request_timeout_ms / 1_000
 
     async def ask() -> list[Any]:

@@ -1,5 +1,5 @@
-"""Offsets of logs: ListOffsets, OffsetForLeaderEpoch, DeleteRecords, and DescribeProducers. Each partition's leader
-answers for it."""
+"""Offsets of logs: ListOffsets, OffsetForLeaderEpoch, DeleteRecords, and DescribeProducers. The leader of each
+partition answers for the partition."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class _Asked(NamedTuple):
 
 
 async def list_offsets(call: Call, request: Message) -> Fields:
-    """ListOffsets. Tiered storage is not built: the earliest local offset is the earliest offset, and no offset is
+    """ListOffsets. Headrace has no tiered storage: the earliest local offset is the earliest offset, and no offset is
     tiered."""
 
     def failed(partition: int, code: int, _text: str) -> Fields:
@@ -224,10 +224,12 @@ async def _of_leaders(
     failed: Failed,
     most: int,
 ) -> list[list[Fields]]:
-    """Ask the leader of each partition; returns the fields of each topic's partitions, in the request's order.
+    """Ask the leader of each partition. Returns the answer's fields for the partitions of each topic, in the request's
+    order.
 
-    ``named``: topics with their (partition, item). ``message``: makes the message to the leader of an item, or returns
-    the answer's fields at once, or raises HeadraceError. ``most``: partitions in one request to a leader.
+    ``named``: pairs of a topic and its list of (partition, item). ``message(topic, item)`` returns the message to the
+    leader, or the answer's fields if the leader need not be asked; it may raise HeadraceError. ``most``: maximum number
+    of partitions in one request to a leader.
     """
     results: list[list[Fields]] = [[{} for _ in items] for _, items in named]
     groups: dict[int, list[_Asked]] = {}

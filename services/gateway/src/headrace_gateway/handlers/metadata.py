@@ -1,7 +1,7 @@
 """Metadata and DescribeTopicPartitions, from the applied metadata image.
 
-A topic's part of the answer is cached until the topic or the set of offline replicas changes, because clients of a
-large cluster ask for all topics again and again.
+The gateway caches each topic's part of the answer until the topic or the set of offline replicas changes, because
+clients of a large cluster often ask for all topics.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ _TOPIC_IDS_VERSION = 12
 
 
 async def metadata(call: Call, request: Message) -> dict[str, Any]:
-    """Versions 0 to 13. An empty list means all topics in version 0, and no topics from version 1 on."""
+    """Metadata, versions 0 to 13. An empty list of topics means all topics in version 0, and no topics from version 1
+    on."""
     cluster = call.cluster
     wanted = request.topics
     if wanted is None or (call.version == 0 and not wanted):
@@ -87,8 +88,8 @@ def _cluster_part(call: Call, request: Message, topics: list[dict[str, Any]]) ->
 
 
 async def _named(call: Call, request: Message) -> tuple[list[str], list[dict[str, Any]]]:
-    """The names of the requested topics, each once, and the entries of unknown topic ids. Creates missing topics, if
-    the request allows it: as in Kafka, ids have priority over names."""
+    """The names of the requested topics without duplicates, and the answer's entries for unknown topic ids. Creates
+    missing topics if the request allows this. If a request has topic ids, its names are ignored, as in Kafka."""
     ids = [topic.topic_id for topic in request.topics if topic.topic_id != NO_UUID]
     if ids:
         found = [(topic_id, call.cluster.topic_by_id(topic_id)) for topic_id in dict.fromkeys(ids)]
@@ -108,8 +109,8 @@ async def _named(call: Call, request: Message) -> tuple[list[str], list[dict[str
 
 
 async def _create(call: Call, names: Sequence[str]) -> dict[str, int]:
-    """Let a broker create topics, if its auto.create.topics.enable allows it; returns the errors of topics that cannot
-    be created. Without an answer, the topics stay unknown, and the client repeats its request."""
+    """Ask a broker to create topics, which needs auto.create.topics.enable; returns the error codes of topics that
+    cannot be created. If no broker answers, the topics stay unknown, and the client repeats its request."""
     refused: dict[str, int] = {}
     timeout_ms = call.settings.request_timeout_ms
     try:
@@ -126,7 +127,7 @@ async def _create(call: Call, names: Sequence[str]) -> dict[str, int]:
 
 
 def _unknown(name: str) -> int:
-    """The error of a topic that does not exist."""
+    """The error code for a topic that does not exist."""
     try:
         check_topic_name(name)
     except InvalidTopicError:
@@ -139,7 +140,7 @@ def _error_topic(code: int, name: str | None) -> dict[str, Any]:
 
 
 class _View:
-    """The cached parts of topics in answers."""
+    """Caches the part of the answer for each topic."""
 
     def __init__(self) -> None:
         self._brokers: object = None
@@ -198,13 +199,15 @@ def _partition_part(image: MetadataImage, number: int, partition: PartitionImage
 
 
 def _is_offline(image: MetadataImage, partition: PartitionImage, broker_id: int) -> bool:
-    """Whether a replica is offline, by Kafka's rule: its broker is fenced, or its directory is offline."""
+    """Whether a replica is offline. As in Kafka, a replica is offline if its broker is fenced, or its log directory is
+    offline."""
     broker: BrokerImage | None = image.brokers.get(broker_id)
     return broker is None or broker.fenced or not broker.has_online(partition.directory_of(broker_id))
 
 
 def _version_0(image: MetadataImage, part: dict[str, Any]) -> dict[str, Any]:
-    """A partition for clients of version 0, which know no offline replicas: only brokers that are alive are named."""
+    """The answer's fields for a partition in version 0, which has no field for offline replicas: the fields name only
+    live brokers."""
     alive = {broker_id for broker_id, broker in image.brokers.items() if not broker.fenced}
     replicas = [each for each in part["replica_nodes"] if each in alive]
     isr = [each for each in part["isr_nodes"] if each in alive]
@@ -218,8 +221,8 @@ def _version_0(image: MetadataImage, part: dict[str, Any]) -> dict[str, Any]:
 
 
 async def describe_topic_partitions(call: Call, request: Message) -> dict[str, Any]:
-    """KIP-966: topics in the order of their names, at most ``max.request.partition.size.limit`` partitions; a cursor
-    names the first partition of the next answer."""
+    """DescribeTopicPartitions (KIP-966): topics sorted by name, with at most ``max.request.partition.size.limit``
+    partitions in an answer. A cursor names the first partition of the next answer."""
     image = call.cluster.image
     cursor = request.cursor
     is_all = not request.topics

@@ -73,7 +73,7 @@ async def offset_commit(call: Call, request: Message) -> Fields:
 
 
 def to_commit(topic: str, item: Message, topic_id: bytes = b"") -> Any:
-    """The offset of one partition in OffsetCommit or TxnOffsetCommit."""
+    """The gRPC message for the offset of one partition in OffsetCommit or TxnOffsetCommit."""
     return groups_pb2.OffsetToCommit(
         topic=topic,
         partition=item.partition_index,
@@ -85,7 +85,8 @@ def to_commit(topic: str, item: Message, topic_id: bytes = b"") -> Any:
 
 
 def _for_old_clients(error: HeadraceError) -> int:
-    """The number for a client that knows no member epochs: it joins again."""
+    """The error number for a client that knows no member epochs; ILLEGAL_GENERATION makes the client join the group
+    again."""
     if isinstance(error, GroupIdNotFoundError | StaleMemberEpochError):
         return IllegalGenerationError.number
     return number(error)
@@ -116,7 +117,7 @@ async def offset_fetch(call: Call, request: Message) -> Fields:
 async def _fetch_of_group(
     call: Call, group: Message, member_id: str, member_epoch: int, topics: Any, *, require_stable: bool
 ) -> Fields:
-    """The offsets of one group. ``topics``: None asks for all."""
+    """Fetch the committed offsets of one group. ``topics``: None means all topics."""
     by_id = call.version >= _BY_ID
     fields: Fields = {"group_id": group.group_id, "error_code": NONE, "topics": []}
     keys: dict[str, Fields] = {}

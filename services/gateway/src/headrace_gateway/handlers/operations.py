@@ -1,7 +1,7 @@
-"""Authorized operations in answers (KIP-430): a bit for each operation's code in Kafka's AclOperation.
+"""Authorized operations in answers (KIP-430): a bit field with one bit for each code of Kafka's AclOperation.
 
-Without an authorizer, every client may do everything, so an answer that is asked for operations has all of the
-resource's operations, as in Kafka.
+Headrace has no authorizer, so every client may do everything. Answers therefore contain all operations of a resource,
+as the answers of a Kafka cluster that has no authorizer.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ _LISTENER = "CONTROLLER"
 
 
 async def describe_quorum(call: Call, request: Message) -> Fields:
-    """The controllers' log (KIP-595, KIP-836): one topic with one partition."""
+    """Describe the quorum of the metadata log (KIP-595, KIP-836), which has one topic with one partition."""
     timeout_ms = call.settings.request_timeout_ms
     topics = []
     nodes: list[Fields] = []
@@ -67,7 +67,7 @@ def _replica(replica: Any) -> Fields:
 
 
 def _broker(broker: Any) -> Fields:
-    """A broker follows the metadata log, which Kafka calls an observer."""
+    """The answer's fields for a broker; a broker is an observer of the quorum, because it follows the metadata log."""
     return {
         "replica_id": broker.broker_id,
         "log_end_offset": broker.metadata_offset,
@@ -82,8 +82,8 @@ def _node(voter: Any) -> Fields:
 
 
 async def update_features(call: Call, request: Message) -> Fields:
-    """The levels of Kafka's features are those of this release: a change to the same level succeeds, another is
-    refused. ``headrace features`` changes the cluster's own levels."""
+    """The levels of Kafka's features are fixed in each Headrace release: a change to the current level succeeds, and
+    any other change fails. The command ``headrace features`` changes the levels of Headrace's own features."""
     levels = {feature.name: feature.high for feature in FEATURES}
     results: list[Fields] = []
     refusal = ""

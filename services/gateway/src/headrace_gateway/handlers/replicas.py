@@ -20,8 +20,8 @@ _UNCLEAN = 1
 
 
 async def elect_leaders(call: Call, request: Message) -> Fields:
-    """Elect preferred leaders (KIP-183), or unclean ones (KIP-460). An answer about all partitions names those whose
-    leader has changed or could not."""
+    """Elect preferred leaders (KIP-183) or unclean leaders (KIP-460). If the request is for all partitions, the answer
+    omits partitions that needed no election."""
     asked = admin_pb2.ElectLeadersRequest(
         election_type=admin_pb2.ELECTION_TYPE_UNCLEAN
         if request.election_type == _UNCLEAN

@@ -1,4 +1,4 @@
-"""The handler of each request type. A type that is in neither table is not advertised."""
+"""Tables with the handler of each request type. ApiVersions does not advertise a type that is in neither table."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Topics: CreateTopics, DeleteTopics, CreatePartitions. A change is answered once this gateway has applied it, so the
-client's next Metadata shows it."""
+"""Topics: CreateTopics, DeleteTopics, CreatePartitions. The gateway answers once it has applied the change to its
+metadata, so the client's next Metadata request shows the change."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def create_topics(call: Call, request: Message) -> Fields:
 
 
 async def _configs_of(call: Call, names: list[str]) -> dict[str, list[Fields]]:
-    """The configurations of new topics; without those that cannot be read now."""
+    """Read the configurations of new topics. The result omits topics whose configuration cannot be read now."""
     asked = admin_pb2.DescribeConfigsRequest(
         resources=[
             admin_pb2.ConfigResource(type=admin_pb2.CONFIG_RESOURCE_TYPE_TOPIC, name=name) for name in names[:100]

@@ -1,7 +1,8 @@
-"""Transactions: InitProducerId, the steps of versions 1 and 2, and what administrators ask.
+"""Transactions: InitProducerId, the requests of transaction versions 1 and 2, and the requests of administrators.
 
-A client's version of a request tells its transaction version: EndTxn and TxnOffsetCommit from version 5 on are version
-2 (KIP-890), in which clients send neither AddPartitionsToTxn nor AddOffsetsToTxn.
+The version of a client's EndTxn and TxnOffsetCommit requests shows the client's transaction version. From request
+version 5 on, the transaction version is 2 (KIP-890). Clients with version 2 send neither AddPartitionsToTxn nor
+AddOffsetsToTxn.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ _KNOWN_STATES = {"Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteC
 
 
 def _number(call: Call, error: HeadraceError) -> int:
-    """The number that this version of the client knows."""
+    """An error number that the client knows, according to the version of its request."""
     if isinstance(error, ProducerFencedError) and call.version < _FENCED_FROM[call.api]:
         return InvalidProducerEpochError.number
     if isinstance(error, TransactionAbortableError) and call.version < _ABORTABLE_FROM[call.api]:
@@ -156,7 +157,8 @@ async def add_partitions_to_txn(call: Call, request: Message) -> Fields:
 async def _add_partitions(
     call: Call, transactional_id: str, producer_id: int, epoch: int, topics: Any, *, verify_only: bool
 ) -> list[Fields]:
-    """All partitions are added, or none: then those without a fault of their own get OPERATION_NOT_ATTEMPTED."""
+    """Add all partitions to the transaction, or none. If some partitions do not exist, all other partitions get
+    OPERATION_NOT_ATTEMPTED."""
     partitions = [TopicPartition(topic.name, index) for topic in topics for index in topic.partitions]
     unknown = {each for each in partitions if not _exists(call, each)}
     code, faulty = NONE, NONE
@@ -290,7 +292,8 @@ async def txn_offset_commit(call: Call, request: Message) -> Fields:
 
 
 async def list_transactions(call: Call, request: Message) -> Fields:
-    """The transactional ids of all coordinators (KIP-664). ``transactional_id_pattern`` is RE2 (KIP-1152)."""
+    """List the transactional ids of all coordinators (KIP-664). ``transactional_id_pattern`` is a regular expression
+    (RE2, KIP-1152)."""
     unknown = [state for state in request.state_filters if state not in _KNOWN_STATES]
     states = [each for each, name in _STATES.items() if name in request.state_filters]
     if request.state_filters and not states:
@@ -370,8 +373,8 @@ async def describe_transactions(call: Call, request: Message) -> Fields:
 
 
 async def write_txn_markers(call: Call, request: Message) -> Fields:
-    """Abort hanging transactions, as ``kafka-transactions abort`` asks the leaders of their partitions (KIP-664). Only
-    coordinators may commit."""
+    """Abort hanging transactions (KIP-664). ``kafka-transactions abort`` sends this request to the leaders of the
+    partitions. Clients may only abort; only coordinators commit."""
     markers = []
     for marker in request.markers:
         topics = []

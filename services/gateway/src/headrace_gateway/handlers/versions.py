@@ -1,7 +1,7 @@
 """ApiVersions (KIP-35, KIP-511, KIP-584): the request types that the gateway serves, and the cluster's features.
 
-Kafka's clients derive their behaviour from Kafka's feature levels. The gateway names the levels of the Kafka release
-that it serves, because its own ``metadata.version`` has other levels.
+Kafka's clients derive their behaviour from Kafka's feature levels. The gateway returns the levels of Kafka 4.3, because
+Headrace's own ``metadata.version`` has other levels.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..wire.schema import Message
 
 
 class Feature(NamedTuple):
-    """A feature of Kafka with the supported levels; ``high`` is the finalized one."""
+    """A feature of Kafka with its supported levels; ``high`` is also the finalized level."""
 
     name: str
     low: int
@@ -33,7 +33,7 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?\Z")
 
 
 async def api_versions(call: Call, request: Message, served: Iterable[Api]) -> dict[str, Any]:
-    """Answer with the versions of the types in ``served``."""
+    """Answer with the supported versions of the request types in ``served``."""
     if call.version >= 3 and not (
         _SOFTWARE.match(request.client_software_name) and _SOFTWARE.match(request.client_software_version)
     ):

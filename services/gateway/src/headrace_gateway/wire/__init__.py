@@ -1,1 +1,2 @@
-"""Kafka's wire protocol as values: bytes to messages and back. No module of this package does I/O."""
+"""Kafka's wire protocol: decodes bytes to messages, and encodes messages to bytes. No module of this package does
+I/O."""

@@ -79,8 +79,8 @@ class Api(enum.IntEnum):
 
 
 class Versions(NamedTuple):
-    """``low`` and ``high`` are the versions that Kafka 4.3 serves to clients, both included; ``flexible``: the first
-    version with compact lengths and tagged fields (KIP-482)."""
+    """``low`` and ``high`` are the lowest and the highest version that Kafka 4.3 serves to clients; ``flexible``: the
+    first version with compact lengths and tagged fields (KIP-482)."""
 
     low: int
     high: int
@@ -163,5 +163,5 @@ def is_flexible(api: Api, version: int) -> bool:
 
 
 def title(api: Api) -> str:
-    """Kafka's name of the request type: ``ListOffsets`` for LIST_OFFSETS."""
+    """Kafka's name of a request type, such as ``ListOffsets`` for LIST_OFFSETS."""
     return "".join(word.capitalize() for word in api.name.split("_"))

@@ -1,8 +1,9 @@
 """Frames and headers: ``[length: int32] [header] [body]`` in both directions.
 
 Request header version 1 has type, version, correlation id and client id; version 2 (flexible requests) adds tagged
-fields. Its client id is never compact. Response header version 0 is the correlation id; version 1 adds tagged fields. A
-response to ApiVersions always has version 0, because a client reads it before it knows the broker (KIP-511).
+fields. The client id in a request header never has the compact format. Response header version 0 is the correlation id;
+version 1 adds tagged fields. A response to ApiVersions always has version 0, because a client reads it before it knows
+the broker (KIP-511).
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ _APIS = {int(api): api for api in Api}
 
 
 class RequestHeader(NamedTuple):
-    """``body``: the position of the request's body in the frame. ``is_supported``: whether ``version`` is served; the
-    header of another version ends the connection, except for ApiVersions, whose answer names the versions."""
+    """``body``: the position of the request's body in the frame. ``is_supported``: whether the gateway serves
+    ``version``. A request with an unsupported version ends the connection, except for ApiVersions, whose answer names
+    the supported versions."""
 
     api: Api
     version: int
@@ -32,8 +34,8 @@ class RequestHeader(NamedTuple):
 
 
 def read_header(frame: bytes) -> RequestHeader:
-    """Read the header of a request; ``frame`` is without its length. Raises WireError for an unknown type or a header
-    that is cut short."""
+    """Read the header of a request. ``frame`` does not include the four bytes of its length. Raises WireError for an
+    unknown request type or a truncated header."""
     cursor = Cursor(frame)
     number, version, correlation_id = cursor.int16(), cursor.int16(), cursor.int32()
     api = _APIS.get(number)
@@ -59,6 +61,7 @@ def response_start(api: Api, version: int, correlation_id: int) -> bytearray:
 
 
 def finish(out: bytearray, more: int = 0) -> bytearray:
-    """Set the length of a frame, of which ``more`` bytes follow after ``out``; returns ``out``."""
+    """Set the length field of the frame that begins in ``out``; ``more`` further bytes of the frame follow after
+    ``out``. Returns ``out``."""
     out[:LENGTH_BYTES] = pack_int32(len(out) - LENGTH_BYTES + more)
     return out

@@ -1,9 +1,9 @@
-"""Kafka's primitive types on the wire (KIP-482 for the compact forms): a bounded cursor that reads them, and functions
-that append them to a bytearray.
+"""Kafka's primitive types on the wire (KIP-482 defines the compact formats): a cursor reads values within limits, and
+functions append values to a bytearray.
 
-A stranger's bytes cost at most a constant for each byte: a length or a count is checked against the bytes that are left
-before anything is made of it, and one message has at most ``ITEMS_MAX`` items (structures, strings, numbers in arrays,
-tagged fields).
+Hostile bytes cost at most a constant amount of memory per byte. The cursor checks each length or count against the
+remaining bytes before it allocates memory. One message has at most ``ITEMS_MAX`` items (structures, strings, numbers in
+arrays, tagged fields).
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ pack_uint16, pack_float64 = _UINT16.pack, _FLOAT64.pack
 
 
 class WireError(ValueError):
-    """The bytes are no message of the type and version that their header names. The text says at which byte."""
+    """The bytes are not a valid message of the type and version in their header. The error's message names the position
+    of the wrong byte."""
 
 
 class Cursor:
@@ -45,13 +46,14 @@ class Cursor:
         return WireError(f"{what} at byte {self.position} of {self.end}")
 
     def count_items(self, count: int) -> None:
-        """Count ``count`` more items of the message; raises WireError when the message has too many."""
+        """Count ``count`` further items of the message. Raises WireError if the message has more than ITEMS_MAX
+        items."""
         self._items -= count
         if self._items < 0:
             raise self.fail(f"the message has more than {ITEMS_MAX} items")
 
     def skip(self, size: int) -> int:
-        """Move ``size`` bytes on; returns the position before."""
+        """Advance the position by ``size`` bytes; returns the old position."""
         position = self.position
         if size < 0 or size > self.end - position:
             raise self.fail(f"{size} bytes expected, {self.end - position} left")
@@ -102,14 +104,14 @@ class Cursor:
         raise self.fail("a varint is longer than 32 bits")
 
     def bytes_of(self, length: int) -> bytes | None:
-        """``length`` bytes; None for -1."""
+        """Read ``length`` bytes; returns None for length -1 (null)."""
         if length == -1:
             return None
         start = self.skip(length)
         return self.data[start : self.position]
 
     def text_of(self, length: int) -> str | None:
-        """``length`` bytes of UTF-8; None for -1."""
+        """Read ``length`` bytes of UTF-8; returns None for length -1 (null)."""
         if length == -1:
             return None
         start = self.skip(length)
@@ -133,7 +135,8 @@ class Cursor:
         return self.bytes_of(self.varint() - 1)
 
     def records(self) -> memoryview | None:
-        """As ``bytestring``, without a copy: record batches may be most of a large message."""
+        """Read record batches like ``bytestring``, but without a copy, because record batches may be most of a large
+        message."""
         return self._view(self.int32())
 
     def compact_records(self) -> memoryview | None:

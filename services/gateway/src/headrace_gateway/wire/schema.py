@@ -1,14 +1,14 @@
-"""Requests and responses of every type and version, read and written by tables that are compiled from kio's schema
-classes.
+"""Decodes and encodes requests and responses of every type and version, with functions that are compiled from kio's
+schema classes.
 
-kio's classes are generated from Kafka's message definitions; only their fields are used here. kio's own reader makes
-objects before it has checked their number, so that a few hostile bytes can end the process.
+kio's classes are generated from Kafka's message definitions; only their fields are used here. kio's own reader creates
+objects before it has checked their number, so a few hostile bytes could exhaust the memory of the process.
 
-A read message is a ``Message``: attributes by kio's field names (Kafka's names in snake_case; a time has no suffix
+A decoded message is a ``Message``: attributes by kio's field names (Kafka's names in snake_case; a time has no suffix
 ``_ms``). Values are plain: times and error codes are ints, a UUID is 16 bytes, an array is a list, and record batches
-are a view of the message's bytes. A field that this version lacks has the default of the newest version that has it, so
-code that uses a message needs no version checks. A message is written from a dict: fields that this version lacks are
-left out, missing fields get their defaults, and an unknown name raises LookupError.
+are a view of the message's bytes. If a message's version lacks a field, the field has the default of the newest version
+that has the field. So code that uses a message needs no version checks. The encoder takes a dict: it ignores fields
+that this version lacks, uses the defaults of missing fields, and raises LookupError for an unknown name.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ NO_UUID = bytes(16)
 
 
 class Message:
-    """One structure of a message. The attributes are the fields; a class for each structure has their defaults."""
+    """One structure of a message, with the fields as attributes. Each structure has a subclass with the defaults of its
+    fields."""
 
     if TYPE_CHECKING:
 
@@ -63,7 +64,7 @@ class Message:
 
 
 def as_dict(message: Message) -> dict[str, Any]:
-    """The fields that were read, with nested structures as dicts: what the writers take."""
+    """The decoded fields, with nested structures as dicts, as the encoders accept them."""
     return {name: _plain(value) for name, value in vars(message).items()}
 
 
@@ -76,16 +77,16 @@ def _plain(value: Any) -> Any:
 
 
 class Body:
-    """Reads and writes the messages of one type and version, without their headers."""
+    """Decodes and encodes the bodies of one message type and version, without headers."""
 
     def __init__(self, struct: _Struct) -> None:
         self._read = struct.reader()
         self._write = struct.writer()
 
     def read(self, data: bytes, position: int = 0) -> Message:
-        """The message in ``data`` from ``position`` on. Raises WireError for bytes that are no such message. Bytes
-        after the message are ignored, as Kafka ignores them: librdkafka 2.16 leaves some in a Metadata request for all
-        topics."""
+        """Decode the message that begins at ``position`` of ``data``. Raises WireError if the bytes are not such a
+        message. Bytes after the message are ignored, as in Kafka: librdkafka 2.16 sends extra bytes in a Metadata
+        request for all topics."""
         return self._read(Cursor(data, position))  # type: ignore[no-any-return]
 
     def write(self, fields: Mapping[str, Any], out: bytearray | None = None) -> bytearray:
@@ -98,19 +99,19 @@ class Body:
 
 @functools.cache
 def request_body(api: Api, version: int) -> Body:
-    """The requests of a type and version that is within VERSIONS."""
+    """The Body for the requests of a type and version; VERSIONS must include the version."""
     return Body(_Struct(_entity(api, version, "request"), _shape(api, "request")))
 
 
 @functools.cache
 def response_body(api: Api, version: int) -> Body:
-    """The responses of a type and version that is within VERSIONS."""
+    """The Body for the responses of a type and version; VERSIONS must include the version."""
     return Body(_Struct(_entity(api, version, "response"), _shape(api, "response")))
 
 
 def prepare(apis: Iterable[Api]) -> None:
-    """Compile the requests and responses of these types, so that no client waits for that. A type takes up to 0.3
-    seconds, mostly for the imports of kio's classes."""
+    """Compile the codecs of these request types in advance, so that no client waits for the compilation. One type takes
+    up to 0.3 seconds, mostly for the imports of kio's classes."""
     for api in apis:
         for version in range(VERSIONS[api].low, VERSIONS[api].high + 1):
             request_body(api, version)
@@ -118,7 +119,7 @@ def prepare(apis: Iterable[Api]) -> None:
 
 
 def has_response_field(api: Api, version: int, name: str) -> bool:
-    """Whether responses of this version have a field ``name`` at the top."""
+    """Whether responses of this type and version have a top-level field ``name``."""
     return any(field.name == name for field in dataclasses.fields(_entity(api, version, "response")))
 
 
@@ -126,8 +127,9 @@ def has_response_field(api: Api, version: int, name: str) -> bool:
 
 
 def _import_types() -> None:
-    """Import kio's primitive types. Where Hypothesis is installed, they import it and register strategies, which takes
-    200 MiB and half a second. A gateway needs neither, so Hypothesis is hidden meanwhile, unless it is in use."""
+    """Import kio's primitive types without Hypothesis. If Hypothesis is installed, kio imports it and registers
+    strategies, which costs 200 MiB and half a second. A gateway needs no strategies, so this function hides Hypothesis
+    during the import, unless the process has already imported Hypothesis."""
     if "hypothesis" in sys.modules:
         importlib.import_module("kio.static.primitive")
         return
@@ -142,7 +144,7 @@ _import_types()
 
 
 def _entity(api: Api, version: int, kind: str) -> type[Any]:
-    """kio's class of a request or a response."""
+    """kio's class for a request or a response."""
     module = importlib.import_module(f"kio.schema.{api.name.lower()}.v{version}.{kind}")
     (found,) = (
         each
@@ -183,8 +185,8 @@ def _kind(field: dataclasses.Field[Any], hint: Any) -> _Kind:
 
 
 class _Shape:
-    """One structure over all versions of its message: every field that any version has, with the default of the newest
-    version that has it."""
+    """One structure in all versions of its message: every field that any version has, with the default of the newest
+    version that has the field."""
 
     def __init__(self, entities: list[type[Any]]) -> None:
         """``entities``: kio's classes of the structure, oldest version first."""
@@ -215,7 +217,7 @@ _ZERO: dict[str, Any] = {"bool": False, "float64": 0.0, "string": "", "bytes": b
 
 
 def _default(field: dataclasses.Field[Any], kind: _Kind) -> Any:
-    """The value of a field that is not given, as plain value."""
+    """The default of a field, as a plain value."""
     if field.default is dataclasses.MISSING:
         if kind.is_array:
             return None if kind.is_nullable else ()
@@ -310,7 +312,7 @@ class _Struct:
         }
 
     def bytes_min(self) -> int:
-        """The fewest bytes that a structure has on the wire."""
+        """The minimum size in bytes of a structure on the wire."""
         return sum(self._size(name) for name in self._plain) + (1 if self._flexible else 0)
 
     def _size(self, name: str) -> int:
@@ -406,19 +408,20 @@ class _Struct:
         return write
 
     def _default(self, name: str) -> Any:
-        """The default of the newest version, unless this one has no null."""
+        """The default of the field in the newest version, or an empty value if that default is null and this version
+        has no null."""
         default = self._shape.defaults[name]
         return self._absent(name) if default is None else default
 
     def _absent(self, name: str) -> Any:
-        """What is written for None: null, or an empty value where this version has no null."""
+        """The value that the encoder writes for None: null, or an empty value if this version has no null."""
         kind = self._kinds[name]
         if kind.is_nullable or kind.kafka == "records":
             return None
         return () if kind.is_array else {} if kind.entity is not None else _ZERO.get(kind.kafka, 0)
 
     def _writer(self, name: str) -> Writer:
-        """A writer of the field that takes None also where this version has no null."""
+        """A writer of the field that accepts None even if this version has no null."""
         write, absent = self._strict_writer(name), self._absent(name)
         if absent is None:
             return write

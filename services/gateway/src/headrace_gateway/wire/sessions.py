@@ -1,9 +1,9 @@
 """Fetch sessions (KIP-227) of one Kafka connection: which partitions a client fetches, from which offsets. Pure.
 
-A session belongs to the connection that made it: a client that connects again gets FETCH_SESSION_ID_NOT_FOUND and
-begins a new session. A connection has one session at a time, as every client does. A request that begins a session, or
-uses none, ends the present one, also if it names a session that is gone: franz-go drops the answer that names its new
-session when it resets its offsets, and names the old session in its next request.
+A session belongs to one connection: a client that reconnects gets FETCH_SESSION_ID_NOT_FOUND, and begins a new session.
+A connection has at most one session, because no client uses more. A request that begins a session, or is without a
+session, ends the connection's current session, even if the request names an old session. This rule is for franz-go:
+when franz-go resets offsets, it drops the answer with its new session id, and then names the old session.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Key = tuple[str, bytes, int]  #: A topic name (or ""), a topic id (or zeros), an
 
 
 class Wanted(NamedTuple):
-    """A partition that a client fetches. ``leader_epoch``, ``last_epoch``: -1 if the client names none."""
+    """A partition that a client fetches. ``leader_epoch`` and ``last_epoch`` are -1 if the client sends no epoch."""
 
     offset: int
     max_bytes: int
@@ -31,7 +31,7 @@ class Wanted(NamedTuple):
 
 
 class SessionError(Exception):
-    """``code``: Kafka's error number."""
+    """A request does not fit the fetch session. ``code``: Kafka's error number."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -42,7 +42,7 @@ SESSION_ID_NOT_FOUND, INVALID_SESSION_EPOCH = 70, 71
 
 
 class FetchSession:
-    """The session of one connection, or the request's partitions where there is none."""
+    """The fetch session of one connection, or the partitions of the current request if there is no session."""
 
     __slots__ = ("_next_epoch", "session_id", "wanted")
 
@@ -59,9 +59,9 @@ class FetchSession:
         forgotten: Iterable[Key],
         new_id: int,
     ) -> bool:
-        """Apply a request; ``wanted`` then has the partitions to fetch. Returns whether the answer names all of them,
-        and not only those with news. ``new_id``: id of a session that the request begins; NO_SESSION: it gets none.
-        Raises SessionError."""
+        """Apply a request; afterwards ``wanted`` has the partitions to fetch. Returns True if the answer must name all
+        partitions, and False if it names only changed partitions. ``new_id``: the id for a session that the request
+        begins; NO_SESSION refuses a new session. Raises SessionError."""
         if epoch in (FULL, FINAL):
             self.wanted = dict(named)
             is_session = epoch == FULL and new_id != NO_SESSION and bool(self.wanted)
