@@ -212,7 +212,7 @@ class ClusterAuthorizationFailedError(HeadraceError):
 
 class RefusedRecordsError(HeadraceError):
     """Base of the errors of a batch with invalid records. ``faults``: the place in the batch of each invalid record,
-    and what is wrong with it (KIP-467); empty if that is unknown."""
+    and what is wrong with it (KIP-467); empty if the invalid records are unknown."""
 
     faults: tuple[tuple[int, str], ...] = ()
 
@@ -263,7 +263,7 @@ class NotControllerError(RetriableError):
     """This node is not the active controller.
 
     ``leader``: (id, epoch, "host:port" of the internal listener) of the active controller, as far as this node knows.
-    The status of a gRPC call carries ``leader``.
+    The status of a failed gRPC call contains ``leader``.
     """
 
     code, number = "NOT_CONTROLLER", 41
@@ -298,7 +298,7 @@ class DuplicateSequenceNumberError(HeadraceError):
 
 
 class InvalidProducerEpochError(HeadraceError):
-    """The producer's epoch is older than the partition's: a newer producer fenced this one, or its request was
+    """The producer's epoch is older than the partition's: a newer producer fenced the sender, or the request was
     delayed."""
 
     code, number = "INVALID_PRODUCER_EPOCH", 47
@@ -329,7 +329,7 @@ class ConcurrentTransactionsError(RetriableError):
 
 
 class TransactionCoordinatorFencedError(HeadraceError):
-    """The request comes from a coordinator that has lost the transaction's shard to a newer one."""
+    """The request comes from a coordinator that has lost the transaction's shard to another coordinator."""
 
     code, number = "TRANSACTION_COORDINATOR_FENCED", 52
 
@@ -342,7 +342,7 @@ class OperationNotAttemptedError(RetriableError):
 
 
 class StorageError(RetriableError):
-    """A log directory failed on the server (disk error); the partition is offline there."""
+    """A log directory of the broker failed (disk error); the partition is offline on this broker."""
 
     code, number = "KAFKA_STORAGE_ERROR", 56
 
@@ -396,7 +396,7 @@ class UnsupportedCompressionTypeError(HeadraceError):
 
 
 class StaleBrokerEpochError(HeadraceError):
-    """The broker epoch is out of date: the broker has registered again since."""
+    """The broker epoch is out of date, because the broker has registered again."""
 
     code, number = "STALE_BROKER_EPOCH", 77
 
@@ -522,7 +522,8 @@ class TransactionalIdNotFoundError(HeadraceError):
 
 
 class IneligibleReplicaError(RetriableError):
-    """The new in-sync set names a replica that may not be in it: fenced, stopping, or restarted since (KIP-903)."""
+    """The new in-sync set names a replica that must not be in sync: its broker is fenced, is stopping, or has restarted
+    (KIP-903)."""
 
     code, number = "INELIGIBLE_REPLICA", 107
 
@@ -606,7 +607,7 @@ class CorruptLogError(HeadraceError):
 
 
 class ServerShuttingDownError(RetriableError):
-    """The server is shutting down; connect to another one."""
+    """The server is shutting down; connect to another server."""
 
     code, number = "SERVER_SHUTTING_DOWN", 1004
 
@@ -642,8 +643,8 @@ class FencedShardEpochError(HeadraceError):
 
 
 class UnexpectedLogEndError(HeadraceError):
-    """A shard's log does not end where the append expects it to; nothing was written. Replay the shard's log before the
-    next append."""
+    """A shard's log does not end at the offset that the append expects; nothing was written. Replay the shard's log
+    before the next append."""
 
     code, number = "UNEXPECTED_LOG_END", 1010
 
@@ -665,7 +666,7 @@ class BootstrapError(ClientError):
 
 
 class ClosedError(ClientError):
-    """The client is closed; create another one."""
+    """The client is closed; create a new client."""
 
     code = "CLIENT_CLOSED"
 

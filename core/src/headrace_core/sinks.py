@@ -3,10 +3,10 @@
     sink            __headrace_sink/QUERY/TARGET
     transaction     __headrace_sink/QUERY/TARGET/BATCH/GENERATION/PARTITION/RANDOM
 
-A sink stands for all writes of one query to one target (a topic, or ``*`` for rows that name their topics). Each
-attempt of a task has its own transaction. A sink and its transactions belong to one shard of ``__transaction_state``,
-so that one state machine decides a batch together with its transactions. Therefore only the sink's part of a
-transactional id determines the shard (see metadata/shards.py).
+A sink is the set of all writes of one Spark query to one target (a topic, or ``*`` for rows that name their topics).
+Each attempt of a task has a separate transaction. A sink and its transactions belong to one shard of
+``__transaction_state``, so that one state machine decides a batch together with its transactions. Therefore only the
+sink's part of a transactional id determines the shard (see metadata/shards.py).
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class FlushPolicy(enum.StrEnum):
     """When written bytes are forced to the disk (``log.flush``).
 
     COMMIT: the bytes are forced before the acknowledgement (group commit), the default. INTERVAL: every
-    ``log.flush.interval.ms``. OS: the operating system forces the bytes when it likes (Kafka's default).
+    ``log.flush.interval.ms``. OS: the operating system chooses when it forces the bytes (Kafka's default).
     """
 
     COMMIT = "commit"

@@ -64,7 +64,7 @@ def test_the_coordinator_before_writes_no_more_once_its_successor_has_claimed() 
     assert offset_of(one(log, fenced(5, "claim of 5"))) == 3
     late = one(log, fenced(4, "late commit"))
     assert isinstance(late, FencedShardEpochError)
-    assert "shard epoch 4 is out of date, epoch 5 has claimed" in late.message
+    assert "shard epoch 4 is out of date, because a coordinator with epoch 5 has claimed" in late.message
     assert not late.retriable
     assert log.log_end_offset == 4
     assert offset_of(one(log, fenced(5, "commit", end=4))) == 4

@@ -106,7 +106,7 @@ def test_a_slot_of_another_cluster_is_refused(volume: Path) -> None:
 
 def test_when_all_slots_are_held_it_says_what_to_do(volume: Path) -> None:
     held = [claim_any(volume, most=2), claim_any(volume, most=2)]
-    with pytest.raises(InvalidConfigError, match=r"all 2 slots are held.*slots\.max"):
+    with pytest.raises(InvalidConfigError, match=r"all 2 slots are in use.*slots\.max"):
         claim_any(volume, most=2)
     for slot in held:
         os.close(slot.descriptor)
@@ -114,7 +114,7 @@ def test_when_all_slots_are_held_it_says_what_to_do(volume: Path) -> None:
 
 def test_a_slot_that_is_somebodys_by_name_is_never_another_one(volume: Path) -> None:
     held = claim(volume, number=3, wait_s=0)
-    with pytest.raises(InvalidConfigError, match="slot 3 is held by another process"):
+    with pytest.raises(InvalidConfigError, match="another process has used slot 3"):
         claim(volume, number=3, wait_s=0)
     os.close(held.descriptor)
     assert claim(volume, number=3, wait_s=0).number == 3

@@ -1,8 +1,9 @@
 """Declare configuration keys: each key once, with type, range, default, documentation, source and effect.
 
 A component declares a frozen ``ConfigDef`` of ``ConfigKey``s. Users pass strings (from files, command lines, requests)
-or Python values (keyword arguments), with Kafka's dotted names or their snake_case twins. The result is a dict of typed
-values with every default filled in. An unknown key raises InvalidConfigError with a "did you mean".
+or Python values (keyword arguments), with Kafka's dotted names or the same names in snake_case. ``ConfigDef.parse``
+returns a dict of typed values with every default filled in. An unknown key raises InvalidConfigError with a "did you
+mean".
 
 A key has one of three statuses. *Honoured*: the key works. *Accepted*: the key has no effect, and a note about its
 replacement is logged. *Refused*: a value other than the default is an error that says why. The page

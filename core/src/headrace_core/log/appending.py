@@ -59,10 +59,10 @@ class Append:
     between the log's end and the received batches.
 
     ``fence``: conditions for a coordinator's append to its shard (a partition of ``__consumer_offsets`` or
-    ``__transaction_state``); the batches already carry the fence's shard epoch.
+    ``__transaction_state``); the batches already contain the fence's shard epoch.
 
-    ``transaction``: what the batches have to do with a transaction; ``data`` is then transactional batches of one
-    producer, or the marker as one batch. If ``transaction`` is None, the log does not check transactions.
+    ``transaction``: the transaction of the batches, or the marker to append; ``data`` is then transactional batches of
+    one producer, or the marker as one batch. If ``transaction`` is None, the log does not check transactions.
 
     The directory's writer calls ``done`` in the event loop, with an AppendInfo or an exception.
     """
@@ -192,8 +192,8 @@ def validate(
 
 
 def _faults(data: Buffer, *, require_keys: bool, earliest_ms: int, latest_ms: int) -> tuple[tuple[int, str], ...]:
-    """The records of the first batch that break the topic's rules, at most FAULTS_MAX: the place in the batch, and
-    what is wrong. Empty for a batch that cannot be read."""
+    """The records of the first batch that break the topic's rules, at most FAULTS_MAX: the place in the batch, and what
+    is wrong. The result is empty for a batch that cannot be read."""
     faults: list[tuple[int, str]] = []
     try:
         for index, record in enumerate(RecordIterator(memoryview(data)[: read_header(data).size])):

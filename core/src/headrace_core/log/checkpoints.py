@@ -15,12 +15,12 @@ crash cannot separate them, and 5,000 partitions need no second file, fsync or r
   space and drops trailing space. A file without entries has no checksum: ``0\\n0\\n`` has no other form;
 * ``meta.properties``: a comment, the last line;
 * ``partition.metadata``: a third line; Kafka reads two;
-* ``.kafka_cleanshutdown``: the last field of the file's JSON; Kafka ignores unknown fields.
+* ``.kafka_cleanshutdown``: the checksum is the last field of the file's JSON; Kafka ignores unknown fields.
 
 A file without a checksum (written by Kafka or an old Headrace) is accepted. A file with a wrong checksum is damaged:
-its name is logged and loading it returns None. If loading fails, the caller assumes the safe value (offset 0, an
-unclean stop) or rebuilds the file. All checkpoint files are replaced atomically, so damage comes from a bad disk, not
-from a crash.
+the loading function logs the file's name and returns None. If loading fails, the caller assumes the safe value (offset
+0, an unclean stop) or rebuilds the file. All checkpoint files are replaced atomically, so damage comes from a bad disk,
+not from a crash.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def encode_checkpoint(lines: Sequence[str], *, has_checksum: bool) -> bytes:
 
 
 def decode_checkpoint(data: bytes) -> Checkpoint:
-    """Decode the bytes of a checkpoint file, also of a damaged one; the inverse of ``encode_checkpoint``."""
+    """Decode the bytes of a checkpoint file, even of a damaged file; the inverse of ``encode_checkpoint``."""
     try:
         lines = data.decode().split("\n")
     except UnicodeDecodeError as error:
@@ -227,7 +227,7 @@ def read_meta(fs: FileSystem, root: str) -> DirectoryMeta | None:
     values = _properties(data, "=")
     try:
         if values["version"] != "1":
-            raise InvalidConfigError(f"{path}: version is {values['version']!r}; only version 1 is understood")
+            raise InvalidConfigError(f"{path}: version is {values['version']!r}; Headrace reads only version 1")
         return DirectoryMeta(
             cluster_id=values["cluster.id"],
             node_id=int(values["node.id"]),

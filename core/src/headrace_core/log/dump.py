@@ -449,7 +449,7 @@ def _dump_txn_index(fs: FileSystem, path: str) -> Iterator[Line]:
 
 
 def txn_index_fault(data: bytes, path: str, base_offset: int) -> Problem | None:
-    """The fault of a transaction index without a comparison with the log; None if the index is sound."""
+    """Return the fault that a transaction index shows without a comparison with the log; None if the index is sound."""
     if not data:
         what = "the file is empty"
         return Note(path, 0, -1, what, "nothing to do: the broker takes the aborted transactions from the log")

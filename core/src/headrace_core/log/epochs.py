@@ -145,9 +145,9 @@ class LeaderEpochs:
 
     def truncate_from_start(self, start_offset: int) -> None:
         """Cut the entries at ``start_offset``, the new log start. The epoch of the last record below ``start_offset``
-        is kept, and starts at ``start_offset`` from then on. The epoch shows whether a follower that ends there had the
-        same records. The next change writes the epoch file. Opening the log repeats the cut of the entries, so
-        retention need not force the file to the disk."""
+        is kept, and starts at ``start_offset`` from then on. From the kept epoch, a follower whose log ends at
+        ``start_offset`` learns whether its records diverge from the leader's. The next change writes the epoch file.
+        Opening the log repeats the cut of the entries, so retention need not force the file to the disk."""
         below = [entry for entry in self.entries if entry.start_offset < start_offset]
         kept = [entry for entry in self.entries if entry.start_offset >= start_offset]
         if below:

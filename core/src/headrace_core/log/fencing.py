@@ -56,12 +56,12 @@ class KnownEpoch(NamedTuple):
 
 
 def epoch_of(header: BatchHeader) -> int:
-    """Return the shard epoch that a batch carries; NO_SHARD_EPOCH for a batch of a producer."""
+    """Return the shard epoch of a batch; NO_SHARD_EPOCH for a batch of a producer."""
     return max(header.base_sequence, NO_SHARD_EPOCH) if header.producer_id < 0 else NO_SHARD_EPOCH
 
 
 def check_stamps(headers: Iterable[BatchHeader], fence: Fence, partition: TopicPartition) -> None:
-    """Raise InvalidRequestError unless every batch carries the fence's epoch, on which later searches of the log
+    """Raise InvalidRequestError unless every batch contains the fence's epoch, on which later searches of the log
     rely."""
     if fence.epoch < 0:
         raise InvalidRequestError(f"{partition}: shard_epoch={fence.epoch}: must not be negative")
@@ -79,8 +79,8 @@ def check_fence(fence: Fence, largest_epoch: int, end: int, partition: TopicPart
     ``largest_epoch``."""
     if fence.epoch < largest_epoch:
         raise FencedShardEpochError(
-            f"{partition}: shard epoch {fence.epoch} is out of date, epoch {largest_epoch} has claimed the shard: "
-            "nothing was written; release the shard"
+            f"{partition}: shard epoch {fence.epoch} is out of date, because a coordinator with epoch "
+            f"{largest_epoch} has claimed the shard: nothing was written; release the shard"
         )
     if fence.expected_end is not None and fence.expected_end != end:
         raise UnexpectedLogEndError(

@@ -357,8 +357,8 @@ class TimeIndex(_SparseIndex):
         self.file.truncate(keep)
 
     def entries_around(self, timestamp_ms: int) -> tuple[TimestampOffset, TimestampOffset]:
-        """Return the last entry at or below ``timestamp_ms``, and before it the previous entry; (-1, base offset)
-        stands for a missing entry."""
+        """Return a pair of neighbouring entries, of which the second is the last entry at or below ``timestamp_ms``. A
+        missing entry is returned as (-1, base offset)."""
         timestamps, offsets = self.loaded()
         found = bisect_right(timestamps, timestamp_ms) - 1
         none = TimestampOffset(-1, self.base_offset)

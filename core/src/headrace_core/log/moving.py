@@ -67,7 +67,7 @@ _NOT_DONE = (*NO_SPACE, errno.EROFS)  #: Error numbers of a failed rename that c
 
 
 class MoveError(Exception):
-    """Base of the errors of a move. The description of log directories shows the errors of a move; no response carries
+    """Base of the errors of a move. The description of log directories shows the errors of a move; no response contains
     them."""
 
 
@@ -420,7 +420,7 @@ def remove_marker(fs: FileSystem, log_directory: str) -> None:
 
 
 class Leftovers(NamedTuple):
-    """What moves of logs have left in a log directory: unfinished copies and markers."""
+    """The traces of interrupted moves in a log directory: unfinished copies and markers."""
 
     #: The partition of each unfinished copy, by the name of the copy's directory; None if the name is too short to show
     #: the partition.
@@ -431,7 +431,7 @@ class Leftovers(NamedTuple):
 
 
 def find_leftovers(directory: LogDirectory) -> Leftovers:
-    """Find what moves of logs have left in an opened directory, with one lookup for each log."""
+    """Find the traces of interrupted moves in an opened directory, with one lookup for each log."""
     found = Leftovers({}, {}, {})
     for name in directory.fs.listdir(directory.root):
         if name.endswith(FUTURE_SUFFIX):

@@ -500,8 +500,8 @@ class PartitionLog(LogReader):
         )
 
     def _nothing_to_append(self, group: Write) -> AppendInfo:
-        """The outcome of a marker that the log has already. The marker is committed when all records of the log are
-        committed."""
+        """Return the outcome for a marker that the log already has. The marker is committed when all records of the log
+        are committed."""
         return AppendInfo(-1, self._end_with(group), -1, 0, self.log_start_offset, -1, is_duplicate=True)
 
     def _check_sequence(self, header: BatchHeader) -> Checked:
@@ -1144,7 +1144,7 @@ def _final_failures() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _half_done() -> Iterator[None]:
-    """Make every failure final while a log is half cut, also a lack of descriptors: the log is neither in its old state
+    """Make every failure final while a log is half cut, even a lack of descriptors: the log is neither in its old state
     nor in its new state."""
     with _final_failures():
         try:

@@ -19,8 +19,8 @@ are deleted, the snapshot that replaces the batches is forced to the disk.
 
 A control batch with a correct CRC and unreadable records is no damage: the batch is as its writer made it, and the
 other replicas have the same batch. A leader refuses a control batch with unreadable records. In a log, a control batch
-with unreadable records ends no transaction, and a note reports it. (Refusing the log would lose the partition on all
-replicas, after its torn tail was cut.)
+with unreadable records ends no transaction, and a note reports it. (If brokers refused a log with such a batch, all
+replicas of the partition would be lost.)
 """
 
 from __future__ import annotations
@@ -190,9 +190,9 @@ def heal_txn_indexes(
     scanned: Mapping[LogSegment, bool],
     log_end_offset: int,
 ) -> list[str]:
-    """Rebuild the transaction indexes of an opened log that cannot be trusted; returns notes. The indexes to rebuild
-    are those of ``scanned`` segments, and a damaged index of the active segment. For each scanned segment the caller
-    says whether it has a control batch. Raises CorruptLogError, OSError."""
+    """Rebuild those transaction indexes of an opened log that a crash may have damaged; returns notes. The indexes to
+    rebuild are those of ``scanned`` segments, and a damaged index of the active segment. For each scanned segment the
+    caller says whether it has a control batch. Raises CorruptLogError, OSError."""
     notes: list[str] = []
     wanted = [segment for segment in segments if scanned.get(segment)]
     active = segments[-1]

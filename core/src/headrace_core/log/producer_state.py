@@ -483,7 +483,7 @@ class ProducerTable:
             raise CorruptLogError(f"{path}: {len(view)} bytes are too few for a producer snapshot")
         version, crc = _HEAD.unpack_from(view)
         if version != SNAPSHOT_VERSION:
-            raise CorruptLogError(f"{path}: version {version}; only {SNAPSHOT_VERSION} is understood")
+            raise CorruptLogError(f"{path}: version {version}; Headrace reads only version {SNAPSHOT_VERSION}")
         found = crc32c(view[_HEAD.size :])
         if found != crc:
             raise CorruptLogError(f"{path}: CRC-32C is {found:#010x}, but the checksum in the file is {crc:#010x}")

@@ -75,7 +75,7 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What the end of a log shows about the log, with a sentence that explains the conclusion."""
+    """The verdict on the bytes at the end of a log, with a sentence that explains the verdict."""
 
     verdict: Verdict
     why: str = ""

@@ -118,9 +118,9 @@ def epoch_starts(headers: Sequence[BatchHeader], latest_epoch: int, log_end_offs
     """(epoch, offset) of each leader epoch that begins in these batches, which are appended at ``log_end_offset``.
 
     An epoch begins where the batch before it ends. The start offset of an epoch may be below the epoch's first batch,
-    because the leader's compaction may have removed the first records of the epoch. If the epoch began at its first
-    batch that is left, the epoch before it would seem to reach up to that batch. A replica with records that were never
-    committed would not truncate these records."""
+    because the leader's compaction may have removed the first records of the epoch. If the epoch began only at its
+    first remaining batch, the previous epoch would seem to reach up to that batch, and a replica would not truncate
+    records that were never committed."""
     starts = [
         (after.leader_epoch, before.next_offset)
         for before, after in pairwise(headers)

@@ -10,8 +10,9 @@ Kafka's rules (UnifiedLog.deleteOldSegments) apply in order, each to the segment
 2. *Size* (``retention.bytes``). Remove segments as long as the remaining segments are not smaller than retention.bytes.
 3. *Time* (``retention.ms``). Remove a segment whose latest record is older than retention.ms.
 
-Rules 2 and 3 apply where ``cleanup.policy`` includes ``delete``. A segment that reaches above the high watermark stays.
-When all segments expire, the active segment is rolled before it is removed, and the log continues, empty, at its end.
+The rules of ``retention.bytes`` and ``retention.ms`` apply only if ``cleanup.policy`` includes ``delete``. A segment
+that reaches above the high watermark stays. When all segments expire, the active segment is rolled before it is
+removed, and the log continues, empty, at its end.
 
 A segment's age is that of its latest timestamp or, where no record has a timestamp, of the last write to its file. In
 Kafka, a record with a timestamp years ahead keeps its segment and all later segments for years. Headrace ignores a

@@ -226,7 +226,7 @@ def _has_abort_marker(segment: LogSegment, entry: AbortedTransaction) -> bool:
 
 def index_files(segment: LogSegment) -> tuple[bytes, bytes]:
     """Return the correct contents of a sealed segment's index files: an entry for every ``interval_bytes`` of its log,
-    as an append writes them. Reads every batch and raises CorruptLogError for a damaged one."""
+    as an append writes them. Reads every batch, and raises CorruptLogError for a damaged batch."""
     offsets, times = bytearray(), bytearray()
     latest_ms, latest_offset, indexed_ms, since = -1, segment.base_offset, -1, 0
     for place in segment.sound_batches(0, segment.size):

@@ -454,8 +454,8 @@ class LogSegment:
 
     @property
     def largest_timestamp(self) -> TimestampOffset:
-        """The segment's largest timestamp, and the last offset of the batch that has it; (-1, base offset) when the
-        segment is empty."""
+        """The segment's largest timestamp, with the last offset of its batch; (-1, base offset) when the segment is
+        empty."""
         found = self._largest
         if found is None:
             looked_up = self._find_largest_timestamp()

@@ -9,11 +9,11 @@ The file names are Kafka's. The order of the steps avoids the data loss of KAFKA
     4  the other old segments are unlinked, the indexes take their names; directory forced
     5  <base>.log.swap -> <base>.log; directory forced
 
-After a crash before step 3 is durable, .cleaned and .swap files are removed; the old segments were never changed. After
-a crash between steps 3 and 5, ``finish_swaps`` repeats steps 4 and 5 before the log is opened. ``finish_swaps`` needs
-no list of the replaced segments. A cleaned segment keeps the last batch of its sources (at least that batch's header),
-so every segment that begins before the cleaned segment's end is a source. The .log file is renamed last, so a new index
-is never next to an old .log file without a .swap file.
+A crash before the .log.swap file is durable (step 3) has not changed the old segments, and the next start removes the
+.cleaned and .swap files. After a later crash, ``finish_swaps`` repeats steps 4 and 5 before the log is opened.
+``finish_swaps`` needs no list of the replaced segments. A cleaned segment keeps the last batch of its sources (at least
+that batch's header), so every segment that begins before the cleaned segment's end is a source. The .log file is
+renamed last, so a new index is never next to an old .log file without a .swap file.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ _INDEX_SWAP = re.compile(r"\d{20}\.(index|timeindex|txnindex)\.swap\Z")
 
 
 def commit_swap(fs: FileSystem, directory: str, base_offset: int) -> None:
-    """Perform steps 2 and 3: when the function returns, the cleaned segment is valid, also after a crash."""
+    """Perform steps 2 and 3 of a swap (see the module's docstring): afterwards the cleaned segment is valid, even after
+    a crash."""
     stem = f"{directory}/{segment_name(base_offset)}"
     for suffix in _INDEXES:
         if fs.exists(stem + suffix + CLEANED):
@@ -64,9 +65,9 @@ def finish_swap(fs: FileSystem, directory: str, base_offset: int, replaced: Iter
 
 
 def finish_swaps(fs: FileSystem, directory: str) -> list[str]:
-    """Finish swaps that a crash interrupted after step 3, and remove the files of swaps that were interrupted before
-    step 3. ``finish_swaps`` is called before a log is opened. ``finish_swaps`` is idempotent, and returns notes about
-    its changes. Raises CorruptLogError, without a change, when a swapped segment is unreadable."""
+    """Finish swaps whose .log.swap file is durable, and remove the files of swaps that a crash interrupted earlier.
+    ``finish_swaps`` is called before a log is opened. ``finish_swaps`` is idempotent, and returns notes about its
+    changes. Raises CorruptLogError, without a change, when a swapped segment is unreadable."""
     names = fs.listdir(directory)
     committed = sorted(int(match[1]) for match in map(_LOG_SWAP.match, names) if match)
     bases = [int(match[1]) for match in map(_LOG.match, names) if match]

@@ -89,7 +89,8 @@ class TransactionIndex:
 
     def concerns(self, end: int) -> bool:
         """Whether a search that ends at ``end`` must look at the entries: False if no transaction of the index begins
-        below ``end`` and no entry ends the search. True until the entries have been in memory. Any thread."""
+        below ``end`` and no entry ends the search. The result is True until the entries have been in memory once. Any
+        thread."""
         bounds, changes = self._bounds, self._changes
         if bounds is None or bounds[0] != changes:
             data = self._data

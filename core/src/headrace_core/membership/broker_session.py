@@ -83,7 +83,7 @@ class BrokerSession(NodeSession[RegisteredBroker]):
         lag_ms: Callable[[], float | None] = lambda: None,
         cannot_lead: Callable[[], Iterable[CannotLead]] = tuple,
     ) -> None:
-        """``on_fenced`` is called each time the controllers fence or unfence the broker. Every heartbeat carries
+        """``on_fenced`` is called each time the controllers fence or unfence the broker. Every heartbeat contains
         ``lag_ms``, the age of the broker's metadata, and ``cannot_lead``, the directories whose replicas must not lead.
         Call ``hurry`` when ``cannot_lead`` changes. The arguments that are not explained in this class are documented
         at NodeSession."""

@@ -12,7 +12,7 @@ age; ``wait_current`` asks for a new barrier.
 
 The follower tries the next controller at once when a connection breaks, is silent, or ends at a controller that cannot
 reach the leader. After all controllers have failed, the follower pauses before the next attempt. The metadata stream
-itself carries the controllers' addresses.
+contains the controllers' addresses, too.
 
 With an ``ImageStore``, the follower begins with the node's last local snapshot, and writes snapshots at intervals. The
 follower writes an image only after ``on_change`` has returned for that image.
@@ -324,7 +324,7 @@ class MetadataFollower:
             return
         last_ms = max(self._connected_ms, self._moved_ms, self._freshness.as_of_ms or 0.0)
         if self._clock.monotonic_ms() - last_ms > _UNCONFIRMED_S * 1_000:
-            raise NetworkError(f"this controller has had no contact with the leader for {_UNCONFIRMED_S:.0f} s")
+            raise NetworkError(f"the controller has had no contact with the quorum's leader for {_UNCONFIRMED_S:.0f} s")
 
     async def _keep_confirming(self, stub: Any) -> None:
         while True:
@@ -407,7 +407,9 @@ class MetadataFollower:
         next_offset, epoch, read = image.next_offset, image.epoch, 0
         for batch in decode_batches(records):
             if batch.base_offset != next_offset:
-                raise CorruptLogError(f"the metadata log continues at {batch.base_offset}, expected {next_offset}")
+                raise CorruptLogError(
+                    f"the metadata log continues at offset {batch.base_offset}, expected offset {next_offset}"
+                )
             for record in batch.records:
                 builder.replay(record)
                 read += 1

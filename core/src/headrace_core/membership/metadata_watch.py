@@ -1,9 +1,9 @@
 """WatchMetadata on every node: send the metadata response at once, and again after each change of the response.
 
-A node that is cut off from the controllers learns of no change, but its clients may still reach it. Such a client would
-wait for news that never come, and read from a leader that is none any more. So a watch ends when the node's metadata
-are older than ``TOO_OLD_MS``, and the client opens the next watch at another node. (GetMetadata is still answered:
-clients can go on while there is no quorum.)
+A node that is cut off from the controllers learns of no change, but its clients may still reach it. The clients of such
+a node would not learn of changes, and would read from a former leader. A watch therefore ends when the node's metadata
+are older than ``TOO_OLD_MS``, and the client opens the next watch at another node. (The node still answers GetMetadata,
+so that clients can continue while there is no quorum.)
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A node's session with the controllers, in any role: registration, heartbeats, shutdown.
 
-``BrokerSession`` and ``CoordinatorSession`` define the messages. Heartbeats are a stream (rpc/duplex.py) with its own
-connection, so that nothing large can delay them. A session reads from the stream between two heartbeats, so it notices
-at once that the connection breaks. Reconnecting fast matters, because the controllers wait only
+``BrokerSession`` and ``CoordinatorSession`` define the messages. Heartbeats have a separate stream and connection
+(rpc/duplex.py), so that no large message can delay a heartbeat. A session reads from the stream between two heartbeats,
+so it notices a broken connection at once. Reconnecting fast matters, because the controllers wait only
 broker.session.disconnect.grace.ms (a quarter of a heartbeat interval) for a node whose connection broke.
 
 Only the leading controller responds to heartbeats. ``Controllers`` gets the leader from the metadata stream. After an
@@ -253,10 +253,10 @@ class NodeSession(abc.ABC, Generic[Registered]):
 
 
 class _Target:
-    """The controller to which a heartbeat stream goes. Until a controller responds, any leader that becomes known
-    during the stream takes the place of the controller. The leader that was known before the stream did not respond, so
-    it is not asked again. A controller that has responded to a heartbeat was the leader at that time. After a
-    controller's response, only a leader of a later epoch takes its place, because a broken connection looks like a dead
+    """The controller that receives a heartbeat stream. Until a controller responds, any leader that becomes known
+    during the stream replaces the target controller. The leader that was known before the stream did not respond, so it
+    is not asked again. A controller that has responded to a heartbeat was the leader at that time. After a controller's
+    response, only a leader of a later epoch replaces this controller, because a broken connection looks like a dead
     broker."""
 
     def __init__(self, controllers: Controllers, address: str) -> None:

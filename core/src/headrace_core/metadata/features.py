@@ -4,9 +4,9 @@
     2   everything else
 
 A cluster is formatted at the newest level. A log that an older release formatted stays at its level until an operator
-raises the level (UpdateFeatures). Before an operator raises the level, only records that a node of the old level can
-read are written. A record with an unknown tag would stop an old node. A record with an unknown trailing field would be
-worse. An old node would skip the field, and the node's image would differ from the images of all other nodes.
+raises the level (UpdateFeatures). Until an operator raises the level, controllers write only records that a node of the
+old level can read. A record with an unknown tag would stop an old node. An old node would skip an unknown trailing
+field of a record, and the node's image would then differ from the images of all other nodes.
 """
 
 from __future__ import annotations

@@ -360,7 +360,9 @@ class ImageBuilder:
         if broker is None:
             raise _impossible(record, f"broker {record.broker_id} is not registered")
         if broker.broker_epoch != record.broker_epoch:
-            raise _impossible(record, f"broker {record.broker_id} has the other epoch {broker.broker_epoch}")
+            raise _impossible(
+                record, f"broker {record.broker_id} has epoch {broker.broker_epoch}, not {record.broker_epoch}"
+            )
         self._own_brokers()[record.broker_id] = msgspec.structs.replace(
             broker,
             fenced=broker.fenced if record.fenced is None else record.fenced,
@@ -436,7 +438,7 @@ class ImageBuilder:
     def _partition_change(self, record: PartitionChangeRecord) -> None:
         partitions = self._open(record.topic_id, record)
         if not 0 <= record.partition < len(partitions):
-            raise _impossible(record, f"the topic has {len(partitions)} partitions")
+            raise _impossible(record, f"the topic has only {len(partitions)} partitions")
         old = partitions[record.partition]
         if record.replicas is not None:
             self._count(old.replicas, -1)

@@ -133,8 +133,8 @@ def advertised(bound: Sequence[ListenerAddress], wanted: Sequence[ListenerAddres
 def check_advertised(
     listeners: Sequence[ListenerAddress], wanted: Sequence[ListenerAddress], *, prefix: str = ""
 ) -> None:
-    """Raise InvalidConfigError unless each advertised listener exists and can be connected to. ``prefix``: what
-    precedes "listeners" and "advertised.listeners" in the keys' names."""
+    """Raise InvalidConfigError unless each advertised listener exists and can be connected to. ``prefix``: the text
+    before "listeners" and "advertised.listeners" in the names of the keys."""
     names = {listener.name for listener in listeners}
     for listener in wanted:
         if listener.name not in names:

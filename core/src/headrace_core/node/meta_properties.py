@@ -69,8 +69,8 @@ def read_meta(
         else:
             how = f"`{cure}`"
         raise InvalidConfigError(
-            f"log.dirs={directory}: not formatted (there is no {FILE_NAME}); is it mounted? A new directory is "
-            f"prepared with {how} (ID: the cluster's)"
+            f"log.dirs={directory}: not formatted (there is no {FILE_NAME}); is the disk mounted? A new directory is "
+            f"prepared with {how} (ID is the cluster's id)"
         )
     return MetaProperties(cluster_id=found.cluster_id, directory_id=found.directory_id.bytes, node_id=found.node_id)
 
@@ -173,6 +173,6 @@ def _check_quorum_directory(
         first_voters.refuse_leftovers(fs, path)
     elif first.ids_are_given and meta.directory_id != wanted_id:
         raise InvalidConfigError(
-            f"{path} is directory {id_to_text(meta.directory_id)}, not {id_to_text(wanted_id or b'')} as "
+            f"{path} has directory id {id_to_text(meta.directory_id)}, not {id_to_text(wanted_id or b'')} as "
             f"{first.flag} says; the id of a directory does not change"
         )

@@ -115,7 +115,7 @@ def claim(root: Path, *, number: int, wait_s: float = WAIT_S) -> Slot:
             return slot
         if time.monotonic() >= deadline:
             raise InvalidConfigError(
-                f"slots.dir={root}: slot {number} is held by another process, for more than {wait_s:.0f} s: do two "
+                f"slots.dir={root}: another process has used slot {number} for more than {wait_s:.0f} s: do two "
                 "clusters share the volume?"
             )
         time.sleep(_POLL_S)
@@ -127,7 +127,7 @@ def claim_any(root: Path, *, most: int) -> Slot:
         slot = _try(root, number)
         if slot is not None:
             return slot
-    raise InvalidConfigError(f"slots.dir={root}: all {most} slots are held: scale down, or raise slots.max")
+    raise InvalidConfigError(f"slots.dir={root}: all {most} slots are in use: scale down, or raise slots.max")
 
 
 def _try(root: Path, number: int) -> Slot | None:

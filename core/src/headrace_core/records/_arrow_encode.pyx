@@ -274,8 +274,8 @@ cdef void _describe(Column* column, object description) noexcept:
 
 
 cdef class Encoder:
-    """Packs the rows of several chunks, one after the other, into batches of at most ``max_batch_bytes``. A larger row
-    gets a batch of its own, of at most ``max_row_bytes``."""
+    """Packs the rows of several chunks, one after the other, into batches of at most ``max_batch_bytes``. A row above
+    ``max_batch_bytes`` gets a separate batch of at most ``max_row_bytes``."""
 
     cdef Py_ssize_t _max_batch_bytes
     cdef Py_ssize_t _max_row_bytes

@@ -16,8 +16,8 @@ _TIMESTAMP_US_MAX = 2**63 - 1
 
 
 class Encoder:
-    """Packs the rows of several chunks into batches of at most ``max_batch_bytes``. A larger row gets a batch of its
-    own, of at most ``max_row_bytes``."""
+    """Packs the rows of several chunks into batches of at most ``max_batch_bytes``. A row above ``max_batch_bytes``
+    gets a separate batch of at most ``max_row_bytes``."""
 
     def __init__(self, max_batch_bytes: int, max_row_bytes: int, fields: dict[str, Any]) -> None:
         self._max_row_bytes = max_row_bytes

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Whole batches, compiled: headers, CRC, and what a broker demands of a producer.
+"""Whole batches, compiled: headers, CRC, and a broker's checks of a producer's batches.
 
 This module repeats parts of batches.py and _pure.py in compiled code; those two modules document each function. Every
 byte is read through _wire.pxd, which checks each bound. A fault in a header is raised by batches.py, which repeats the

@@ -75,7 +75,7 @@ def encode_arrow(
     list of structs of key and value; ``timestamp``, a timestamp or int64 milliseconds. Others are ignored. A missing
     column or a null means a record without key or headers, or with the time ``now_ms``. ``rows`` (row numbers) selects
     and orders the rows to encode. A batch has at most ``max_batch_bytes`` before compression. A row that does not fit
-    into ``max_batch_bytes`` gets a batch of its own, of at most ``max_row_bytes`` before compression.
+    into ``max_batch_bytes`` gets a separate batch of at most ``max_row_bytes`` before compression.
 
     Raises RecordTooLargeError and InvalidTimestampError, which name the row (its index in ``rows``, where given), and
     InvalidArgumentError for columns of other types.
@@ -314,7 +314,7 @@ def decode_arrow(
     Control records are left out.
 
     Raises CorruptMessageError, InvalidRecordError, and InvalidArgumentError when the keys or values exceed one
-    RecordBatch (2 GiB); ``decode_arrow_split`` returns several.
+    RecordBatch (2 GiB); ``decode_arrow_split`` returns several RecordBatches.
     """
     batches = decode_arrow_split(
         slices,

@@ -158,8 +158,8 @@ class Duplex(Generic[Request, Response]):
 
     async def _unless_ended(self, operation: Coroutine[Any, Any, Any]) -> Any:
         """Return the result of a gRPC operation. Exceptions of gRPC are not chained, because their frames would keep
-        the call's objects alive. No variable keeps the task, because the traceback of the task's error keeps this
-        frame."""
+        the call's objects alive. No variable keeps the task, because the traceback of the task's error keeps the stack
+        frame of ``_unless_ended``."""
         self._busy.add(asyncio.current_task())
         try:
             result = await operation

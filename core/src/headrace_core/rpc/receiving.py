@@ -37,9 +37,9 @@ ANSWER_PAUSE_S_MAX = 2.0  #: Longest delay in seconds of the response to a refus
 class Penalties:
     """Delays the next requests of connections that sent large refused requests to a listener.
 
-    The penalties of all connections follow one another, so many connections with refused requests cost no more than
-    one. Unread bytes of a penalized connection stay in gRPC's flow-control window, or with the client if the window is
-    full. When a penalized connection ends, the requests that wait are dropped unread.
+    The penalties of all connections follow one another, so many connections with refused requests cost no more than one
+    such connection. Unread bytes of a penalized connection stay in gRPC's flow-control window, or with the client if
+    the window is full. When a penalized connection ends, the requests that wait are dropped unread.
     """
 
     def __init__(
@@ -60,15 +60,15 @@ class Penalties:
         return left_s
 
     def add_to_shared(self, peer: str, size: int) -> float:
-        """As ``add``, for a connection that several clients share: returns for how many seconds the response waits. The
-        connection is read on, unless more requests were refused than responses may wait for (ANSWER_PAUSE_S_MAX)."""
+        """Add a penalty like ``add``, for a connection that several clients share: returns for how many seconds the
+        response waits. The listener stops reading the connection only if the penalties exceed ANSWER_PAUSE_S_MAX."""
         left_s = self._count(size)
         if left_s > ANSWER_PAUSE_S_MAX:
             self._pause(peer)
         return min(left_s, ANSWER_PAUSE_S_MAX)
 
     def _count(self, size: int) -> float:
-        """Count ``size`` refused bytes; returns in how many seconds their turn is over."""
+        """Count ``size`` refused bytes; returns the seconds until their penalty is over."""
         if size >= LARGE_REFUSED_BYTES:
             self._give_back()
         now = self._clock()

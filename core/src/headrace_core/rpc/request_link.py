@@ -48,8 +48,8 @@ class RequestLink(Generic[Request, Response]):
     ) -> None:
         """``open_call``: begins the call on a channel. ``what``: name of a request in error messages, with its article.
         ``check``: raises a HeadraceError for a response that does not fit the request; the error ends the stream.
-        ``packed``: the message that carries several requests in its field ``requests``; a message of the server then
-        carries ``responses``. The requests name ``partitions``."""
+        ``packed``: the message that contains several requests in its field ``requests``; a message of the server then
+        contains ``responses``. With ``packed``, each request must have the repeated field ``partitions``."""
         self.address = address
         self._purpose = purpose
         self._open_call = open_call
@@ -65,8 +65,8 @@ class RequestLink(Generic[Request, Response]):
         self._closed = False
 
     async def ask(self, request: Request, timeout_s: float) -> Response:
-        """Send ``request`` with a correlation id of its own, and return the response. Raises RequestTimedOutError, and
-        the error that broke the stream; the outcome is then unknown, unless ``was_sent`` is False."""
+        """Send ``request`` with a new correlation id, and return the response. Raises RequestTimedOutError, and the
+        error that broke the stream; the outcome is then unknown, unless ``was_sent`` is False."""
         if self._closed:
             raise _unsent(self._stops())
         number = request.correlation_id = next(self._correlation)

@@ -27,7 +27,7 @@ class ResponseRoom:
         if self._size >= RESPONSE_BYTES_MAX:
             raise InvalidRequestError(
                 f"the response has no room for more than {RESPONSE_BYTES_MAX} bytes; request the items without an "
-                "answer again, in requests of their own"
+                "answer again, in separate requests"
             )
 
     def add(self, size: int) -> None:

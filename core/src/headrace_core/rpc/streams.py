@@ -98,8 +98,8 @@ class ServerStream(Generic[Request, Response]):
     )
 
     def __init__(self, context: grpc.aio.ServicerContext[Any, Any], packed: Callable[..., Any] | None = None) -> None:
-        """``packed``: the message that carries several responses in its field ``responses``. Responses that wait at the
-        same moment then share a message."""
+        """``packed``: the message that contains several responses in its field ``responses``. Responses that wait at
+        the same moment then share a message."""
         self._context = context
         self._packed = packed
         self._loop = asyncio.get_running_loop()
@@ -130,8 +130,8 @@ class ServerStream(Generic[Request, Response]):
             self._penalties.add(self._context.peer(), size)
 
     def punish_one(self, size: int, answer: Callable[[], None]) -> None:
-        """As ``punish``, on a stream that several clients share: ``answer`` is called later, and the stream is read on,
-        unless too many requests were refused."""
+        """Delay the response to a refused request on a stream that several clients share, by calling ``answer`` later.
+        The server continues to read the stream unless too many requests were refused."""
         delay_s = 0.0
         if self._penalties is not None and not self.closed:
             delay_s = self._penalties.add_to_shared(self._context.peer(), size)
@@ -274,8 +274,9 @@ class PushHandler(Generic[Response]):
     def next(self, is_due: bool) -> tuple[Response, int] | Awaitable[tuple[Response, int]] | None:
         """Return the next message and its approximate size in bytes. If making the message takes long, return an
         awaitable of the pair (message, size). Return None if the handler has no message now; the method is called again
-        after ``wake``. ``is_due``: no message was written for ``idle_s``, so a message should be sent; without one, the
-        method is called again after ``idle_s``. An exception raised in ``next`` ends the call with that error."""
+        after ``wake``. ``is_due``: no message was written for ``idle_s``, so a message should be sent; if ``next``
+        returns None, the stream calls ``next`` again after ``idle_s``. An exception raised in ``next`` ends the call
+        with that error."""
         raise NotImplementedError
 
     def on_closed(self) -> None:

@@ -110,7 +110,7 @@ class ReadHistory:
         self._known = max(self._known, offset)
 
     def begin(self) -> int:
-        """Record the begin of a read; returns the end offset that the read must include."""
+        """Record the beginning of a read; returns the end offset that the read must include."""
         return self._known
 
     def served(self, must_see: int, saw: int, who: str) -> None:

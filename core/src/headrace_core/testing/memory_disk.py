@@ -21,9 +21,9 @@ BLOCK_BYTES = 4096
 
 
 class Loss(enum.Enum):
-    """Which unsynced changes a power loss takes."""
+    """The unsynced changes that are lost in a power loss."""
 
-    ALL = "all"  #: A power loss takes all unsynced changes.
+    ALL = "all"  #: All unsynced changes are lost in a power loss.
     NONE = "none"  #: No change is lost, because only the process was killed.
     #: The first few unsynced changes of each file and directory reached the disk, the last of them perhaps in part.
     PREFIX = "prefix"

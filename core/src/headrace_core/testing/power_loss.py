@@ -1,10 +1,10 @@
 """Simulated power loss for real processes: a test can undo a killed process's unsynced writes.
 
 A killed process loses no bytes that it wrote, because the page cache stays. To test what a *machine* finds after a
-power loss, a node runs on ``PowerLossFileSystem``. This class is the real file system, plus a journal that says how to
-undo each unsynced change. After ``kill -9`` the test calls ``lose_power`` on the journal. The node's next start finds
-what a disk might hold after a power loss. All unsynced changes are lost, or the first few or some blocks have reached
-the disk (``Loss``). Without the call of ``lose_power``, the test is a plain kill.
+power loss, a node runs on ``PowerLossFileSystem``. ``PowerLossFileSystem`` is the real file system, plus a journal that
+says how to undo each unsynced change. After ``kill -9`` the test calls ``lose_power`` on the journal. The node's next
+start finds what a disk might hold after a power loss. All unsynced changes are lost, or the first few or some blocks
+have reached the disk (``Loss``). Without the call of ``lose_power``, the test is a plain kill.
 
     change                          durable after                       undone by
     bytes written, file cut         sync of the file (fdatasync)        the old bytes, the old size

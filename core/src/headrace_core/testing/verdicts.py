@@ -55,8 +55,8 @@ def kind_of(error: BaseException, *, cut_short: bool = False) -> str:
 
 
 def record(test: str, error: BaseException, *, cut_short: bool = False) -> None:
-    """Append the failure of ``test``, as a line of JSON, to the file that RECORD_KEY names. ``cut_short`` as in
-    ``kind_of``."""
+    """Append the failure of ``test``, as a line of JSON, to the file that RECORD_KEY names. ``cut_short`` has the same
+    meaning as in ``kind_of``."""
     path = os.environ.get(RECORD_KEY)
     if not path:
         return

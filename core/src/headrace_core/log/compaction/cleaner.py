@@ -290,8 +290,8 @@ class _Round:
             file.close()
 
     def _clean_group_or_leave(self, group: Sequence[LogSegment], judge: TransactionJudge, latest: int) -> bool:
-        """Clean a group like ``_clean_group``; also True when retention removed all segments of the group during the
-        cleaning."""
+        """Clean a group like ``_clean_group``, but also return True when retention removed all segments of the group
+        during the cleaning."""
         try:
             if not self._is_below_start(group) and self._clean_group(group, judge, latest):
                 return True

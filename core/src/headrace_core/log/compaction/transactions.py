@@ -5,9 +5,9 @@ would look committed; without its COMMIT marker a committed record would look op
 Kafka's order:
 
 * The first cleaning that knows of an abort removes the aborted data and keeps the transaction's marker.
-* A marker is a marker *of nothing* if the log has no data of its transaction before it. The marker of nothing gets a
-  delete horizon, and a cleaning after that horizon removes the marker. Until its removal, the marker of nothing tells
-  readers that saw some of the data how the transaction ended.
+* When the log has no more data of a transaction before the transaction's marker, a cleaning gives the marker a delete
+  horizon. A cleaning after that horizon removes the marker. Until its removal, the marker tells readers that saw some
+  of the data how the transaction ended.
 
 Kafka takes the aborted transactions from the segments' .txnindex files. Headrace takes the aborted transactions from
 the log's batch headers and markers, so a damaged index cannot bring back an aborted record.
