@@ -1,0 +1,1 @@
+"""The schema registry: Confluent's REST API, with its state in the compacted topic ``_schemas``."""

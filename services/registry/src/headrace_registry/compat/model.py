@@ -1,0 +1,87 @@
+"""What the checks of the three languages share: differences, incompatibilities, and the work of one check."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+from headrace_core.errors import HeadraceError
+
+#: The most pairs of types that one check compares. A second of Python compares about this many.
+STEPS_MAX = 250_000
+
+
+class ComparisonTooLargeError(HeadraceError):
+    """A check of compatibility takes too many steps; split the schema, or check it at the level NONE."""
+
+    code = "COMPARISON_TOO_LARGE"
+
+
+class Difference(NamedTuple):
+    """A difference between the schemas of a reader and a writer; its kind says whether the reader can read the data.
+
+    ``detail`` is Avro's ``additionalInfo``, and None in the other languages.
+    """
+
+    kind: str
+    path: str
+    detail: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Incompatibility:
+    """A reason for which a reader cannot read all data of a writer.
+
+    ``kind`` is Confluent's ``errorType``, ``path`` the place in the schema, ``reason`` Confluent's ``description``.
+    ``detail`` is the ``additionalInfo`` of Avro, and None in the other languages. ``earlier`` is the index of the
+    earlier schema in the list that the check received.
+    """
+
+    kind: str
+    path: str
+    reason: str
+    detail: str | None = None
+    earlier: int = -1
+
+    def __str__(self) -> str:
+        """The incompatibility as Confluent's registry shows it in its answers."""
+        if self.kind == DIFFERENT_TYPE:
+            return self.reason
+        if self.detail is not None:
+            return f"{{errorType:'{self.kind}', description:'{self.reason}', additionalInfo:'{self.detail}'}}"
+        return f'{{errorType:"{self.kind}", description:"{self.reason}"}}'
+
+
+#: The kind of an incompatibility between two schema languages. Confluent has only a sentence for it.
+DIFFERENT_TYPE = "SCHEMA_TYPE_CHANGED"
+
+_T = TypeVar("_T")
+#: A computation that yields other computations and receives their results.
+Steps = Generator[Any, Any, _T]
+
+
+def run(steps: Steps[_T]) -> _T:
+    """Run a recursive computation without recursion of Python, so that a chain of types may have any length.
+
+    ``steps`` is a generator: it yields generators like itself, and receives what each of them returns. Raise
+    ComparisonTooLargeError after STEPS_MAX generators.
+    """
+    stack: list[Steps[Any]] = [steps]
+    result: Any = None
+    count = 0
+    while stack:
+        try:
+            stack.append(stack[-1].send(result))
+        except StopIteration as end:
+            stack.pop()
+            result = end.value
+        else:
+            result = None
+            count += 1
+            if count > STEPS_MAX:
+                raise ComparisonTooLargeError(
+                    f"the check of compatibility takes more than {STEPS_MAX} comparisons of types; split the schema, "
+                    "or set the level of the subject to NONE"
+                )
+    return result  # type: ignore[no-any-return]

@@ -1,0 +1,35 @@
+"""Schemas in the three languages of Confluent's registry: parsing, limits, and when two texts are the same schema.
+
+The package is pure: it opens no file and no connection. A text comes from a client, so each parser refuses a text that
+is too long, nested too deeply or costly, with an :class:`InvalidSchemaError` that names the place.
+
+========================= ============================================================================================
+module                    content
+========================= ============================================================================================
+``model``                 Schema, Reference, Parsed, the limits
+``json_text``             JSON in and out, as Jackson reads and writes it
+``avro``                  Avro, as Avro's Java implementation understands it
+========================= ============================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from headrace_registry.schemas import avro
+from headrace_registry.schemas.model import InvalidSchemaError, Parsed, Reference, Schema, SchemaType
+
+__all__ = ["InvalidSchemaError", "Parsed", "Reference", "Schema", "SchemaType", "parse"]
+
+
+def parse(schema: Schema, resolved: Mapping[str, Schema], *, is_new: bool = True) -> Parsed:
+    """Parse a schema. ``resolved`` has the schema of each name in its references, also of transitive ones.
+
+    ``is_new=False`` is for a schema that the registry has stored: defaults of Avro fields are not checked, because old
+    versions of Confluent's registry stored invalid ones. Raise InvalidSchemaError.
+    """
+    match schema.type:
+        case SchemaType.AVRO:
+            return avro.parse(schema, resolved, check_defaults=is_new)
+        case other:
+            raise InvalidSchemaError(f"schemas of type {other} are not supported yet")

@@ -1,0 +1,154 @@
+"""JSON as Confluent's registry reads and writes it, with a limit on the nesting.
+
+Avro's parser in Java allows comments in a schema. Both of Confluent's JSON parsers keep the last of several equal keys.
+The numbers of a JSON Schema keep their digits (``1.0`` stays ``1.0``); a number of an Avro schema becomes a double.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final
+
+from headrace_registry.schemas.model import DEPTH_MAX, InvalidSchemaError
+
+#: A string (also one that never ends), a comment (likewise), or a bracket. No alternative can fail halfway, so that a
+#: search takes time in proportion to the text.
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.?)*+"?+|/\*(?:[^*]|\*(?!/))*+(?:\*/)?+|//[^\n]*+|[\[\]{}]', re.DOTALL)
+#: JSON's own names for what Python calls int, str and so on.
+_NAMES: Final = {dict: "object", list: "array", str: "string", bool: "boolean", type(None): "null"}
+
+
+def read(text: str, *, comments: bool = False, exact: bool = False) -> Any:
+    """Read a JSON text.
+
+    ``comments`` allows C's and C++'s comments. ``exact`` reads numbers with a fraction or an exponent as Decimal, and
+    otherwise as float. Raise InvalidSchemaError for text that is no JSON, and for text that is nested too deeply.
+    """
+    text = _checked(text, comments)
+    try:
+        return json.loads(text, parse_float=_exact_number if exact else _double, parse_constant=_refuse_constant)
+    except json.JSONDecodeError as error:
+        raise InvalidSchemaError(
+            f"the schema is no JSON: {error.msg} at line {error.lineno}, column {error.colno}"
+        ) from None
+    except ValueError as error:  # an integer of more digits than Python converts
+        raise InvalidSchemaError(f"the schema is no JSON: {error}") from None
+
+
+def _checked(text: str, comments: bool) -> str:
+    """Return the text without its comments, after a check of its nesting."""
+    depth = 0
+    kept: list[str] = []
+    end = 0
+    for token in _TOKEN.finditer(text):
+        first = token.group()[0]
+        if first in "[{":
+            depth += 1
+            if depth > DEPTH_MAX:
+                line = text.count("\n", 0, token.start()) + 1
+                raise InvalidSchemaError(
+                    f"the schema is nested deeper than {DEPTH_MAX} levels at line {line}; name its parts and refer to "
+                    "the names"
+                )
+        elif first in "]}":
+            depth -= 1
+        elif first == "/" and comments:
+            kept.append(text[end : token.start()])
+            kept.append(re.sub(r"[^\n]", " ", token.group()))  # errors still name the right line and column
+            end = token.end()
+    return "".join([*kept, text[end:]]) if kept else text
+
+
+def _exact_number(digits: str) -> Decimal:
+    try:
+        return Decimal(digits)
+    except InvalidOperation:
+        raise ValueError(f"the exponent of the number {digits[:40]} is too large") from None
+
+
+def _double(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        raise ValueError(f"the number {digits[:40]} is too large for a double")
+    return number
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def kind(value: Any) -> str:
+    """The name of a JSON value's type, for messages."""
+    return _NAMES.get(type(value), "number")
+
+
+def write(value: Any, *, sort: bool = False) -> str:
+    """Write a value as compact JSON, as Jackson does; with ``sort``, the keys of objects are sorted."""
+    parts: list[str] = []
+    _write(value, sort, parts)
+    return "".join(parts)
+
+
+def _write(value: Any, sort: bool, parts: list[str]) -> None:
+    if isinstance(value, dict):
+        parts.append("{")
+        for index, key in enumerate(sorted(value) if sort else value):
+            parts.append(f"{',' if index else ''}{quoted(key)}:")
+            _write(value[key], sort, parts)
+        parts.append("}")
+    elif isinstance(value, list | tuple):
+        parts.append("[")
+        for index, item in enumerate(value):
+            if index:
+                parts.append(",")
+            _write(item, sort, parts)
+        parts.append("]")
+    elif isinstance(value, str):
+        parts.append(quoted(value))
+    elif isinstance(value, float):
+        parts.append(java_double(value))
+    elif value is None or isinstance(value, bool):
+        parts.append({None: "null", True: "true", False: "false"}[value])
+    else:
+        parts.append(str(value))  # int, and Decimal in Java's form of BigDecimal
+
+
+_ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
+_ESCAPED = re.compile(r'["\\\x00-\x1f]')
+
+
+def quoted(text: str) -> str:
+    """A string in JSON, escaped as Jackson escapes it."""
+    return f'"{_ESCAPED.sub(_escape, text)}"'
+
+
+def _escape(found: re.Match[str]) -> str:
+    character = found.group()
+    return _ESCAPES.get(character) or f"\\u{ord(character):04X}"
+
+
+def java_double(number: float) -> str:
+    """A finite double as Java's ``Double.toString`` writes it: ``1.0``, ``1.0E10``, ``1.5E-5``."""
+    if number == 0:
+        return "-0.0" if math.copysign(1, number) < 0 else "0.0"
+    sign, digits, exponent = Decimal(repr(number)).as_tuple()
+    assert isinstance(exponent, int), "json.loads gives no infinity: too large numbers are refused before"
+    figures = "".join(map(str, digits)).rstrip("0") or "0"
+    magnitude = exponent + len(digits) - 1
+    if -3 <= magnitude < 7:
+        if magnitude < 0:
+            whole, fraction = "0", "0" * (-magnitude - 1) + figures
+        else:
+            padded = figures.ljust(magnitude + 1, "0")
+            whole, fraction = padded[: magnitude + 1], padded[magnitude + 1 :]
+        return f"{'-' if sign else ''}{whole}.{fraction or '0'}"
+    return f"{'-' if sign else ''}{figures[0]}.{figures[1:] or '0'}E{magnitude}"
+
+
+def pointer(path: Iterable[str | int]) -> str:
+    """A JSON pointer (RFC 6901) to a place of a JSON text, for messages; ``/`` is the whole text."""
+    return "/" + "/".join(str(part).replace("~", "~0").replace("/", "~1") for part in path)

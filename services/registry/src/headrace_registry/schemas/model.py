@@ -1,0 +1,158 @@
+"""What every schema has, whatever its language: its text, its references, its limits, and the error of an invalid one.
+
+A :class:`Schema` is what a client sends and what the topic ``_schemas`` stores. A :class:`Parsed` is what a parser of
+this package made of a schema. Two schemas are the same schema when their types, canonical texts and references are
+equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from typing import ClassVar
+
+from headrace_core.errors import HeadraceError
+
+#: The longest text of a schema in UTF-8 bytes; a record of the topic _schemas has room for it.
+SCHEMA_BYTES_MAX = 1 << 20
+#: The deepest nesting of braces and brackets in the text of a schema.
+DEPTH_MAX = 128
+#: The most schemas that one schema may reference, directly and through other references.
+REFERENCES_MAX = 1000
+#: The longest text in UTF-8 bytes of a schema together with all schemas that it references.
+RESOLVED_BYTES_MAX = 8 << 20
+#: The most validation steps of defaults in one schema; a record of n nested defaults can need 2 ** n of them.
+DEFAULT_STEPS_MAX = 200_000
+
+
+class InvalidSchemaError(HeadraceError):
+    """The text of a schema is invalid in its language, or is above a limit. The message names the place."""
+
+    code = "INVALID_SCHEMA"
+
+
+class SchemaType(StrEnum):
+    """The language of a schema: Confluent's ``schemaType``. A schema without a type is an Avro schema."""
+
+    AVRO = "AVRO"
+    PROTOBUF = "PROTOBUF"
+    JSON = "JSON"
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A reference to a version of another subject, under the name by which the schema's text uses that version.
+
+    The name is a full name in Avro, a path of an import in Protobuf, and a URI in JSON Schema.
+    """
+
+    name: str
+    subject: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """A schema as a client sends it: its language, its text and its references."""
+
+    type: SchemaType
+    text: str
+    references: tuple[Reference, ...] = ()
+
+
+class Parsed:
+    """A parsed schema. The subclasses add what the checks of compatibility need."""
+
+    type: ClassVar[SchemaType]
+
+    def __init__(self, schema: Schema, canonical: str) -> None:
+        """``canonical`` is Confluent's ``canonicalString()`` of the schema."""
+        check_unicode(canonical)
+        self.schema = schema
+        self.canonical = canonical
+
+    @cached_property
+    def normalized(self) -> str:
+        """The text under ``normalize=true``: the same text for all schemas that differ only in order and spelling."""
+        raise NotImplementedError
+
+    @property
+    def references(self) -> tuple[Reference, ...]:
+        """The references of the schema, in the order in which the client sent them."""
+        return self.schema.references
+
+    @property
+    def normalized_references(self) -> tuple[Reference, ...]:
+        """The references under ``normalize=true``: sorted by subject and version, each one once."""
+        return tuple(sorted(dict.fromkeys(self.schema.references), key=lambda one: (one.subject, one.version)))
+
+
+def check_unicode(text: str) -> None:
+    """Raise InvalidSchemaError for a text that UTF-8 cannot encode."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidSchemaError(
+            f"the schema has half of a surrogate pair, \\u{ord(text[error.start]):04x}, which is no character; "
+            "write the whole character"
+        ) from None
+
+
+def check_size(schema: Schema) -> None:
+    """Raise InvalidSchemaError when the text of a schema is too long."""
+    size = len(schema.text)
+    if size <= SCHEMA_BYTES_MAX:
+        check_unicode(schema.text)
+        size = len(schema.text.encode())
+    if size > SCHEMA_BYTES_MAX:
+        raise InvalidSchemaError(
+            f"the schema has {size} bytes, the limit is {SCHEMA_BYTES_MAX}; split the schema and use references"
+        )
+
+
+def in_order(schema: Schema, resolved: Mapping[str, Schema]) -> Iterator[tuple[str, Schema]]:
+    """Yield the name and the schema of each reference of ``schema``, direct and transitive, dependencies first.
+
+    Raise InvalidSchemaError for a name that ``resolved`` lacks, a schema of another language, a cycle, and too many or
+    too long schemas.
+    """
+    done: set[str] = set()
+    open_names: dict[str, None] = {}  # the names from the schema to the place of the search, in order
+    size = len(schema.text)
+    stack: list[tuple[str | None, Iterator[Reference]]] = [(None, iter(schema.references))]
+    while stack:
+        name, rest = stack[-1]
+        reference = next(rest, None)
+        if reference is None:
+            stack.pop()
+            if name is not None:
+                del open_names[name]
+                done.add(name)
+                yield name, resolved[name]
+            continue
+        if reference.name in done:
+            continue
+        if reference.name in open_names:
+            cycle = " -> ".join([*open_names, reference.name])
+            raise InvalidSchemaError(f"the references of the schema form a cycle: {cycle}; remove one of them")
+        found = resolved.get(reference.name)
+        if found is None:
+            raise InvalidSchemaError(
+                f'no schema for the reference "{reference.name}" (subject "{reference.subject}", version '
+                f"{reference.version}); register that version first"
+            )
+        if found.type is not schema.type:
+            raise InvalidSchemaError(
+                f'the reference "{reference.name}" names a schema of type {found.type}, and a schema of type '
+                f"{schema.type} can reference only its own type"
+            )
+        size += len(found.text)
+        if len(done) + len(open_names) >= REFERENCES_MAX or size > RESOLVED_BYTES_MAX:
+            raise InvalidSchemaError(
+                f"the schema references too much: the limits are {REFERENCES_MAX} schemas and {RESOLVED_BYTES_MAX} "
+                "bytes in all; reference fewer schemas"
+            )
+        open_names[reference.name] = None
+        stack.append((reference.name, iter(found.references)))
