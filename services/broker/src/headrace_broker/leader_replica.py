@@ -186,7 +186,7 @@ class LeaderReplica:
             self._submit(append)
 
     def _is_verified(self, append: _Appending, transaction: ProducerTransaction) -> bool:
-        """Whether the append may go on; False if it waits for its transaction's coordinator."""
+        """Whether the append may continue; False if it waits for its transaction's coordinator."""
         entry = self.log.producers.get(transaction.producer_id)
         if entry is not None and entry.transaction_first_offset is not None and entry.epoch == transaction.epoch:
             # The log itself checks that the transaction is open.
@@ -207,7 +207,7 @@ class LeaderReplica:
         return False
 
     def _verified(self, verification: Verification[_Appending], error: HeadraceError | None) -> None:
-        """The coordinator has answered, or the time limit for its answer is over."""
+        """Called when the coordinator has answered, or when the time limit for its answer is over."""
         assert self._verifications is not None
         if error is not None:
             for append in self._verifications.refused(verification):
@@ -300,8 +300,8 @@ class LeaderReplica:
         checking.add_done_callback(self._checked)
 
     def _checked(self, checking: asyncio.Future[None]) -> None:
-        """The first waiting append has been checked. Process the appends that waited behind a checked append, as far as
-        their checks need no thread."""
+        """Called when the first waiting append has been checked. Process the appends that waited behind a checked
+        append, as far as their checks need no thread."""
         append = self._unchecked.popleft()
         self._finish_check(append, checking.result)
         while self._unchecked:
@@ -359,8 +359,8 @@ class LeaderReplica:
             self._finish_check(append, _nothing)
 
     def log_advanced(self) -> None:
-        """The directory writer has changed this log. The writer calls ``log_advanced`` before the callbacks of the
-        log's appends."""
+        """Called when the directory writer has changed this log. The writer calls ``log_advanced`` before the callbacks
+        of the log's appends."""
         log = self.log
         if log.is_closed:
             return
@@ -386,7 +386,7 @@ class LeaderReplica:
         return self.log.last_stable_offset(self.leader.high_watermark)
 
     def read(self, offset: int, max_bytes: int, up_to: int, *, committed: bool = False) -> ReadResult | None:
-        """Read batches up to ``up_to``, from the batch that holds ``offset``; returns at least one batch. With
+        """Read batches up to ``up_to``, from the batch that contains ``offset``; returns at least one batch. With
         ``committed``, ``up_to`` is the high watermark, and the read is ``PartitionLog.read_committed``. Returns None if
         the batches or the transaction indexes are not in memory: then call ``read_cold``. Raises OffsetOutOfRangeError,
         OffsetNotAvailableError (the log was cut), CorruptLogError, StorageError."""
@@ -491,7 +491,7 @@ class LeaderReplica:
 
         A replica that copied a compacted log knows an epoch's end only as the end of its last batch. A client may have
         read further in that epoch, before compaction removed the records; the log was not truncated. The result is
-        remembered, so that ``check_not_truncated`` lets a client with an offset above the last batch go on."""
+        stored, so that ``check_not_truncated`` accepts a client's offset above the epoch's last batch."""
         if not 0 <= end_offset < self.log.log_end_offset or not self.log.may_have_gaps():
             return None
 

@@ -1,7 +1,7 @@
 """Moves of partitions between this broker's directories, while the partitions are written and read (KIP-113).
 
 One move runs at a time, with its own task and its own thread. The copy of a moving log catches up while appends
-continue. When the copy is near the log's end, the replica holds appends for some milliseconds (``LeaderReplica.hold``)
+continue. When the copy is near the log's end, the replica delays appends for some milliseconds (``LeaderReplica.hold``)
 until the rest is copied. After a move, appends continue in the partition's new directory. ``headrace_core.log.moving``
 describes the steps on the disk, and the state after a crash in each step.
 """
@@ -46,7 +46,7 @@ from .directories import HeldDirectory, LogDescription
 
 logger = logging.getLogger(__name__)
 
-#: The move of a log holds appends when at most HOLD_BELOW_BYTES are left to copy (about 0.1 s), or after PASSES_MAX
+#: The move of a log delays appends when at most HOLD_BELOW_BYTES are left to copy (about 0.1 s), or after PASSES_MAX
 #: passes at full speed.
 HOLD_BELOW_BYTES = 8 * 1024 * 1024
 PASSES_MAX = 20
@@ -65,13 +65,14 @@ class Mover(Protocol):
         """The partition's high watermark, as far as this broker knows it."""
 
     def taken_over(self, partition: TopicPartition, target: HeldDirectory) -> None:
-        """The partition's log is now in ``target``, and will soon be opened in ``target``."""
+        """Called when the partition's log is in ``target``, where the log will soon be opened."""
 
     def arrived(self, partition: TopicPartition) -> None:
-        """The moved log is open in its new directory."""
+        """Called when the moved log is open in its new directory."""
 
     def lost(self, partition: TopicPartition, error: HeadraceError) -> None:
-        """The partition is offline, because the directory of its log is unknown or the log cannot be opened."""
+        """Called when the partition is offline, because the directory of its log is unknown or the log cannot be
+        opened."""
 
 
 class Move:

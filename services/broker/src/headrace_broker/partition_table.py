@@ -143,15 +143,15 @@ class PartitionTable:
         )
 
     def logs_advanced(self, logs: Iterable[PartitionLog]) -> None:
-        """The directory writer has changed ``logs``."""
+        """Called when the directory writer has changed ``logs``."""
         for log in logs:
             replica = self.led.get(log.topic_partition) or self.followed.get(log.topic_partition)
             if replica is not None and replica.log is log:
                 replica.log_advanced()
 
     def logs_written(self, logs: Sequence[PartitionLog], sent: Callable[[], None]) -> None:
-        """The logs in ``logs`` have new, unflushed records, which can already be pushed to followers. Calls ``sent``
-        when the pushes to followers are sent, or immediately if there are no followers."""
+        """Called when the logs in ``logs`` have new, unflushed records, which can already be pushed to followers. Calls
+        ``sent`` when the pushes to followers are sent, or immediately if there are no followers."""
         has_followers = False
         for log in logs:
             replica = self.led.get(log.topic_partition)

@@ -234,7 +234,8 @@ class Roles:
         return step is Step.MAKE and self._table.image.next_offset >= healing.reported_offset
 
     def fresh_recorded(self, topic_id: bytes, number: int, metadata_offset: int) -> None:
-        """From ``metadata_offset`` on, the controllers know that this broker's replica starts with an empty log."""
+        """Record that, from ``metadata_offset`` on, the controllers know that this broker's replica starts with an
+        empty log."""
         if (topic_id, number) in self._fresh:
             self._fresh[topic_id, number] = metadata_offset
         topic = self._table.image.topics.get(topic_id)
@@ -244,8 +245,8 @@ class Roles:
         self.heal_soon()
 
     def _recorded_fresh(self) -> list[TopicPartition]:
-        """Fresh replicas that waited only for the controllers' answer, because the metadata arrived before the
-        answer."""
+        """Fresh replicas for which both the metadata and the controllers' answer have arrived, so that their logs can
+        be created."""
         found = []
         for (topic_id, number), recorded in list(self._fresh.items()):
             topic, state = self._table.image.topics.get(topic_id), self._table.image.partition(topic_id, number)
@@ -555,7 +556,8 @@ class Roles:
         self.heal_soon()
 
     def _storage_failed(self, partitions: Iterable[TopicPartition], reason: str) -> None:
-        """The directory of ``partitions`` has failed, so they are offline on this broker until it restarts."""
+        """Called when the directory of ``partitions`` has failed: the partitions are offline on this broker until it
+        restarts."""
         for partition in partitions:
             self._fail(partition, StorageError(f"{partition} is offline: {reason}"), reason)
 

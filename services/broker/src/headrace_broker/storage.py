@@ -564,7 +564,7 @@ class Storage:
         self.directory_changed([partition])
 
     def lost(self, partition: TopicPartition, error: HeadraceError) -> None:
-        """The move of the partition's log failed, and the partition is now unavailable."""
+        """Called when the move of the partition's log failed, and the partition is now unavailable."""
         self._refused[partition] = error
         self.failed([partition], error.message)
 

@@ -90,7 +90,7 @@ class Decider:
         self._core.accept(decision, entry.next_offset, entry.term)
 
     def skip(self, entry: Entry) -> None:
-        """Raft itself has appended an entry without a decision, such as new voters."""
+        """Called when Raft itself has appended an entry without a decision, such as new voters."""
         assert entry.base_offset == self._core.speculative.next_offset, "the log and the speculation have parted"
         self._core.skip(entry.next_offset, entry.term)
 

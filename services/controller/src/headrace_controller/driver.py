@@ -210,12 +210,12 @@ class ControllerDriver:
             self._wake.set()
 
     def peer_lost(self, key: ReplicaKey) -> None:
-        """The connection to another replica broke: notify the controller."""
+        """Called when the connection to another replica broke: notify the controller."""
         self.controller.peer_lost(key)
         self._wake.set()
 
     def observe(self, key: ReplicaKey) -> None:
-        """A non-voting replica has connected: notify the controller."""
+        """Called when a non-voting replica has connected: notify the controller."""
         self.controller.observe(key)
         self._wake.set()
 

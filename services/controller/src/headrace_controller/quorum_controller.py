@@ -335,14 +335,14 @@ class QuorumController:
             self._catch_up_to = message.body.committed
 
     def peer_lost(self, key: ReplicaKey) -> None:
-        """The connection to another replica broke: notify Raft."""
+        """Called when the connection to another replica broke: notify Raft."""
         self._stir()
         if key in self._raft.voters:
             self._gone.add(key)
         self._raft.peer_lost(key)
 
     def observe(self, key: ReplicaKey) -> None:
-        """A non-voting replica has connected; while this node leads, it sends the log to that replica."""
+        """Called when a non-voting replica has connected; while this node leads, it sends the log to that replica."""
         self._stir()
         self._observers.add(key)
         self._raft.observe(key)
@@ -532,7 +532,7 @@ class QuorumController:
         return False
 
     def _stir(self) -> None:
-        """An event has happened that needs a turn, so the next turn is due now."""
+        """Called after an event that needs a turn: the next turn is due now."""
         self._count_ticks()
         self._is_due, self._ticks_planned = True, 1
 
@@ -600,7 +600,7 @@ class QuorumController:
         return self._snapshots.due(self._clock.monotonic_ms(), self.image, self._raft.log)
 
     def snapshot_done(self, job: SnapshotJob) -> None:
-        """``job`` has run: from now on the new snapshot is used, and the log begins after the second newest
+        """Called when ``job`` has run: from now on the new snapshot is used, and the log begins after the second newest
         snapshot."""
         assert self._ready is None, "in the middle of a turn"
         start = self._snapshots.done(job)
@@ -608,7 +608,7 @@ class QuorumController:
             self._raft.compacted(start)
 
     def snapshot_failed(self, job: SnapshotJob, error: HeadraceError) -> None:
-        """The disk had no room for the snapshot, so the controller tries again later."""
+        """Called when the disk had no room for the snapshot: the controller tries again later."""
         self._snapshots.failed(job, error)
 
     def _become_active_if_ready(self) -> None:

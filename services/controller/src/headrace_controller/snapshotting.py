@@ -52,13 +52,13 @@ class SnapshotSchedule:
         return self._job
 
     def done(self, job: SnapshotJob) -> SnapshotId | None:
-        """``job`` has run. Returns the new start of the log, if the snapshot has moved the start."""
+        """Called when ``job`` has run. Returns the new start of the log, if the snapshot has moved the start."""
         assert job is self._job, "another snapshot is being made"
         self._job = None
         return self._storage.finish_snapshot(job)
 
     def failed(self, job: SnapshotJob, error: HeadraceError) -> None:
-        """The snapshot could not be written; try again after RETRY_MS."""
+        """Called when the snapshot could not be written: try again after RETRY_MS."""
         assert job is self._job, "another snapshot is being made"
         self._job = None
         self._bytes = self._settings.snapshot_bytes

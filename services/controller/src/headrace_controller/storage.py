@@ -445,9 +445,9 @@ class MetadataStorage:
         )
 
     def finish_snapshot(self, job: SnapshotJob) -> SnapshotId | None:
-        """``job`` has run, and its snapshot is durable. From now on the new snapshot is used, and the log begins after
-        the second newest snapshot. If the log has a new start, returns the snapshot before the job's snapshot (then
-        call ``RaftNode.compacted``), else None."""
+        """Called when ``job`` has run, and its snapshot is durable. From now on the new snapshot is used, and the log
+        begins after the second newest snapshot. If the log has a new start, returns the snapshot before the job's
+        snapshot (then call ``RaftNode.compacted``), else None."""
         place, newest = job.snapshot.place, self._snapshots.newest
         is_newer = newest is None or newest.place.offset < place.offset
         if self._pending is not None or not is_newer or place.offset > self.log_end_offset:

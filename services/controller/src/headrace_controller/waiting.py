@@ -82,8 +82,8 @@ class Decisions:
         return outcomes
 
     def lead(self, end: int) -> list[Outcome]:
-        """This node leads again, and its whole log, which ends at ``end``, is committed. Because the whole log is
-        committed, appends of an earlier term beyond ``end`` are lost."""
+        """Called when this node leads again, and its whole log, which ends at ``end``, is committed. Because the whole
+        log is committed, appends of an earlier term beyond ``end`` are lost."""
         gone = [Outcome(each.done, self._overwritten()) for each in self._waiting if each.offset > end]
         self._waiting = deque(each for each in self._waiting if each.offset <= end)
         return gone

@@ -6,8 +6,8 @@ LATE_MS = 2_000  #: Milliseconds by which a check is late if the process was pau
 
 
 class SteadyClock:
-    """Derives a steady clock from a wall clock that may jump. The steady clock stands still during a jump of the wall
-    clock and during a pause of the process. No heartbeat could arrive during a jump of the clock or a pause of the
+    """Derives a steady clock from a wall clock that may jump. The steady clock does not advance during a jump of the
+    wall clock or a pause of the process. No heartbeat could arrive during a jump of the clock or a pause of the
     process, so no member is late."""
 
     def __init__(self) -> None:

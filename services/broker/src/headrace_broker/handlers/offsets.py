@@ -142,7 +142,7 @@ class OffsetsService(offsets_pb2_grpc.OffsetsServicer):
         refused: Callable[[Any, HeadraceError], Any],
     ) -> None:
         """Append one result for each item to ``results``, in order; the result of a failed item contains its error.
-        ``results`` is a list or the response's field: 10,000 results that are copied into a response at the end hold
+        ``results`` is a list, or directly the response's field, because copying 10,000 results into a response blocks
         the event loop for 8 ms. ``one`` handles one item. In a request with many items, ``one`` must wait only inside
         ``Turns.outside``: otherwise no other request gets the turn during the wait."""
         async with Turns(len(items)) as turns:

@@ -165,7 +165,8 @@ class _Pending(Expiring):
         #: an append that waits for its transaction's coordinator does not delay the answers of other producers.
         self.order: list[Hashable] = partitions  # type: ignore[assignment]
         self.results: list[Any] = [None] * len(partitions)
-        #: The leader replicas that receive the records. With acks=all a leader replica can say why the commit is late.
+        #: The leader replicas that receive the records. With acks=all, a timeout error contains the leader replica's
+        #: reason for the late commit.
         self.replicas: list[LeaderReplica | None] = [None] * len(partitions)
         self.remaining = len(partitions)
         self.size = 0
@@ -182,8 +183,7 @@ class _Pending(Expiring):
 
 
 class _Held:
-    """A refused append, whose error is answered only after ``before`` earlier appends to the same partition have
-    ended."""
+    """A refused append. Its error is sent after ``before`` earlier appends to the same partition have ended."""
 
     __slots__ = ("before", "error", "index", "pending")
 
@@ -384,7 +384,7 @@ class ProduceStream(StreamHandler[Any]):
             self._stream.check_idle()
 
     def _written(self, pending: _Pending, index: int) -> None:
-        """The records of one partition are in the log, and wait for other replicas."""
+        """Called when the records of one partition are in the log, and wait for other replicas."""
         pending.in_memory.discard(index)
         self._end(pending)
 
@@ -417,7 +417,7 @@ class ProduceStream(StreamHandler[Any]):
             self._failed(pending, index, error)
 
     def _release_held(self, order: Hashable) -> None:
-        """An append has ended: answer the refusals that waited only for this append."""
+        """Called when an append has ended: answer the refusals that waited only for this append."""
         held = self._held[order]
         for refusal in held:
             refusal.before -= 1
@@ -493,9 +493,10 @@ class ProduceStream(StreamHandler[Any]):
             self._hold(_UNREAD_ANSWERS)
 
     def expired(self, pending: _Pending) -> None:
-        """The timeout of the produce request is over: answer at once. Records that were appended before the timeout
-        stay in the log, and may still be committed. Records that are in the log no longer count as bytes in progress. A
-        high watermark that does not advance in one partition must not block the client's other partitions."""
+        """Called when the timeout of the produce request is over: answer at once. Records that were appended before the
+        timeout stay in the log, and may still be committed. Records that are in the log no longer count as bytes in
+        progress. A high watermark that does not advance in one partition must not block the client's other
+        partitions."""
         results = [
             result or self._result_of(partition, self._late_error(pending, index))
             for index, (partition, result) in enumerate(zip(pending.partitions, pending.results, strict=True))

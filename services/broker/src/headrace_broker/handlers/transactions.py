@@ -116,7 +116,7 @@ class MarkersStream(StreamHandler[Any]):
         return self._pending == 0
 
     def _done(self, pending: _Pending, index: int, outcome: AppendInfo | HeadraceError) -> None:
-        """A marker is committed, or has failed."""
+        """Called when a marker is committed, or has failed."""
         if isinstance(outcome, HeadraceError):
             outcome = self._broker.partitions.for_clients(pending.partitions[index], outcome)
         pending.results[index] = _outcome(pending.partitions[index], outcome)

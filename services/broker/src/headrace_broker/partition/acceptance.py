@@ -44,8 +44,8 @@ def accept(
     of a producer's batches reads all bytes once, and may run on any thread.
 
     Raises CorruptMessageError, InvalidRecordError, InvalidTimestampError, RecordTooLargeError (a batch above
-    ``max.message.bytes``), RecordListTooLargeError (more than a segment holds). InvalidRecordError also means a
-    transactional batch without ``allow_transactional``.
+    ``max.message.bytes``), RecordListTooLargeError (the records do not fit into a segment). InvalidRecordError also
+    means a transactional batch without ``allow_transactional``.
     """
     if not records:
         raise InvalidRecordError(f"{partition}: the request has no records")

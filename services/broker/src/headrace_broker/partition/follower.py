@@ -45,7 +45,7 @@ class FollowerState(enum.Enum):
 
 
 class LogsMatch(NamedTuple):
-    """The follower's log matches the leader's log, so the leader will push records."""
+    """Outcome of a join: the follower's log matches the leader's log, so the leader will push records."""
 
 
 class Truncate(NamedTuple):
@@ -75,7 +75,7 @@ class Wait(NamedTuple):
 
 
 class Stale(NamedTuple):
-    """The leader's answer belongs to an earlier join and is ignored."""
+    """Outcome of an answer that belongs to an earlier join: ignore the answer."""
 
 
 JoinOutcome = LogsMatch | Truncate | Restart | OtherLane | Wait | Stale
@@ -242,8 +242,8 @@ class PartitionFollower:
         return LogsMatch()
 
     def truncated(self, log_end: int, last_epoch: int, *, log_start: int | None = None) -> None:
-        """The log was truncated or restarted, durably. The follower's log ends at ``log_end``, and its last record has
-        ``last_epoch``."""
+        """Record that the log was truncated or restarted, durably. The log now ends at ``log_end``, and its last record
+        has ``last_epoch``."""
         assert self.state is FollowerState.TRUNCATING, f"{self.partition}: cut while {self.state.value}"
         self.log_end = self.durable_end = self._taken_end = log_end
         self.last_epoch = self._taken_epoch = last_epoch
@@ -252,7 +252,7 @@ class PartitionFollower:
         self.state = FollowerState.JOINING
 
     def ended(self, message: Ended) -> OtherLane | Wait | Stale:
-        """The leader has ended the present join of this follower."""
+        """Called when the leader has ended the present join of this follower."""
         if message.handle != self.handle:
             return Stale()
         if message.error is not None:
@@ -261,8 +261,8 @@ class PartitionFollower:
         return OtherLane()
 
     def disconnected(self) -> None:
-        """The stream to the leader broke, or the follower has ended its present join. The follower joins again when the
-        log has all received records."""
+        """Called when the stream to the leader broke, or when the follower has ended its present join. The follower
+        joins again when the log has all received records."""
         if self.state is not FollowerState.TRUNCATING:
             self._end(FollowerState.JOINING)
 
@@ -312,7 +312,7 @@ class PartitionFollower:
         return ""
 
     def appended(self, log_end: int, durable_end: int, last_epoch: int) -> None:
-        """The follower's log has the received records up to ``log_end``, and has met its flush policy up to
+        """Record that the follower's log has the received records up to ``log_end``, and has met its flush policy up to
         ``durable_end``."""
         assert self.log_end <= log_end <= self._taken_end, f"{self.partition}: {log_end}, {self._taken_end} were taken"
         self.log_end, self.last_epoch = log_end, last_epoch
@@ -320,12 +320,12 @@ class PartitionFollower:
         self._advance()
 
     def flushed(self, durable_end: int) -> None:
-        """The follower's log has met its flush policy up to ``durable_end``."""
+        """Record that the follower's log has met its flush policy up to ``durable_end``."""
         assert durable_end <= self.log_end, f"{self.partition}: durable end {durable_end} beyond the end {self.log_end}"
         self.durable_end = max(self.durable_end, durable_end)
 
     def append_failed(self, error: HeadraceError) -> None:
-        """The received records cannot be appended, for example because of a full disk."""
+        """Called when received records could not be appended, for example because of a full disk."""
         self._taken_end, self._taken_epoch = self.log_end, self.last_epoch
         if self.state is not FollowerState.TRUNCATING:
             self._out(error)
@@ -336,7 +336,7 @@ class PartitionFollower:
             self._learn_offsets(updated.high_watermark, updated.log_start)
 
     def log_start_moved(self, log_start: int) -> None:
-        """Records below ``log_start`` were deleted from this log."""
+        """Record that the records below ``log_start`` were deleted from this log."""
         self.log_start = max(self.log_start, log_start)
 
     @property

@@ -24,12 +24,13 @@ ITEMS_MAX = 2_000  #: Maximum number of joins, leaves and acknowledgements in on
 
 
 class Joinable(Protocol):
-    """The methods of a followed partition that a FollowerLane calls (``PartitionFollower`` and its shell)."""
+    """The methods of a followed partition that a FollowerLane calls (``PartitionFollower`` and the I/O code around
+    it)."""
 
     @property
     def can_join(self) -> bool:
-        """Whether the partition can join, because no append to its log is in progress. After a result of False, the
-        shell calls ``FollowerLane.next`` again when the partition can join."""
+        """Whether the partition can join, because no append to its log is in progress. After a result of False, the I/O
+        code calls ``FollowerLane.next`` again when the partition can join."""
 
     def join(self, handle: int) -> Join: ...
 

@@ -143,7 +143,7 @@ class FollowerProgress:
         self.ack_ms, self.ack_leader_end = now_ms, leader_end
 
     def left(self, *, cannot_append: bool, is_broken: bool, now_ms: int) -> None:
-        """The follower's stream has ended."""
+        """Record that the follower's stream has ended."""
         self.joined = self.is_eligible = False
         self.absent_ms = now_ms
         self.broken_ms = now_ms if is_broken else None
@@ -262,8 +262,8 @@ class InSyncSet:
         return follower.joined and follower.is_eligible
 
     def grew(self, old_end: int) -> bool:
-        """The leader's log grew, so followers that had the whole log are now behind. Returns True if any followers were
-        up to date before the leader's log grew."""
+        """Record that the leader's log grew, so that followers that had the whole log are now behind. Returns True if
+        there were such followers."""
         anybody = False
         for follower in self._followers.values():
             if follower.durable_end >= old_end and follower.caught_up_ms != _UNSEEN:
@@ -375,8 +375,8 @@ class InSyncSet:
         return True
 
     def refused(self, code: str, *, retriable: bool, now_ms: int) -> None:
-        """An attempt at the AlterPartition proposal failed. ``retriable`` means that the outcome is unknown, unless the
-        error code proves that the proposal was not applied."""
+        """Called when an attempt at the AlterPartition proposal has failed. ``retriable`` means that the outcome is
+        unknown, unless the error code proves that the proposal was not applied."""
         if self._asked is None:
             return
         self._next_ms = now_ms + RETRY_BACKOFF_MS

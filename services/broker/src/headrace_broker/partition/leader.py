@@ -64,10 +64,10 @@ class PartitionWatcher(Protocol):
     unsubscribe."""
 
     def partition_advanced(self, partition: TopicPartition, readable_bytes: int) -> None:
-        """The high watermark advanced by about ``readable_bytes`` bytes of records."""
+        """Called when the high watermark advanced by about ``readable_bytes`` bytes of records."""
 
     def partition_changed(self, partition: TopicPartition) -> None:
-        """The log start advanced, or this broker stopped leading the partition."""
+        """Called when the log start advanced, or when this broker stopped leading the partition."""
 
 
 class LogWatcher(Protocol):
@@ -75,13 +75,13 @@ class LogWatcher(Protocol):
     watcher must not block, watch or unwatch."""
 
     def log_grew(self, partition: TopicPartition) -> None:
-        """The log end advanced: push the new records."""
+        """Called when the log end advanced: push the new records."""
 
     def high_watermark_moved(self, partition: TopicPartition) -> None:
-        """The high watermark or the log start advanced: send the new offsets."""
+        """Called when the high watermark or the log start advanced: send the new offsets."""
 
     def leadership_ended(self, partition: TopicPartition) -> None:
-        """This broker no longer leads the partition, or leads it under a newer epoch."""
+        """Called when this broker no longer leads the partition, or leads it under a newer epoch."""
 
 
 class ReplicaProgress(NamedTuple):
@@ -181,7 +181,7 @@ class PartitionLeader:
         )
         self._log_watchers: dict[LogWatcher, None] = {}
         self._resigned: HeadraceError | None = None
-        #: Uncommitted appends as (end offset, bytes); the last entry may stand for many appends.
+        #: Uncommitted appends as (end offset, bytes); the last entry may include many appends.
         self._unread: deque[tuple[int, int]] = deque()
         self._waiters: deque[tuple[int, Waiter]] = deque()
         self._deletions: dict[Waiter, int] = {}
@@ -308,7 +308,8 @@ class PartitionLeader:
             raise self._resigned.copy()
 
     def appended(self, log_end: int, flushed_end: int, size: int) -> None:
-        """The log now ends at ``log_end``, after ``size`` more bytes, and is flushed up to ``flushed_end``."""
+        """Record that the log now ends at ``log_end``, after ``size`` more bytes, and is flushed up to
+        ``flushed_end``."""
         assert log_end >= self.log_end, f"{self.partition}: the log end went back from {self.log_end} to {log_end}"
         if log_end > self.log_end:
             somebody_is_behind = self._in_sync.grew(self.log_end)
@@ -326,7 +327,7 @@ class PartitionLeader:
         self.flushed(flushed_end)
 
     def flushed(self, flushed_end: int) -> None:
-        """The log is flushed up to ``flushed_end``."""
+        """Record that the log is flushed up to ``flushed_end``."""
         assert flushed_end <= self.log_end, f"{self.partition}: flushed {flushed_end} beyond the end {self.log_end}"
         if flushed_end > self.flushed_end:
             self.flushed_end = flushed_end
@@ -338,7 +339,7 @@ class PartitionLeader:
         self._recompute()
 
     def advance_log_start(self, offset: int) -> None:
-        """Records below ``offset`` were deleted (retention, DeleteRecords)."""
+        """Record that the records below ``offset`` were deleted (by retention or DeleteRecords)."""
         if offset <= self.log_start:
             return
         assert offset <= self.high_watermark, f"{self.partition}: log start {offset} above {self.high_watermark}"
@@ -400,8 +401,8 @@ class PartitionLeader:
         log_start: int,
         now_ms: int,
     ) -> bool:
-        """A follower's log matches the leader's log up to ``log_end`` (matching.py). Returns False for a broker without
-        a replica, and for an outdated broker epoch."""
+        """Record that a follower has joined: its log matches the leader's log up to ``log_end`` (matching.py). Returns
+        False for a broker without a replica, and for an outdated broker epoch."""
         follower = self._in_sync.get(broker_id)
         if follower is None or broker_epoch < follower.broker_epoch:
             return False
@@ -445,10 +446,10 @@ class PartitionLeader:
         cannot_append: bool = False,
         broken: bool = False,
     ) -> None:
-        """A follower's stream broke, or the follower sent a leave. The follower's durable end limits the high watermark
-        until the controllers remove the follower from the ISR. ``cannot_append``: the follower's log takes no appends,
-        so the leader proposes its removal at once. ``broken``: the stream broke, so the leader proposes the removal if
-        the follower does not return soon."""
+        """Called when a follower's stream broke, or when the follower sent a leave. The follower's durable end limits
+        the high watermark until the controllers remove the follower from the ISR. ``cannot_append``: the follower's log
+        takes no appends, so the leader proposes its removal at once. ``broken``: the stream broke, so the leader
+        proposes the removal if the follower does not return soon."""
         follower = self._in_sync.get(broker_id)
         if follower is not None and follower.joined:
             follower.seen(self.log_end, now_ms)
@@ -459,8 +460,8 @@ class PartitionLeader:
             self._stir()
 
     def follower_tried(self, broker_id: int, now_ms: int) -> None:
-        """The follower is alive, but before it can join it must truncate its log or change to the leader's other
-        stream."""
+        """Record that the follower is alive, although it must truncate its log, or change to the leader's other stream,
+        before it can join."""
         follower = self._in_sync.get(broker_id)
         if follower is not None and not follower.joined:
             follower.absent_ms = now_ms
@@ -514,7 +515,7 @@ class PartitionLeader:
         return self._in_sync.is_uncertain
 
     def proposed(self, change: IsrChange) -> None:
-        """``change`` is about to be sent: from now on the high watermark waits for the replicas that ``change``
+        """Call this before sending ``change``: from now on the high watermark waits for the replicas that ``change``
         adds."""
         self._in_sync.proposed(change)
 
@@ -529,8 +530,8 @@ class PartitionLeader:
         return True
 
     def alter_refused(self, error_code: str, *, retriable: bool, now_ms: int) -> None:
-        """AlterPartition failed for the partition. ``retriable`` means that the outcome is unknown (no answer, or the
-        answer of an inactive controller), so the proposal is repeated unchanged."""
+        """Called when AlterPartition failed for the partition. ``retriable`` means that the outcome is unknown (no
+        answer, or the answer of an inactive controller), so the proposal is repeated unchanged."""
         self._in_sync.refused(error_code, retriable=retriable, now_ms=now_ms)
         self._recompute()
         self._check_deletions()

@@ -131,8 +131,8 @@ class LedPartition(Protocol):
 
 
 class ColdRead(NamedTuple):
-    """A request to read records that are not in the page cache. The shell reads the records on a thread and calls
-    ``was_read``."""
+    """A request to read records that are not in the page cache. The caller of the lane reads the records on a thread
+    and calls ``was_read``."""
 
     replica: JoinedReplica
     source: LedPartition
@@ -399,14 +399,15 @@ class LeaderLane:
             self._wake()  # wake: the stream's own window may have been full
 
     def leave(self, handle: int, *, cannot_append: bool = False) -> None:
-        """The follower ends a join; if the join's number (``handle``) is unknown, the leader has already ended the
-        join. ``cannot_append``: the follower's log takes no appends, so the replica is out of sync from now on."""
+        """Process a leave, with which the follower ends a join. If the join's number (``handle``) is unknown, the
+        leader has already ended the join. ``cannot_append``: the follower's log takes no appends, so the replica is out
+        of sync from now on."""
         replica = self._replicas.get(handle)
         if replica is not None:
             self.forget(replica, cannot_append=cannot_append)
 
     def touch(self) -> None:
-        """The follower sent a message, perhaps only a heartbeat."""
+        """Record that the follower sent a message, perhaps only a heartbeat."""
         self._last_contact_ms = self._now_ms()
 
     def silent_at_ms(self) -> int | None:
@@ -650,7 +651,7 @@ class LeaderLane:
 
     @property
     def unsent(self) -> int:
-        """Number of unsent answers; above a limit of answers, the shell stops reading requests."""
+        """Number of unsent answers; above a limit, the caller stops reading requests from the stream."""
         return len(self._joined) + len(self._ended)
 
     @property
@@ -662,7 +663,7 @@ class LeaderLane:
         return list(self._replicas.values())
 
     def take_cold_reads(self) -> list[ColdRead]:
-        """Reads that the shell must run on threads now; it passes each result to ``was_read``."""
+        """Reads that the caller must run on threads now; the caller passes each result to ``was_read``."""
         wanted, self._wants_cold = self._wants_cold, []
         return wanted
 
@@ -701,7 +702,7 @@ class LeaderLane:
         self._wake()
 
     def _read_done(self, replica: JoinedReplica) -> None:
-        """A disk read has ended: the next waiting replica may now read from the disk."""
+        """Called when a disk read has ended: the next waiting replica may now read from the disk."""
         replica.holds_read = False
         self._reading -= 1
         while self._cold and self._reading < COLD_READS_MAX:

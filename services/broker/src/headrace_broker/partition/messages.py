@@ -108,7 +108,7 @@ class Push(NamedTuple):
 
 
 class OffsetsUpdate(NamedTuple):
-    """New offsets of the leader, when there are no records to push."""
+    """A message with new offsets of the leader, sent when there are no records to push."""
 
     handle: int
     high_watermark: int
@@ -116,8 +116,8 @@ class OffsetsUpdate(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """The leader ended the join: this broker no longer leads the partition, or the replica should use the leader's
-    other stream."""
+    """The message with which a leader ends a join, because it no longer leads the partition, or because the replica
+    should use the leader's other stream."""
 
     handle: int
     error: HeadraceError | None = None

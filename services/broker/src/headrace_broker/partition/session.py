@@ -107,8 +107,8 @@ class FetchSession:
         return iter([partitions[partition] for partition in self._ready])
 
     def advance(self, entry: SessionPartition, next_offset: int, *, exhausted: bool) -> None:
-        """A response took the records up to ``next_offset``. ``exhausted`` means that the partition has no more records
-        to send."""
+        """Record that a response contains the records up to ``next_offset``. ``exhausted`` means that the partition has
+        no more records to send."""
         assert next_offset >= entry.position, f"{entry.partition}: position {entry.position} back to {next_offset}"
         entry.position = next_offset
         del self._ready[entry.partition]
@@ -140,7 +140,7 @@ class FetchSession:
                 self._wake()
 
     def partition_changed(self, partition: TopicPartition) -> None:
-        """The log start advanced, or the leader resigned: the fetch no longer waits."""
+        """Called when the log start advanced, or when the leader resigned: the fetch no longer waits."""
         if partition not in self._partitions:
             return
         self._ready[partition] = None

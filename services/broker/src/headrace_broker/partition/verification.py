@@ -112,33 +112,33 @@ class Verifications(Generic[T]):
         return verification
 
     def confirmed(self, verification: Verification[T]) -> list[T]:
-        """The coordinator has confirmed the transaction. Returns the waiting appends, which now continue as verified
-        appends; empty if the verification was cancelled."""
+        """Called when the coordinator has confirmed the transaction. Returns the waiting appends, which now continue as
+        verified appends; empty if the verification was cancelled."""
         verification.is_verified = True
         appends = self._leave(verification)
         verification.appending += len(appends)
         return appends
 
     def refused(self, verification: Verification[T]) -> list[T]:
-        """The coordinator has refused the verification, or did not answer in time: returns the appends that fail. The
-        result is empty if the verification was cancelled."""
+        """Called when the coordinator has refused the verification, or did not answer in time. Returns the appends that
+        fail. The result is empty if the verification was cancelled."""
         self._forget(verification)
         return self._leave(verification)
 
     def ended(self, verification: Verification[T]) -> None:
-        """A verified append has ended, with any outcome."""
+        """Record that a verified append has ended, with any outcome."""
         verification.appending -= 1
         if not verification.appending:
             self._forget(verification)
 
     def cancelled_by_marker(self, producer_id: int, last_epoch: int) -> list[T]:
-        """A marker is about to be appended, which ends transactions of epochs up to ``last_epoch``: returns the appends
-        that fail, because they wait for such a transaction. Verifications of later epochs continue."""
+        """Called before a marker is appended that ends transactions of epochs up to ``last_epoch``. Returns the appends
+        that fail, because they wait for one of these transactions. Verifications of later epochs continue."""
         ended = [each for each in self._of.values() if each.producer_id == producer_id and each.epoch <= last_epoch]
         return list(self._cancelled(ended))
 
     def cancelled(self) -> list[T]:
-        """The leadership has ended: returns all waiting appends."""
+        """Called when the leadership has ended: returns all waiting appends."""
         return list(self._cancelled(list(self._of.values())))
 
     def _cancelled(self, verifications: list[Verification[T]]) -> Iterator[T]:

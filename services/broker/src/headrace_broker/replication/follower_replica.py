@@ -61,10 +61,10 @@ class Lanes(Protocol):
         appends."""
 
     def ack_due(self, replica: FollowerReplica) -> None:
-        """The replica has progress to acknowledge."""
+        """Note that the replica has progress, which the next message acknowledges."""
 
     def wake(self, replica: FollowerReplica) -> None:
-        """The replica can join now."""
+        """Note that the replica can join now."""
 
     def refused(self, replica: FollowerReplica, error: HeadraceError) -> None:
         """Count a push of records that the replica refused as faulty, for the metrics."""
@@ -184,17 +184,17 @@ class FollowerReplica:
             self._put_out(outcome)
 
     def ended(self, message: Ended) -> None:
-        """The leader ended this replica's join."""
+        """Called when the leader has ended this replica's join."""
         self._put_out(self.follower.ended(message))
 
     def lost(self) -> None:
-        """The stream broke: join again when all records received from it are in the log."""
+        """Called when the stream broke: join again when all records received from the stream are in the log."""
         self.follower.disconnected()
 
     def stumbled(self, error: Exception) -> None:
-        """A message could not be processed because of a bug on this broker or on the leader. Log the error and join
-        this partition again, after increasing pauses. A message that failed for one partition does not affect the other
-        partitions on the stream."""
+        """Called when a message could not be processed because of a bug on this broker or on the leader. Log the error
+        and join this partition again, after increasing pauses. A message that failed for one partition does not affect
+        the other partitions on the stream."""
         if self._reason is None:
             wrapped = UnknownServerError(
                 f"{self.partition}: cannot apply the message of leader {self.leader_id}: {type(error).__name__}: "
@@ -353,8 +353,8 @@ class FollowerReplica:
             self._join_later()
 
     def log_advanced(self) -> None:
-        """The directory writer changed this log. The writer calls ``log_advanced`` before the callbacks of the log's
-        appends."""
+        """Called when the directory writer has changed this log. The writer calls ``log_advanced`` before the callbacks
+        of the log's appends."""
         log, follower = self.log, self.follower
         if self._reason is not None or self._cut is not None or log.is_closed:
             return

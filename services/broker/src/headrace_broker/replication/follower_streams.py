@@ -80,11 +80,11 @@ class OnStream(Protocol):
     def ended(self, message: Ended) -> None: ...
 
     def lost(self) -> None:
-        """The replica's stream broke; the replica joins again on the next stream."""
+        """Called when the replica's stream broke; the replica joins again on the next stream."""
 
     def stumbled(self, error: Exception) -> None:
-        """A message could not be processed because of a bug. After a bug in processing a message, the replica is on no
-        stream, and decides when to join again."""
+        """Called when a message could not be processed because of a bug. The replica is then on no stream, and decides
+        when to join again."""
 
 
 class FollowerStreams:
@@ -111,7 +111,7 @@ class FollowerStreams:
 
     def confirm_leave(self, replica: FollowerReplica, done: Callable[[], None]) -> Callable[[], None]:
         """Call ``done`` when the leader of ``replica`` has confirmed the receipt of the leave. The leader's answer
-        comes on the stream that carried the leave, or on a later stream. Returns a function that cancels the
+        arrives on the stream on which the leave was sent, or on a later stream. Returns a function that cancels the
         confirmation."""
         confirmation = LeaveConfirmation(replica, self, done)
         self.join(confirmation)
@@ -239,7 +239,7 @@ class _Stream:
         self.task = asyncio.get_running_loop().create_task(self._run(), name=f"following broker {leader_id}")
 
     def wake(self) -> None:
-        """There may be a message to send on the stream."""
+        """Note that there may be a message to send on the stream."""
         if self.waiting is not None and not self.waiting.done():
             self.waiting.set_result(True)
 
@@ -439,7 +439,7 @@ class LeaveConfirmation:
         return None
 
     def joined(self, answer: Joined) -> None:
-        """Any answer to the join confirms the leave."""
+        """Called with the leader's answer to the join; any answer confirms the leave."""
         self._streams.leave(self)
         self._done()
 
@@ -456,7 +456,7 @@ class LeaveConfirmation:
         pass
 
     def stumbled(self, error: Exception) -> None:
-        """The callback ``done`` failed; call ``done`` again after a pause."""
+        """Called when the callback ``done`` failed: call ``done`` again after a pause."""
         self._again = asyncio.get_running_loop().call_later(_CONFIRM_AGAIN_S, self._streams.join, self)
 
     def cancel(self) -> None:

@@ -101,8 +101,8 @@ class IsrKeeper:
         return len(self._due_ms)
 
     def due(self, leader: PartitionLeader) -> None:
-        """A leader was created, or signals that its in-sync set may have to change (``PartitionLeader``'s
-        ``on_isr_due``)."""
+        """Schedule a check of a leader that was just created, or that signals a possible change of its in-sync set
+        (``PartitionLeader``'s ``on_isr_due``)."""
         now_ms = self._now_ms()
         if leader in self._due_ms and _all_in_sync(leader) and not leader.is_isr_pressed:
             return  # no new check: the leader's next check is early enough
@@ -110,7 +110,8 @@ class IsrKeeper:
         self._look_at(leader, now_ms if looked_ms is None else max(now_ms, looked_ms + LOOK_MS))
 
     def metadata_changed(self, leaders: Iterable[PartitionLeader]) -> None:
-        """The metadata of ``partitions`` changed, or the metadata of brokers with replicas of these partitions."""
+        """Called when the metadata of ``partitions`` changed, or the metadata of brokers with replicas of these
+        partitions."""
         now_ms = self._now_ms()
         for leader in leaders:
             self._look_at(leader, now_ms)

@@ -23,11 +23,12 @@ class PendingPushes:
         self._waiting: list[tuple[dict[object, None], Callable[[], None]]] = []
 
     def begin(self, stream: object) -> None:
-        """``stream`` is about to make a push."""
+        """Record that ``stream`` is about to make a push."""
         self._awake[stream] = None
 
     def end(self, stream: object) -> None:
-        """gRPC has taken the push of ``stream``, or the stream has no push to make. ``done`` may be called often."""
+        """Record that gRPC has taken the push of ``stream``, or that the stream has no push to make. Repeated calls are
+        harmless."""
         if stream not in self._awake:
             return
         del self._awake[stream]

@@ -198,8 +198,8 @@ class ClusterCore:
         self._at_rest = None
 
     def stood_still(self, now_ms: float) -> None:
-        """This process was paused and received no messages, so the controller must not fence a broker for silence
-        during the pause."""
+        """Called after a pause of this process, during which no message could arrive: no broker must be fenced for its
+        silence during the pause."""
         self.sessions.stood_still(now_ms)
         self.coordinator_sessions.stood_still(now_ms)
 
@@ -268,7 +268,8 @@ class ClusterCore:
             self._push(self.speculative.apply_with_delta(decision.records, next_offset, epoch))
 
     def skip(self, next_offset: int, epoch: int) -> None:
-        """Offsets up to ``next_offset`` belong to an entry without a decision, such as a leader's first entry."""
+        """Advance the speculative image to ``next_offset``, over an entry without a decision, such as a leader's first
+        entry."""
         self._push(self.speculative.apply_with_delta((), next_offset, epoch))
 
     def commit(self, offset: int) -> list[tuple[MetadataImage, MetadataDelta]]:

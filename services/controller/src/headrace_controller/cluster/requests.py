@@ -75,9 +75,9 @@ class HeartbeatReply:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatsEnded:
-    """A broker's heartbeat stream broke, probably because its process ended. The report of a broken stream saves a
-    restarted broker the wait for the end of its session. The broker's grace period begins, unless the broker has sent
-    heartbeats on a newer stream."""
+    """A report that a broker's heartbeat stream broke, probably because the broker's process ended. The report of a
+    broken stream saves a restarted broker the wait for the end of its session. The broker's grace period begins, unless
+    the broker has sent heartbeats on a newer stream."""
 
     broker_id: int
     broker_epoch: int
@@ -86,7 +86,8 @@ class HeartbeatsEnded:
 
 @dataclass(frozen=True, slots=True)
 class FenceSilentBrokers:
-    """Time has passed: fence brokers that have been silent for longer than their session."""
+    """A request that the controller's timer makes: fence brokers that have been silent for longer than their
+    session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +135,8 @@ class AlteredPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterPartition:
-    """A leader of partitions proposes their in-sync sets (KIP-497). ``metadata_offset``: the offset up to which the
-    leader has applied the metadata log."""
+    """The in-sync sets that a broker proposes for the partitions that it leads (AlterPartition, KIP-497).
+    ``metadata_offset``: the offset up to which the leader has applied the metadata log."""
 
     broker_id: int
     broker_epoch: int
@@ -375,7 +376,7 @@ class FeatureResult:
 
 @dataclass(frozen=True, slots=True)
 class RegisterController:
-    """A controller reports the feature levels that it supports (KIP-919)."""
+    """A controller's registration, with the feature levels that the controller supports (KIP-919)."""
 
     controller_id: int
     directory_id: bytes
@@ -423,8 +424,8 @@ class CoordinatorHeartbeatReply:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorHeartbeatsEnded:
-    """A coordinator's stream broke: its grace period begins, unless the coordinator has sent heartbeats on a newer
-    stream."""
+    """A report that a coordinator's heartbeat stream broke: the coordinator's grace period begins, unless the
+    coordinator has sent heartbeats on a newer stream."""
 
     coordinator_id: int
     coordinator_epoch: int

@@ -37,7 +37,7 @@ from .read_index import Quorum, ReadIndexBarriers
 #: Longest pause in seconds between two messages to a metadata follower; each message also confirms the age of the
 #: follower's image.
 KEEP_ALIVE_S = 1.0
-SNAPSHOT_PART_BYTES = 1 << 20  #: Bytes of a snapshot that one message carries.
+SNAPSHOT_PART_BYTES = 1 << 20  #: Maximum bytes of a snapshot in one message.
 
 Response = cluster_pb2.FollowMetadataResponse
 

@@ -45,9 +45,9 @@ class ElectionTimer:
             self._timeout = min(self._timeout, self._elapsed + 1 + self._draw(LOST_LEADER_TICKS))
 
     def vote_split(self) -> None:
-        """Another candidate stands in the same term: stand again soon, but after a different random time (the candidate
-        back-off of KIP-996). The timeout is drawn from more ticks than in ``leader_lost``, whose range would make two
-        candidates collide too often."""
+        """Shorten the timeout, because another candidate is in the same term. Each candidate draws a different random
+        time for its next election (the candidate back-off of KIP-996). The timeout is drawn from more ticks than in
+        ``leader_lost``, whose range would make two candidates collide too often."""
         spread = max(LOST_LEADER_TICKS, self._election_ticks // 2)
         self._timeout = min(self._timeout, self._elapsed + 1 + self._draw(spread))
 

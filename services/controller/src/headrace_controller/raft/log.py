@@ -24,8 +24,8 @@ class LogView(Protocol):
     """Read access to the log and the snapshots on the disk."""
 
     def entries(self, offset: int, end: int, max_bytes: int) -> Sequence[Entry]:
-        """Durable entries below ``end``, from the entry that holds ``offset``. Returns at least one entry, and at most
-        ``max_bytes`` unless the first entry alone is larger."""
+        """Durable entries below ``end``, from the entry that contains ``offset``. Returns at least one entry, and at
+        most ``max_bytes`` unless the first entry alone is larger."""
 
     def snapshot_chunk(self, snapshot: SnapshotId, position: int, max_bytes: int) -> tuple[bytes, bool] | None:
         """Bytes of a snapshot on the disk, and whether the snapshot ends with these bytes; None if the snapshot was
@@ -94,7 +94,7 @@ class RaftLog:
         return [self.voters_at(offset), *(voters for at, voters in self._voters if at > offset)]
 
     def term_below(self, offset: int) -> int | None:
-        """Term of the entry that holds ``offset`` - 1; None if the log does not have that entry."""
+        """Term of the entry that contains ``offset`` - 1; None if the log does not have that entry."""
         if offset == self._start.place.offset:
             return self._start.place.term
         if not self._start.place.offset < offset <= self.end_offset:
@@ -147,7 +147,8 @@ class RaftLog:
             )
 
     def entries(self, offset: int, max_bytes: int) -> tuple[Entry, ...]:
-        """Entries from the entry that holds ``offset``: about ``max_bytes``, and at least one if the log has any."""
+        """Entries from the entry that contains ``offset`` on: about ``max_bytes``, and at least one if the log has
+        any."""
         if offset >= self.end_offset:
             return ()
         found: list[Entry] = []

@@ -299,8 +299,8 @@ class RaftNode:
         self._reads.ask(token, is_deferred=is_deferred)
 
     def peer_lost(self, key: ReplicaKey) -> None:
-        """The connection to or from the replica ``key`` broke; the replica may have stopped, or may reconnect in a
-        moment.
+        """Called when the connection to or from the replica ``key`` broke; the replica may have stopped, or may
+        reconnect in a moment.
 
         If ``key`` is the leader, the leader's last message no longer counts as recent contact. A replica that lost the
         connection to its leader starts a pre-vote within 1 to 3 ticks, unless the leader sends a message before. (When
@@ -319,10 +319,10 @@ class RaftNode:
             self._election_timer.leader_lost()
 
     def observe(self, key: ReplicaKey) -> None:
-        """A replica has connected, voter or not: the leader, now or after an election, sends it the log. Messages in
-        flight to a replica that has reconnected are lost, and are sent again at once. A replica without a known leader
-        that is connected to a majority starts a pre-vote within 1 to 3 ticks. Because of the early pre-vote,
-        controllers that start together do not wait for an election timeout."""
+        """Called when a replica has connected, voter or not: the leader, now or after an election, sends the log to the
+        replica. Messages in flight to a replica that has reconnected are lost, and are sent again at once. A replica
+        without a known leader that is connected to a majority starts a pre-vote within 1 to 3 ticks. Because of the
+        early pre-vote, controllers that start together do not wait for an election timeout."""
         if key == self.key:
             return
         self._observers.add(key)
@@ -333,7 +333,7 @@ class RaftNode:
             self._election_timer.leader_lost()
 
     def forget(self, key: ReplicaKey) -> None:
-        """An observer has disconnected. Voters stay."""
+        """Called when an observer has disconnected. Voters stay."""
         self._observers.discard(key)
         if key not in self.voters:
             self._progress.pop(key, None)

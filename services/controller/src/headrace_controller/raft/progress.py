@@ -118,8 +118,8 @@ class Progress:
         return is_news
 
     def refused(self, previous_offset: int, next_offset: int) -> bool:
-        """The follower lacks entries before ``previous_offset``, so continue at ``next_offset``. Returns False for a
-        late answer of the follower."""
+        """Called when the follower lacks entries before ``previous_offset``: continue at ``next_offset``. Returns False
+        for a late answer of the follower."""
         if self.mode is Mode.SNAPSHOT or previous_offset <= self.match:
             return False
         if self.mode is Mode.PROBE and previous_offset != self.next_offset:
@@ -145,8 +145,8 @@ class Progress:
         return self.snapshot, self.position, *chunk
 
     def chunk_answered(self, body: SnapshotResponse) -> bool:
-        """The follower asks for the chunk at ``body.position``, or has all chunks. Returns False if the answer names
-        another snapshot."""
+        """Called when the follower asks for the chunk at ``body.position``, or has all chunks. Returns False if the
+        answer names another snapshot."""
         if self.mode is not Mode.SNAPSHOT or self.snapshot is None or self.snapshot.place != body.place:
             return False
         if body.is_installed:
@@ -156,8 +156,8 @@ class Progress:
         return True
 
     def give_way(self) -> None:
-        """The follower answered a heartbeat: messages in flight may be lost, so one more message may be sent. A
-        snapshot chunk gets more time than other messages, because it is large and may wait for a slow disk."""
+        """Called when the follower answered a heartbeat: messages in flight may be lost, so one more message may be
+        sent. A snapshot chunk gets more time than other messages, because it is large and may wait for a slow disk."""
         match self.mode:
             case Mode.REPLICATE:
                 if self._in_flight and not self.may_send:
@@ -176,7 +176,7 @@ class Progress:
         self.goal, self.goal_at = end, tick
 
     def lost(self) -> None:
-        """The connection to the follower broke, so all messages in flight are lost."""
+        """Called when the connection to the follower broke: all messages in flight are lost."""
         if self.mode is Mode.REPLICATE:
             self.probe(self.match)
         self.is_waiting = False
@@ -194,8 +194,8 @@ class Progress:
         self._clear()
 
     def installed(self, offset: int) -> None:
-        """The snapshot that ends at ``offset`` is durable on the follower: continue with entries. Refusals that the
-        follower sent before the snapshot was durable are outdated."""
+        """Called when the snapshot that ends at ``offset`` is durable on the follower: continue with entries. Refusals
+        that the follower sent before the snapshot was durable are outdated."""
         self.match = max(self.match, offset)
         self.replicate()
 

@@ -84,7 +84,7 @@ class Reads:
         return number
 
     def confirmed(self, round_: int) -> tuple[ReadState, ...]:
-        """A majority has answered round ``round_``; returns the reads that may be served."""
+        """Called when a majority has answered the heartbeat round ``round_``. Returns the reads that may be served."""
         done = []
         while self._waiting and self._waiting[0][0] <= round_:
             done.append(self._waiting.popleft()[1])

@@ -1,8 +1,8 @@
 """Receive a snapshot in chunks (Raft, 7; KIP-630).
 
 One snapshot chunk is written at a time, and is answered when it is durable; the answer names the next position.
-Snapshot chunks are taken from one leader only. Two nodes' snapshots that end at the same offset hold the same state,
-but their bytes may differ.
+Snapshot chunks are taken from one leader only. Snapshots of two nodes that end at the same offset contain the same
+state, but their bytes may differ.
 """
 
 from __future__ import annotations

@@ -148,7 +148,7 @@ class Entry:
 
 
 class SnapshotId(NamedTuple):
-    """A snapshot, which holds the state after all entries below ``place.offset``, and the voters at that place."""
+    """A snapshot, which contains the state after all entries below ``place.offset``, and the voters at that place."""
 
     place: Place
     voters: VoterSet

@@ -1,4 +1,4 @@
-"""PeerLinks: the streams between this controller and the other controllers, which carry Raft's messages.
+"""PeerLinks: the streams for Raft's messages between this controller and the other controllers.
 
 Every controller, voter or not, opens a stream to every voter. Two voters have two streams between them, each opened by
 one of the two; messages use the newest stream. A controller that knows no voter yet connects to the addresses in

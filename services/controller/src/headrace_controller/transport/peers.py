@@ -29,7 +29,7 @@ class PeerStream(Protocol):
     """A stream on which both sides have sent a hello."""
 
     def wake(self) -> None:
-        """There is a message to write on the stream: call ``Peer.take``."""
+        """Called when there is a message to write on the stream; ``Peer.take`` returns the message."""
 
 
 class Peer:
@@ -191,7 +191,7 @@ class Outbox:
         return bodies, size
 
     def close(self) -> None:
-        """The connection ended: drop the large messages."""
+        """Called when the connection ended: drop the large messages."""
         self.is_open = False
         self.dropped += len(self._bulk)
         self._bulk.clear()

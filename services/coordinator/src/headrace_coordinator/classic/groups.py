@@ -69,7 +69,7 @@ from .state import ClassicGroup, Member
 #: Milliseconds after which a new member that still waits for its first generation is removed, because its process may
 #: have ended.
 NEW_MEMBER_JOIN_MS = 300_000
-TICK_GROUPS_MAX = 100  #: Maximum number of groups in one tick; the others are due at once.
+TICK_GROUPS_MAX = 100  #: Maximum number of groups that one tick handles; the remaining groups are due at once.
 
 
 class _Turn:
@@ -127,8 +127,8 @@ class ClassicGroups:
             self._groups[group_id] = ClassicGroup.of(group_id, decode_value(value))
 
     def loaded(self, now_ms: int) -> None:
-        """The replay is complete: every member counts as having just sent a heartbeat. A group that has members and no
-        leader was converted from the KIP-848 protocol, so its members must rebalance."""
+        """Called when the replay is complete: every member counts as having just sent a heartbeat. A group that has
+        members and no leader was converted from the KIP-848 protocol, so its members must rebalance."""
         turn = self._turn(now_ms)
         for group in self._groups.values():
             for member in group.members.values():
@@ -415,7 +415,7 @@ class ClassicGroups:
             self._complete_join(turn, group)
 
     def _join_is_over(self, turn: _Turn, group: ClassicGroup) -> None:
-        """The join phase has timed out, or the initial rebalance delay has ended."""
+        """Called when the join phase has timed out, or when the initial rebalance delay has ended."""
         if group.delay_left_ms and group.has_new_members:
             delay_ms = min(self._settings.initial_delay_ms, group.delay_left_ms)
             group.delay_left_ms -= delay_ms

@@ -76,7 +76,7 @@ from .turn import Turn
 #: Number of records after which a tick stops before the next group; the remaining groups are due at once.
 TICK_RECORDS_MAX = 1_000
 
-#: Maximum bytes of a record's key beside the text of each of its parts.
+#: Maximum bytes of a record's key in addition to the texts in the key.
 _KEY_BYTES = 8
 
 _FIELDS = ("rack", "client_id", "client_host", "rebalance_timeout_ms", "topics", "topic_regex", "assignor")
@@ -113,8 +113,8 @@ class Groups:
         self._state.apply(where, None if value is None else decode_value(where.kind, value))
 
     def loaded(self, now_ms: int) -> Decision:
-        """The replay is complete: every member counts as having just sent a heartbeat. The end of the replay removes
-        the remains of an interrupted decision."""
+        """Called when the replay is complete: every member counts as having just sent a heartbeat. The end of the
+        replay removes the remains of an interrupted decision."""
         turn = self._turn(now_ms)
         if self._ownership is not None:  # before the replay ended, no member could be late
             self._ownership.proven_ms = turn.owned_ms = turn.steady_ms

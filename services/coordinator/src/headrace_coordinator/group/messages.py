@@ -48,8 +48,8 @@ class GroupState(enum.StrEnum):
 
 
 class Heartbeat(NamedTuple):
-    """A member joins (epoch 0) or continues its membership. A field of a heartbeat that is None is unchanged; a join
-    must have every field.
+    """A member's heartbeat, with which the member joins (epoch 0) or continues its membership. A field of a heartbeat
+    that is None has not changed since the last heartbeat; a join must have every field.
 
     ``owned``: the partitions that the member reads now, of the assignment with ``revision``. ``revision``: revision of
     the latest assignment that the member received (0 if none). If the group has another revision of the member's
@@ -85,7 +85,7 @@ class Leave(NamedTuple):
 
 
 class Disconnected(NamedTuple):
-    """A member's stream has ended without a Leave."""
+    """A report that a member's stream has ended without a Leave."""
 
     group_id: str
     member_id: str

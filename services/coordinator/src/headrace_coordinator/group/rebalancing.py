@@ -204,7 +204,7 @@ class Rebalancing:
         return self.session_timeouts_ms.get(group_id, self._settings.session_timeout_ms)
 
     def session_timeout_of(self, group: Group, member: Member) -> int:
-        """A member of the classic protocol has a session timeout of its own."""
+        """The session timeout of the member; a member of the classic protocol chooses its own session timeout."""
         classic = member.said.classic
         return self.session_timeout_ms(group.group_id) if classic is None else classic.session_timeout_ms
 
@@ -226,7 +226,7 @@ class Rebalancing:
 
 
 def named(member: Member) -> str:
-    """The name of a member for people: the client id says more than a UUID."""
+    """The name of a member in messages for operators, with the client id, which is easier to recognize than a UUID."""
     said = member.said
     names = [f"member {member.member_id}"]
     if said.instance_id:

@@ -64,8 +64,8 @@ class Session:
         self.revoking_ms = self.knows_ms = self.late_ms = None
 
     def note_revoking(self, *, knows: bool, rebalance_timeout_ms: int, session_timeout_ms: int) -> None:
-        """The member sent a heartbeat while the member must release partitions. ``knows``: the heartbeat shows that the
-        member knows the revocation."""
+        """Record a heartbeat of a member that must release partitions. ``knows``: the heartbeat shows that the member
+        knows the revocation."""
         assert self.revoking_ms is not None
         if knows and self.knows_ms is None:
             self.knows_ms, self.late_ms = self.last_contact_ms, None

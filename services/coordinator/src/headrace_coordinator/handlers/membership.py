@@ -1,4 +1,4 @@
-"""Group members and their streams: each stream carries one member of one group.
+"""Group members and their streams: each stream belongs to one member of one group.
 
     heartbeats, leave ---> the group's shard ---> answers, in the order of the decisions
                                  `---> pushes go to the latest stream of the member
@@ -66,7 +66,7 @@ class Members:
                 member.tell(push.message)
 
     def shard_left(self, runner: ShardRunner) -> None:
-        """The shard of ``runner`` no longer belongs to this coordinator."""
+        """Called when the shard of ``runner`` no longer belongs to this coordinator."""
         for member in [each for each in self._streams if each.runner is runner]:
             member.end(
                 NotCoordinatorError(f"{runner.shard.name} moved to another coordinator; look up the coordinator again")
@@ -80,7 +80,7 @@ class Members:
         return self._find_shard(group_id)
 
     def identified(self, member: MembershipStream) -> None:
-        """A stream has named its member; any other stream of the same member ends."""
+        """Called when a stream has named its member; any other stream of the same member ends."""
         assert member.who is not None
         before = self._by_member.get(member.who)
         self._by_member[member.who] = member
@@ -154,7 +154,7 @@ class MembershipStream(StreamHandler[Any]):
             self._send(messages.membership_response(message, 0))
 
     def replaced(self) -> None:
-        """The member has opened another stream, so the old stream ends."""
+        """Called when the member has opened another stream: this stream ends."""
         self._has_left = True
         self._stream.finish()
 

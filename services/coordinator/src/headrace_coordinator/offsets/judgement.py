@@ -1,7 +1,7 @@
 """Evaluate a consumer's health as Burrow does: from its last commits, without thresholds. Pure.
 
-Sources: Burrow's wiki page "Consumer Lag Evaluation Rules", and its evaluator. The window of a partition holds its last
-ten commits, each with the lag at the time of the commit. The first of the following rules that applies decides the
+Sources: Burrow's wiki page "Consumer Lag Evaluation Rules", and its evaluator. The window of a partition contains its
+last ten commits, each with the lag at the time of the commit. The first of the following rules that applies decides the
 status of a partition:
 
     0  the lag is zero now                                                                   OK

@@ -41,7 +41,7 @@ class LagBook:
                 history.sample(now_ms, end.high_watermark, end.log_start)
 
     def committed(self, group_id: str, partition: TopicPartition, committed: CommittedOffset) -> None:
-        """A group has committed an offset, now or (in a replay) some time ago."""
+        """Record that a group has committed an offset, now or (in a replay) some time ago."""
         windows = self._windows.setdefault(group_id, {})
         window = windows.get(partition)
         if window is None:
@@ -53,7 +53,7 @@ class LagBook:
         window.note(Commit(committed.offset, committed.commit_timestamp_ms, lag))
 
     def forgotten(self, group_id: str, partition: TopicPartition) -> None:
-        """The group has no committed offset of the partition any more."""
+        """Record that the group has no committed offset of the partition any more."""
         windows = self._windows.get(group_id, {})
         if windows.pop(partition, None) is None:
             return

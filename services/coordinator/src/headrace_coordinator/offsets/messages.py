@@ -75,7 +75,8 @@ class CommitTransactionOffsets(NamedTuple):
 
 
 class VerificationFailed(NamedTuple):
-    """The coordinator did not confirm the transaction, or the caller has given up; the reply is None."""
+    """A message that the transaction's coordinator did not confirm the transaction, or that the caller has given up.
+    The reply is None."""
 
     verification: Verification
 

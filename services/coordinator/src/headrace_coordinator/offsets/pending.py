@@ -256,7 +256,7 @@ class Verifications:
         return True
 
     def cancel(self, producer_id: int, last_ended_epoch: int) -> None:
-        """A marker has ended the producer's transactions up to this epoch."""
+        """Called when a marker has ended the producer's transactions up to this epoch."""
         found = self._of.get(producer_id)
         if found is not None:
             self._keep(producer_id, {each for each in found if each.epoch > last_ended_epoch})

@@ -60,7 +60,7 @@ class RetentionSweep:
         self._todo: deque[str] = deque()
 
     def start(self, now_ms: int) -> None:
-        """The shard is loaded; the first check for expired offsets runs one interval from now."""
+        """Called when the shard is loaded; the first check for expired offsets runs one interval from now."""
         self._checked_ms = now_ms
         self._todo.clear()
 

@@ -222,7 +222,7 @@ class Shard:
             self._of_itself(lambda state_machine: state_machine.tick(now_ms))
 
     def clock_was_set(self, by_ms: int, now_ms: int) -> None:
-        """The wall clock now shows ``now_ms``, which is ``by_ms`` more than the time that has really passed."""
+        """Called when the wall clock was set to ``now_ms``: it has advanced by ``by_ms`` more than the real time."""
         if self.state is ShardState.SERVING:
             self._of_itself(lambda state_machine: state_machine.handle(ClockSet(by_ms), now_ms))
 
@@ -246,7 +246,7 @@ class Shard:
         return todo
 
     def appended(self, attempt: int, base_offset: int) -> None:
-        """An append is committed; its first record has the offset ``base_offset``."""
+        """Called when an append is committed; its first record has the offset ``base_offset``."""
         if attempt != self.attempt:
             return
         if self.state is ShardState.CLAIMING:
@@ -273,7 +273,7 @@ class Shard:
         self._todo += flight.outcomes
 
     def append_failed(self, attempt: int, error: HeadraceError) -> None:
-        """An append has failed, or may have failed: the shard treats both cases alike."""
+        """Called when an append has failed, or may have failed: the shard treats both cases alike."""
         if attempt != self.attempt:
             return
         if isinstance(error, FencedShardEpochError):
@@ -296,7 +296,7 @@ class Shard:
             self._drop(error)
 
     def replay_ended(self, attempt: int, now_ms: int) -> None:
-        """All records up to the claim record were passed to ``replayed``."""
+        """Called when all records up to the claim record were passed to ``replayed``."""
         if attempt != self.attempt:
             return
         self._become(ShardState.SERVING)
@@ -307,7 +307,7 @@ class Shard:
             self._drop(error)
 
     def resume(self, attempt: int) -> None:
-        """The pause before the next attempt to append the claim record is over."""
+        """Called when the pause before the next attempt to append the claim record is over."""
         if attempt == self.attempt and self.state is ShardState.CLAIMING:
             self._todo.append(Append(self.attempt, ((encode_claim(self.claim),),), ANY_END))
 

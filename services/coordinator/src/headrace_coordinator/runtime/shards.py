@@ -103,7 +103,8 @@ class Shards:
         return any(each is runner for each in self)
 
     def began(self, runner: ShardRunner, state: ShardState) -> None:
-        """A shard has changed its state; a shard of groups that begins to serve gets the topics."""
+        """Called when a shard has changed its state; a shard of groups that begins to serve receives the cluster's
+        topics."""
         if state is ShardState.SERVING and any(each is runner for each in self.of_topic(OFFSETS_TOPIC)):
             runner.put(self._topics.current)
 

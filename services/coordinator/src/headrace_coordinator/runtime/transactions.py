@@ -177,8 +177,8 @@ class Transactions:
                 parked.ended()
 
     def shard_left(self, runner: ShardRunner) -> None:
-        """The shard of ``runner`` no longer serves: send its parked requests again, so that their senders get an
-        error."""
+        """Called when the shard of ``runner`` no longer serves: send its parked requests again, so that their senders
+        get an error."""
         for transactional_id, some in list(self._parked.items()):
             if any(each.runner is runner for each in some):
                 for parked in self._released(transactional_id):

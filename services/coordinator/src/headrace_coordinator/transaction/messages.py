@@ -74,9 +74,8 @@ class PrepareTransaction(NamedTuple):
 
 class CompleteTransaction(NamedTuple):
     """A request to complete a prepared transaction; any client that has the transaction's token may send it.
-    ``identity`` is the token that PrepareTransaction returned. The transaction's own producer does not send this
-    request. That producer sends EndTransaction, which returns the producer's next identity, even if another client used
-    the token first."""
+    ``identity`` is the token that PrepareTransaction returned. The transaction's producer itself sends EndTransaction
+    instead, which returns the producer's next identity, even if another client has used the token before."""
 
     transactional_id: str
     identity: ProducerIdentity
@@ -88,7 +87,7 @@ class AbortTransaction(NamedTuple):
 
 
 class MarkersWritten(NamedTuple):
-    """The partitions have the marker that ``WriteMarkers`` named, or no longer exist."""
+    """A report that the partitions have the marker that ``WriteMarkers`` named, or no longer exist."""
 
     transactional_id: str
     identity: ProducerIdentity

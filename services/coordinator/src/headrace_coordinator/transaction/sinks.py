@@ -5,7 +5,7 @@
 
 Kafka's readers skip record kinds from 1000 on.
 
-A task of a sink writes its rows in a prepared transaction of its own. The record of the sink decides a batch: it names
+Each task of a sink writes its rows in a separate prepared transaction. The record of the sink decides a batch: it names
 the transactions that are committed. All other transactions of the sink are aborted, up to that batch. The transactions
 of a sink are in the shard of its record. For this reason one step of the state machine writes the sink's record first,
 and then the records that end the transactions. If the log lacks some of the records that end the transactions, a new

@@ -1,4 +1,4 @@
-"""The state of a transactional id, as its record holds it, and the legal transitions. Pure.
+"""The state of a transactional id, as its record describes it, and the legal transitions. Pure.
 
     from                          to                when
     (no record)                   EMPTY             InitProducerId
@@ -71,7 +71,7 @@ LEGAL: dict[TransactionState | None, tuple[TransactionState | None, ...]] = {
 
 
 class ProducerIdentity(NamedTuple):
-    """The producer id and epoch that a producer's batches and requests carry."""
+    """The producer id and epoch in a producer's batches and requests."""
 
     producer_id: int
     epoch: int
@@ -80,13 +80,13 @@ class ProducerIdentity(NamedTuple):
 class Transaction(NamedTuple):
     """The state of a transactional id. Times are in milliseconds of the coordinator's wall clock; -1 means no time.
 
-    ``producer_id``, ``producer_epoch``: the identity that the open transaction's batches carry. While markers are being
-    written, ``producer_id`` and ``producer_epoch`` are the identity that the markers carry. If the transaction is not
-    open and no markers are being written, ``producer_id`` and ``producer_epoch`` are the identity of the next
-    transaction. ``next_*``: the producer's identity after the end of the transaction, if it differs from
-    ``producer_id`` and ``producer_epoch``. The identity changes when the producer's epochs are used up, because the
-    producer then gets a new producer id. The identity also changes when a new producer takes over the prepared
-    transaction (``keep_prepared``). ``previous_producer_id``: the producer id of the transaction that ended last.
+    ``producer_id``, ``producer_epoch``: the identity in the open transaction's batches. While markers are being
+    written, ``producer_id`` and ``producer_epoch`` are the identity in the markers. If the transaction is not open and
+    no markers are being written, ``producer_id`` and ``producer_epoch`` are the identity of the next transaction.
+    ``next_*``: the producer's identity after the end of the transaction, if it differs from ``producer_id`` and
+    ``producer_epoch``. The identity changes when the producer's epochs are used up, because the producer then gets a
+    new producer id. The identity also changes when a new producer takes over the prepared transaction
+    (``keep_prepared``). ``previous_producer_id``: the producer id of the transaction that ended last.
     ``last_producer_epoch``: the epoch of the transaction that ended last, by which a repeated request is recognized.
     ``last_producer_epoch`` is -1 if the producer is fenced, so that it may not repeat its request. ``version``: the
     client's transaction version (KIP-890).

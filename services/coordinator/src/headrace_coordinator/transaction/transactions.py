@@ -2,9 +2,9 @@
 
 Each decision writes one record of one transactional id, and the state follows from the records. Replaying the log of a
 transaction shard therefore gives the same state. A record PREPARE_COMMIT or PREPARE_ABORT decides a transaction;
-EndTransaction is answered when this record is committed. In addition to the records, memory holds the partitions whose
-marker is still missing. A new owner of the shard requests all missing markers again; a leader accepts a repeated marker
-without an append.
+EndTransaction is answered when this record is committed. In addition to the records, the state machine keeps in memory
+the partitions whose marker is still missing. A new owner of the shard requests all missing markers again; a leader
+accepts a repeated marker without an append.
 
 While markers are missing, a request for the next transaction gets ConcurrentTransactionsError. The caller waits for
 ``TransactionEnded`` and then repeats the request for the next transaction.
@@ -172,8 +172,8 @@ class TransactionsStateMachine:
             self.transactions[transactional_id] = transaction
 
     def loaded(self, now_ms: int) -> Decision:
-        """The replay is complete: request all missing markers again. After a replay, timeouts are measured from the
-        start of each transaction, as far as the clocks of the former and the new owner agree."""
+        """Called when the replay is complete: request all missing markers again. After a replay, timeouts are measured
+        from the start of each transaction, as far as the clocks of the former and the new owner agree."""
         self._next_expiry_ms = now_ms + self._settings.expiration_interval_ms
         records: list[ShardRecord] = []
         pushes: list[object] = []

@@ -1,4 +1,4 @@
-"""The stream that carries appends to one broker; all shards share the stream."""
+"""The stream for appends to one broker, which all shards of this coordinator share."""
 
 from __future__ import annotations
 
