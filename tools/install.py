@@ -42,6 +42,7 @@ DISTRIBUTIONS = {
     "services/broker": "",
     "services/coordinator": "",
     "services/gateway": "",
+    "services/registry": "",
     "clients/python": "[arrow,zstd,snappy]",
     "clients/tools": "[cluster]",
     "pipelines/spark": "",

@@ -11,7 +11,7 @@ from typing import Any
 
 from .definition import HEADRACE, INT_MAX, LONG_MAX, Kind, Scope, accepted, honoured, refused
 
-ROLES = ("controller", "broker", "coordinator", "gateway")
+ROLES = ("controller", "broker", "coordinator", "gateway", "registry")
 
 _LISTENERS = "nodes call each other and the controllers at the listener named internal"
 _ONE_LOOP = "has no effect: a broker has one event loop and a thread for each log directory; run more brokers instead"
@@ -32,7 +32,8 @@ NODE = (
     honoured(
         "process.roles",
         [],
-        "The role of this node: controller, broker, coordinator or gateway. The default is the role of the program.",
+        "The role of this node: controller, broker, coordinator, gateway or registry. The default is the role of the "
+        "program.",
         choices=ROLES,
     ),
     honoured(

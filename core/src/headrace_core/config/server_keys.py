@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from . import broker_keys, controller_keys, coordinator_keys, gateway_keys, node_keys
+from . import broker_keys, controller_keys, coordinator_keys, gateway_keys, node_keys, registry_keys
 from .definition import INT_MAX, ConfigDef, ConfigKey, Conflict, Kind, Scope, at_most, honoured
 from .topic_keys import COARSE_DEFAULT_KEYS, TOPIC, TOPIC_DEFAULT_KEYS, server_hints
 
@@ -52,6 +52,7 @@ SERVER_GROUPS: dict[str, tuple[ConfigKey, ...]] = {
     "Groups": coordinator_keys.GROUPS,
     "Transactions": coordinator_keys.TRANSACTIONS,
     "The gateway": gateway_keys.GATEWAY,
+    "The schema registry": registry_keys.REGISTRY,
     "Tiered storage": broker_keys.TIERED,
     "Metrics": node_keys.METRICS,
     "Security and what else is refused": node_keys.REFUSED,

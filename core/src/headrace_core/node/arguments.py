@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ..errors import InvalidConfigError
 from . import first_voters, slots
-from .config import NodeConfig
+from .config import HTTP_ROLES, NodeConfig
 from .environment import environment_properties
 from .first_voters import FirstVoters, WriteVoters
 from .ids import id_to_text
@@ -76,11 +76,13 @@ def parse_command(
     """Parse the command line. If slots are configured, claim a slot and format a new slot (``write_voters``: for a
     controller). ``environment``: os.environ. Raises SystemExit for a wrong command line (argparse), InvalidConfigError
     for wrong values."""
+    has_directories = role not in HTTP_ROLES
     if argv and argv[0] == "format":
+        if not has_directories:
+            raise InvalidConfigError(f"{program} format: a {role} has no directories; start it without formatting")
         return _parse_format(argv[1:], program=program, role=role)
-    parser = argparse.ArgumentParser(
-        prog=program, description=f"Run a Headrace {role}. Format its directories first: `{program} format`."
-    )
+    first = f" Format its directories first: `{program} format`." if has_directories else ""
+    parser = argparse.ArgumentParser(prog=program, description=f"Run a Headrace {role}.{first}")
     _add_config(parser)
     parser.add_argument(
         "--environment", action="store_true", help="Also read HEADRACE_* variables: HEADRACE_LOG_FLUSH sets log.flush."

@@ -19,12 +19,16 @@ from .listeners import (
 )
 from .properties import Properties
 
+#: Roles that serve only HTTP and store nothing on disk: they have neither gRPC listeners nor data directories.
+HTTP_ROLES = ("registry",)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfig:
     """A node's configuration: the checked values that every role needs, and all values by name.
 
-    ``node_id`` is -1 if not configured (brokers only). ``given``: the typed values that were set, without defaults.
+    ``node_id`` is -1 if not configured (brokers only). ``given``: the typed values that were set, without defaults. A
+    node of HTTP_ROLES has no ``listeners`` and no ``log_dirs``; its ``state_file`` is empty unless it is configured.
     """
 
     role: str
@@ -60,14 +64,15 @@ class NodeConfig:
             raise InvalidConfigError(
                 f"process.roles={','.join(roles)}: a Headrace process has one role; start one program for each role"
             )
-        listeners = parse_listeners(values["listeners"])
-        if not any(listener.name == INTERNAL for listener in listeners):
+        is_http = role in HTTP_ROLES
+        listeners = () if is_http else parse_listeners(values["listeners"])
+        if not is_http and not any(listener.name == INTERNAL for listener in listeners):
             raise InvalidConfigError("listeners: no internal listener; add one, such as internal://127.0.0.1:19095")
-        wanted = parse_listeners(values["advertised.listeners"], key="advertised.listeners")
+        wanted = () if is_http else parse_listeners(values["advertised.listeners"], key="advertised.listeners")
         check_advertised(listeners, wanted)
         voters = parse_voters(values["controller.quorum.voters"])
         key = "controller.quorum.bootstrap.servers"
-        log_dirs = _log_dirs(values, role)
+        log_dirs = () if is_http else _log_dirs(values, role)
         return cls(
             role=role,
             node_id=_node_id(values, role),
@@ -76,7 +81,7 @@ class NodeConfig:
             advertised=wanted,
             voters=voters,
             controller_addresses=parse_addresses(values[key], key=key) or tuple(voter.address for voter in voters),
-            state_file=values["runtime.state.file"] or f"{log_dirs[0]}/node.json",
+            state_file=values["runtime.state.file"] or ("" if is_http else f"{log_dirs[0]}/node.json"),
             log_level=values["log.level"],
             values=values,
             given=given,

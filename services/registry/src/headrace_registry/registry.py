@@ -1,0 +1,400 @@
+"""One replica of the registry: the state that it has read from the topic, and the writes of the elected writer.
+
+The replicas form a consumer group on the topic (``_schemas``, one partition). The member to which the group assigns the
+partition writes; every replica reads:
+
+    state       meaning                                           left by
+    FOLLOWER    reads the topic, refuses writes                   assigned: CANDIDATE
+    CANDIDATE   fences the last writer, announces itself;         announcement applied: WRITER
+                writes wait                                       revoked, lost: FOLLOWER
+    WRITER      decides and appends                               revoked, lost: FOLLOWER; fenced, error: CANDIDATE
+
+**One writer.** All terms use the same ``transactional.id``. A candidate's InitProducer fences the last writer's
+producer and ends its open transaction. The candidate then appends a NOOP record, whose headers have its URL and the
+term's id, in a transaction that also commits an offset as a member of the group (KIP-447). The coordinator refuses the
+offset of a replica that is no member any more, so a replica that lost its membership cannot announce itself. When the
+candidate reads its own announcement as committed, it has applied every record of every earlier writer.
+
+**Writes.** The writer decides waiting commands one after the other on a draft of the image, appends their records in
+one transaction, commits it, and answers when it reads the records back as committed. The image itself never has a
+record that is not committed.
+
+**Unknown outcomes.** When a commit fails, the outcome of its transaction is unknown, and no command is answered. The
+topic tells the outcome: the next announcement, of this replica or of another, follows the end of that transaction.
+A reader that passes the offsets of the transaction without records from it knows that it was aborted. Commands of an
+aborted transaction are decided again, or refused with NotWriterError if this replica is no longer writer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable
+from enum import Enum
+from typing import TypeVar
+
+from headrace import AsyncConsumer, AsyncProducer, TopicPartition
+from headrace.errors import HeadraceError
+from headrace_core.clock import SystemClock
+from headrace_core.node.tasks import NodeTasks
+from headrace_core.records import Record
+from headrace_core.telemetry import Emitter
+
+from .events import SchemasRead, WriterAnnounced, WriterElected, WriterSteppedDown
+from .settings import RegistrySettings
+from .state import Decision, Image
+from .topic import ensure_topic
+from .writes import Batch, NotWriterError, Writes
+
+__all__ = ["NotWriterError", "Registry", "State", "WriteTimeoutError"]
+
+logger = logging.getLogger("headrace.registry")
+
+T = TypeVar("T")
+
+#: Key of the announcements. Confluent's registry writes records with this key too, and ignores them when it reads.
+NOOP_KEY = b'{"keytype":"NOOP","magic":0}'
+#: Value of the announcements: not null, because compaction deletes a null value after delete.retention.ms.
+NOOP_VALUE = b"{}"
+URL_HEADER, TERM_HEADER = "writer", "term"
+
+APPLIED_AT_ONCE = 100  #: Records that the reader applies before other tasks get a turn.
+FETCH_BYTES = 8 * 1024 * 1024  #: Memory for fetched records that are not applied yet.
+PRODUCER_BATCH_BYTES = 256 * 1024
+#: Brokers abort a transaction of a writer that is gone after this time, if no other replica has fenced it before.
+TRANSACTION_TIMEOUT_MS = 15_000
+#: Seconds until a candidate tries again after a failed election; each further failure doubles them.
+BACKOFF_S, BACKOFF_MAX_S = 0.1, 2.0
+#: Seconds between two attempts of the reader or of the member after an error.
+RETRY_S = 1.0
+#: Seconds that a writer whose partition is revoked has to finish its transaction.
+HANDOVER_S = 3.0
+CLOSE_S = 2.0
+
+
+class WriteTimeoutError(Exception):
+    """The outcome of the write was not known in time: the write may still take effect."""
+
+
+class State(Enum):
+    FOLLOWER = "follower"
+    CANDIDATE = "candidate"
+    WRITER = "writer"
+
+
+class _ElectionError(Exception):
+    """An election failed; the message says why."""
+
+
+class Registry:
+    """One replica. Call ``start``, then ``run`` until the replica should stop, then ``stop``.
+
+    ``url``: where other replicas reach this one. ``image`` is what this replica has applied; only committed records.
+    """
+
+    def __init__(self, settings: RegistrySettings, url: str, *, events: Emitter | None = None) -> None:
+        self.settings = settings
+        self.url = url
+        self.image = Image()
+        self.is_ready = False
+        self.state = State.FOLLOWER
+        self.next_offset = 0  #: The offset after the last applied record.
+        self._events = events or Emitter()
+        self._clock = SystemClock()
+        self._partition = TopicPartition(settings.topic, 0)
+        self._servers = ",".join(settings.bootstrap_servers)
+        self._announced: tuple[str, str] | None = None  # URL and term of the last announcement
+        self._writes: Writes | None = None  # None until the topic's limit of a record is known
+        self._wake = asyncio.Event()
+        self._assigned = asyncio.Event()
+        self._term_id = ""
+        self._term: asyncio.Task[None] | None = None
+        self._end_reason = ""
+        self._has_written = False  # whether this term won its election
+        self._closing: set[asyncio.Task[None]] = set()
+        self._reader: AsyncConsumer | None = None
+        self._member: AsyncConsumer | None = None
+        self._tasks = NodeTasks("registry")
+
+    # --- what the API uses -------------------------------------------------------------------------------------------
+
+    @property
+    def writer_url(self) -> str | None:
+        """The URL of the writer, as far as this replica knows; its own URL if it writes."""
+        if self.state is State.WRITER:
+            return self.url
+        if self._announced is None or self._announced[0] == self.url:  # the announced term of this replica is over
+            return None
+        return self._announced[0]
+
+    async def write(self, decide: Callable[[Image], Decision[T]]) -> T:
+        """Decide on the newest image, append the decision's records, and return its answer when they are committed and
+        applied. ``decide`` may be called several times, and must read only the image that it gets.
+
+        Raises the RegistryError of ``decide``; NotWriterError on another replica than the writer; WriteTimeoutError if
+        the outcome is not known after ``write_timeout_s``; RecordTooLargeError for a record above the topic's limit.
+        """
+        if self._writes is None or not self._assigned.is_set():
+            raise NotWriterError(self.writer_url)
+        outcome = self._writes.submit(decide)
+        self._wake.set()
+        try:
+            async with asyncio.timeout(self.settings.write_timeout_s):
+                return await outcome
+        except TimeoutError:
+            raise WriteTimeoutError(
+                f"the write was not committed within {self.settings.write_timeout_s:g} s and may still take effect; "
+                "read the subject, or send the request again"
+            ) from None
+
+    # --- lifecycle ---------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Create or check the topic, read it to its end, and join the group; returns when reads can be answered.
+
+        Raises HeadraceError or TimeoutError; call ``stop`` after an error too.
+        """
+        begun_ms = self._clock.monotonic_ms()
+        self._writes = Writes(await ensure_topic(self.settings))
+        reader = self._reader = AsyncConsumer(
+            bootstrap_servers=self._servers,
+            client_id="schema-registry-reader",
+            isolation_level="read_committed",
+            auto_offset_reset="none",
+            fetch_queue_max_bytes=FETCH_BYTES,
+        )
+        reader.assign([self._partition])
+        reader.seek(self._partition, 0)
+        async with asyncio.timeout(self.settings.init_timeout_s):
+            end = (await reader.end_offsets([self._partition]))[self._partition]
+            records = 0
+            while await reader.position(self._partition) < end:
+                records += await self._read(reader)
+        self.is_ready = True
+        self._events.emit(
+            SchemasRead(
+                topic=self.settings.topic,
+                records=records,
+                next_offset=self.next_offset,
+                seconds=(self._clock.monotonic_ms() - begun_ms) / 1000,
+            )
+        )
+        self._tasks.start(self._follow(reader), "reader")
+        if self.settings.is_eligible:
+            self._tasks.start(self._elections(), "elections")
+            self._tasks.start(self._membership(), "membership")
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until ``stop`` is set; raises an error if another cause ends the replica."""
+        await self._tasks.run_until(stop)
+
+    async def stop(self, *, at_once: bool = False) -> None:
+        """Stop the replica, in any state of its start. The writer finishes its transaction and leaves the group, unless
+        ``at_once``. Idempotent."""
+        self.is_ready = False
+        timeout_s = 0.0 if at_once else CLOSE_S
+        await self._hand_over("the replica stops", timeout_s=timeout_s)
+        member, reader = self._member, self._reader
+        self._member = self._reader = None
+        await self._tasks.cancel()
+        if member is not None:
+            await member.close(timeout_s)
+        if reader is not None:
+            await reader.close(timeout_s)
+        await asyncio.gather(*self._closing, return_exceptions=True)
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    async def _follow(self, reader: AsyncConsumer) -> None:
+        while True:
+            try:
+                await self._read(reader)
+            except HeadraceError as error:
+                if not error.retriable:
+                    raise
+                logger.warning("topic %s: %s; reading again", self.settings.topic, error.message)
+                await asyncio.sleep(RETRY_S)
+
+    async def _read(self, reader: AsyncConsumer) -> int:
+        records = await reader.poll(1.0, APPLIED_AT_ONCE)
+        for record in records:
+            self._apply(record)
+        return len(records)
+
+    def _apply(self, record: Record) -> None:
+        assert self._writes is not None
+        if (announced := _announcement(record)) is not None:
+            self._announced = announced
+            if announced[1] != self._term_id:
+                self._events.emit(WriterAnnounced(url=announced[0], offset=record.offset))
+                if self.state is State.WRITER:
+                    self._end_term(f"{announced[0]} announced itself as the writer at offset {record.offset}")
+        else:
+            self.image.apply(record.key, record.value, record.offset)
+        self.next_offset = record.offset + 1
+        self._writes.applied(record.offset)
+        self._wake.set()  # commands of an aborted transaction may wait again
+
+    # --- the group ---------------------------------------------------------------------------------------------------
+
+    async def _membership(self) -> None:
+        """Stay a member of the group. The group only elects: its partition is paused, and the reader reads it."""
+        member = self._member = AsyncConsumer(
+            bootstrap_servers=self._servers,
+            client_id="schema-registry",
+            group_id=self.settings.group_id,
+            auto_offset_reset="latest",
+            enable_auto_commit=False,
+        )
+        await member.subscribe(
+            [self.settings.topic],
+            on_assigned=self._on_assigned,
+            on_revoked=self._on_revoked,
+            on_lost=self._on_lost,
+        )
+        while True:
+            try:
+                await member.poll(1.0)
+            except HeadraceError as error:  # the consumer repeats what failed
+                logger.warning("group %s: %s", self.settings.group_id, error.message)
+                await asyncio.sleep(RETRY_S)
+
+    async def _on_assigned(self, member: AsyncConsumer, partitions: list[TopicPartition]) -> None:
+        member.pause(partitions)
+        if self._partition in partitions:
+            assert self._writes is not None
+            self._writes.accept()
+            self._assigned.set()
+
+    async def _on_revoked(self, member: AsyncConsumer, partitions: list[TopicPartition]) -> None:
+        if self._partition in partitions:
+            await self._hand_over("the group revoked the partition", timeout_s=HANDOVER_S)
+
+    async def _on_lost(self, member: AsyncConsumer, partitions: list[TopicPartition]) -> None:
+        if self._partition in partitions:
+            await self._hand_over("the group removed this replica", timeout_s=0.0)
+
+    async def _hand_over(self, why: str, *, timeout_s: float) -> None:
+        """End the term. ``timeout_s``: how long the transaction in progress may take."""
+        self._assigned.clear()
+        self._wake.set()
+        if self._term is not None and not self._term.done():
+            await asyncio.wait([self._term], timeout=timeout_s)
+            self._end_term(why)
+        self.state = State.FOLLOWER
+        if self._writes is not None:
+            self._writes.refuse(NotWriterError(self.writer_url))
+
+    def _end_term(self, why: str) -> None:
+        if self._term is not None and not self._term.done():
+            self._end_reason = why
+            self._term.cancel()
+
+    # --- writing -----------------------------------------------------------------------------------------------------
+
+    async def _elections(self) -> None:
+        """Serve one term after the other while the partition is assigned to this replica."""
+        backoff_s = BACKOFF_S
+        while True:
+            await self._assigned.wait()
+            self.state = State.CANDIDATE
+            term = self._term = asyncio.create_task(self._serve_term(), name="term of the writer")
+            try:
+                await asyncio.wait([term])
+            finally:
+                term.cancel()
+                self.state = State.FOLLOWER
+            if self._has_written:
+                backoff_s, self._has_written = BACKOFF_S, False
+            self._events.emit(WriterSteppedDown(reason=self._why_ended(term)))
+            if self._assigned.is_set():
+                self.state = State.CANDIDATE
+                await asyncio.sleep(backoff_s)
+                backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
+
+    def _why_ended(self, term: asyncio.Task[None]) -> str:
+        """Why a term ended. Raises the term's error if it is a bug, which stops this replica."""
+        if term.cancelled():
+            return self._end_reason
+        error = term.exception()
+        if error is None:
+            return "the partition is no longer assigned to this replica"
+        if not isinstance(error, HeadraceError | _ElectionError):
+            raise error
+        return str(error)
+
+    async def _serve_term(self) -> None:
+        assert self._writes is not None
+        begun_ms = self._clock.monotonic_ms()
+        producer = AsyncProducer(
+            bootstrap_servers=self._servers,
+            client_id="schema-registry-writer",
+            transactional_id=self.settings.group_id,
+            transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
+            max_request_size=self._writes.record_bytes_max + PRODUCER_BATCH_BYTES,
+            batch_size=PRODUCER_BATCH_BYTES,
+        )
+        try:
+            await producer.init_transactions()
+            offset = await self._announce(producer)
+            self.state, self._has_written = State.WRITER, True
+            seconds = (self._clock.monotonic_ms() - begun_ms) / 1000
+            self._events.emit(WriterElected(url=self.url, offset=offset, seconds=seconds))
+            while self._assigned.is_set():
+                self._wake.clear()
+                batch = self._writes.take(self.image, self.next_offset)
+                if batch is not None:
+                    await self._append(producer, batch)
+                else:
+                    await self._wake.wait()
+        finally:
+            # In the background: without its coordinator, the end of a transaction would delay the next election.
+            closing = asyncio.create_task(producer.close(CLOSE_S), name="close of the writer")
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+
+    async def _announce(self, producer: AsyncProducer) -> int:
+        """Append this replica's announcement as a member of the group, and wait until the reader has applied it.
+
+        Returns its offset. Raises HeadraceError if another replica has fenced this one or the group has removed it;
+        _ElectionError if the announcement was aborted.
+        """
+        assert self._writes is not None
+        assert self._member is not None
+        self._term_id = secrets.token_hex(8)
+        headers = [(URL_HEADER, self.url.encode()), (TERM_HEADER, self._term_id.encode())]
+        await producer.begin_transaction()
+        sent = await producer.send(self.settings.topic, NOOP_VALUE, NOOP_KEY, headers, 0)
+        await producer.send_offsets({self._partition: self.next_offset}, self._member.group_metadata())
+        offset: int = (await sent).offset
+        flight = self._writes.launched(Batch(), offset)
+        await producer.commit_transaction()
+        if not await flight.is_committed:
+            raise _ElectionError(f"the announcement at offset {offset} was aborted; another replica may be the writer")
+        return offset
+
+    async def _append(self, producer: AsyncProducer, batch: Batch) -> None:
+        """Append a batch as one transaction, and wait until the reader knows its outcome."""
+        assert self._writes is not None
+        flight = None
+        try:
+            await producer.begin_transaction()
+            sent = [await producer.send(self.settings.topic, value, key, None, 0) for key, value in batch.records]
+            offsets = [(await each).offset for each in sent]
+            flight = self._writes.launched(batch, offsets[-1])
+            await producer.commit_transaction()
+        finally:
+            if flight is None:  # without a commit the transaction cannot take effect
+                self._writes.returned(batch)
+        await flight.is_committed
+
+
+def _announcement(record: Record) -> tuple[str, str] | None:
+    """URL and term of an announcement; None for any other record."""
+    if record.key != NOOP_KEY:
+        return None
+    headers = {name: value for name, value in record.headers if value is not None}
+    if URL_HEADER not in headers:
+        return None
+    return headers[URL_HEADER].decode("utf-8", "replace"), headers.get(TERM_HEADER, b"").decode("utf-8", "replace")

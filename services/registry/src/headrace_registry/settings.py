@@ -1,0 +1,78 @@
+"""The registry's settings, derived from the configuration."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headrace_core.config import fields_from, from_key
+from headrace_core.config.server_keys import SERVER
+from headrace_core.errors import InvalidConfigError
+from headrace_core.node.config import NodeConfig
+from headrace_core.node.listeners import ListenerAddress, check_port, parse_addresses
+
+_LISTENER = re.compile(r"http://(?P<host>\[[0-9a-fA-F:.]*\]|[^\[\]:/]*):(?P<port>\d{1,5})/?\Z")
+_URL = re.compile(r"https?://(\[[0-9a-fA-F:.]+\]|[^\[\]:/@\s]+)(:\d{1,5})?(/[^\s?#]*)?\Z")
+_WILDCARDS = ("", "0.0.0.0", "[::]")
+
+
+def _seconds(milliseconds: int) -> float:
+    return milliseconds / 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegistrySettings:
+    """``advertised_url``: empty if the URL follows from the first listener. ``bootstrap_servers``: addresses of
+    brokers."""
+
+    listeners: tuple[ListenerAddress, ...]
+    advertised_url: str = ""
+    bootstrap_servers: tuple[str, ...]
+    topic: str = from_key(SERVER, "kafkastore.topic")
+    replication_factor: int = from_key(SERVER, "kafkastore.topic.replication.factor")
+    write_timeout_s: float = from_key(SERVER, "kafkastore.timeout.ms", _seconds)
+    init_timeout_s: float = from_key(SERVER, "kafkastore.init.timeout.ms", _seconds)
+    group_id: str = from_key(SERVER, "schema.registry.group.id")
+    is_eligible: bool = from_key(SERVER, "leader.eligibility")
+    compatibility_level: str = from_key(SERVER, "schema.compatibility.level")
+    mode_mutability: bool = from_key(SERVER, "mode.mutability")
+
+    @classmethod
+    def of(cls, config: NodeConfig) -> RegistrySettings:
+        """The settings of a node. Raises InvalidConfigError."""
+        values = config.values
+        listeners = parse_http_listeners(values["registry.listeners"])
+        url = (values["registry.advertised.url"] or "").rstrip("/")
+        if url and _URL.match(url) is None:
+            raise InvalidConfigError(f"registry.advertised.url={url}: write http://host:port")
+        key = "kafkastore.bootstrap.servers"
+        servers = parse_addresses(values[key], key=key)
+        if not servers:
+            raise InvalidConfigError(f"{key} is not set: name the cluster's brokers, such as 127.0.0.1:9095")
+        return cls(listeners=listeners, advertised_url=url, bootstrap_servers=servers, **fields_from(cls, values))
+
+    def url(self, port: int) -> str:
+        """The URL at which other replicas reach this one. ``port``: the bound port of the first listener."""
+        if self.advertised_url:
+            return self.advertised_url
+        host = self.listeners[0].host
+        return f"http://{socket.gethostname() if host in _WILDCARDS else host}:{port}"
+
+
+def parse_http_listeners(items: Sequence[str]) -> tuple[ListenerAddress, ...]:
+    """Parse the values of registry.listeners. Raises InvalidConfigError, which names the item and the legal form."""
+    key = "registry.listeners"
+    found: list[ListenerAddress] = []
+    for item in items:
+        match = _LISTENER.match(item)
+        if match is None:
+            raise InvalidConfigError(f"{key}={item}: write http://host:port, such as http://127.0.0.1:8081")
+        address = ListenerAddress("http", match["host"], check_port(key, item, match["port"]))
+        if address.port and address in found:
+            raise InvalidConfigError(f"{key}={item}: the address is given twice")
+        found.append(address)
+    if not found:
+        raise InvalidConfigError(f"{key} is empty; name one, such as http://127.0.0.1:8081")
+    return tuple(found)

@@ -1,0 +1,106 @@
+"""The topic of the schemas: create it, or check that an existing one keeps every schema."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+
+from headrace import AsyncAdmin, ConfigResource, NewTopic
+from headrace.errors import (
+    HeadraceError,
+    InvalidConfigError,
+    InvalidReplicationFactorError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+)
+from headrace_core.plurals import counted
+
+from .settings import RegistrySettings
+
+logger = logging.getLogger("headrace.registry")
+
+RETRY_S = 0.5
+#: Seconds that a new topic waits for further brokers, if the cluster has fewer than replicas are wanted.
+MORE_BROKERS_S = 5.0
+#: max.message.bytes of a new topic: a schema of 1 MiB, in JSON with escapes.
+MESSAGE_BYTES = 4 * 1024 * 1024
+#: Bytes of a record batch that are neither key nor value.
+OVERHEAD_BYTES = 1024
+#: Replicas that must have a record before it counts as written, if the topic has at least three replicas.
+IN_SYNC_MIN = 2
+
+
+async def ensure_topic(settings: RegistrySettings) -> int:
+    """Create the topic unless it exists; return the limit of a record's bytes. Waits for brokers until
+    ``init_timeout_s``.
+
+    Raises InvalidConfigError if the topic exists and could lose schemas (cleanup.policy) or has several partitions;
+    otherwise the last HeadraceError of the cluster.
+    """
+    servers = ",".join(settings.bootstrap_servers)
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    deadline = begun + settings.init_timeout_s
+    async with AsyncAdmin(bootstrap_servers=servers, client_id="schema-registry") as admin:
+        while True:
+            try:
+                await _create(admin, settings, takes_fewer=loop.time() >= begun + MORE_BROKERS_S)
+                return await _checked(admin, settings.topic)
+            except InvalidConfigError:
+                raise
+            except HeadraceError as error:
+                # Brokers that are starting refuse calls, and a new topic takes a moment to reach each of them.
+                if loop.time() + RETRY_S >= deadline:
+                    raise
+                logger.warning("topic %s: %s; trying again", settings.topic, error.message)
+            await asyncio.sleep(RETRY_S)
+
+
+async def _create(admin: AsyncAdmin, settings: RegistrySettings, *, takes_fewer: bool) -> None:
+    """Create the topic unless it exists. ``takes_fewer``: whether to create a topic with fewer replicas than wanted,
+    because no further broker has joined."""
+    with contextlib.suppress(UnknownTopicOrPartitionError):
+        await admin.describe_topics([settings.topic])
+        return
+    brokers = len((await admin.describe_cluster()).brokers)
+    replicas = min(settings.replication_factor, brokers)
+    if replicas == 0 or (replicas < settings.replication_factor and not takes_fewer):
+        raise InvalidReplicationFactorError(
+            f"cannot create topic {settings.topic} with {settings.replication_factor} replicas yet: "
+            f"{counted(brokers, 'broker')} of the cluster alive"
+        )
+    config = {"cleanup.policy": "compact", "max.message.bytes": str(MESSAGE_BYTES)}
+    if replicas > IN_SYNC_MIN:
+        config["min.insync.replicas"] = str(IN_SYNC_MIN)
+    try:
+        await admin.create_topics([NewTopic(settings.topic, partitions=1, replication_factor=replicas, config=config)])
+    except TopicAlreadyExistsError:  # another replica was faster
+        return
+    if replicas < settings.replication_factor:
+        logger.warning(
+            "created topic %s with %d replicas instead of %d, because the cluster has %d brokers; add replicas with "
+            "`headrace partitions reassign`",
+            settings.topic,
+            replicas,
+            settings.replication_factor,
+            brokers,
+        )
+
+
+async def _checked(admin: AsyncAdmin, topic: str) -> int:
+    (found,) = await admin.describe_topics([topic])
+    if len(found.partitions) != 1:
+        raise InvalidConfigError(
+            f"kafkastore.topic={topic} has {len(found.partitions)} partitions, and a registry needs exactly 1; set "
+            "kafkastore.topic to another name"
+        )
+    resource = ConfigResource("topic", topic)
+    configs = (await admin.describe_configs([resource]))[resource]
+    policy = configs["cleanup.policy"].value
+    if policy != "compact":
+        raise InvalidConfigError(
+            f"kafkastore.topic={topic} has cleanup.policy={policy}, by which brokers would delete schemas; run "
+            f"`headrace configs alter -t {topic} --set cleanup.policy=compact`"
+        )
+    return int(configs["max.message.bytes"].value or 0) - OVERHEAD_BYTES

@@ -1,0 +1,180 @@
+"""The commands that wait for the writer, and the transactions whose outcome is not read yet. No I/O.
+
+    submit --> waiting --take--> batch --launched--> flight --applied--> committed: answered
+                  ^                |                    |
+                  +--- returned ---+                    +--------------> aborted: waiting again, or refused
+
+A batch is decided on a draft of the image, one command after the other. A flight is a batch whose records have offsets
+in the topic. The reader's progress settles it: a transaction is atomic, so it is committed if its last record is read,
+and aborted if a later record is read first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from headrace.errors import RecordTooLargeError
+
+from .state import Decision, Image
+
+T = TypeVar("T")
+
+#: Limits of one batch. A command whose records exceed them is alone in its batch.
+BATCH_RECORDS_MAX = 500
+BATCH_BYTES_MAX = 512 * 1024
+
+
+class NotWriterError(Exception):
+    """This replica may not write. ``url``: URL of the writer; None if no writer is known."""
+
+    def __init__(self, url: str | None) -> None:
+        super().__init__(f"this replica is not the writer; the writer is {url or 'unknown'}")
+        self.url = url
+
+
+@dataclass(slots=True, eq=False)
+class Command(Generic[T]):
+    """A write of a client. ``result``: what was decided on a draft; valid only once the draft's records are
+    committed."""
+
+    decide: Callable[[Image], Decision[T]]
+    outcome: asyncio.Future[T]
+    result: T | Exception | None = None
+
+    def settle(self) -> None:
+        """Hand the result to the caller, unless the caller is gone."""
+        if self.outcome.done():
+            return
+        if isinstance(self.result, Exception):
+            self.outcome.set_exception(self.result)
+        else:
+            self.outcome.set_result(self.result)  # type: ignore[arg-type]
+
+    def refuse(self, error: Exception) -> None:
+        if not self.outcome.done():
+            self.outcome.set_exception(error)
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """Commands that were decided together, and their records, which go into one transaction."""
+
+    commands: list[Command[Any]] = field(default_factory=list)
+    records: list[tuple[bytes, bytes | None]] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """A transaction whose last record has the offset ``last``. ``is_committed``: its outcome, once the reader knows
+    it."""
+
+    last: int
+    is_committed: asyncio.Future[bool]
+    commands: list[Command[Any]]
+
+
+class Writes:
+    """The commands of one replica. ``record_bytes_max``: limit of a record's key and value together."""
+
+    def __init__(self, record_bytes_max: int) -> None:
+        self.record_bytes_max = record_bytes_max
+        self._waiting: deque[Command[Any]] = deque()
+        self._flights: deque[Flight] = deque()
+        self._refusal: NotWriterError | None = None
+
+    @property
+    def unsettled(self) -> int:
+        """Number of commands without an outcome."""
+        return len(self._waiting) + sum(len(flight.commands) for flight in self._flights)
+
+    def accept(self) -> None:
+        """From now on commands wait for this replica's term."""
+        self._refusal = None
+
+    def refuse(self, error: NotWriterError) -> None:
+        """Refuse the waiting commands, and from now on commands of aborted transactions. A transaction of unknown
+        outcome stays unknown until the reader has passed it."""
+        self._refusal = error
+        waiting, self._waiting = self._waiting, deque()
+        for command in waiting:
+            command.refuse(error)
+
+    def submit(self, decide: Callable[[Image], Decision[T]]) -> asyncio.Future[T]:
+        """Queue a command; the future gets its answer or its error."""
+        command = Command(decide, asyncio.get_running_loop().create_future())
+        self._waiting.append(command)
+        return command.outcome
+
+    def take(self, image: Image, next_offset: int) -> Batch | None:
+        """Decide waiting commands, up to the limits of a batch; None if none waits. ``next_offset``: offset after the
+        last record in ``image``. Commands that need no record are answered at once, unless records of earlier commands
+        in the batch could have caused their answer."""
+        while self._waiting:
+            batch = self._decided(image, next_offset)
+            if batch.records:
+                return batch
+            for command in batch.commands:
+                command.settle()
+        return None
+
+    def _decided(self, image: Image, next_offset: int) -> Batch:
+        batch, draft, size = Batch(), image.draft(), 0
+        while self._waiting and len(batch.records) < BATCH_RECORDS_MAX and size < BATCH_BYTES_MAX:
+            command = self._waiting.popleft()
+            if command.outcome.done():  # the caller timed out while the command waited
+                continue
+            batch.commands.append(command)
+            try:
+                decision = command.decide(draft)
+                self._check(decision.records)
+            except Exception as error:  # noqa: BLE001 - also a bug in one command must not stop the others
+                command.result = error
+                continue
+            command.result = decision.answer
+            for key, value in decision.records:
+                draft.apply(key, value, next_offset + len(batch.records))
+                batch.records.append((key, value))
+                size += len(key) + len(value or b"")
+        return batch
+
+    def _check(self, records: Iterable[tuple[bytes, bytes | None]]) -> None:
+        for key, value in records:
+            if (size := len(key) + len(value or b"")) > self.record_bytes_max:
+                raise RecordTooLargeError(
+                    f"the schema's record has {size} bytes, and the topic takes {self.record_bytes_max}; raise "
+                    "max.message.bytes of the topic and restart the registry"
+                )
+
+    def returned(self, batch: Batch) -> None:
+        """The batch was certainly not committed: its commands are decided again, before all others."""
+        self._again(batch.commands)
+
+    def launched(self, batch: Batch, last: int) -> Flight:
+        """The batch's records have offsets, and the commit follows. ``last``: offset of the last record."""
+        flight = Flight(last, asyncio.get_running_loop().create_future(), batch.commands)
+        self._flights.append(flight)
+        return flight
+
+    def applied(self, offset: int) -> None:
+        """The reader has applied the committed record at ``offset``."""
+        while self._flights and self._flights[0].last <= offset:
+            flight = self._flights.popleft()
+            is_committed = flight.last == offset
+            if not flight.is_committed.done():
+                flight.is_committed.set_result(is_committed)
+            if is_committed:
+                for command in flight.commands:
+                    command.settle()
+            else:
+                self._again(flight.commands)
+
+    def _again(self, commands: list[Command[Any]]) -> None:
+        if self._refusal is not None:
+            for command in commands:
+                command.refuse(self._refusal)
+        else:
+            self._waiting.extendleft(reversed(commands))
