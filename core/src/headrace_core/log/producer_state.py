@@ -396,8 +396,8 @@ class ProducerTable:
         """Start of the first transaction that is open, or whose marker is at or above the high watermark. If no
         transaction is open or undecided, the result is the high watermark. Any thread.
 
-        Returns 0 for a high watermark below the markers of forgotten transactions. The last stable offset is unknown,
-        and readers wait until the high watermark is above the markers.
+        Returns 0 for a high watermark below the markers of forgotten transactions. With such a high watermark the last
+        stable offset is unknown, and readers wait until the high watermark is above the markers.
         """
         if high_watermark < self._forgotten_end:
             return 0

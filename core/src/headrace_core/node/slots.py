@@ -101,7 +101,7 @@ def read_cluster_id(root: Path) -> str:
     except InvalidConfigError as error:
         raise InvalidConfigError(
             f"slots.dir={root}: {CLUSTER_ID} holds no cluster id ({error.message}): was formatting interrupted? "
-            "Write the cluster.id of the other slots' meta.properties to it"
+            "Write the cluster.id of the other slots' meta.properties to this file"
         ) from None
 
 

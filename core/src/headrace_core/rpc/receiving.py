@@ -29,7 +29,7 @@ REFUSED_BYTES_PER_S = 2 * 1024 * 1024
 #: tenth of a millisecond or more, so a listener refuses at most about 500 requests per second.
 REFUSED_BYTES_MIN = 4 * 1024
 PENALTY_S_MAX = 30.0  #: Longest penalty of a connection, in seconds.
-#: Size in bytes of a refused request from which its memory is returned to the system (memory.py).
+#: Size in bytes from which the memory of a refused request is returned to the system (memory.py).
 LARGE_REFUSED_BYTES = 1024 * 1024
 ANSWER_PAUSE_S_MAX = 2.0  #: Longest delay in seconds of the response to a refused request.
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from ..errors import InvalidRequestError
 
-#: Size in bytes of a response from which on further items are refused. In memory a response takes up to six times its
-#: encoded size.
+#: Size in bytes at which a response takes no further items. In memory a response takes up to six times its encoded
+#: size.
 RESPONSE_BYTES_MAX = 16 * 1024 * 1024
 
 

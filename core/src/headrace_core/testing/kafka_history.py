@@ -16,8 +16,8 @@ and polled records. At the end the test reports the contents of the log. ``anoma
     gap                   an offset without a record in the log
 
 A timeout is no refusal: a record with an *unknown* outcome is in the log once or never. A record with an unknown
-outcome is checked only for duplicate, phantom, misplaced, skip and reorder. Once a consumer has read a record with an
-unknown outcome, the record must stay in the log.
+outcome is checked only for the anomalies duplicate, phantom, misplaced, skip and reorder. Once a consumer has read a
+record with an unknown outcome, the record must stay in the log.
 
 Order: an idempotent producer's records are in the log in the order of their sequences. A retry of a producer without
 idempotence may reorder and repeat records, so ``History(idempotent=False)`` checks neither order nor repetition.

@@ -28,7 +28,8 @@ class Loss(enum.Enum):
     #: The first few unsynced changes of each file and directory reached the disk, the last of them perhaps in part.
     PREFIX = "prefix"
     #: Each unsynced block may have reached the disk or not, independently of all other blocks. Blocks of a grown file
-    #: that did not reach the disk read as zeros. As with PREFIX, the first few changes of names reached the disk.
+    #: that did not reach the disk read as zeros. Of the changes of names, the first few reached the disk (as for
+    #: PREFIX).
     BLOCKS = "blocks"
 
 
