@@ -15,9 +15,9 @@ import typer
 
 from headrace_core.plurals import counted
 
-from ..local.directory import GATEWAY_PORT, ClusterDirectory, Started, Topology
+from ..local.directory import GATEWAY_PORT, REGISTRY_PORT, ClusterDirectory, Started, Topology
 from ..local.finding import DATA_VARIABLE, DEFAULT_DATA
-from ..local.state import ROLES, ClusterState, Node
+from ..local.state import ROLES, ClusterState, Node, plural
 from .output import Output, OutputFormat, key_values, note, print_json, print_table, say, show
 from .times import duration
 
@@ -59,6 +59,15 @@ def up(
     gateway_port: Annotated[
         int | None, typer.Option(help=f"The first gateway's port (default {GATEWAY_PORT}; 0: any free one).")
     ] = None,
+    registries: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="Number of replicas of the schema registry (default 0); an existing cluster can only grow."
+        ),
+    ] = None,
+    registry_port: Annotated[
+        int | None, typer.Option(help=f"The first registry's port (default {REGISTRY_PORT}; 0: any free one).")
+    ] = None,
     port: Annotated[
         int | None, typer.Option(help=f"The first broker's port (default {_DEFAULT_PORT}; 0: any free one).")
     ] = None,
@@ -88,6 +97,7 @@ def up(
       headrace up --data ./small --brokers 1 --controllers 1 --port 0 -c log.flush=os
       headrace up --data ./small --controllers 3 -d        adds controllers to an existing cluster
       headrace up --data ./cluster --gateways 1 -d         Kafka's clients connect to 127.0.0.1:9092
+      headrace up --data ./cluster --registries 1 -d       a schema registry at http://127.0.0.1:8081
     """
     cluster = ClusterDirectory(data, start_timeout_s=timeout)
     topology = Topology(
@@ -96,6 +106,8 @@ def up(
         coordinators=coordinators,
         gateways=gateways,
         gateway_port=GATEWAY_PORT if gateway_port is None else gateway_port,
+        registries=registries,
+        registry_port=REGISTRY_PORT if registry_port is None else registry_port,
         port=_DEFAULT_PORT if port is None and not cluster.exists() else port,
         config=key_values(config or [], "--config"),
     )
@@ -135,6 +147,8 @@ def _print_up(cluster: ClusterDirectory, started: Started, seconds: float, detac
         say(f"  {name:<{max(map(len, names))}}  {node.address:<21}  pid {node.pid()}")
     if state.kafka_bootstrap_servers:
         say(f"\nKafka's clients: bootstrap.servers={state.kafka_bootstrap_servers}")
+    if state.registry_urls:
+        say(f"\nThe schema registry: schema.registry.url={state.registry_urls}")
     flag = "" if state.bootstrap_servers == f"127.0.0.1:{_DEFAULT_PORT}" else f" -b {state.bootstrap_servers}"
     say("\nTo paste:")
     if flag:
@@ -157,7 +171,7 @@ def _tell_behind(cluster: ClusterDirectory, started: Started) -> None:
 
 def _counted(state: ClusterState) -> str:
     counts = ((role, len(state.of_role(role))) for role in ROLES)
-    return ", ".join(counted(count, role) for role, count in counts if count)
+    return ", ".join(counted(count, role, plural(role)) for role, count in counts if count)
 
 
 @contextlib.contextmanager
@@ -225,7 +239,7 @@ def down(
     delete: Annotated[bool, typer.Option("--delete", help="Also delete the cluster's data.")] = False,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Stop a cluster cleanly: gateways first, controllers last. The data are kept, unless --delete is given.
+    """Stop a cluster cleanly: registries first, controllers last. The data are kept, unless --delete is given.
 
     \b
     Examples:
@@ -245,7 +259,7 @@ def down(
 
 
 def restart(
-    role: Annotated[str, typer.Argument(help="The node's role: controller, broker, coordinator or gateway.")],
+    role: Annotated[str, typer.Argument(help="The node's role: controller, broker, coordinator, gateway or registry.")],
     node_id: Annotated[int, typer.Argument(metavar="ID", help="The node's id, as `headrace ps` shows it.")],
     data: _Data = DEFAULT_DATA,
     timeout: Annotated[float, duration("--timeout", help="How long to wait until the node is ready.")] = 60.0,

@@ -45,7 +45,8 @@ class LocalCluster(Face):
     topics of a cluster with three brokers have three replicas, and acks=all waits for two replicas. ``coordinators``:
     number of coordinators; with None, a new cluster gets one coordinator. Consumer groups need a coordinator. The
     cheapest cluster has one broker, one controller and ``coordinators=0``. ``gateways``: number of gateways for Kafka's
-    clients, on free ports (``kafka_bootstrap_servers``); default: none.
+    clients, on free ports (``kafka_bootstrap_servers``); default: none. ``registries``: number of replicas of the
+    schema registry, on free ports (``registry_urls``); default: none.
 
     ``data``: the cluster's directory, which is kept after the cluster's end; the next cluster in the same directory has
     the same topology and ports. If ``data`` is None, the cluster gets a temporary directory, which is deleted at the
@@ -72,6 +73,7 @@ class LocalCluster(Face):
         config: Mapping[str, Any] | None = None,
         *,
         gateways: int | None = None,
+        registries: int | None = None,
         start_timeout_s: float = 60.0,
         stop_timeout_s: float = 20.0,
     ) -> None:
@@ -82,6 +84,7 @@ class LocalCluster(Face):
             controllers=controllers,
             coordinators=coordinators,
             gateways=gateways,
+            registries=registries,
             port=port,
             config=config_text(config),
         )
@@ -92,6 +95,7 @@ class LocalCluster(Face):
         self._cluster: ClusterDirectory | None = None
         self._bootstrap_servers = ""
         self._kafka_bootstrap_servers = ""
+        self._registry_urls = ""
         self._finalizer: weakref.finalize[[ClusterDirectory, bool, int], LocalCluster] | None = None
         self._guardian: guardian.Guardian | None = None
 
@@ -117,6 +121,7 @@ class LocalCluster(Face):
         self._cluster = cluster
         self._bootstrap_servers = started.state.bootstrap_servers
         self._kafka_bootstrap_servers = started.state.kafka_bootstrap_servers
+        self._registry_urls = started.state.registry_urls
         self._guardian = guardian.start(cluster.directory, delete=temporary)
         # Stop the cluster also if the program never calls stop(): when this object is garbage-collected, or when the
         # interpreter ends.
@@ -174,6 +179,13 @@ class LocalCluster(Face):
         Kafka's clients; empty without a gateway."""
         self._running()
         return self._kafka_bootstrap_servers
+
+    @property
+    def registry_urls(self) -> str:
+        """The URL of each replica of the schema registry, separated by commas: the value for ``schema.registry.url`` of
+        Confluent's clients; empty without a registry."""
+        self._running()
+        return self._registry_urls
 
     def ps(self) -> list[dict[str, Any]]:
         """The nodes as ``[{"role", "id", "pid" (None: dead), "address", "data_dirs"}]``, the same as `headrace ps -o

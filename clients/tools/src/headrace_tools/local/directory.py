@@ -24,9 +24,9 @@ from headrace_core.node.ids import id_to_text, random_id
 
 from . import growing, overrides, ports
 from . import nodes as node_files
-from .health import answers, is_serving
+from .health import answers, answers_http, is_serving
 from .processes import spawn
-from .state import ROLES, ClusterState, Life, Node, StateFile
+from .state import ROLES, ClusterState, Life, Node, StateFile, plural
 
 HOST = "127.0.0.1"
 #: The default number of nodes of each role in a new cluster.
@@ -34,8 +34,9 @@ DEFAULT_BROKERS = 3
 DEFAULT_CONTROLLERS = 3
 DEFAULT_COORDINATORS = 1
 GATEWAY_PORT = 9092  #: Kafka's port: gateway N of `up` listens on GATEWAY_PORT + N - 1, unless that is taken.
+REGISTRY_PORT = 8081  #: Confluent's port: replica N of `up` listens on REGISTRY_PORT + N - 1, unless that is taken.
 #: Roles whose nodes can be removed without a loss.
-_WITHOUT_DATA = ("coordinator", "gateway")
+_WITHOUT_DATA = ("coordinator", "gateway", "registry")
 _PORT_TRIES = 6
 _LOG_LINES_QUOTED = 25
 
@@ -44,8 +45,8 @@ _LOG_LINES_QUOTED = 25
 class Topology:
     """The requested topology; a field of None means unchanged, or the default of a new cluster. ``port`` 0, or None for
     a new cluster, means any free port. ``coordinators`` may be 0, but consumer groups need at least one coordinator.
-    ``gateways``: default 0. ``gateway_port``: port of the first gateway; the next ones get the next free ports. 0 or
-    None means any free ports.
+    ``gateways`` and ``registries`` (replicas of the schema registry): default 0. ``gateway_port``, ``registry_port``:
+    port of the first node of the role; the next ones get the next free ports. 0 or None means any free ports.
 
     ``config``: keys that override the configuration of every node; an empty value removes an override.
     """
@@ -54,8 +55,10 @@ class Topology:
     controllers: int | None = None
     coordinators: int | None = None
     gateways: int | None = None
+    registries: int | None = None
     port: int | None = None
     gateway_port: int | None = None
+    registry_port: int | None = None
     config: Mapping[str, str] | None = None
 
     def check(self) -> None:
@@ -63,11 +66,19 @@ class Topology:
         for name, count in (("brokers", self.brokers), ("controllers", self.controllers)):
             if count is not None and count < 1:
                 raise InvalidArgumentError(f"{name}={count}: must be at least 1")
-        for name, count in (("coordinators", self.coordinators), ("gateways", self.gateways)):
+        for name, count in (
+            ("coordinators", self.coordinators),
+            ("gateways", self.gateways),
+            ("registries", self.registries),
+        ):
             if count is not None and count < 0:
                 raise InvalidArgumentError(f"{name}={count}: must not be negative")
         overrides.refuse_ours(self.config or {})
-        for name, port in (("port", self.port), ("gateway_port", self.gateway_port)):
+        for name, port in (
+            ("port", self.port),
+            ("gateway_port", self.gateway_port),
+            ("registry_port", self.registry_port),
+        ):
             if port is not None and not 0 <= port <= 65_535:
                 raise InvalidArgumentError(f"{name}={port}: must be between 0 (any free port) and 65535")
 
@@ -239,7 +250,7 @@ class ClusterDirectory:
         ]
         config = overrides.merged({}, wanted.config or {})
         state = ClusterState(cluster_id=id_to_text(random_id()), nodes=tuple(nodes), config=config)
-        return self._with_more(state, "gateway", wanted.gateways or 0, gateway_port=wanted.gateway_port)
+        return self._with_edge(state, wanted)
 
     def _reconciled(self, state: ClusterState, wanted: Topology) -> ClusterState:
         """The state of an existing cluster after the overrides and added nodes in ``wanted``; fewer nodes, or another
@@ -249,12 +260,13 @@ class ClusterDirectory:
             ("controller", wanted.controllers),
             ("coordinator", wanted.coordinators),
             ("gateway", wanted.gateways),
+            ("registry", wanted.registries),
         ):
             there = len(state.of_role(role))
             if count is not None and count < there:
                 raise InvalidArgumentError(
-                    f"--{role}s {count}: the cluster in {self.directory} has {there}, and nodes can only be added; "
-                    "leave the flag out, or choose another --data directory"
+                    f"--{plural(role)} {count}: the cluster in {self.directory} has {there}, and nodes can only be "
+                    "added; leave the flag out, or choose another --data directory"
                 )
         first = state.of_role("broker")[0].port
         if wanted.port and wanted.port != first:
@@ -265,7 +277,7 @@ class ClusterDirectory:
         state = replace(state, config=overrides.merged(state.config, wanted.config or {}))
         state = self._with_more(state, "broker", wanted.brokers or 0)
         state = self._with_more(state, "coordinator", wanted.coordinators or 0)
-        state = self._with_more(state, "gateway", wanted.gateways or 0, gateway_port=wanted.gateway_port)
+        state = self._with_edge(state, wanted)
         if wanted.controllers is None or wanted.controllers == len(state.of_role("controller")):
             return state
         taken = [port for node in state.nodes for port in (node.port, node.internal_port)]
@@ -273,11 +285,22 @@ class ClusterDirectory:
             state, wanted.controllers, self._node, lambda count: ports.pick(count, avoid=taken)
         )
 
-    def _with_more(
-        self, state: ClusterState, role: str, count: int, *, gateway_port: int | None = None
-    ) -> ClusterState:
-        """Add brokers, coordinators or gateways until there are ``count``. New nodes register when they start, and the
-        controllers move replicas to new brokers later, so existing nodes need no change."""
+    def _with_edge(self, state: ClusterState, wanted: Topology) -> ClusterState:
+        """Add the gateways and the registry's replicas that ``wanted`` asks for. Raises InvalidArgumentError for a
+        registry without a coordinator, which elects the registry's writer."""
+        state = self._with_more(state, "gateway", wanted.gateways or 0, first_port=wanted.gateway_port)
+        state = self._with_more(state, "registry", wanted.registries or 0, first_port=wanted.registry_port)
+        if state.of_role("registry") and not state.of_role("coordinator"):
+            raise InvalidArgumentError(
+                "a registry needs a coordinator, which elects the registry's writer; the cluster has none: pass "
+                "--coordinators 1"
+            )
+        return state
+
+    def _with_more(self, state: ClusterState, role: str, count: int, *, first_port: int | None = None) -> ClusterState:
+        """Add nodes of a role, but no controllers, until there are ``count``. New nodes register when they start, and
+        the controllers move replicas to new brokers later, so existing nodes need no change. ``first_port``: port of
+        the role's first node; None or 0: any free ports."""
         there = len(state.of_role(role))
         if count <= there:
             return state
@@ -285,19 +308,19 @@ class ClusterDirectory:
         numbers = range(there + 1, count + 1)
         if role == "broker":  # broker N is at PORT + N - 1, or the next free port
             own = _near(state.of_role("broker")[0].port + there, len(numbers), avoid=taken)
-        elif role == "gateway" and gateway_port:
-            own = _near(gateway_port + there, len(numbers), avoid=taken)
+        elif first_port:
+            own = _near(first_port + there, len(numbers), avoid=taken)
         else:
             own = ports.pick(len(numbers), avoid=taken)
-        internal = ports.pick(len(numbers), avoid=[*taken, *own])
+        internal = own if role == "registry" else ports.pick(len(numbers), avoid=[*taken, *own])
         new = tuple(self._node(role, *each) for each in zip(numbers, own, internal, strict=True))
         # A stable sort: ids stay in order.
         nodes = sorted((*state.nodes, *new), key=lambda node: ROLES.index(node.role))
         return replace(state, nodes=tuple(nodes))
 
     def _node(self, role: str, number: int, port: int, internal_port: int) -> Node:
-        directory = str(self.directory / f"{role}-{number}")
-        return Node(role=role, id=number, host=HOST, port=port, internal_port=internal_port, data_dirs=(directory,))
+        directories = () if role == "registry" else (str(self.directory / f"{role}-{number}"),)
+        return Node(role=role, id=number, host=HOST, port=port, internal_port=internal_port, data_dirs=directories)
 
     def _start(
         self, state: ClusterState, nodes: Iterable[Node], *, format_nodes: Callable[[ClusterState], None] | None = None
@@ -305,7 +328,7 @@ class ClusterDirectory:
         """Start ``nodes`` and wait until every live node of the cluster serves. The caller of ``_start`` must hold the
         cluster's lock. ``format_nodes`` formats the directories of a new cluster; for an existing cluster, only
         unformatted directories that may safely be formatted."""
-        node_files.require_services()
+        node_files.require_services(state)
         begun: list[Node] = []
         self._log_starts = {}
         try:
@@ -354,10 +377,12 @@ class ClusterDirectory:
             for node in list(waiting):
                 # Controllers without a majority serve no requests, so an answer with any status must suffice.
                 ready = answers if node.role == "controller" and not _has_majority(state) else is_serving
+                if node.is_http:
+                    ready = answers_http
                 if ready(node.host, node.health_port, timeout_s=1.0):
                     waiting.remove(node)
                 elif not node.alive():
-                    raise self._start_failure(node, "ended before it served")
+                    raise self._start_failure(node, "ended before it served requests")
                 elif time.monotonic() > deadline:
                     failure = self._start_failure(node, f"was not ready within {self.start_timeout_s:g} s")
                     raise failure from TimeoutError()
@@ -365,7 +390,7 @@ class ClusterDirectory:
                 time.sleep(0.01)
         for node in begun:  # check each process: if another program has taken the port, that program may answer
             if not node.alive():
-                raise self._start_failure(node, "ended before it served")
+                raise self._start_failure(node, "ended before it served requests")
 
     def _start_failure(self, node: Node, what: str) -> ClusterStartError:
         path = node_files.log_path(self.directory, node)
@@ -378,7 +403,7 @@ class ClusterDirectory:
     # -- stop
 
     def down(self, *, gently: bool = True) -> tuple[Node, ...]:
-        """Stop every node cleanly, gateways first, controllers last; return the nodes that were running. Data
+        """Stop every node cleanly, registries first, controllers last; return the nodes that were running. Data
         stays. ``gently`` False: kill all nodes at once, because their data are not needed."""
         self.state()
         with self._file.locked():

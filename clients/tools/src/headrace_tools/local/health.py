@@ -1,4 +1,4 @@
-"""The standard gRPC health check, sent over a plain socket.
+"""The standard gRPC health check, and a GET for nodes that serve HTTP, sent over a plain socket.
 
 ``headrace up`` must be quick, fork-safe and light, and the health check is the only call that it needs. Importing grpc
 costs more time than a health check, and gRPC's threads break a later fork (Spark's workers). Instead of grpc, this
@@ -20,6 +20,7 @@ _DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING, _GOAWAY = 0x0, 0x1, 0x3, 0x4, 0x
 _END_STREAM, _ACK, _END_HEADERS, _PADDED = 0x1, 0x1, 0x4, 0x8
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _SERVING = b"\x08\x01"
+_OK = b"HTTP/1.1 200"
 _FRAME_BYTES_MAX = 1 << 20
 
 
@@ -62,6 +63,17 @@ def answers(host: str, port: int, *, timeout_s: float = 1.0) -> bool:
     """Whether the server answers with any status within ``timeout_s``, as a controller does that waits for other
     controllers."""
     return _health(host, port, timeout_s) is not None
+
+
+def answers_http(host: str, port: int, *, timeout_s: float) -> bool:
+    """Whether the HTTP server at ``host:port`` answers ``GET /`` with the status 200 within ``timeout_s``."""
+    deadline = time.monotonic() + timeout_s
+    try:
+        with socket.create_connection((host, port), timeout=timeout_s) as connection:
+            connection.sendall(f"GET / HTTP/1.1\r\nHost: {host}:{port}\r\nConnection: close\r\n\r\n".encode())
+            return _read(connection, len(_OK), deadline) == _OK
+    except (OSError, EOFError):
+        return False
 
 
 def _health(host: str, port: int, timeout_s: float) -> bytes | None:

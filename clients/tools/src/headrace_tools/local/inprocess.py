@@ -90,6 +90,8 @@ def start_node(node: Node, *, config: Path, log: Path) -> NodeHandle:
         from headrace_coordinator.app import serve
     elif node.role == "gateway":
         from headrace_gateway.app import serve
+    elif node.role == "registry":
+        from headrace_registry.app import serve
     else:
         from headrace_broker.app import serve
 

@@ -12,7 +12,7 @@ from .state import ClusterState, Node
 #: Largest default.replication.factor that `up` sets, when there are enough brokers.
 FACTOR_MAX = 3
 #: group.initial.rebalance.delay.ms of a local cluster: on one machine, members join within moments of each other.
-#: Without a delay, the first of them gets all partitions, and gives them up only after its next heartbeat.
+#: Without a delay, the first member gets all partitions, and releases them only after its next heartbeat.
 INITIAL_DELAY_MS = 200
 
 _MODULES = {
@@ -20,14 +20,16 @@ _MODULES = {
     "broker": "headrace_broker",
     "coordinator": "headrace_coordinator",
     "gateway": "headrace_gateway",
+    "registry": "headrace_registry",
 }
 
 
-def require_services() -> None:
-    """Raise MissingDependencyError if a service that the nodes run is not installed."""
+def require_services(state: ClusterState) -> None:
+    """Raise MissingDependencyError if a service that the cluster's nodes run is not installed."""
     from importlib.util import find_spec
 
-    missing = [module.replace("_", "-") for module in _MODULES.values() if find_spec(module) is None]
+    modules = dict.fromkeys(_MODULES[node.role] for node in state.nodes)
+    missing = [module.replace("_", "-") for module in modules if find_spec(module) is None]
     if missing:
         raise MissingDependencyError(
             f"cannot start a local cluster: {', '.join(missing)} not installed; pip install 'headrace[cluster]'"
@@ -58,6 +60,8 @@ def copies(brokers: int) -> dict[str, str]:
 
 def properties(state: ClusterState, node: Node) -> dict[str, str]:
     """The node's configuration in Kafka's keys; the user's overrides come last, so they have precedence."""
+    if node.role == "registry":
+        return _of_registry(state, node) | state.config
     values = {
         "process.roles": node.role,
         "node.id": str(node.id),
@@ -68,6 +72,16 @@ def properties(state: ClusterState, node: Node) -> dict[str, str]:
     if node.role == "coordinator":
         values["group.initial.rebalance.delay.ms"] = str(INITIAL_DELAY_MS)
     return values | state.config
+
+
+def _of_registry(state: ClusterState, node: Node) -> dict[str, str]:
+    return {
+        "process.roles": node.role,
+        "node.id": str(node.id),
+        "registry.listeners": node.address,
+        "kafkastore.bootstrap.servers": state.bootstrap_servers,
+        "kafkastore.topic.replication.factor": str(min(FACTOR_MAX, len(state.of_role("broker")))),
+    }
 
 
 def _listeners(node: Node) -> dict[str, str]:
@@ -116,6 +130,8 @@ def format_cluster(state: ClusterState) -> None:
         for node in state.of_role("controller")
     )
     for node in state.nodes:
+        if not node.data_dirs:  # a registry
+            continue
         format_directories(
             node.data_dirs,
             cluster_id=state.cluster_id,

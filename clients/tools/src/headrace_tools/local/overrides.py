@@ -30,6 +30,9 @@ _OURS = {
     "broker.id": _ROLES,
     "listeners": _PORT,
     "kafka.listeners": "`headrace up --gateway-port` chooses the first gateway's port",
+    "registry.listeners": "`headrace up --registry-port` chooses the port of the registry's first replica",
+    "registry.advertised.url": "each replica of the registry has its own URL",
+    "kafkastore.bootstrap.servers": "each replica of the registry gets the addresses of the brokers",
     "log.dirs": _BY_HAND,
     "log.dir": _BY_HAND,
     "metadata.log.dir": _BY_HAND,
@@ -95,5 +98,11 @@ def check(config: Mapping[str, str], *, directory: Path, wanted: Mapping[str, st
 #: An example node of each role: what differs between nodes of a role cannot be overridden.
 _EXAMPLES = tuple(
     Node(role=role, id=1, host="127.0.0.1", port=port, internal_port=port + 1, data_dirs=("/data",))
-    for role, port in (("controller", 9093), ("broker", 9095), ("coordinator", 9097), ("gateway", 9099))
+    for role, port in (
+        ("controller", 9093),
+        ("broker", 9095),
+        ("coordinator", 9097),
+        ("gateway", 9099),
+        ("registry", 8081),
+    )
 )

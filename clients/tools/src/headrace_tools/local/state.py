@@ -23,7 +23,12 @@ from headrace_core.errors import ClusterStartError, InvalidArgumentError
 from .processes import ProcessId
 
 _VERSION = 1
-ROLES = ("controller", "broker", "coordinator", "gateway")
+ROLES = ("controller", "broker", "coordinator", "gateway", "registry")
+
+
+def plural(role: str) -> str:
+    """The plural of a role, which is also the name of the flag with the number of its nodes."""
+    return "registries" if role == "registry" else f"{role}s"
 
 
 class Life(Protocol):
@@ -53,8 +58,8 @@ class Node:
     role: str
     id: int
     host: str
-    port: int  # the client listener; of a gateway, the bootstrap port for Kafka's clients
-    internal_port: int
+    port: int  # the client listener; of a gateway, the bootstrap port for Kafka's clients; of a registry, HTTP
+    internal_port: int  # of a registry, which has one port: the same as ``port``
     data_dirs: tuple[str, ...]
     process: Life | None = None  # The node's last process, alive or not.
     #: A controller that was added to a running cluster, and is not a voter yet.
@@ -66,11 +71,17 @@ class Node:
 
     @property
     def address(self) -> str:
-        return f"{self.host}:{self.port}"
+        """host:port of the client listener; of a registry its URL."""
+        return f"{'http://' if self.is_http else ''}{self.host}:{self.port}"
+
+    @property
+    def is_http(self) -> bool:
+        """Whether the node serves HTTP instead of gRPC."""
+        return self.role == "registry"
 
     @property
     def health_port(self) -> int:
-        """The port of the gRPC listener that tells whether the node serves."""
+        """The port of the listener that tells whether the node serves."""
         return self.internal_port if self.role == "gateway" else self.port
 
     @property
@@ -123,6 +134,12 @@ class ClusterState:
     def kafka_bootstrap_servers(self) -> str:
         """The gateways' addresses for Kafka's clients; empty without a gateway."""
         return ",".join(node.address for node in self.of_role("gateway"))
+
+    @property
+    def registry_urls(self) -> str:
+        """The URLs of the registry's replicas, separated by commas, as Confluent's clients take them; empty without a
+        registry."""
+        return ",".join(node.address for node in self.of_role("registry"))
 
 
 def _to_json(state: ClusterState) -> dict[str, Any]:
