@@ -1,0 +1,372 @@
+"""What a write does: decide, then replay.
+
+A decision is made on an image, and changes nothing: it has the records to append, and the answer for the client. When
+the records are committed, every replica applies them. A refused write raises a :class:`RegistryError`.
+
+The order of the checks is that of Confluent's registry, because it decides which error a client sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Generic, TypeVar
+
+from ..compat import ComparisonTooLargeError, Level, check
+from ..schemas import InvalidSchemaError, Parsed, Schema
+from ..schemas.avro import AvroSchema
+from . import errors
+from .image import Image, StoredSchema, Version
+from .parsing import SHOWN_MAX, Parser, Submission, with_versions
+from .records import (
+    INT_MAX,
+    ClearSubjectKey,
+    Config,
+    ConfigKey,
+    DeleteSubjectKey,
+    Mode,
+    ModeKey,
+    NoopKey,
+    SchemaKey,
+    SchemaValue,
+    encode_clear_subject,
+    encode_config,
+    encode_delete_subject,
+    encode_key,
+    encode_max_id,
+    encode_mode,
+    encode_schema,
+)
+
+T_co = TypeVar("T_co", covariant=True)
+
+Record = tuple[bytes, bytes | None]
+
+#: Level -> the checks of one pair, in the order of Confluent's messages.
+_CHECKS = {
+    Level.BACKWARD: (Level.BACKWARD,),
+    Level.BACKWARD_TRANSITIVE: (Level.BACKWARD,),
+    Level.FORWARD: (Level.FORWARD,),
+    Level.FORWARD_TRANSITIVE: (Level.FORWARD,),
+    Level.FULL: (Level.FORWARD, Level.BACKWARD),
+    Level.FULL_TRANSITIVE: (Level.FORWARD, Level.BACKWARD),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Decision(Generic[T_co]):
+    """Records to append as one, and the answer once they are applied."""
+
+    records: tuple[Record, ...]
+    answer: T_co
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The registry's configuration: ``schema.compatibility.level`` and ``mode.mutability``."""
+
+    default_level: Level = Level.BACKWARD
+    may_change_modes: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Deciding:
+    """The decisions, with the configuration and the parser that they need."""
+
+    rules: Rules = field(default_factory=Rules)
+    parser: Parser = field(default_factory=Parser)
+
+    # --- schemas -----------------------------------------------------------------------------------------------------
+
+    def register(self, image: Image, submitted: Submission, *, normalize: bool) -> Decision[int]:
+        """Register a schema as the next version of its subject; the answer is its id.
+
+        A schema that the subject has already keeps its version and id, unless the submission names a version. A schema
+        that any other subject has keeps its id. A submission without text repeats the latest version of the subject.
+        """
+        subject = submitted.subject
+        mode = image.mode_in_scope(subject)
+        if mode in (Mode.READONLY, Mode.READONLY_OVERRIDE):
+            raise errors.not_permitted(f"Subject {subject} is in read-only mode")
+        if submitted.schema_id >= 0 and mode is not Mode.IMPORT:
+            raise errors.not_permitted(f"Subject {subject} is not in import mode")
+        if submitted.schema_id < 0 and mode is not Mode.READWRITE:
+            raise errors.not_permitted(f"Subject {subject} is not in read-write mode")
+
+        versions = image.versions(subject)
+        live = [each for each in versions if not each.is_deleted]
+        config = image.config_in_scope(subject, self.rules.default_level)
+        submitted = _with_text(submitted, live, mode)
+        parsed = self._parsed(image, submitted, is_new=submitted.schema_id < 0)
+        schema = _canonical(submitted, parsed, normalize=normalize)
+        known_id = image.id_of(schema)
+        schema_id = submitted.schema_id
+        if known_id is not None and schema_id in (-1, known_id):
+            use = image.use(known_id, subject)
+            if submitted.version == 0 and use is not None and not use.is_deleted:
+                return Decision((), known_id)
+            schema_id = known_id
+        if submitted.version == 0:
+            same = self._with_inlined_references(image, parsed, live)
+            if same is not None and schema_id in (-1, same.stored.id):
+                return Decision((), same.stored.id)
+
+        if mode is not Mode.IMPORT:
+            messages = self._incompatibilities(image, config, parsed, live)
+            if messages:
+                raise errors.incompatible_schema(subject, messages)
+        next_version = versions[-1].number + 1 if versions else 1
+        version = submitted.version if submitted.version > 0 else next_version
+        if version != next_version and mode is not Mode.IMPORT:
+            raise errors.invalid_schema("Version is not one more than previous version")
+        if version > INT_MAX:
+            raise errors.store_error(f"Subject {subject} has the highest possible version; use another subject")
+        if schema_id < 0:
+            schema_id = image.max_id + 1
+            if schema_id > INT_MAX:
+                raise errors.store_error(
+                    "Error while registering the schema due to generating an ID that is already in use."
+                )
+        else:
+            stored = image.schema(schema_id)
+            if stored is not None and (stored.schema, stored.extras) != (schema, ""):
+                raise errors.not_permitted(f"Overwrite new schema with id {schema_id} is not permitted.")
+        # A soft-deleted version of the same schema makes room for the new one.
+        records: list[Record] = [
+            (encode_key(SchemaKey(subject, each.number)), None)
+            for each in versions
+            if each.is_deleted and each.stored.id == schema_id and each.number < version
+        ]
+        if version != next_version:  # an import may replace a version, and the topic then forgets the version's id
+            records.append(_max_id_record(image))
+        records.append(_schema_record(Version(subject, version, StoredSchema(schema_id, schema))))
+        return Decision(tuple(records), schema_id)
+
+    def look_up(self, image: Image, submitted: Submission, *, normalize: bool, deleted: bool = False) -> Version | None:
+        """The version with which a subject has a schema. ``deleted`` finds a soft-deleted one too. Raises
+        RegistryError 42201."""
+        if not submitted.schema.text.strip():
+            return None
+        parsed = self._parsed(image, submitted, is_new=False)
+        known_id = image.id_of(_canonical(submitted, parsed, normalize=normalize))
+        if known_id is not None:
+            use = image.use(known_id, submitted.subject)
+            if use is not None and (deleted or not use.is_deleted):
+                return use
+        versions = [each for each in image.versions(submitted.subject) if deleted or not each.is_deleted]
+        return self._with_inlined_references(image, parsed, versions)
+
+    def compatibility(self, image: Image, submitted: Submission, earlier: Sequence[Version]) -> list[str]:
+        """The reasons for which a schema may not follow the versions ``earlier``; none if it may. Raises RegistryError
+        42201."""
+        if not submitted.schema.text.strip():
+            raise errors.invalid_schema("Empty schema")
+        parsed = self._parsed(image, submitted, is_new=True)
+        config = image.config_in_scope(submitted.subject, self.rules.default_level)
+        return self._incompatibilities(image, config, parsed, earlier)
+
+    def _parsed(self, image: Image, submitted: Submission, *, is_new: bool) -> Parsed:
+        references = with_versions(image, submitted.schema.references)
+        submitted = replace(submitted, schema=replace(submitted.schema, references=references))
+        return self.parser.parse_submitted(image, submitted, is_new=is_new)
+
+    def _with_inlined_references(self, image: Image, parsed: Parsed, versions: Sequence[Version]) -> Version | None:
+        """The latest of the versions that has references and equals an Avro schema without references, into which the
+        client has copied them. Java's Avro serializer does that."""
+        if not isinstance(parsed, AvroSchema) or parsed.references:
+            return None
+        for version in reversed(versions):
+            if version.stored.schema.references:
+                other = self.parser.parse_version(image, version)
+                if isinstance(other, AvroSchema) and resolved_text(other) == parsed.canonical:
+                    return version
+        return None
+
+    def _incompatibilities(self, image: Image, config: Config, parsed: Parsed, earlier: Sequence[Version]) -> list[str]:
+        level = config.level or self.rules.default_level
+        if level is Level.NONE:
+            return []
+        for version in reversed(earlier if level.is_transitive else earlier[-1:]):
+            messages = self._between(level, parsed, version, self.parser.parse_version(image, version))
+            if messages:
+                validates = "true" if config.validate_fields else "false"
+                return [*messages, f"{{validateFields: '{validates}', compatibility: '{level}'}}"]
+        return []
+
+    def _between(self, level: Level, new: Parsed, version: Version, old: Parsed) -> list[str]:
+        if new.type is not old.type:
+            return ["Incompatible because of different schema type"]
+        try:
+            messages = [str(each) for one in _CHECKS[level] for each in check(one, new, [old])]
+        except ComparisonTooLargeError as error:
+            raise errors.invalid_schema(
+                f"cannot compare the schema with version {version.number} of subject {version.subject}: {error.message}"
+            ) from None
+        if messages:
+            text = version.stored.schema.text
+            shown = f"'{text}'" if len(text) <= SHOWN_MAX else f"<truncated> '{text[:SHOWN_MAX]}...'"
+            messages += [f"{{oldSchemaVersion: {version.number}}}", f"{{oldSchema: {shown}}}"]
+        return messages
+
+    # --- deletion ----------------------------------------------------------------------------------------------------
+
+    def delete_version(self, image: Image, subject: str, number: int, name: str, *, permanent: bool) -> Decision[int]:
+        """Delete a version; the answer is its number. ``name`` is the version as the client wrote it."""
+        version = image.version(subject, number, deleted=True)
+        if version is None:
+            raise (
+                errors.version_not_found(number)
+                if image.has_subject(subject, deleted=True)
+                else errors.subject_not_found(subject)
+            )
+        if version.is_deleted and not permanent:
+            raise errors.version_soft_deleted(subject, name)
+        _check_writable(image, subject)
+        if image.referenced_by(subject, version.number):
+            raise errors.reference_exists(subject, version.number)
+        if permanent:
+            if not version.is_deleted:
+                raise errors.version_not_soft_deleted(subject, version.number)
+            return Decision(_removals(image, [version]), version.number)
+        records = [_schema_record(replace(version, is_deleted=True))]
+        if all(each.is_deleted or each is version for each in image.versions(subject)):
+            records += _reset_settings(image, subject)
+        return Decision(tuple(records), version.number)
+
+    def delete_subject(self, image: Image, subject: str, *, permanent: bool) -> Decision[list[int]]:
+        """Delete the versions of a subject; the answer is their numbers."""
+        if not image.has_subject(subject, deleted=True):
+            raise errors.subject_not_found(subject)
+        if not permanent and not image.has_subject(subject):
+            raise errors.subject_soft_deleted(subject)
+        _check_writable(image, subject)
+        versions = [each for each in image.versions(subject) if permanent or not each.is_deleted]
+        for version in versions:
+            if image.referenced_by(subject, version.number):
+                raise errors.reference_exists(subject, version.number)
+            if permanent and not version.is_deleted:
+                raise errors.subject_not_soft_deleted(subject)
+        numbers = [each.number for each in versions]
+        if permanent:
+            return Decision(_removals(image, versions), numbers)
+        deletion = (encode_key(DeleteSubjectKey(subject)), encode_delete_subject(subject, numbers[-1]))
+        return Decision((deletion, *_reset_settings(image, subject)), numbers)
+
+    # --- settings ----------------------------------------------------------------------------------------------------
+
+    def set_config(self, image: Image, subject: str | None, config: Config) -> Decision[None]:
+        """Change the settings of a subject or of the registry (None); what ``config`` does not set stays."""
+        _check_writable(image, subject)
+        merged = (image.config(subject) or Config()).updated(config)
+        return Decision(((encode_key(ConfigKey(subject)), encode_config(subject, merged)),), None)
+
+    def delete_config(self, image: Image, subject: str | None) -> Decision[Config]:
+        """Return a subject to the settings of the registry, or the registry to its defaults; the answer is the old
+        configuration."""
+        old = image.config(subject)
+        if old is None and subject is not None:
+            raise errors.subject_not_found(subject)
+        _check_writable(image, subject)
+        if old is None:
+            return Decision((), Config(level=self.rules.default_level))
+        return Decision(((encode_key(ConfigKey(subject)), None),), old)
+
+    def set_mode(self, image: Image, subject: str | None, mode: Mode, *, force: bool) -> Decision[None]:
+        """Set the mode of a subject or of the registry (None).
+
+        Mode IMPORT needs a subject without versions, because imports choose ids and versions; soft-deleted versions are
+        then deleted permanently. ``force`` sets the mode in any case.
+        """
+        self._check_modes_may_change()
+        records: list[Record] = []
+        if mode is Mode.IMPORT and not force and image.mode_in_scope(subject) is not Mode.IMPORT:
+            if image.has_subjects() if subject is None else image.has_subject(subject):
+                raise errors.not_permitted("Cannot import since found existing subjects")
+            names = image.subjects() if subject is None else [subject]
+            versions = [version for name in names for version in image.versions(name)]
+            for version in versions:
+                if image.referenced_by(version.subject, version.number):
+                    raise errors.reference_exists(version.subject, version.number)
+            records += _removals(image, versions)
+            records.append((encode_key(ClearSubjectKey(subject)), encode_clear_subject(subject)))
+        records.append((encode_key(ModeKey(subject)), encode_mode(subject, mode)))
+        return Decision(tuple(records), None)
+
+    def delete_mode(self, image: Image, subject: str | None) -> Decision[Mode]:
+        """Return a subject to the mode of the registry, or the registry to READWRITE; the answer is the old mode."""
+        old = image.mode(subject)
+        if old is None:
+            assert subject is not None  # the registry always has a mode
+            raise errors.subject_not_found(subject)
+        self._check_modes_may_change()
+        records = ((encode_key(ModeKey(subject)), None),) if image.sets_mode(subject) else ()
+        return Decision(records, old)
+
+    def _check_modes_may_change(self) -> None:
+        if not self.rules.may_change_modes:
+            raise errors.not_permitted("Mode changes are not allowed")
+
+
+def resolved_text(parsed: AvroSchema) -> str:
+    """The canonical text of an Avro schema with the definitions of its references: the format ``resolved``."""
+    return AvroSchema(parsed.schema, parsed.root, frozenset()).canonical
+
+
+def _with_text(submitted: Submission, live: Sequence[Version], mode: Mode) -> Submission:
+    if submitted.schema.text.strip():
+        return submitted
+    if not live or mode is Mode.IMPORT:
+        raise errors.invalid_schema("Empty schema")
+    return replace(submitted, schema=live[-1].stored.schema)
+
+
+def _canonical(submitted: Submission, parsed: Parsed, *, normalize: bool) -> Schema:
+    if not normalize:
+        return Schema(parsed.type, parsed.canonical, parsed.references)
+    try:
+        return Schema(parsed.type, parsed.normalized, parsed.normalized_references)
+    except InvalidSchemaError as error:
+        raise errors.invalid_schema(f"Invalid schema {submitted}, details: {error.message}") from None
+
+
+def _check_writable(image: Image, subject: str | None) -> None:
+    if image.mode_in_scope(subject) in (Mode.READONLY, Mode.READONLY_OVERRIDE):
+        # Confluent's message for the registry names Java's null.
+        raise errors.not_permitted(f"Subject {'null' if subject is None else subject} is in read-only mode")
+
+
+def _schema_record(version: Version) -> Record:
+    schema = version.stored.schema
+    value = SchemaValue(
+        version.subject,
+        version.number,
+        version.stored.id,
+        schema.type,
+        schema.text,
+        schema.references,
+        version.stored.extras,
+        version.is_deleted,
+    )
+    return encode_key(SchemaKey(version.subject, version.number)), encode_schema(value)
+
+
+def _removals(image: Image, versions: Sequence[Version]) -> tuple[Record, ...]:
+    """Records that delete versions permanently. The topic forgets their ids, so a record keeps the highest id."""
+    if not versions:
+        return ()
+    removals = ((encode_key(SchemaKey(each.subject, each.number)), None) for each in versions)
+    return (_max_id_record(image), *removals)
+
+
+def _max_id_record(image: Image) -> Record:
+    return encode_key(NoopKey(is_max_id=True)), encode_max_id(image.max_id)
+
+
+def _reset_settings(image: Image, subject: str) -> list[Record]:
+    """Records that delete the mode and the settings of a subject whose last version is deleted."""
+    records: list[Record] = []
+    if image.sets_mode(subject):
+        records.append((encode_key(ModeKey(subject)), None))
+    if image.config(subject) is not None:
+        records.append((encode_key(ConfigKey(subject)), None))
+    return records

@@ -1,0 +1,362 @@
+"""What a replica has applied of the topic ``_schemas``: subjects, versions, ids, references, settings and modes.
+
+Only ``apply`` changes an image, one record after the other, so the same records always give the same image. An image
+skips a record that it cannot use (no JSON, an id whose schema is another one), with a warning that names the offset.
+Confluent's registry does the same: one foreign record must not stop the registry.
+
+**One schema, one id.** A schema is its type, canonical text and references. Versions of several subjects share one
+:class:`StoredSchema`, so a text is in memory once. Look-up by content is by a hash of the three.
+
+**Deletion.** A soft-deleted version stays, marked. A null value removes a version; a schema without versions is
+forgotten, but its id counts for ``max_id``.
+
+**Drafts.** A writer decides on a ``draft``: a second image that begins as a copy and then applies records that are not
+committed yet. The two share what neither of them changes.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import Generic, TypeVar
+
+from ..compat import Level
+from ..schemas import Schema
+from .records import (
+    ClearSubjectKey,
+    Config,
+    ConfigKey,
+    DeleteSubjectKey,
+    Key,
+    Mode,
+    ModeKey,
+    NoopKey,
+    SchemaKey,
+    SchemaValue,
+    UnreadableRecordError,
+    decode_config,
+    decode_delete_subject,
+    decode_key,
+    decode_max_id,
+    decode_mode,
+    decode_schema,
+)
+
+logger = logging.getLogger("headrace.registry")
+
+LATEST = -1
+
+_K = TypeVar("_K")
+_J = TypeVar("_J")
+_V = TypeVar("_V")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSchema:
+    """A schema with its id. ``extras``: JSON of the fields ``metadata`` and ``ruleSet``, which this registry only
+    keeps."""
+
+    id: int
+    schema: Schema
+    extras: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A version of a subject."""
+
+    subject: str
+    number: int
+    stored: StoredSchema
+    is_deleted: bool = False
+
+
+def fingerprint(schema: Schema, extras: str = "") -> bytes:
+    """16 bytes that are equal for the same type, text and references. The text must be canonical."""
+    found = blake2b(digest_size=16)
+    parts = [schema.type, schema.text, extras]
+    for each in schema.references:
+        parts += [each.name, each.subject, str(each.version)]
+    for part in parts:
+        data = part.encode("utf-8", "surrogatepass")
+        found.update(len(data).to_bytes(4, "big"))
+        found.update(data)
+    return found.digest()
+
+
+class _Groups(Generic[_K, _J, _V]):
+    """A dict of dicts that two images can share: a copy has its own outer dict, and copies an inner one before it
+    changes it."""
+
+    def __init__(self) -> None:
+        self._groups: dict[_K, dict[_J, _V]] = {}
+        self._own: set[_K] | None = None  # the keys of inner dicts that no other image has; None: all
+
+    def copy(self) -> _Groups[_K, _J, _V]:
+        found: _Groups[_K, _J, _V] = _Groups()
+        found._groups = self._groups.copy()
+        found._own = set()
+        return found
+
+    def __iter__(self) -> Iterator[_K]:
+        return iter(self._groups)
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def __contains__(self, key: _K) -> bool:
+        return key in self._groups
+
+    def get(self, key: _K) -> dict[_J, _V]:
+        """The inner dict to read; empty if there is none."""
+        return self._groups.get(key) or {}
+
+    def put(self, key: _K, inner: _J, value: _V) -> None:
+        self._writable(key)[inner] = value
+
+    def remove(self, key: _K, inner: _J) -> None:
+        """Remove an entry that may be missing; an inner dict without entries is removed too."""
+        if inner not in self.get(key):
+            return
+        group = self._writable(key)
+        del group[inner]
+        if not group:
+            del self._groups[key]
+
+    def _writable(self, key: _K) -> dict[_J, _V]:
+        if self._own is not None and key not in self._own:
+            self._groups[key] = self.get(key).copy()
+            self._own.add(key)
+        return self._groups.setdefault(key, {})
+
+
+class Image:
+    """The state of the registry. All methods but ``apply`` only read."""
+
+    def __init__(self) -> None:
+        self.max_id = 0  #: The highest id that any schema has had.
+        self.offset = -1  #: The offset of the last applied record.
+        self._versions: _Groups[str, int, Version] = _Groups()
+        self._subjects: list[str] = []  # sorted
+        self._stored: dict[int, StoredSchema] = {}
+        self._uses: _Groups[int, str, tuple[int, ...]] = _Groups()  # id -> subject -> version numbers, ascending
+        self._ids: dict[bytes, tuple[int, ...]] = {}  # fingerprint -> ids, the latest last
+        self._referenced_by: _Groups[tuple[str, int], int, None] = _Groups()  # version -> ids of referring schemas
+        self._configs: dict[str | None, Config] = {}
+        self._modes: dict[str | None, Mode] = {}
+
+    def draft(self) -> Image:
+        """An image with the same state, to which records can be applied without a change of this one.
+
+        Until the draft is given up, this image may apply only records that the draft has applied before.
+        """
+        found = Image()
+        found.max_id, found.offset = self.max_id, self.offset
+        found._versions = self._versions.copy()
+        found._subjects = self._subjects.copy()
+        found._stored = self._stored.copy()
+        found._uses = self._uses.copy()
+        found._ids = self._ids.copy()
+        found._referenced_by = self._referenced_by.copy()
+        found._configs = self._configs.copy()
+        found._modes = self._modes.copy()
+        return found
+
+    # --- subjects and versions ---------------------------------------------------------------------------------------
+
+    def subjects(self, prefix: str = "") -> Iterator[str]:
+        """All subjects with a version, also a soft-deleted one, that begin with ``prefix``, sorted."""
+        for index in range(bisect_left(self._subjects, prefix), len(self._subjects)):
+            if not self._subjects[index].startswith(prefix):
+                return
+            yield self._subjects[index]
+
+    def has_subject(self, subject: str, *, deleted: bool = False) -> bool:
+        """Whether a subject has a version; ``deleted`` counts soft-deleted versions."""
+        return any(deleted or not each.is_deleted for each in self._versions.get(subject).values())
+
+    def has_subjects(self) -> bool:
+        """Whether any subject has a version that is not soft-deleted."""
+        return any(self.has_subject(each) for each in self._subjects)
+
+    def versions(self, subject: str) -> list[Version]:
+        """All versions of a subject, soft-deleted ones too, the oldest first."""
+        found = self._versions.get(subject)
+        return [found[number] for number in sorted(found)]
+
+    def version(self, subject: str, number: int, *, deleted: bool = False) -> Version | None:
+        """A version; ``LATEST`` is the highest one that is not soft-deleted, even if ``deleted`` is set."""
+        found = self._versions.get(subject)
+        if number == LATEST:
+            live = [each for each, version in found.items() if not version.is_deleted]
+            return found[max(live)] if live else None
+        version = found.get(number)
+        return version if version is not None and (deleted or not version.is_deleted) else None
+
+    # --- schemas -----------------------------------------------------------------------------------------------------
+
+    def schema(self, schema_id: int) -> StoredSchema | None:
+        """The schema with an id. Soft-deleted versions keep their schemas."""
+        return self._stored.get(schema_id)
+
+    def uses(self, schema_id: int, *, deleted: bool = False) -> list[Version]:
+        """The versions of a schema, one of each subject, sorted by subject. A subject that has several shows its latest
+        one, and a soft-deleted one only if it has no other."""
+        found = (self.use(schema_id, subject) for subject in sorted(self._uses.get(schema_id)))
+        return [each for each in found if each is not None and (deleted or not each.is_deleted)]
+
+    def use(self, schema_id: int, subject: str) -> Version | None:
+        """The latest version with which a subject uses a schema; a soft-deleted one only if there is no other."""
+        versions = self._versions.get(subject)
+        found = [versions[number] for number in self._uses.get(schema_id).get(subject, ())]
+        return max(found, key=lambda each: (not each.is_deleted, each.number), default=None)
+
+    def id_of(self, schema: Schema, extras: str = "") -> int | None:
+        """The id of a schema whose text is canonical; the last given one if imports gave it several."""
+        found = self._ids.get(fingerprint(schema, extras))
+        return None if found is None else found[-1]
+
+    def referenced_by(self, subject: str, number: int) -> list[int]:
+        """The ids of the schemas that reference a version and have a version that is not soft-deleted, sorted."""
+        return sorted(each for each in self._referenced_by.get((subject, number)) if self._is_in_use(each))
+
+    def _is_in_use(self, schema_id: int) -> bool:
+        uses = (self.use(schema_id, subject) for subject in self._uses.get(schema_id))
+        return any(each is not None and not each.is_deleted for each in uses)
+
+    @property
+    def schema_count(self) -> int:
+        return len(self._stored)
+
+    # --- settings ----------------------------------------------------------------------------------------------------
+
+    def config(self, subject: str | None) -> Config | None:
+        """What was set for a subject, or for the whole registry (None)."""
+        return self._configs.get(subject)
+
+    def config_in_scope(self, subject: str | None, default: Level) -> Config:
+        """The settings that apply to a subject: its own, then the registry's, then the default level."""
+        own = self._configs.get(subject)
+        registry = self._configs.get(None) or Config()
+        found = registry if own is None else own
+        return replace(found, level=found.level or registry.level or default)
+
+    def mode(self, subject: str | None) -> Mode | None:
+        """The mode of a subject or of the registry (None). READONLY_OVERRIDE of the registry beats a subject's."""
+        registry = self._modes.get(None, Mode.READWRITE)
+        if subject is None or registry is Mode.READONLY_OVERRIDE:
+            return registry
+        return self._modes.get(subject)
+
+    def mode_in_scope(self, subject: str | None) -> Mode:
+        """The mode that applies to a subject: its own, then the registry's."""
+        return self.mode(subject) or self._modes.get(None, Mode.READWRITE)
+
+    def sets_mode(self, subject: str | None) -> bool:
+        """Whether a mode was set for this subject, or for the registry (None), itself."""
+        return subject in self._modes
+
+    # --- replay ------------------------------------------------------------------------------------------------------
+
+    def apply(self, key: bytes | None, value: bytes | None, offset: int) -> None:
+        """Apply a record of the topic. A record that cannot be applied is skipped with a warning."""
+        self.offset = offset
+        try:
+            found = decode_key(key)
+            if found is None:
+                logger.debug(
+                    "record at offset %d of _schemas skipped: a kind that this registry does not serve", offset
+                )
+            elif value is None:
+                self._delete(found)
+            else:
+                self._put(found, value)
+        except UnreadableRecordError as error:
+            logger.warning("record at offset %d of _schemas skipped: %s", offset, error)
+
+    def _delete(self, key: Key) -> None:
+        match key:
+            case SchemaKey(subject, version):
+                self._remove(subject, version)
+            case ConfigKey(subject):
+                self._configs.pop(subject, None)
+            case ModeKey(subject):
+                self._modes.pop(subject, None)
+            case DeleteSubjectKey() | ClearSubjectKey() | NoopKey():
+                pass  # these records are events: their deletion takes nothing back
+
+    def _put(self, key: Key, value: bytes) -> None:
+        match key:
+            case SchemaKey():
+                self._put_schema(decode_schema(key, value))
+            case ConfigKey(subject):
+                self._configs[subject] = decode_config(value)
+            case ModeKey(subject):
+                self._modes[subject] = decode_mode(value)
+            case DeleteSubjectKey(subject):
+                last = decode_delete_subject(value)
+                for number, version in list(self._versions.get(subject).items()):
+                    if number <= last and not version.is_deleted:
+                        self._versions.put(subject, number, replace(version, is_deleted=True))
+            case ClearSubjectKey(subject):
+                for name in list(self._subjects) if subject is None else [subject]:
+                    for version in self.versions(name):
+                        if version.is_deleted:
+                            self._remove(name, version.number)
+            case NoopKey(is_max_id):
+                if is_max_id:
+                    self.max_id = max(self.max_id, decode_max_id(value))
+
+    def _put_schema(self, value: SchemaValue) -> None:
+        schema = Schema(value.type, value.text, value.references)
+        self.max_id = max(self.max_id, value.id)
+        stored = self._stored.get(value.id)
+        if stored is not None and (stored.schema, stored.extras) != (schema, value.extras):
+            raise UnreadableRecordError(
+                f"version {value.version} of subject {value.subject} has the id {value.id} of another schema"
+            )
+        old = self._versions.get(value.subject).get(value.version)
+        if old is not None and old.stored.id != value.id:  # registered in mode IMPORT
+            self._remove(value.subject, value.version)
+        if stored is None:
+            stored = StoredSchema(value.id, schema, value.extras)
+            self._stored[value.id] = stored
+            for each in schema.references:
+                self._referenced_by.put((each.subject, each.version), value.id, None)
+        mark = fingerprint(schema, value.extras)
+        self._ids[mark] = (*(each for each in self._ids.get(mark, ()) if each != value.id), value.id)
+        if value.subject not in self._versions:
+            insort(self._subjects, value.subject)
+        self._versions.put(
+            value.subject, value.version, Version(value.subject, value.version, stored, value.is_deleted)
+        )
+        numbers = {*self._uses.get(value.id).get(value.subject, ()), value.version}
+        self._uses.put(value.id, value.subject, tuple(sorted(numbers)))
+
+    def _remove(self, subject: str, number: int) -> None:
+        version = self._versions.get(subject).get(number)
+        if version is None:
+            return
+        self._versions.remove(subject, number)
+        if subject not in self._versions:
+            del self._subjects[bisect_left(self._subjects, subject)]
+        stored = version.stored
+        numbers = tuple(each for each in self._uses.get(stored.id)[subject] if each != number)
+        if numbers:
+            self._uses.put(stored.id, subject, numbers)
+        else:
+            self._uses.remove(stored.id, subject)
+        if stored.id in self._uses:
+            return
+        del self._stored[stored.id]
+        for each in stored.schema.references:
+            self._referenced_by.remove((each.subject, each.version), stored.id)
+        mark = fingerprint(stored.schema, stored.extras)
+        rest = tuple(each for each in self._ids[mark] if each != stored.id)
+        if rest:
+            self._ids[mark] = rest
+        else:
+            del self._ids[mark]

@@ -1,0 +1,135 @@
+"""Parsing with a bounded cache, and the resolution of references against an image.
+
+A parser is a memo of pure functions: it never changes what a decision answers, only how fast. What a reference means
+depends on the image, because a version can be deleted permanently and its number registered again. The key of the cache
+therefore holds the ids of all referenced schemas, and an id never changes its schema.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..schemas import InvalidSchemaError, Parsed, Reference, Schema, parse
+from ..schemas.model import REFERENCES_MAX
+from .errors import invalid_schema
+from .image import LATEST, Image, Version, fingerprint
+
+#: Parsed schemas that are kept, and the length of their texts in all. A parsed schema takes many times its text.
+ENTRIES_MAX = 1_000
+CHARACTERS_MAX = 2 << 20
+#: Characters of a schema that an error message repeats; Confluent's limit for schemas in its messages.
+SHOWN_MAX = 10 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A schema as a client submitted it for a subject. ``version`` 0 and ``schema_id`` -1: the registry chooses."""
+
+    subject: str
+    schema: Schema
+    version: int = 0
+    schema_id: int = -1
+
+    def __str__(self) -> str:
+        """The submission as Confluent's messages show it."""
+        return (
+            f"{{subject={self.subject},version={self.version},id={self.schema_id},schemaType={self.schema.type},"
+            f"references={shown_references(self.schema.references)},metadata=null,ruleSet=null,"
+            f"schema={shortened(self.schema.text)}}}"
+        )
+
+
+def shown_references(references: tuple[Reference, ...]) -> str:
+    """References as Confluent's messages show them."""
+    items = (f"{{name='{each.name}', subject='{each.subject}', version={each.version}}}" for each in references)
+    return shortened(f"[{', '.join(items)}]")
+
+
+def shortened(text: str) -> str:
+    return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}..."
+
+
+class Parser:
+    """Parses schemas, and keeps the last used results up to ``entries_max`` and ``characters_max``."""
+
+    def __init__(self, entries_max: int = ENTRIES_MAX, characters_max: int = CHARACTERS_MAX) -> None:
+        self._entries_max = entries_max
+        self._characters_max = characters_max
+        self._results: OrderedDict[bytes, Parsed] = OrderedDict()
+        self._characters = 0
+
+    def __len__(self) -> int:
+        return len(self._results)
+
+    def parse_submitted(self, image: Image, submitted: Submission, *, is_new: bool) -> Parsed:
+        """Parse what a client sent. ``is_new``: it shall be registered or checked, so defaults must be valid and
+        references must not be soft-deleted. Raises RegistryError 42201."""
+        try:
+            resolved = resolve(image, submitted.schema.references, deleted=not is_new)
+            return self.parse(submitted.schema, resolved, is_new=is_new)
+        except InvalidSchemaError as error:
+            raise invalid_schema(
+                f"Invalid schema {submitted} with refs {shown_references(submitted.schema.references)} of type "
+                f"{submitted.schema.type}, details: {error.message}"
+            ) from None
+
+    def parse_version(self, image: Image, version: Version) -> Parsed:
+        """Parse a registered version. Raises RegistryError 42201 if it is invalid: registries differ in what they
+        accept, and the topic may come from another one."""
+        submitted = Submission(version.subject, version.stored.schema, version.number, version.stored.id)
+        return self.parse_submitted(image, submitted, is_new=False)
+
+    def parse(self, schema: Schema, resolved: Mapping[str, tuple[int, Schema]], *, is_new: bool) -> Parsed:
+        """``resolved``: id and schema of each reference's name. Raises InvalidSchemaError."""
+        ids = "".join(f"{name}\0{schema_id}\0" for name, (schema_id, _) in sorted(resolved.items()))
+        key = fingerprint(schema, f"{is_new}\0{ids}")
+        found = self._results.get(key)
+        if found is not None:
+            self._results.move_to_end(key)
+            return found
+        parsed = parse(schema, {name: each for name, (_, each) in resolved.items()}, is_new=is_new)
+        self._results[key] = parsed
+        self._characters += len(schema.text)
+        while len(self._results) > 1 and (
+            len(self._results) > self._entries_max or self._characters > self._characters_max
+        ):
+            _, oldest = self._results.popitem(last=False)
+            self._characters -= len(oldest.schema.text)
+        return parsed
+
+
+def with_versions(image: Image, references: tuple[Reference, ...]) -> tuple[Reference, ...]:
+    """The references with version -1 replaced by the latest version of their subjects, as Confluent stores them."""
+    found = []
+    for each in references:
+        latest = image.version(each.subject, LATEST) if each.version == LATEST else None
+        found.append(each if latest is None else Reference(each.name, each.subject, latest.number))
+    return tuple(found)
+
+
+def resolve(image: Image, references: tuple[Reference, ...], *, deleted: bool) -> dict[str, tuple[int, Schema]]:
+    """The id and the schema of each reference by name, also of references of references. The first of two references
+    with the same name counts. ``deleted``: soft-deleted versions are found too.
+
+    Raises InvalidSchemaError for a missing version, and for more than REFERENCES_MAX references.
+    """
+    found: dict[str, tuple[int, Schema]] = {}
+    stack = list(reversed(references))
+    while stack:
+        each = stack.pop()
+        if each.name in found:
+            continue
+        version = image.version(each.subject, each.version, deleted=deleted)
+        if version is None:
+            raise InvalidSchemaError(
+                f'No schema reference found for subject "{each.subject}" and version {each.version}'
+            )
+        if len(found) == REFERENCES_MAX:
+            raise InvalidSchemaError(
+                f"the schema has more than {REFERENCES_MAX} references, direct and transitive; reference fewer schemas"
+            )
+        found[each.name] = (version.stored.id, version.stored.schema)
+        stack.extend(reversed(version.stored.schema.references))
+    return found
