@@ -323,7 +323,7 @@ class KafkaGo:
         command = ["go", "mod", "download", "-json", f"{self.module}@{self.version}"]
         found = json.loads(_command(command, timeout_s=300, cwd=WORK, env=self._environment()))
         if found["Sum"] != self.checksum:
-            raise SuiteError(f"{self.module}@{self.version} has another checksum than this tool expects")
+            raise SuiteError(f"{self.module}@{self.version} has a checksum that differs from the expected one")
         shutil.copytree(found["Dir"], self.directory, copy_function=shutil.copyfile)
         for path in (self.directory, *self.directory.rglob("*")):
             path.chmod(0o755 if path.is_dir() else 0o644)
@@ -416,7 +416,7 @@ def main(arguments: Sequence[str]) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     one = commands.add_parser("run", help="run a suite against a server")
     one.add_argument("--against", choices=sorted(SERVERS), required=True)
-    for command in (one, commands.add_parser("name", help="name the tests that Kafka passes")):
+    for command in (one, commands.add_parser("name", help="write the names of the tests that pass on Kafka")):
         command.add_argument("suites", type=_suite, metavar="suite", nargs=1)
     for text in ("compare", "check"):
         commands.add_parser(text).add_argument("suites", type=_suite, metavar="suite", nargs="*")

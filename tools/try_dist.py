@@ -126,7 +126,9 @@ class Trial:
             if item["metadata"]["name"].split("-")[0] == "headrace"
         }
         if len(sources) != len(DISTRIBUTIONS):
-            raise TrialError(f"{self.name}: headrace[all] brought {sorted(sources)}, not all {len(DISTRIBUTIONS)}")
+            raise TrialError(
+                f"{self.name}: headrace[all] installed only {sorted(sources)}, not all {len(DISTRIBUTIONS)}"
+            )
         for name, url in sources.items():
             if not (url.startswith(DIST.as_uri()) and url.endswith(".whl")):
                 raise TrialError(f"{self.name}: {name} was installed from {url}, not from a wheel in dist/")

@@ -195,7 +195,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="shard", help=", ".join(shard.name for shard in SHARDS))
     parser.add_argument(
-        "--again", action="store_true", help="also repeat shards that have passed for the current files"
+        "--again", action="store_true", help="also run shards that have already passed with the current files"
     )
     given = parser.parse_args(arguments)
     again, names = given.again, given.names

@@ -181,7 +181,7 @@ def test_the_numbers_are_those_of_the_topics_and_the_planted_truth(headrace: Any
     assert summary["payments"] == 10_000
     assert summary["alerts"] == expected.alerts.total()
     assert sum(details["dead_letters"].values()) == expected.letters.total()
-    reasons = {"customer: no account", "value: malformed JSON", "time_ms: not from 2020 to 2039"}
+    reasons = {"customer: no account", "value: malformed JSON", "time_ms: not in the years 2020 to 2039"}
     assert set(details["dead_letters"]) == reasons
 
     found = pd.DataFrame(list(expected.alerts), columns=["payment", "kind"])

@@ -190,7 +190,7 @@ def test_the_command_replays_dead_letters_since_a_time(
     where = ["replay", "small", "--bootstrap-servers", headrace.bootstrap_servers]
     since = [*where, "--from", "2023-11-14T22:13:21", "-o", "json"]
     assert cli.main(since) == 1
-    assert "1 dead letters from before this time are not replayed yet" in capsys.readouterr().err
+    assert "1 dead letters from before --from are not replayed yet" in capsys.readouterr().err
     assert records_of(headrace, topic) == []
     assert cli.main([*since, "--skip-older"]) == 0
     assert json.loads(capsys.readouterr().out) == {

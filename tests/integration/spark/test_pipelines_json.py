@@ -96,7 +96,7 @@ def test_schemas_and_frames_that_do_not_fit_are_refused(spark: Any) -> None:
         parse_json(frame, "user STRING", column="body")
     with pytest.raises(InvalidColumnsError, match="already has the column 'data'"):
         parse_json(frame.withColumn("data", F.lit(1)), "user STRING")
-    with pytest.raises(InvalidColumnsError, match="is int, but JSON is binary or string"):
+    with pytest.raises(InvalidColumnsError, match="is int, but parse_json needs a binary or string column"):
         parse_json(frame.withColumn("n", F.lit(1)), "user STRING", column="n")
     with pytest.raises(InvalidArgumentError, match="value_bytes_max=0"):
         parse_json(frame, "user STRING", value_bytes_max=0)

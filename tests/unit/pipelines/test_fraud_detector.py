@@ -256,10 +256,10 @@ def test_bad_records_become_dead_letters_and_the_others_count(shard: Shard) -> N
     bad_account = shard.record("c", ACCOUNT)._replace(value=b"[]")
     found = shard.batch(shard.record("c", ACCOUNT), *(each._replace(sent_ms=9) for each in rubbish), bad_account)
     assert sorted(reasons(found)) == [
-        (1, "customer: not the key of the record"),
+        (1, "customer: differs from the key of the record"),
         (2, "value: malformed JSON"),
-        (3, "cents: missing, or no whole number from 1"),
-        (4, "value: no JSON object"),
+        (3, "cents: missing, or not a whole number of 1 or more"),
+        (4, "value: not a JSON object"),
     ]
     assert shard.known("accounts") == {"c"}
     assert [each["value"] for each in found if each["offset"] == 2] == [b"{"]
@@ -281,7 +281,7 @@ def test_a_wrong_clock_and_a_large_record_become_dead_letters_before_they_wait(s
     ahead = payment(1)._replace(time_ms=START_MS + 50 * 365 * 86_400_000)
     found = shard.batch(shard.record("c", ahead), shard.record("c", b"x" * 1_000_000))
     assert sorted(reasons(found)) == [
-        (1, "time_ms: not from 2020 to 2039"),
+        (1, "time_ms: not in the years 2020 to 2039"),
         (2, "value: 1000000 bytes, more than 16384"),
     ]
     assert shard.known("parked") == set()

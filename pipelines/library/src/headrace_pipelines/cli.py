@@ -57,7 +57,7 @@ def _joined(words: list[str]) -> list[str]:
 def _parser(words: list[str], known: Mapping[str, Pipeline]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="headrace-pipelines", description="Pipelines on Headrace and Spark.")
     subcommands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    listing = subcommands.add_parser("list", help="the pipelines of the library and of the working directory")
+    listing = subcommands.add_parser("list", help="list the pipelines of the library and of the working directory")
     _add_output(listing)
     making = subcommands.add_parser("new", help="make a pipeline with a test in the working directory")
     making.add_argument("name", metavar="NAME", help="name of the package and of its source topic")
@@ -84,7 +84,9 @@ def _parser(words: list[str], known: Mapping[str, Pipeline]) -> argparse.Argumen
                 )  # fmt: skip
             elif command in ("status", "replay"):
                 named.add_argument(
-                    "--bootstrap-servers", metavar="HOST:PORT,...", help="the cluster (default: the cluster of the run)"
+                    "--bootstrap-servers",
+                    metavar="HOST:PORT,...",
+                    help="addresses of brokers (default: the cluster of the run)",
                 )
             if command == "replay":
                 _add_replay(named)
@@ -94,11 +96,13 @@ def _parser(words: list[str], known: Mapping[str, Pipeline]) -> argparse.Argumen
 def _add_replay(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--from", dest="from_ms", type=_time, default=0, metavar="TIME",
-        help="only dead letters written since TIME: 2026-11-21T08:00:00 (UTC), -2h (two hours ago), or milliseconds; "
-        "refused if older dead letters wait",
+        help="replay only dead letters written since TIME: 2026-11-21T08:00:00 (UTC), -2h (two hours ago), or "
+        "milliseconds; needs --skip-older if older dead letters are not replayed yet",
     )  # fmt: skip
     parser.add_argument(
-        "--skip-older", action="store_true", help="with --from: leave older dead letters out, also in later replays"
+        "--skip-older",
+        action="store_true",
+        help="with --from: never replay older dead letters, also not in later replays",
     )
     parser.add_argument(
         "--tries-max", type=int, default=3, metavar="N", help="replay a record at most N times (default %(default)s)"

@@ -163,7 +163,7 @@ def replay(pipeline: Pipeline, arguments: argparse.Namespace) -> int:
     }
     if (count := sum(older.values())) and not arguments.skip_older:
         raise InvalidArgumentError(
-            f"{count} dead letters from before this time are not replayed yet, and later replays would not return to "
+            f"{count} dead letters from before --from are not replayed yet, and later replays would skip "
             "them; leave out --from to replay them too, or add --skip-older"
         )
     document = {

@@ -51,15 +51,20 @@ class StreamingJob:
         """Add the flags of ``run``."""
         parser.add_argument(
             "--bootstrap-servers", metavar="HOST:PORT,...",
-            help=f"the cluster (default: {BOOTSTRAP_VARIABLE}, or {DEFAULT_BOOTSTRAP})",
+            help=f"addresses of brokers (default: {BOOTSTRAP_VARIABLE}, or {DEFAULT_BOOTSTRAP})",
         )  # fmt: skip
-        parser.add_argument("--master", metavar="URL", help="Spark's master (default: of spark-submit, or local[*])")
+        parser.add_argument(
+            "--master", metavar="URL", help="Spark's master (default: the master of spark-submit, or local[*])"
+        )
         parser.add_argument(
             "--checkpoints", metavar="URL",
-            help="directory of the checkpoints, which all machines of Spark's cluster reach (default: DIR/checkpoints)",
+            help="directory of the checkpoints, on a file system of all machines of Spark's cluster "
+            "(default: DIR/checkpoints)",
         )  # fmt: skip
         parser.add_argument(
-            "--once", action="store_true", help="end when all records that are in the topics now are processed"
+            "--once",
+            action="store_true",
+            help="end when the queries have processed all records that the topics have now",
         )
 
     def run(self, arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> Outcome:
@@ -141,7 +146,7 @@ def check_checkpoints(master: str, checkpoints: str | None) -> None:
     not find them."""
     if not master.startswith("local") and (checkpoints is None or "://" not in checkpoints):
         raise InvalidArgumentError(
-            f"the master is {master}, and the checkpoints are in a directory of this machine; give "
+            f"the Spark master {master} cannot use checkpoints in a directory of this machine; give "
             "--checkpoints URL, such as hdfs://..., or file:///... on a shared file system"
         )
 
@@ -152,7 +157,9 @@ def by_name(queries: Sequence[StreamingQuery]) -> dict[str, StreamingQuery]:
     if len(named) < len(queries):
         for query in queries:
             query.stop()
-        raise InvalidArgumentError("a query has no name of its own; start it with .options(**site.write(query=NAME))")
+        raise InvalidArgumentError(
+            "two queries have the same name, or a query has no name; start each with .options(**site.write(query=NAME))"
+        )
     return named
 
 

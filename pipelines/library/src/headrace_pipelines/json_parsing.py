@@ -143,7 +143,7 @@ def _check_columns(frame: DataFrame, column: str) -> None:
         raise InvalidColumnsError(f"the frame already has the column {taken[0]!r}, which parse_json adds; rename it")
     kind = frame.schema[column].dataType.simpleString()
     if kind not in ("binary", "string"):
-        raise InvalidColumnsError(f"the column {column!r} is {kind}, but JSON is binary or string")
+        raise InvalidColumnsError(f"the column {column!r} is {kind}, but parse_json needs a binary or string column")
 
 
 def _check_type(kind: DataType, path: str) -> None:

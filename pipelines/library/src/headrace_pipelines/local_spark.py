@@ -13,7 +13,7 @@ from headrace_spark import session
 from headrace_spark.retries import is_local
 from headrace_spark.session import LOCAL_DEFAULTS
 
-#: A driver's Java options have the quiet log of a local session.
+#: Spark keys for Java options. The driver's options already set the quiet log of a local session.
 _DRIVER_OPTIONS, _EXECUTOR_OPTIONS = "spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"
 
 

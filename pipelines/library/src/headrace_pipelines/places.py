@@ -71,20 +71,22 @@ def add_run_flags(parser: argparse.ArgumentParser, topics: str) -> None:
     """Add the flags of a run that replaces ``topics``: the cluster, Spark's master, and a new beginning."""
     parser.add_argument(
         "--bootstrap-servers", metavar="HOST:PORT,...",
-        help=f"use this cluster and replace its topics {topics}; without it the command starts a cluster in DIR",
+        help=f"use this cluster and replace its topics {topics}; default: the command starts a cluster in DIR",
     )  # fmt: skip
     parser.add_argument(
         "--master", type=_master, default="local[2]", metavar="URL",
         help="Spark's master on this machine: local[N], or local-cluster[N,CORES,MB] with N executors "
         "(default %(default)s)",
     )  # fmt: skip
-    parser.add_argument("--restart", action="store_true", help="begin again, also if the last run in DIR is not done")
+    parser.add_argument(
+        "--restart", action="store_true", help="start a new run, even if the last run in DIR has not ended"
+    )
 
 
 def _master(text: str) -> str:
     if not text.startswith("local"):
         raise argparse.ArgumentTypeError(
-            f"{text}: the checkpoints are in DIR on this machine; give local[N] or local-cluster[N,CORES,MB]"
+            f"{text}: a Spark cluster cannot use the checkpoints in DIR; give local[N] or local-cluster[N,CORES,MB]"
         )
     return text
 

@@ -159,7 +159,7 @@ class Harness:
                     raise JobFailedError(f"the job did not reach {where} within {JOB_S:.0f} s: {_end(log)}")
                 time.sleep(_LOOK_S)
         finally:
-            # Kill before the wait: before the wait no other process can get the killed process's pid.
+            # Kill the process before waiting for its end: until the wait, no other process can get its pid.
             kill_session(driver.pid)
             driver.wait()
 

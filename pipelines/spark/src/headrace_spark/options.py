@@ -42,7 +42,7 @@ REFUSED_CLIENT_KEYS = {
 }
 
 
-#: The cure when Spark passes no options of the user.
+#: The error message if Spark passes no options of the user, with the cure.
 NO_OPTIONS = (
     "no option is given: headrace.bootstrap.servers and a topic are required. If this is a table: Spark keeps no "
     "OPTIONS of CREATE TABLE ... USING headrace. Use SELECT ... FROM t WITH ('headrace.bootstrap.servers' = '...', "

@@ -16,7 +16,7 @@ from headrace_core.types import TopicPartition
 
 from .offsets import PartitionOffsets, show
 
-#: For an error: the meaning of negative offsets, by option.
+#: For error messages: maps an option to the meaning of its negative offsets.
 _SPECIAL_OFFSETS = {
     "startingOffsets": " The offset -1 means latest, -2 means earliest.",
     "endingOffsets": " The offset -1 means latest.",

@@ -15,8 +15,8 @@ from .java import find_java
 from .retries import is_local
 from .source import HeadraceDataSource
 
-#: Options of a JVM whose warnings go to stderr. By default a JVM writes them to stdout, into the middle of what a
-#: program prints there: "[12.345s][warning][os,thread] Failed to start thread ..."
+#: Options with which a JVM writes its warnings to stderr. By default a JVM writes warnings to stdout, between the lines
+#: of the program: "[12.345s][warning][os,thread] Failed to start thread ..."
 JVM_WARNINGS_TO_STDERR = ("-Xlog:disable", "-Xlog:all=warning:stderr")
 _DRIVER_OPTIONS = (
     f'"-Dlog4j2.configurationFile={Path(__file__).with_name("log4j2.properties")}"',
@@ -35,8 +35,8 @@ LOCAL_DEFAULTS = {
 
 #: Settings of a session with the shortest path from a record to the result; docs/spark-running.md has the figures.
 LOW_LATENCY = {
-    # Each batch writes two log files, and two more with their checksums. The file system of this setting writes no
-    # checksums.
+    # By default each batch writes two log files and two checksum files. The file system RawLocalFs writes no checksum
+    # files.
     "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"

@@ -41,8 +41,8 @@ AT_LEAST_ONCE, EXACTLY_ONCE = "at-least-once", "exactly-once"
 #: The transaction timeout of a task, unless the user sets one: the brokers' default of transaction.max.timeout.ms. The
 #: decision about the batch usually ends the transaction of a lost task earlier.
 TASK_TIMEOUT_MS = 900_000
-EACH_TOPIC = "*"  #: The target of rows that name their topics, in the id of an exactly-once sink.
-VERSION_DIGITS_MAX = 18  #: Maximum number of digits of a version.
+EACH_TOPIC = "*"  #: In the id of an exactly-once sink: the target if each row names its topic.
+VERSION_DIGITS_MAX = 18  #: Maximum number of digits of the version of a write.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -105,7 +105,7 @@ def prepared(accumulator: Any, known: Any, item: Any, number: int, partition: in
             raise wrong_type(known.name, key, value, headers, error) from None
         if alone.size > limit:
             raise too_large(known.name, alone.size, known.max_batch_bytes, accumulator.buffer_bytes)
-        # 0 partitions if another thread has closed the producer; append_many then appends nothing.
+        # The partition count is 0 if another thread has closed the producer; append_many then appends nothing.
         count = len(known.queues)
         if partition is None and accumulator.partitioner is not None and count:
             partition = accumulator.partitioner(known.name, key, value, count)

@@ -40,7 +40,7 @@ def wanted_directory(directory_id: bytes | str | None) -> bytes:
             raise InvalidArgumentError(f"directory_id: {error.message}") from None
     if not isinstance(directory_id, bytes):
         raise arguments.wrong(
-            "directory_id", directory_id, f"{_DIRECTORY_BYTES} bytes, or the 22 letters that encode them"
+            "directory_id", directory_id, f"a directory id of {_DIRECTORY_BYTES} bytes, or its text of 22 letters"
         )
     if len(directory_id) != _DIRECTORY_BYTES:
         raise InvalidArgumentError(f"directory_id: {len(directory_id)} bytes, must be {_DIRECTORY_BYTES}")

@@ -165,7 +165,8 @@ class GroupConsumer:
         self._callbacks_of_face: weakref.ref[Callbacks] = weakref.ref(NO_CALLBACKS)
         self._events: deque[Event] = deque()
         self._member_id = str(uuid.uuid4())
-        # Numbers of losses: known to the I/O thread, and reported to the caller.
+        # How often the consumer lost its partitions: the count of the I/O thread, and the count that the caller has
+        # learned.
         self._losses = self._reported_losses = 0
         self._lost_why = ""
         self._is_leaving = False
@@ -186,7 +187,7 @@ class GroupConsumer:
         if self.subscription is None:
             return NO_MEMBER
         if self._membership.member.epoch == 0:
-            # This member has left: the coordinator refuses its commits.
+            # This member has left the group, so the coordinator refuses its commits.
             return Who(self._member_id, -1, self.instance_id)
         return Who(self._member_id, self._membership.member.epoch, self.instance_id)
 
@@ -450,7 +451,7 @@ class GroupConsumer:
         self.seen_at = time.monotonic()
         topic_ids = {tp: self._topic_id_of(tp) for tp in offsets}
         found = GroupOffsets(self.metadata, offsets, topic_ids, end_auto_commits=self._end_auto_commits)
-        # Check for losses only after the identity was read.
+        # Check for lost partitions only after reading the member's identity.
         return found._replace(refusal=self._why_lost(self._reported_losses))
 
     def fetch_work(

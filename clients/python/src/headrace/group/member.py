@@ -274,7 +274,8 @@ class Member:
             self.lost(f"{error.code}: {error.message}")
             self.join(now)
         elif error.code in WAIT or error.retriable:
-            # Send everything again: the coordinator did not store what the request named.
+            # Name all fields in the next heartbeat, because the coordinator did not store the fields of the failed
+            # request.
             self._is_due = self._names_all = True
             self._not_before = now + self._retry_s
         else:
@@ -294,7 +295,7 @@ class Member:
             return
         self.tick(now)
         if self.is_suspended or shard_epoch < max(self._shard_epoch, self._newest_epoch):
-            return  # (The metadata may be of any age: they prove that the shard has had a new owner.)
+            return  # (Even old metadata with a new shard epoch prove that the shard has had a new owner.)
         self._newest_epoch = shard_epoch
         if shard_epoch > self._shard_epoch:
             self._is_orphaned, self._broken_at = True, None

@@ -363,7 +363,8 @@ class ProducerCore:
         ``close``."""
         if self.accumulator.state in (CLOSED, FORKED):
             return
-        # Nothing was sent yet: a concurrent first call raises the error of a closed producer.
+        # An unused producer has sent nothing, so close it at once: a concurrent first call then raises the error of a
+        # closed producer.
         if not self.engine.is_used:
             self.accumulator.state = CLOSED
             self._release()
@@ -375,7 +376,7 @@ class ProducerCore:
 
     def after_fork(self) -> None:
         self.accumulator.state = FORKED
-        # Replace the lock: a thread that the child does not have may hold the old lock.
+        # Replace the lock, because a thread that exists only in the parent process may have locked the old lock.
         self._closing = threading.Lock()
 
     def at_exit(self) -> None:

@@ -75,7 +75,7 @@ class Transactions:
         self._lock = asyncio.Lock()
         #: The number of requests with offsets that the open transaction has sent.
         self._offset_requests = 0
-        #: The partitions in which the open transaction has numbered batches.
+        #: The partitions in which the open transaction has batches with sequence numbers.
         self._numbered: list[PartitionSequences[SendBatch]] = []
 
     # --- the sender's identity -------------------------------------------------------------------------------------

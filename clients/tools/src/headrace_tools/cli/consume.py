@@ -77,8 +77,8 @@ def consume(
             "--output",
             metavar="OFFSET|json",
             help=(
-                "Where to start: beginning (default), end, offset N, -N (last N records), -2h or s@TIME; e@TIME: "
-                "where to end; json: -J."
+                "The start offset: beginning (default), end, offset N, -N (last N records), -2h or s@TIME; e@TIME: "
+                "where to end; json: one line of JSON per record, as with -J."
             ),
         ),
     ] = None,
@@ -404,11 +404,13 @@ def _close_finished(consumer: Any, reading: _Reading, quiet: bool) -> None:
 def _check_group_flags(topics: list[str], only: list[int] | None, offsets: list[str]) -> None:
     """Raise a usage error for flags that cannot be combined with a group."""
     if only:
-        raise typer.BadParameter("cannot be combined with -G: the group assigns the partitions", param_hint="-p")
+        raise typer.BadParameter(
+            "this flag cannot be combined with -G: the group assigns the partitions", param_hint="-p"
+        )
     if offsets:
         raise typer.BadParameter(
-            "cannot be combined with -G: a group continues at its committed offsets, or begins at auto.offset.reset; "
-            "use `headrace groups reset-offsets` to change them",
+            "this flag cannot be combined with -G: a group continues at its committed offsets, or begins at "
+            "auto.offset.reset; use `headrace groups reset-offsets` to change them",
             param_hint="-o",
         )
     if not topics:

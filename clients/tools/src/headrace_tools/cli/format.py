@@ -51,7 +51,7 @@ def format_node(
             "--initial-controllers",
             "-I",
             metavar="ID@HOST:PORT:DIRECTORY_ID,...",
-            help="Format a voter of a new quorum: the list of all first voters, the same list for each voter.",
+            help="Format a voter of a new quorum. The value lists all first voters, and is the same for each voter.",
         ),
     ] = None,
     no_initial_controllers: Annotated[
@@ -93,7 +93,7 @@ def format_node(
     asked = {"standalone": standalone, "initial": initial_controllers, "none": no_initial_controllers}
     if config is not None:
         if node_id >= 0 or address is not None:
-            raise typer.BadParameter("cannot be combined with --config", param_hint="--node-id, --address")
+            raise typer.BadParameter("these flags cannot be combined with --config", param_hint="--node-id, --address")
         node = _read(config, is_controller=any(asked.values()))
         with usage_of("-s, -I, -N"):
             command = format_of_config(node, chosen, ignore_formatted=ignore_formatted, **asked)  # type: ignore[arg-type]

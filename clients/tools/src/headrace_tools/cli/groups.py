@@ -63,8 +63,8 @@ def list_groups(
         typer.Option(
             "--state",
             metavar="STATE,...",
-            help="Only groups in this state: empty, assigning, reconciling, stable, dead, or of a classic group "
-            "preparing-rebalance, completing-rebalance; repeatable.",
+            help="Show only groups in this state: empty, assigning, reconciling, stable or dead; for classic groups "
+            "also preparing-rebalance or completing-rebalance. Repeatable.",
         ),
     ] = None,
     timeout: GroupTimeout = GROUP_TIMEOUT_S,

@@ -33,14 +33,17 @@ def describe(
         typer.Option(
             "--broker",
             metavar="ID",
-            help="Only this broker; repeatable. Default: every live broker.",
+            help="Show only this broker; repeatable. Default: every live broker.",
             autocompletion=complete.brokers,
         ),
     ] = None,
     topic: Annotated[
         list[str] | None,
         typer.Option(
-            "--topic", "-t", help="Only this topic; repeatable. Default: every topic.", autocompletion=complete.topics
+            "--topic",
+            "-t",
+            help="Show only this topic; repeatable. Default: every topic.",
+            autocompletion=complete.topics,
         ),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,

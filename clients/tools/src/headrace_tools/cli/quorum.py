@@ -120,7 +120,9 @@ def add(
         raise typer.BadParameter("pass either --config FILE or --node-id ID", param_hint="--node-id")
     if config is not None:
         if directory_id is not None or address is not None:
-            raise typer.BadParameter("cannot be combined with --config", param_hint="--directory-id, --address")
+            raise typer.BadParameter(
+                "these flags cannot be combined with --config", param_hint="--directory-id, --address"
+            )
         node_id, directory_id, address = _of_config(config)
     assert node_id is not None
     with admin(bootstrap) as client:

@@ -120,17 +120,18 @@ def describe(
         ),
     ] = None,
     under_replicated: Annotated[
-        bool, typer.Option("--under-replicated-partitions", help="Only partitions with a replica that is not in sync.")
+        bool,
+        typer.Option("--under-replicated-partitions", help="Show only partitions with a replica that is not in sync."),
     ] = False,
     under_min_isr: Annotated[
         bool,
         typer.Option(
             "--under-min-isr-partitions",
-            help="Only partitions with fewer in-sync replicas than min.insync.replicas, which refuse acks=all.",
+            help="Show only partitions with fewer in-sync replicas than min.insync.replicas; they refuse acks=all.",
         ),
     ] = False,
     unavailable: Annotated[
-        bool, typer.Option("--unavailable-partitions", help="Only partitions without a leader.")
+        bool, typer.Option("--unavailable-partitions", help="Show only partitions without a leader.")
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,

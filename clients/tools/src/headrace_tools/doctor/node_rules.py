@@ -17,12 +17,13 @@ from .findings import Finding, Severity, count, rule, some
 VOTER_SILENT_MS = 10_000
 #: A broker sends heartbeats every two seconds, and is fenced if it is silent for its session timeout (9 s).
 HEARTBEAT_FRESH_MS = 5_000
-#: The metadata of a live broker are refreshed twice a second.
+#: A live broker refreshes its metadata twice a second.
 METADATA_LAG_MS = 10_000
-#: Difference of two nodes' clocks in milliseconds above which lags, retention and timestamps are wrong by the same
-#: amount.
+#: Largest acceptable difference between the clocks of two nodes, in milliseconds: the difference makes lags, retention
+#: and timestamps wrong.
 CLOCK_WARNING_MS, CLOCK_ERROR_MS = 1_000, 60_000
-#: Usual duration of small forced writes (fsync), in milliseconds, from which a disk slows every producer with acks=all.
+#: If small forced writes (fsync) usually take this number of milliseconds or more, the disk slows every producer with
+#: acks=all.
 SLOW_SYNC_MS = 100.0
 #: A disk is nearly full if its free space is below FREE_PART of its size and below FREE_BYTES.
 FREE_PART, FREE_BYTES = 0.05, 20 * 2**30

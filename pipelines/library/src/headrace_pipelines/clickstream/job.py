@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--log", type=Path, metavar="FILE", help="a log in Apache's combined format, plain or gzipped")
     parser.add_argument(
         "--speed", type=positive, default=SPEED, metavar="X",
-        help="seconds of the log that pass in one second (default %(default)g: 83 hours in half a minute)",
+        help="speed of the replay: seconds of the log per second (default %(default)g: 83 hours in half a minute)",
     )  # fmt: skip
     parser.add_argument(
         "--multiply", type=_copies, default=1, metavar="N",
@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--repeat-every", type=whole, default=REPEAT_EVERY, metavar="N",
-        help="send each N-th line twice, which changes no number (default %(default)s; 0: none)",
+        help="send every N-th line twice; the results stay the same (default %(default)s; 0: send no line twice)",
     )  # fmt: skip
 
 

@@ -27,7 +27,8 @@ from .schema import LINE_HEADER, LOG
 _FIRST = 9
 #: Longest pause in seconds between two checks for a stop request.
 _LOOK_S = 0.1
-#: The tick after the end of the log is this much later than the last line: more than the watermark and a window.
+#: Milliseconds between the last line of the log and the tick (the record that closes all windows): more than the
+#: watermark plus a window.
 _TICK_AFTER_MS = 30 * 86_400_000
 COPIES_MAX = 200  #: Copy i of an address 10.0.x.y is 10.i.x.y.
 

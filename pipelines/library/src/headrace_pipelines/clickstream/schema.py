@@ -29,7 +29,7 @@ DEAD_LETTERS = dead_letter_topic(LOG)
 LINE_HEADER = "line"
 
 #: The column ``path`` contains no query string. ``agent`` is ``-`` if the line has none. The column ``address`` is null
-#: in a tick.
+#: in a tick (a record that only moves the watermark).
 REQUEST = (
     "line STRING, time TIMESTAMP, address STRING, method STRING, path STRING, status INT, bytes BIGINT, "
     "referrer STRING, agent STRING, is_crawler BOOLEAN, is_view BOOLEAN"

@@ -141,7 +141,7 @@ def _work(
     publish.publish_markers(servers)
     closing = pipeline.run(frame, places.parquet, places.checkpoint, lambda batch: None)
     if closing.rows != publish.PARTITIONS:
-        raise DemoFailedError(f"the query read {closing.rows} rows on its second run, not {publish.PARTITIONS} markers")
+        raise DemoFailedError(f"the second run of the query read {closing.rows} rows, not {publish.PARTITIONS} markers")
 
     show.step("asking the Parquet files")
     answer = pipeline.ask(spark, places.parquet)

@@ -45,8 +45,8 @@ from .schema import ACCOUNTS, ALERTS, Account, Alert, InvalidRecordError, Paymen
 #: Shards of customers. Each batch has rows for most shards, so more shards cost time. The tasks share the work by
 #: shards, so with fewer shards one task may have much more work than another task.
 SHARDS = 16
-#: Number of buckets of a shard. About thirty customers in a bucket are best: a batch writes each bucket that has a new
-#: payment.
+#: Number of buckets into which a shard divides its customers. About thirty customers in a bucket are best: a batch
+#: writes each bucket that has a new payment.
 BUCKETS = 8
 #: If a customer makes no payment for this number of milliseconds, by the timestamps of the records, the job forgets the
 #: customer's history. At 2,000 payments a second, this time is 100 days by the clock of the payments.
@@ -71,8 +71,8 @@ HISTORIES = (
 )
 _RECORD = "sent_ms: BIGINT, topic: STRING, partition: INT, offset: BIGINT, key: BINARY, value: BINARY, headers: STRING"
 PARKED = f"records ARRAY<STRUCT<until_ms: BIGINT, {_RECORD}>>"
-#: An alert, or a bad record with the reason why it is bad. The other columns are those of the payment's or the
-#: account's record.
+#: Output columns: an alert, or the reason why a record is bad. The other columns are the columns of the payment's or
+#: the account's record.
 OUTPUT = f"{_RECORD.replace(':', '')}, alert STRING, kind STRING, {REASON} STRING"
 
 
@@ -119,7 +119,8 @@ class Detector(StatefulProcessor):
         self._accounts = handle.getMapState("accounts", "customer STRING", ACCOUNT)
         self._histories = handle.getMapState("histories", "bucket INT", HISTORIES, BUCKET_TTL_MS)
         self._parked = handle.getMapState("parked", "customer STRING", PARKED)
-        #: By shard: the processing time (ms) of the last batch whose records of the shard were all older than the wait.
+        #: Maps a shard to the processing time (ms) of its last batch in which all records of the shard were older than
+        #: the wait.
         self._behind: dict[Any, int] = {}
 
     def handleInputRows(
@@ -154,8 +155,8 @@ class Detector(StatefulProcessor):
         shard's records in this batch."""
         found: list[Row] = []
         stored = self._histories.getValue((bucket,))
-        # Only ``_customer`` decides whether a history is over, by the customer's own records. Here only histories are
-        # removed that are over for as long as Spark keeps a bucket: another customer's records may be much newer.
+        # Only ``_customer`` decides, by the customer's own records, whether a history has expired. This method removes
+        # only histories that expired at least BUCKET_TTL_MS ago, because another customer's records may be much newer.
         over_ms = min(newest_ms, now_ms) - BUCKET_TTL_MS
         kept = (
             {}
@@ -253,7 +254,7 @@ class Detector(StatefulProcessor):
             return None
         account = account_of(record.value)
         if account.customer != customer:
-            raise InvalidRecordError("customer: not the key of the record")
+            raise InvalidRecordError("customer: differs from the key of the record")
         self._accounts.updateValue((customer,), (account.usual_cents,))
         return account
 
@@ -298,7 +299,7 @@ def _payment_of(customer: str, record: Record) -> Payment:
     """The payment in the record. Raises InvalidRecordError."""
     payment = payment_of(record.value)
     if payment.customer != customer:
-        raise InvalidRecordError("customer: not the key of the record")
+        raise InvalidRecordError("customer: differs from the key of the record")
     return payment
 
 

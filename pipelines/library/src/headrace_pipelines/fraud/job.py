@@ -42,10 +42,11 @@ PARTITIONS = 2
 RATE = 2_000.0
 SECONDS = 90
 SEED = 21
-#: Maximum number of records of a batch; after a stop the first batches are as large. A Python worker has the records of
-#: one shard in memory.
+#: Maximum number of records in a batch. After a stop, the first batches reach this size. A Python worker has the
+#: records of one shard in memory.
 RECORDS_OF_A_BATCH = 500_000
-#: Alerts for the payments of the first seconds are in no percentile: the JVM compiles, and the state is empty.
+#: Latency percentiles leave out the payments of this number of first seconds, because the JVM is still compiling and
+#: the state is empty.
 WARM_UP_S = 30
 #: Seconds that the query may take to process the last payments.
 DRAIN_S = 120.0
@@ -62,11 +63,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``run fraud``."""
     add_run_flags(parser, "fraud.*")
     parser.add_argument(
-        "--rate", type=positive, default=RATE, metavar="N", help="payments in a second (default %(default)g)"
+        "--rate", type=positive, default=RATE, metavar="N", help="payments per second (default %(default)g)"
     )
     parser.add_argument(
         "--seconds", type=positive, default=SECONDS, metavar="S",
-        help="how long payments are sent (default %(default)s)",
+        help="seconds for which the job sends payments (default %(default)s)",
     )  # fmt: skip
     parser.add_argument(
         "--seed", type=whole, default=SEED, metavar="N",
@@ -222,7 +223,7 @@ class Job:
         while len(watch.seen) < expected:
             if time.monotonic() > deadline:
                 raise PipelineFailedError(
-                    f"{expected:,} alerts are in the topic, and {len(watch.seen):,} were received"
+                    f"the topic has {expected:,} alerts, but the job received only {len(watch.seen):,}"
                 )
             time.sleep(LOOK_S / 10)
 
@@ -262,7 +263,7 @@ def check_grouping(checkpoint: Path) -> None:
         path.write_text(json.dumps(grouping))
     elif (there := json.loads(path.read_text())) != grouping:
         raise PipelineFailedError(
-            f"the checkpoint {checkpoint} groups customers by {there}, and the detector by {grouping}; use the numbers "
+            f"the checkpoint {checkpoint} groups customers by {there}, but the detector by {grouping}; use the numbers "
             "of the checkpoint, or begin again with --restart"
         )
 
@@ -283,7 +284,7 @@ def _check(observed: Counter[str] | None, seen: list[Seen], letters: Counter[str
     alerts = Counter((each.alert.payment, each.alert.kind) for each in seen)
     twice = [payment for (payment, _), count in alerts.items() if count > 1]
     if twice:
-        raise PipelineFailedError(f"{len(twice)} alerts are in {schema.ALERTS} more than once: payments {twice[:5]}")
+        raise PipelineFailedError(f"topic {schema.ALERTS} has {len(twice)} alerts more than once: payments {twice[:5]}")
     if observed is None:
         return
     for what, wrote, found in (
@@ -291,4 +292,4 @@ def _check(observed: Counter[str] | None, seen: list[Seen], letters: Counter[str
         ("dead letters", observed["dead_letters"], letters.total()),
     ):
         if wrote != found:
-            raise PipelineFailedError(f"the query wrote {wrote:,} {what}, and {found:,} are in the topics")
+            raise PipelineFailedError(f"the query wrote {wrote:,} {what}, but the topics have {found:,}")

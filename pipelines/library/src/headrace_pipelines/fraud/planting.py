@@ -28,26 +28,26 @@ START_MS = 1_767_225_600_000
 PAYMENTS_A_DAY = 3
 DAY_MS = 86_400_000
 CUSTOMERS = 4_000
-#: In a short run there are so few customers that each makes about this number of payments.
+#: A short run has fewer customers, so that each customer still makes about this number of payments.
 PAYMENTS_OF_A_CUSTOMER = 30
-#: After each such number of payments a new customer opens an account, and the oldest customer pays no more.
+#: After every NEW_CUSTOMER_EVERY payments, a new customer opens an account, and the oldest customer stops paying.
 NEW_CUSTOMER_EVERY = 400
-#: An account is closed this many payments after its customer leaves, in a short run after a quarter of the run's
-#: payments. Some customers pay with the closed account: once more, after the same number of payments.
+#: An account is closed CLOSED_AFTER payments after its customer stops paying; in a short run, after a quarter of the
+#: run's payments. The part PAYS_CLOSED of these customers pays once with the closed account, after the same number of
+#: further payments.
 CLOSED_AFTER = 20_000
 PAYS_CLOSED = 0.2
-#: Some accounts arrive late: this number of payments after the first payment of their customer.
+#: The part LATE_ACCOUNTS of the accounts arrives late: LATE_BY payments after the first payment of the customer.
 LATE_ACCOUNTS = 0.2
 LATE_BY = 1_000
 
-#: What may begin with a payment: each kind of fraud or of unusual honest payment begins once in the given number of
-#: payments.
+#: Maps each kind of fraud, and of unusual honest behaviour, to a number of payments: the kind begins once in this
+#: number of payments.
 FRAUDS = {VELOCITY: 1_500, TRAVEL: 1_500, TESTING: 1_500, AMOUNT: 1_000}
 TRIP, SHOPPING, PARKING, PURCHASE, WRONG_PLACE, WRONG_CLOCK, NO_ACCOUNT, NO_PAYMENT = range(8)
 HONEST = {TRIP: 400, SHOPPING: 700, PARKING: 400, PURCHASE: 400, WRONG_PLACE: 4_000, WRONG_CLOCK: 2_000}
 HONEST |= {NO_ACCOUNT: 4_000, NO_PAYMENT: 10_000}
-#: By how many days the clock of a terminal is wrong. A payment whose clock is wrong by fifty years becomes a dead
-#: letter.
+#: Errors of terminals' clocks, in days. A payment whose clock is wrong by fifty years becomes a dead letter.
 WRONG_BY_DAYS = (-50 * 365, -365, -0.1, 0.1, 365, 50 * 365)
 
 CITIES = (

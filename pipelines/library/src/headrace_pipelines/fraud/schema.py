@@ -75,10 +75,10 @@ def payment_of(text: bytes | None) -> Payment:
     number = _whole(found, "payment", 0)
     customer = found.get("customer")
     if not isinstance(customer, str) or not customer:
-        raise InvalidRecordError("customer: missing, or no text")
+        raise InvalidRecordError("customer: missing, or not a string")
     time_ms = _whole(found, "time_ms", 0)
     if not FIRST_MS <= time_ms < END_MS:
-        raise InvalidRecordError("time_ms: not from 2020 to 2039")
+        raise InvalidRecordError("time_ms: not in the years 2020 to 2039")
     return Payment(number, customer, time_ms, _whole(found, "cents", 1), _place(found.get("place")))
 
 
@@ -87,7 +87,7 @@ def account_of(text: bytes | None) -> Account:
     found = _object(text)
     customer = found.get("customer")
     if not isinstance(customer, str) or not customer:
-        raise InvalidRecordError("customer: missing, or no text")
+        raise InvalidRecordError("customer: missing, or not a string")
     return Account(customer, _whole(found, "usual_cents", 1))
 
 
@@ -109,14 +109,14 @@ def _object(text: bytes | None) -> dict[str, Any]:
     except (ValueError, RecursionError):
         raise InvalidRecordError("value: malformed JSON") from None
     if not isinstance(found, dict):
-        raise InvalidRecordError("value: no JSON object")
+        raise InvalidRecordError("value: not a JSON object")
     return found
 
 
 def _whole(found: dict[str, Any], name: str, least: int) -> int:
     value = found.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 2**53:
-        raise InvalidRecordError(f"{name}: missing, or no whole number from {least}")
+        raise InvalidRecordError(f"{name}: missing, or not a whole number of {least} or more")
     return value
 
 
@@ -127,4 +127,4 @@ def _place(value: Any) -> Place | None:
         latitude, longitude = value
         if abs(latitude) <= 90 and abs(longitude) <= 180:  # checked before float(), which refuses large integers
             return float(latitude), float(longitude)
-    raise InvalidRecordError("place: no latitude and longitude")
+    raise InvalidRecordError("place: not a pair of latitude and longitude")

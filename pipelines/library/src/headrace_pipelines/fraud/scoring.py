@@ -9,7 +9,8 @@ from typing import Any
 from .planting import Fraud
 from .schema import KINDS, Alert
 
-#: Alerts of one kind for one customer are one incident if less than this time is between two payments of the alerts.
+#: Alerts of one kind for one customer belong to one incident if their payments are less than this number of
+#: milliseconds apart.
 INCIDENT_MS = 3_600_000
 
 

@@ -96,8 +96,8 @@ class Traffic(threading.Thread):
                     if not self._wait_until(began_s + due_s):
                         break
                     self._count(event)
-                # A payment that is sent late has the timestamp when it was due: its latency includes the delay. The
-                # accounts have timestamps by the same clock: the order of timestamps is the order of events.
+                # The timestamp of a delayed payment is the time when it was due, so its latency includes the delay.
+                # Accounts get timestamps from the same clock, so timestamps have the order of the events.
                 timestamp_ms = time.time() * 1000
                 if began_s is not None:
                     timestamp_ms = min(timestamp_ms, self.began_ms + due_s * 1000)

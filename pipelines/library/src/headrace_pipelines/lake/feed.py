@@ -33,7 +33,8 @@ _FIELDS = {
     "weather": (_WEATHER, "pressure: pressure", "time_hour, origin"),
     "planes": (_PLANES, "seats: seats, engine: engine", "tailnum"),
 }
-#: Records that release 1 sends in addition: cut off, with a wrong type, and without a needed field.
+#: Bad records that release 1 sends in addition: a truncated record, a record with a wrong type, and a record without a
+#: required field.
 BROKEN_FLIGHTS = (
     '{"day":"2013-06-30","hour":"2013-06-30T22:00:00Z","carrier":"UA","fli',
     '{"day":"2013-06-30","hour":"2013-06-30T22:00:00Z","carrier":"UA","flight":"one","origin":"EWR","dest":"IAH"}',

@@ -219,6 +219,6 @@ def check_no_open_batch(directory: Path) -> None:
     for each in checkpoints(directory):
         if each.next_batch is not None:
             raise PipelineFailedError(
-                f"query {each.query}: batch {each.next_batch} is not committed, and a new release would judge its "
-                "rows in another way; run the release before until it ends, then deploy the new one"
+                f"query {each.query}: batch {each.next_batch} is not committed, and the new release has other rules "
+                "for its rows; run the previous release until it ends, then deploy the new release"
             )

@@ -22,7 +22,7 @@ _WIDENED = {
     pa.large_binary(): pa.binary(), pa.binary_view(): pa.binary(),
 }  # fmt: skip
 _DIGITS_MAX = 38
-#: A column of the first type may be written into a column of the second.
+#: Pairs of types: rows with the first type may be written into a table column of the second type.
 _NARROWER = {(pa.int32(), pa.int64()), (pa.float32(), pa.float64())}
 
 
@@ -57,8 +57,8 @@ def normalized(rows: pa.Table, table: str) -> pa.Table:
     twice = [name for name, count in Counter(each.lower() for each in rows.column_names).items() if count > 1]
     if twice:
         raise InvalidColumnsError(
-            f"cannot write to table {table}: two columns are named {twice[0]!r}, and names differ by more than case in "
-            "a table; rename one"
+            f"cannot write to table {table}: two columns are named {twice[0]!r}, and upper and lower case count as "
+            "equal in a table; rename one"
         )
     columns, fields = [], []
     for field, column in zip(rows.schema, rows.columns, strict=True):
@@ -99,7 +99,7 @@ def new_fields(rows: pa.Schema, columns: pa.Schema, table: str) -> list[pa.Field
             if field.name.lower() in lower:
                 raise SchemaChangeError(
                     f"table {table} has the column {lower[field.name.lower()]!r}, and the rows have {field.name!r}: "
-                    "names differ by more than case in a table; rename it in the query"
+                    "upper and lower case count as equal in a table; rename it in the query"
                 )
             new.append(field)
         elif not _fits(field.type, there):
