@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
-from typing import ClassVar
 
 from headrace_core.telemetry import Event
 
@@ -32,7 +30,6 @@ class WriterElected(Event):
 class WriterSteppedDown(Event):
     """This replica is no longer the writer, or an election of this replica failed."""
 
-    severity: ClassVar[int] = logging.WARNING
     reason: str
 
 

@@ -12,8 +12,8 @@ partition writes; every replica reads:
 **One writer.** All terms use the same ``transactional.id``. A candidate's InitProducer fences the last writer's
 producer and ends its open transaction. The candidate then appends a NOOP record, whose headers have its URL and the
 term's id, in a transaction that also commits an offset as a member of the group (KIP-447). The coordinator refuses the
-offset of a replica that is no member any more, so a replica that lost its membership cannot announce itself. When the
-candidate reads its own announcement as committed, it has applied every record of every earlier writer.
+offset of a replica that is no member any more, so a replica that lost its membership cannot announce itself. (A first
+commit, before InitProducer, keeps such a replica from fencing the real writer.) When the candidate reads its own announcement as committed, it has applied every record of every earlier writer.
 
 **Writes.** The writer decides waiting commands one after the other on a draft of the image, appends their records in
 one transaction, commits it, and answers when it reads the records back as committed. The image itself never has a
@@ -35,9 +35,10 @@ from enum import Enum
 from typing import TypeVar
 
 from headrace import AsyncConsumer, AsyncProducer, TopicPartition
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, RequestTimedOutError
 from headrace_core.clock import SystemClock
 from headrace_core.node.tasks import NodeTasks
+from headrace_core.plurals import counted
 from headrace_core.records import Record
 from headrace_core.telemetry import Emitter
 
@@ -153,7 +154,7 @@ class Registry:
     async def start(self) -> None:
         """Create or check the topic, read it to its end, and join the group; returns when reads can be answered.
 
-        Raises HeadraceError or TimeoutError; call ``stop`` after an error too.
+        Raises HeadraceError; call ``stop`` after an error too.
         """
         begun_ms = self._clock.monotonic_ms()
         self._writes = Writes(await ensure_topic(self.settings))
@@ -166,11 +167,17 @@ class Registry:
         )
         reader.assign([self._partition])
         reader.seek(self._partition, 0)
-        async with asyncio.timeout(self.settings.init_timeout_s):
-            end = (await reader.end_offsets([self._partition]))[self._partition]
-            records = 0
-            while await reader.position(self._partition) < end:
-                records += await self._read(reader)
+        records = 0
+        try:
+            async with asyncio.timeout(self.settings.init_timeout_s):
+                end = (await reader.end_offsets([self._partition]))[self._partition]
+                while await reader.position(self._partition) < end:
+                    records += await self._read(reader)
+        except TimeoutError:
+            raise RequestTimedOutError(
+                f"topic {self.settings.topic} was not read to its end within {self.settings.init_timeout_s:g} s "
+                f"({counted(records, 'record')} read); raise kafkastore.init.timeout.ms, or check its leader"
+            ) from None
         self.is_ready = True
         self._events.emit(
             SchemasRead(
@@ -230,8 +237,7 @@ class Registry:
                 self._events.emit(WriterAnnounced(url=announced[0], offset=record.offset))
                 if self.state is State.WRITER:
                     self._end_term(f"{announced[0]} announced itself as the writer at offset {record.offset}")
-        else:
-            self.image.apply(record.key, record.value, record.offset)
+        self.image.apply(record.key, record.value, record.offset)
         self.next_offset = record.offset + 1
         self._writes.applied(record.offset)
         self._wake.set()  # commands of an aborted transaction may wait again
@@ -326,7 +332,10 @@ class Registry:
 
     async def _serve_term(self) -> None:
         assert self._writes is not None
+        assert self._member is not None
         begun_ms = self._clock.monotonic_ms()
+        # The coordinator refuses the commit of a replica that is no member any more, before it fences the real writer.
+        await self._member.commit({self._partition: self.next_offset})
         producer = AsyncProducer(
             bootstrap_servers=self._servers,
             client_id="schema-registry-writer",

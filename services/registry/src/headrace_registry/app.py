@@ -1,0 +1,132 @@
+"""The parts of a registry's process: this module builds, starts and stops them.
+
+The HTTP ports are bound first, because the replica announces its URL with the real port. Requests are accepted when the
+replica has read the topic to its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+
+from aiohttp import web
+
+from headrace_core.clock import SystemClock
+from headrace_core.node.config import NodeConfig
+from headrace_core.node.listeners import ListenerAddress
+from headrace_core.node.state_file import RuntimeState, remove_state, write_state
+from headrace_core.telemetry import Emitter, NodeStarted, NodeStopped
+
+from .api import application
+from .registry import Registry
+from .settings import RegistrySettings
+
+logger = logging.getLogger("headrace.registry")
+
+BACKLOG = 128  #: Connections that may wait until the registry accepts them.
+DRAIN_S = 2.0  #: Seconds that a stopping registry has to answer requests in progress.
+
+
+class RegistryNode:
+    """A registry in one event loop. Call ``start``, then ``run`` until the registry should stop, then ``stop``."""
+
+    def __init__(self, config: NodeConfig, *, events: Emitter | None = None) -> None:
+        self.config = config
+        self.settings = RegistrySettings.of(config)
+        self.events = events or Emitter()
+        self.registry: Registry | None = None
+        self._clock = SystemClock()
+        self._started_ms = self._clock.now_ms()
+        self._started_monotonic_ms = self._clock.monotonic_ms()
+        self._sockets: list[socket.socket] = []
+        self._runner: web.AppRunner | None = None
+
+    async def start(self) -> None:
+        """Start the registry; returns when it serves. Raises HeadraceError or OSError; call ``stop`` after
+        an error too."""
+        self._sockets = [await _bound(listener) for listener in self.settings.listeners]
+        url = self.settings.url(self._sockets[0].getsockname()[1])
+        registry = self.registry = Registry(self.settings, url, events=self.events)
+        await registry.start()
+        runner = self._runner = web.AppRunner(
+            application(registry, self.settings), handle_signals=False, shutdown_timeout=DRAIN_S
+        )
+        await runner.setup()
+        for bound in self._sockets:
+            await web.SockSite(runner, bound, backlog=BACKLOG).start()
+        if self.config.state_file:
+            listeners = tuple(
+                ListenerAddress(f"http{number}", each.host, bound.getsockname()[1])
+                for number, (each, bound) in enumerate(zip(self.settings.listeners, self._sockets, strict=True), 1)
+            )
+            write_state(
+                self.config.state_file,
+                RuntimeState.of("registry", self.config.node_id, self._started_ms, listeners),
+            )
+        self.events.emit(
+            NodeStarted(
+                role="registry",
+                node_id=self.config.node_id,
+                address=url,
+                seconds=(self._clock.monotonic_ms() - self._started_monotonic_ms) / 1000,
+            )
+        )
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until ``stop`` is set; raises an error if another cause ends the registry."""
+        assert self.registry is not None
+        await self.registry.run(stop)
+
+    async def stop(self, *, at_once: bool = False) -> None:
+        """Stop the registry, in any state of its start. ``at_once`` stops without notice, as close to a crash as
+        possible. Idempotent."""
+        if self._runner is not None:
+            for site in list(self._runner.sites):
+                await site.stop()
+        if self.registry is not None:
+            await self.registry.stop(at_once=at_once)
+        if self._runner is not None:
+            await self._runner.cleanup()
+        for bound in self._sockets:
+            bound.close()
+        if self.config.state_file:
+            remove_state(self.config.state_file)
+        self.events.emit(NodeStopped(role="registry", node_id=self.config.node_id, clean=not at_once))
+
+
+async def _bound(listener: ListenerAddress) -> socket.socket:
+    """A socket that is bound to the listener's address and does not listen yet. Raises OSError, which names the
+    address."""
+    host = listener.host.strip("[]") or None
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(
+            host, listener.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        # Prefer IPv6 for a wildcard: such a socket accepts IPv4 too.
+        family, kind, protocol, _, address = max(found, key=lambda each: host is None and each[0] == socket.AF_INET6)
+        bound = socket.socket(family, kind, protocol)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(host is not None))
+            bound.bind(address)
+        except OSError:
+            bound.close()
+            raise
+    except OSError as error:
+        raise OSError(
+            f"cannot listen on {listener.host}:{listener.port} (registry.listeners): {error.strerror or error}"
+        ) from error
+    return bound
+
+
+async def serve(config: NodeConfig, stop: asyncio.Event) -> None:
+    """Run a registry until ``stop`` is set, as ``python -m headrace_registry`` does. If the call of ``serve`` is
+    cancelled, the registry stops at once."""
+    from headrace_core.node.run import serve_until
+    from headrace_core.telemetry import log_events
+
+    events = Emitter()
+    events.subscribe(log_events(logger))
+    await serve_until(RegistryNode(config, events=events), stop)

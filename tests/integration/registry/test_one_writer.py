@@ -1,0 +1,263 @@
+"""Replicas of a registry on a real cluster: one of them writes, and no write is lost or done twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from headrace import Admin, AsyncProducer, LocalCluster, NewTopic
+from headrace.engine.io_thread import io_thread
+from headrace.errors import InvalidConfigError, RequestTimedOutError
+from headrace_registry import topic as topic_module
+from headrace_registry.compat import Level
+from headrace_registry.events import WriterElected
+from headrace_registry.registry import NotWriterError, State, WriteTimeoutError
+from headrace_registry.state import Deciding, RegistryError, Rules
+from tests.worlds.registries import Replicas, run_with
+from tests.worlds.waiting import until_async
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(brokers=1, controllers=1, mode="inprocess") as running:
+        yield running
+
+
+@pytest.fixture
+def replicas(cluster: LocalCluster, request: pytest.FixtureRequest) -> Replicas:
+    return Replicas(cluster, "".join(each if each.isalnum() else "-" for each in request.node.name)[:150])
+
+
+def test_every_replica_reads_what_one_of_them_writes(replicas: Replicas) -> None:
+    async def scenario() -> None:
+        for _ in range(3):
+            await replicas.start()
+        writer = await replicas.writer()
+        ids = await asyncio.gather(*(writer.write(replicas.registering(number)) for number in range(50)))
+        assert sorted(ids) == list(range(1, 51))
+        assert await writer.write(replicas.registering(7)) == ids[7], "a schema has one id"
+        for each in replicas.running:
+            await until_async(lambda each=each: each.image.schema_count == 50)  # type: ignore[misc]
+            assert each.writer_url == writer.url
+            if each is not writer:
+                with pytest.raises(NotWriterError) as refused:
+                    await each.write(replicas.registering(1))
+                assert refused.value.url == writer.url
+
+    run_with(replicas, scenario())
+
+
+def test_a_stopped_writer_hands_over_and_the_next_one_knows_every_id(replicas: Replicas) -> None:
+    async def scenario() -> None:
+        await replicas.start()
+        first = await replicas.writer()
+        await replicas.start()
+        assert await first.write(replicas.registering(1)) == 1
+        await first.stop()
+        second = await replicas.writer(without=first)
+        assert await second.write(replicas.registering(2)) == 2
+        assert first.writer_url is None, "its own announcement is not the writer's any more"
+        third = await replicas.start()
+        assert third.image.schema_count == 2
+        assert third.writer_url == second.url
+
+    run_with(replicas, scenario())
+
+
+def test_a_replica_starts_behind_an_aborted_transaction(replicas: Replicas, cluster: LocalCluster) -> None:
+    async def scenario() -> None:
+        await (await replicas.start()).stop()
+        topic = replicas.settings.topic
+        async with AsyncProducer(bootstrap_servers=cluster.bootstrap_servers, transactional_id="other") as producer:
+            await producer.begin_transaction()
+            await (await producer.send(topic, b"{}", b'{"keytype":"NOOP","magic":0}', None, 0))
+            await producer.abort_transaction()
+        replica = await replicas.start()
+        assert replica.image.schema_count == 0
+        assert await (await replicas.writer()).write(replicas.registering(1)) == 1
+
+    run_with(replicas, scenario())
+
+
+def test_records_that_are_not_of_a_registry_are_skipped(replicas: Replicas, cluster: LocalCluster) -> None:
+    async def scenario() -> None:
+        await (await replicas.start()).stop()
+        topic = replicas.settings.topic
+        async with AsyncProducer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+            for key, value in ((b"\xff", b"\xff"), (b'{"keytype":"SCHEMA"}', b"[]"), (b"{}", None)):
+                await (await producer.send(topic, value, key, None, 0))
+        await replicas.start()
+        assert await (await replicas.writer()).write(replicas.registering(1)) == 1
+
+    run_with(replicas, scenario())
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_a_write_whose_commit_has_no_answer_is_done_once(
+    replicas: Replicas, monkeypatch: pytest.MonkeyPatch, is_committed: bool
+) -> None:
+    """The commit's answer is lost: the topic tells whether the transaction was committed."""
+    real = AsyncProducer.commit_transaction
+    lost: list[str] = []
+
+    async def lose(producer: AsyncProducer) -> None:
+        if armed and not lost:
+            lost.append("answer")
+            if is_committed:
+                await real(producer)
+            raise RequestTimedOutError("the coordinator does not answer")
+        await real(producer)
+
+    armed = False
+
+    async def scenario() -> None:
+        nonlocal armed
+        await replicas.start()
+        writer = await replicas.writer()
+        await writer.write(replicas.registering(1))
+        before = writer.next_offset
+        armed = True
+        ids = await asyncio.gather(*(writer.write(replicas.registering(number, "one")) for number in (2, 3)))
+        assert (lost, ids) == (["answer"], [2, 3])
+        assert [each.number for each in writer.image.versions("one")] == [1, 2]
+        assert writer.next_offset > before
+        await until_async(
+            lambda: sum(isinstance(each, WriterElected) for each in replicas.events) == 2, "it elects itself again"
+        )
+
+    replicas.deciding = Deciding(Rules(default_level=Level.NONE))
+    monkeypatch.setattr(AsyncProducer, "commit_transaction", lose)
+    run_with(replicas, scenario())
+
+
+def test_a_fenced_writer_decides_again_in_a_new_term(replicas: Replicas, cluster: LocalCluster) -> None:
+    """Another producer takes the transactional id, as a candidate does that the group assigned in between."""
+
+    async def scenario() -> None:
+        await replicas.start()
+        writer = await replicas.writer()
+        await writer.write(replicas.registering(1))
+        other = AsyncProducer(bootstrap_servers=cluster.bootstrap_servers, transactional_id=replicas.settings.group_id)
+        await other.init_transactions()
+        assert await writer.write(replicas.registering(2)) == 2
+        await other.close()
+
+    run_with(replicas, scenario())
+
+
+def test_a_replica_that_is_no_member_any_more_cannot_fence_the_writer(replicas: Replicas) -> None:
+    """The first writer loses its membership without noticing, and still believes that it is assigned."""
+
+    async def scenario() -> None:
+        first = await replicas.start()
+        await replicas.writer()
+        assert first._member is not None
+        member = first._member
+        (membership,) = [each for each in first._tasks._tasks if each.get_name() == "membership"]
+        await replicas.start()
+        membership.cancel()
+        # `close` would call on_revoked, which hands over: this replica must not notice.
+        first._on_revoked = None  # type: ignore[assignment,method-assign]
+        await member._core.engine.io.run_async(member._core.shut_down())
+        second = await replicas.writer(without=first)
+        await until_async(lambda: first.state is not State.WRITER)
+        assert await second.write(replicas.registering(1)) == 1
+        assert first._assigned.is_set(), "it tries again and again to be elected"
+        before = sum(isinstance(each, WriterElected) for each in replicas.events)
+        for number in range(2, 30):
+            await second.write(replicas.registering(number))
+            await asyncio.sleep(0.05)
+        assert sum(isinstance(each, WriterElected) for each in replicas.events) == before
+        assert second.state is State.WRITER
+        first._tasks._tasks.remove(membership)
+
+    run_with(replicas, scenario())
+
+
+def test_a_refused_decision_and_a_write_that_takes_too_long_are_errors_of_the_caller(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replicas = Replicas(cluster, "slow-writes", write_timeout_s=0.3)
+
+    async def never(producer: AsyncProducer) -> None:
+        await asyncio.sleep(3600)
+
+    async def scenario() -> None:
+        await replicas.start()
+        writer = await replicas.writer()
+        await writer.write(replicas.registering(1, "one"))
+        with pytest.raises(RegistryError, match="incompatible"):
+            await writer.write(replicas.registering(2, "one"))
+        with monkeypatch.context() as patched:
+            patched.setattr(AsyncProducer, "commit_transaction", never)
+            with pytest.raises(WriteTimeoutError, match=r"not committed within 0\.3 s and may still take effect"):
+                await writer.write(replicas.registering(3))
+
+    run_with(replicas, scenario())
+
+
+@pytest.mark.parametrize(
+    ("topic", "error"),
+    [
+        (NewTopic("two-partitions", partitions=2, config={"cleanup.policy": "compact"}), "has 2 partitions"),
+        (NewTopic("deleting", partitions=1), "cleanup.policy=delete"),
+        (NewTopic("both", partitions=1, config={"cleanup.policy": "compact,delete"}), "cleanup.policy=compact,delete"),
+    ],
+)
+def test_a_topic_that_could_lose_schemas_is_refused(cluster: LocalCluster, topic: NewTopic, error: str) -> None:
+    with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        admin.create_topics([topic])
+    replicas = Replicas(cluster, topic.name)
+
+    async def scenario() -> None:
+        with pytest.raises(InvalidConfigError, match=error):
+            await replicas.start()
+
+    run_with(replicas, scenario())
+
+
+def test_a_new_topic_is_compacted_and_has_as_many_replicas_as_there_are_brokers(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic_module, "MORE_BROKERS_S", 0.5)
+    replicas = Replicas(cluster, "three-wanted")
+    replicas.settings = replace(replicas.settings, replication_factor=3)
+    run_with(replicas, _started(replicas))
+    with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        (found,) = admin.describe_topics(["three-wanted"])
+    assert [len(each.replicas) for each in found.partitions] == [1]
+    assert found.max_message_bytes == topic_module.MESSAGE_BYTES
+
+
+async def _started(replicas: Replicas) -> None:
+    await replicas.start()
+
+
+def test_a_replica_that_may_not_write_joins_no_group(cluster: LocalCluster) -> None:
+    replicas = Replicas(cluster, "reader-only", is_eligible=False)
+
+    async def scenario() -> None:
+        reader = await replicas.start()
+        with pytest.raises(NotWriterError) as refused:
+            await reader.write(replicas.registering(1))
+        assert refused.value.url is None
+        assert reader._member is None
+
+    run_with(replicas, scenario())
+
+
+def test_all_replicas_stop_at_once_and_nothing_is_left_running(replicas: Replicas) -> None:
+    async def scenario() -> None:
+        first = await replicas.start()
+        await replicas.writer()
+        await first.stop(at_once=True)
+        with pytest.raises(NotWriterError):
+            await first.write(replicas.registering(1))
+        await asyncio.sleep(0)
+        names = {each.get_name() for each in asyncio.all_tasks(io_thread().loop)}
+        assert not names & {"reader", "elections", "membership", "term of the writer"}
+
+    run_with(replicas, scenario())
