@@ -226,9 +226,9 @@ def test_a_decision_names_prepared_transactions_of_its_batch_only(shard: Shard) 
         with pytest.raises(InvalidTxnStateError, match=message):
             shard.commit(0, wrong)
     for wrong_request, message in (
-        (CommitSinkBatch(SINK, 1, (token,)), "is not of batch 1"),
+        (CommitSinkBatch(SINK, 1, (token,)), "does not belong to batch 1"),
         (CommitSinkBatch(sink_id("other", "copies"), 0, (token,)), "is not of batch 0 of"),
-        (CommitSinkBatch(SINK, 0, (token, token)), "two tokens of partition 0"),
+        (CommitSinkBatch(SINK, 0, (token, token)), "two tokens for partition 0"),
         (CommitSinkBatch("orders", 0, ()), "not the id of a sink"),
         (AbortSinkBatch(SINK, 0, 1), "has generation 0, not 1"),
     ):

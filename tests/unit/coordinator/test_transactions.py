@@ -355,7 +355,7 @@ class TestVersion1:
         producer = shard.init()
         shard.add(producer, ONE, version=1)
         shard.ask(AddPartitions("t", producer, frozenset({ONE}), 1, verify_only=True))
-        with pytest.raises(TransactionAbortableError, match=r"not in the open transaction of 't': orders-2"):
+        with pytest.raises(TransactionAbortableError, match=r"partitions orders-2 are not in the open transaction"):
             shard.ask(AddPartitions("t", producer, frozenset({TWO}), 1, verify_only=True))
         assert len(shard.log) == 2
 

@@ -486,8 +486,8 @@ class LeaderReplica:
         return end.epoch, end.end_offset
 
     def past_gap(self, end_offset: int) -> asyncio.Future[int] | None:
-        """Where records begin again at or behind ``end_offset``, the end of a leader epoch; None if no record can be
-        missing at that offset.
+        """The offset of the first record at or behind ``end_offset``, the end of a leader epoch. Returns None if
+        compaction cannot have removed records there.
 
         A replica that copied a compacted log knows an epoch's end only as the end of its last batch. A client may have
         read further in that epoch, before compaction removed the records; the log was not truncated. The result is

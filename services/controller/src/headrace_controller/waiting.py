@@ -200,7 +200,7 @@ class HandOver:
             result = Answer(None, applied)
         elif still_leads:
             result = RequestTimedOutError(
-                f"controller {self._to} did not become leader; controller {raft.node_id} still is"
+                f"controller {self._to} did not become leader; controller {raft.node_id} is still the leader"
             )
         else:
             result = NotControllerError(f"controller {raft.leader} became leader, not controller {self._to}")

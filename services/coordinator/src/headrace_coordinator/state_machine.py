@@ -116,7 +116,7 @@ class StateMachine(Protocol):
 
 
 class GroupStateMachine(StateMachine, Protocol):
-    """The groups' part of a shard's state, as shard_state_machine.py uses it beside the offsets.
+    """The groups in a shard's state; shard_state_machine.py combines the groups with the offsets.
 
     ``replay`` gets only records of kinds CLASSIC_GROUP and GROUP to STORY. For this interface, a group that only has
     offsets (of a plain consumer) does not exist.

@@ -111,8 +111,8 @@ class ReplicationService(replication_pb2_grpc.ReplicationServicer):
         image, broker_id = self._broker.metadata.image, self._broker.broker_id
         if hello.cluster_id != image.cluster_id:
             raise InconsistentClusterIdError(
-                f"broker {hello.broker_id} is of cluster {hello.cluster_id!r}, this broker is of cluster "
-                f"{image.cluster_id!r}; check the addresses"
+                f"broker {hello.broker_id} belongs to cluster {hello.cluster_id!r}, this broker to cluster "
+                f"{image.cluster_id!r}; check the listeners' addresses of both brokers"
             )
         if hello.leader_id != broker_id:
             raise NotLeaderOrFollowerError(
@@ -390,5 +390,6 @@ class _ThrottledReplicas:
 
 def _stale(broker_id: int, broker_epoch: int, known: int) -> StaleBrokerEpochError:
     return StaleBrokerEpochError(
-        f"broker {broker_id} follows with broker epoch {broker_epoch}, but has registered again with epoch {known}"
+        f"the Follow stream of broker {broker_id} has broker epoch {broker_epoch}, but the broker has registered again "
+        f"with epoch {known}"
     )

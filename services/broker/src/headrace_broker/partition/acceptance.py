@@ -51,7 +51,7 @@ def accept(
         raise InvalidRecordError(f"{partition}: the request has no records")
     if len(records) > config.segment_bytes:
         raise RecordListTooLargeError(
-            f"{partition}: {len(records)} bytes of records are more than a segment holds "
+            f"{partition}: {len(records)} bytes of records do not fit into a segment "
             f"(segment.bytes={config.segment_bytes}): send smaller batches (the producer's batch.size), or raise the "
             "topic's limit"
         )

@@ -78,8 +78,8 @@ class Verification(Generic[T]):
 
 
 class Verifications(Generic[T]):
-    """The verifications of one partition under one leader epoch. The owner of an append that ``arrived`` has returned
-    as verified calls ``ended`` when the append has ended."""
+    """The verifications of one partition under one leader epoch. If ``arrived`` returns an append as verified, the
+    caller must call ``ended`` when the append has ended."""
 
     __slots__ = ("_of", "_room")
 

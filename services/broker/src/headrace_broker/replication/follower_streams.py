@@ -268,7 +268,8 @@ class _Stream:
         while not self._is_ending:
             self._changed.clear()
             address = self._streams.address_of(self.leader_id)
-            # The leader is not registered; the metadata will bring the leader's address, or another leader.
+            # The leader is not registered; a later metadata change will contain the leader's address, or another
+            # leader.
             if address is None:
                 await self._changed.wait()
                 continue

@@ -85,12 +85,12 @@ class RaftLog:
         return self._voters[-1][0] if self._voters else self._start.place.offset
 
     def voters_at(self, offset: int) -> VoterSet:
-        """The voter set when the log ended at ``offset``."""
+        """The voter set that was in effect when the log ended at ``offset``."""
         found = bisect_right(self._voters, offset, key=lambda item: item[0])
         return self._voters[found - 1][1] if found else self._start.voters
 
     def voters_since(self, offset: int) -> list[VoterSet]:
-        """The voter set when the log ended at ``offset``, and every later set."""
+        """The voter set that was in effect when the log ended at ``offset``, followed by all later voter sets."""
         return [self.voters_at(offset), *(voters for at, voters in self._voters if at > offset)]
 
     def term_below(self, offset: int) -> int | None:

@@ -173,7 +173,7 @@ class PeerLinks(raft_pb2_grpc.RaftServicer):
         text = f"{who}: {error.code}"
         if text not in self._strangers and len(self._strangers) < _STRANGERS_MAX:
             self._strangers.add(text)
-            logger.warning("refused a stream of %s: %s", who, error)
+            logger.warning("refused a Raft stream of %s: %s", who, error)
 
     def joined(self, key: ReplicaKey, stream: Any) -> Peer:
         peer = self.peers.by_key.setdefault(key, Peer(key))

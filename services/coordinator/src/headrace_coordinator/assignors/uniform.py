@@ -1,5 +1,5 @@
-"""The ``uniform`` assignor: even within every topic, and even in all. With the ``uniform`` assignor, members keep their
-partitions as far as possible. The default.
+"""The ``uniform`` assignor distributes the partitions of each topic evenly, and also the partitions of all topics
+together. With the ``uniform`` assignor, members keep their partitions as far as possible. The default.
 
 If all members subscribe to the same topics, their numbers of partitions *of each topic* differ by at most one. The
 total numbers of partitions of any two members also differ by at most one. (``sticky`` evens out only the totals, so it
@@ -56,14 +56,14 @@ def _give_up(parts: set[Part], seats: Mapping[bytes, int]) -> None:
 def _odd_seats(
     names: list[str], sizes: Mapping[bytes, int], held: Mapping[tuple[str, bytes], int]
 ) -> dict[bytes, set[str]]:
-    """The members that get one more partition of a topic than the other members, for each topic. The numbers of odd
+    """For each topic, the members that get one more partition of the topic than the other members. The numbers of odd
     seats of any two members differ by at most one."""
     seats: Counter[str] = Counter(dict.fromkeys(names, 0))
     odd: dict[bytes, set[str]] = {}
     for topic_id, size in sizes.items():
         least, extra = divmod(size, len(names))
-        # Members that would lose a partition without an extra partition come first, then members with the fewest extra
-        # partitions.
+        # Members that lose a partition unless they get an extra partition come first, then members with the fewest
+        # extra partitions.
         order = sorted(names, key=lambda name: (held.get((name, topic_id), 0) <= least, seats[name], name))
         odd[topic_id] = set(order[:extra])
         seats.update(order[:extra])

@@ -303,8 +303,9 @@ class ClassicGroups:
     def _check_size(self, group: ClassicGroup) -> None:
         if len(group.members) >= self._settings.max_size or len(group.pending) >= self._settings.pending_max:
             raise GroupMaxSizeReachedError(
-                f"group {group.group_id!r} has {counted(len(group.members), 'member')} and {len(group.pending)} about "
-                f"to join; at most group.max.size={self._settings.max_size} and {self._settings.pending_max}"
+                f"group {group.group_id!r} has {counted(len(group.members), 'member')}, and {len(group.pending)} more "
+                f"are about to join; the limits are group.max.size={self._settings.max_size} and "
+                f"{self._settings.pending_max}"
             )
 
     def _join_known(self, request: Join, turn: _Turn, group: ClassicGroup) -> Decision:

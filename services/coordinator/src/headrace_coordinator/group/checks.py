@@ -198,8 +198,8 @@ def check_commit(group: Group, member: Member, epoch: int, parts: Iterable[Part]
     than the grace period, the member learns the new epoch before it releases partitions that were reassigned. With an
     older epoch the member may only commit partitions that it has owned from that epoch on (KIP-1251). A member with an
     older epoch may not know that the epoch is outdated. If ``parts`` is None, the partitions are unknown and the commit
-    is refused. Guard: a delayed commit must not move a partition's offset back when the partition's new member has read
-    on.
+    is refused. Guard: a delayed commit must not reset a partition's offset after the partition's new member has
+    committed later offsets.
     """
     current = member.current
     where = f"group {group.group_id!r}, member {member.member_id!r}"

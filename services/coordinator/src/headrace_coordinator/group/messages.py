@@ -221,8 +221,8 @@ class DescribedGroup(NamedTuple):
 
 
 class ListedGroup(NamedTuple):
-    """``type``: "consumer" for a group of KIP-848, or "classic". A group with offsets alone is a classic one, without a
-    protocol type."""
+    """``type``: "consumer" for a group of KIP-848, or "classic". A group that has only committed offsets is described
+    as a classic group without a protocol type."""
 
     group_id: str
     state: enum.StrEnum

@@ -58,9 +58,9 @@ class Group:
     that use the classic protocol.
 
     Some fields of a group are not in the log. ``reasons`` has the reasons for the next target, and ``assigned_ms`` is
-    the time of the last target. ``released`` says from when on each partition has had no reader, and ``unread_ms`` for
-    how long it had none. ``vacated`` has the former owners of departed members' partitions, and ``departed`` the
-    reasons of the departures; ``story`` records the rebalance in progress.
+    the time of the last target. ``released``: since when each partition has had no reader. ``unread_ms``: for how long
+    each partition had no reader. ``vacated`` has the former owners of departed members' partitions, and ``departed``
+    the reasons of the departures; ``story`` records the rebalance in progress.
     """
 
     def __init__(self, group_id: str) -> None:
@@ -127,7 +127,8 @@ class Group:
 
 
 class GroupsState:
-    """``has_lost_consumers``: groups that a member of the new protocol has left, until a tick has looked at them."""
+    """``has_lost_consumers``: groups that a member of the new protocol has left, until a tick has checked whether to
+    convert these groups."""
 
     def __init__(self) -> None:
         self.groups: dict[str, Group] = {}

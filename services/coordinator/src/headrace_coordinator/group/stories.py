@@ -45,7 +45,7 @@ def begin(
 
 
 def taken(turn: Turn, group: Group, member: Member, owned: Parts) -> None:
-    """A member that knows its assignment has reported which partitions it reads."""
+    """Called when a member that knows its assignment has reported that it reads ``owned``."""
     for part in [part for part in group.released if part in owned and group.owners.get(part) == member.member_id]:
         group.unread_ms[part] = max(0, turn.steady_ms - group.released.pop(part))
 

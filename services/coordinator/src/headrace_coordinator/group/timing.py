@@ -106,8 +106,8 @@ class Ownership:
     write until the next coordinator has claimed the shard. If there is no other coordinator, the shard may wait long
     for its next owner. A member may find in the metadata that its coordinator was deposed before the member's grace
     period was over. A member that finds its coordinator deposed continues to read (headrace.group.member), so a deposed
-    coordinator must not reassign its partitions. A proof of ownership is about a time in the past, so an append that
-    arrives later does no harm.
+    coordinator must not reassign its partitions. A proof of ownership is valid for a time in the past, so an append
+    that arrives later does no harm.
     """
 
     def __init__(self) -> None:

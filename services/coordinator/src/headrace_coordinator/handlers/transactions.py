@@ -390,7 +390,9 @@ def _partitions(names: Any) -> frozenset[TopicPartition]:
         raise InvalidRequestError("the request to add partitions to a transaction names no partition")
     for name in names:
         if not name.topic or name.partition < 0:
-            raise InvalidRequestError(f"{name.topic!r}-{name.partition} is not a partition")
+            raise InvalidRequestError(
+                f"{name.topic!r}-{name.partition} is not a partition: needs a topic and a number of 0 or more"
+            )
     return frozenset(TopicPartition(name.topic, name.partition) for name in names)
 
 
@@ -414,7 +416,7 @@ def _sink_state(state: SinkState) -> Any:
 def _state_pair(number: int) -> tuple[TransactionState, bool]:
     pair = _STATE_PAIRS.get(number)
     if pair is None:
-        raise InvalidRequestError(f"transaction state {number} is unknown: send one of TransactionState")
+        raise InvalidRequestError(f"transaction state {number} is unknown: must be a value of TransactionState")
     return pair
 
 

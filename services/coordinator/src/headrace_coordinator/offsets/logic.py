@@ -509,8 +509,8 @@ class OffsetsLogic:
 
 
 def _end_records(marker: EndOffsets, pending: Mapping[str, PendingOffsets], now_ms: int) -> tuple[ShardRecord, ...]:
-    """Return the records that end a transaction. For each group these are the commits of its pending offsets, and
-    tombstones for the records of pending offsets."""
+    """Return the records that end a transaction. A commit writes an offset commit for each pending offset; both
+    outcomes write tombstones for the records of pending offsets."""
     records = []
     for group_id, of_group in pending.items():
         for partition, one in of_group.offsets.items() if marker.commit else ():

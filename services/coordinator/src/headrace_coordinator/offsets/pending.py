@@ -137,8 +137,8 @@ class PendingBook:
         self._by_producer: dict[int, dict[str, PendingOffsets]] = {}
         #: Group -> the producers with pending offsets of this group.
         self._producers: dict[str, set[int]] = {}
-        #: Record -> number of bytes that a marker writes to end the record. The second mapping has the sums of these
-        #: bytes by producer.
+        #: Record -> number of bytes that a marker writes to end the record. ``_end_bytes`` has the sums of these bytes
+        #: by producer.
         self._end_bytes_of: dict[PendingKey, int] = {}
         self._end_bytes: Counter[int] = Counter()
 
@@ -217,8 +217,8 @@ def end_bytes(key: PendingKey, pending: PendingOffsets) -> int:
 
 
 class Verification:
-    """A verification of a transaction at its coordinator that is in progress. A verification equals only itself, so a
-    confirmation from before a replay of the shard is ignored. ``of``: the set of verifications that contains this
+    """A pending request to verify a transaction at the transaction's coordinator. A verification equals only itself, so
+    a confirmation from before a replay of the shard is ignored. ``of``: the set of verifications that contains this
     verification."""
 
     __slots__ = ("epoch", "of", "producer_id")
@@ -230,7 +230,7 @@ class Verification:
 
 
 class Verifications:
-    """The verifications of a shard that are in progress.
+    """The pending verifications of a shard.
 
     A marker cancels the verifications of the transactions that it ends. The coordinator may have confirmed the
     verifications before it wrote the marker; offsets that are added after the marker would stay pending forever.

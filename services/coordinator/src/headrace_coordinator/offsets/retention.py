@@ -1,7 +1,7 @@
 """Expiry of the offsets of groups without members (KIP-211). Pure.
 
 An offset expires ``offsets.retention.minutes`` after its commit, or after its group became empty, whichever is later.
-An offset whose commit by an old client has its own expiry time expires at that time. An offset never expires while its
+If the commit of an old client names an expiry time, the offset expires at that time. An offset never expires while its
 group has members, nor while a transaction may still change it. An empty group is removed together with its last offset.
 
 The wall clock of a coordinator may jump. Ages of commits are wall-clock differences between two processes: the

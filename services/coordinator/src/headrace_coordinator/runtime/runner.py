@@ -237,8 +237,8 @@ class ShardRunner:
         self._schedule()
 
     async def _tick_as_owner(self, is_ours: Callable[[ShardRunner], Awaitable[bool]]) -> None:
-        """Do the work that is due, as of a time at which this coordinator owned the shard. Members are removed only as
-        of a time at which no other coordinator could serve them."""
+        """Prove that this coordinator owns the shard, then do the work that was due at the time of the proof. A member
+        is removed only if its timeout ended at a time at which no other coordinator could serve the member."""
         self._proofs += 1
         self.shard.ask(None, OwnershipAsked(self._proofs), self._now_ms())
         try:

@@ -18,10 +18,10 @@ decision is committed, because they may depend on earlier decisions.
 A decision is never rolled back. After an append that failed, or whose outcome is unknown, the state machine may be
 ahead of the log. After a failed append the shard drops the state machine, and a new state machine replays the log under
 the same epoch. A late append of a dropped state machine does no harm. Each append names the log end that it was decided
-on (``expected_end``). The leader refuses a late append if the log has grown after the append was decided, as it has
-after the next claim.
+on (``expected_end``). The leader refuses an append if the log has grown meanwhile, and the next claim makes the log
+grow.
 
-``attempt`` is the number of the state machine, of which the shard makes a new state machine after each failure. Reports
+After each failure the shard makes a new state machine; ``attempt`` is the number of the present state machine. Reports
 about an earlier attempt are ignored.
 """
 

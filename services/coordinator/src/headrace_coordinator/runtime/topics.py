@@ -1,5 +1,5 @@
-"""The cluster's topics as groups need them: builds TopicsChanged from metadata images. Internal topics are among them:
-members may subscribe to them by name, and no pattern matches them (group/subscriptions.py)."""
+"""The cluster's topics as groups need them: builds TopicsChanged from metadata images. The topics include internal
+topics, to which members may subscribe by name, but not by a pattern (group/subscriptions.py)."""
 
 from __future__ import annotations
 

@@ -13,8 +13,7 @@ writes.
 
     partitions   null in EMPTY; else topics: topic, its partitions: int32 each
 
-A tagged field is left out of a record if the field has its default value. A tagged field with its default value is left
-out.
+A tagged field is left out of a record if the field has its default value.
 """
 
 from __future__ import annotations

@@ -100,7 +100,9 @@ def checked_sink(sink: str) -> str:
     """Return ``sink`` if it is the id of a sink. Raises InvalidRequestError if ``sink`` is no id of a sink, or is too
     long."""
     if not is_sink_id(sink):
-        raise InvalidRequestError(f"{sink!r:.200} is not the id of a sink: __headrace_sink/QUERY/TARGET")
+        raise InvalidRequestError(
+            f"{sink!r:.200} is not the id of a sink: an id has the form __headrace_sink/QUERY/TARGET"
+        )
     size = len(sink.encode())
     if size > SINK_BYTES_MAX:
         raise InvalidRequestError(
@@ -132,9 +134,13 @@ def decided(request: CommitSinkBatch, record: SinkRecord, now_ms: int) -> SinkRe
     seen: set[int] = set()
     for transaction, _ in request.tokens:
         if (transaction.sink, transaction.batch) != (request.sink, request.batch):
-            raise InvalidRequestError(f"token {str(transaction)!r} is not of batch {request.batch} of {request.sink!r}")
+            raise InvalidRequestError(
+                f"token {str(transaction)!r} does not belong to batch {request.batch} of {request.sink!r}"
+            )
         if transaction.partition in seen:
-            raise InvalidRequestError(f"two tokens of partition {transaction.partition} of batch {request.batch}")
+            raise InvalidRequestError(
+                f"the request has two tokens for partition {transaction.partition} of batch {request.batch}"
+            )
         seen.add(transaction.partition)
         if transaction.generation != record.generation:
             raise old_generation(transaction, record)
@@ -170,6 +176,6 @@ def unprepared(transactions: Iterable[str]) -> HeadraceError:
     """Return the error for a decision that names transactions that are not prepared."""
     names = ", ".join(map(repr, list(transactions)[:3]))
     return InvalidTxnStateError(
-        f"not prepared: {names}. A transaction was aborted meanwhile, by an operator, or because it waited for its "
-        "decision longer than transaction.sink.timeout.ms; write the batch again"
+        f"the transactions {names} are not prepared: an operator has aborted a transaction, or a transaction waited "
+        "for its decision longer than transaction.sink.timeout.ms; write the batch again"
     )

@@ -340,8 +340,8 @@ class TransactionsStateMachine:
         if request.verify_only:
             missing = ", ".join(sorted(map(str, request.partitions - there))[:3])
             raise TransactionAbortableError(
-                f"not in the open transaction of {transactional_id!r}: {missing}; abort the "
-                "transaction and begin a new one"
+                f"partitions {missing} are not in the open transaction of {transactional_id!r}; abort the transaction "
+                "and begin a new one"
             )
         after = before._replace(
             state=TransactionState.ONGOING,

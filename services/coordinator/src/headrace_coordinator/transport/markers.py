@@ -90,7 +90,7 @@ class MarkerSender:
         self._report = report
         self._peers: NodeLinks[_Peer] = NodeLinks(brokers.metadata)
         self._tasks: dict[ShardRunner, set[asyncio.Task[None]]] = {}
-        #: Log lines about partitions whose leader refuses markers.
+        #: Outages that were logged, by partition: the partition's leader refuses markers.
         self._refusals: dict[TopicPartition, Outage] = {}
 
     def send(self, runner: ShardRunner, order: WriteMarkers) -> None:
