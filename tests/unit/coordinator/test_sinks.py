@@ -227,7 +227,7 @@ def test_a_decision_names_prepared_transactions_of_its_batch_only(shard: Shard) 
             shard.commit(0, wrong)
     for wrong_request, message in (
         (CommitSinkBatch(SINK, 1, (token,)), "does not belong to batch 1"),
-        (CommitSinkBatch(sink_id("other", "copies"), 0, (token,)), "is not of batch 0 of"),
+        (CommitSinkBatch(sink_id("other", "copies"), 0, (token,)), "does not belong to batch 0 of"),
         (CommitSinkBatch(SINK, 0, (token, token)), "two tokens for partition 0"),
         (CommitSinkBatch("orders", 0, ()), "not the id of a sink"),
         (AbortSinkBatch(SINK, 0, 1), "has generation 0, not 1"),
