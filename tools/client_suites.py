@@ -10,9 +10,9 @@ Each suite expects one broker with id 1 at localhost:9092, which creates missing
 HEADRACE_PEERS or from Maven. Headrace has one controller, broker, coordinator and gateway; the gateway's port of
 broker 1 is 9092.
 
-tests/suites/SUITE.txt names the tests that a suite's server must pass. These tests pass in two runs against Kafka and
-do not pass without a server. The file differences.txt explains tests that fail on Headrace. ``compare`` fails when a
-named test fails without an explanation, and when an explained test passes.
+tests/suites/SUITE.txt names the tests that a suite's server must pass. The named tests pass in two runs against Kafka,
+and do not pass without a server. The file differences.txt explains tests that fail on Headrace. ``compare`` fails when
+a named test fails without an explanation, and when an explained test passes.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ def headrace(settings: Mapping[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def nothing(settings: Mapping[str, str]) -> Iterator[None]:
-    """No server: a test that passes does not need one."""
+    """No server runs: a test that passes here does not need a server."""
     yield
 
 
@@ -242,8 +242,8 @@ def _run_suite(command: Sequence[str], directory: Path, environment: Mapping[str
 
 
 class KafkaPython:
-    """kafka-python's integration tests. Its source distribution lacks two files of its tests: a package file, and the
-    module that starts processes. The tests need only the module's names when a server runs already."""
+    """kafka-python's integration tests. kafka-python's source distribution lacks two files of the tests: a package
+    file, and the module that starts processes. The tests need only the module's names when a server runs already."""
 
     name, version = "kafka-python", "3.0.12"
     sha256 = "4ccda3616b9aa5c353d74a97f2770d6cd1b950890d77ab0e8890e09a48eeed65"

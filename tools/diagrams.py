@@ -2,7 +2,7 @@
 
 GitHub draws Mermaid diagrams itself. This tool draws the parts of Mermaid that the pages use: sequence diagrams
 (participants, messages, lost messages), and flowcharts of nodes, subgraphs and labelled edges. The tool draws both
-kinds of diagrams as columns with an arrow in each row. Mermaid syntax that the tool does not draw is a ValueError, so
+kinds of diagrams as columns with an arrow in each row. Mermaid syntax that the tool cannot draw raises a ValueError, so
 the site's build fails instead of showing half a diagram.
 """
 

@@ -4,9 +4,9 @@
     .venv/bin/python tools/pictures.py --bootstrap HOST:PORT --to DIR    of this cluster (makes topics), no recording
 
 Each command of a picture runs in a pseudo terminal of a fixed width. The recording shows the README's first commands
-with the time that each took, on the default ports, so no other cluster may use them. The recording is a CSS animation
-that plays once and ends with a picture of the whole session. Viewers without animations show the picture of the whole
-session at once.
+with the time that each took, on the default ports, so no other cluster may use these ports. The recording is a CSS
+animation that plays once and ends with a picture of the whole session. Viewers without animations show the picture of
+the whole session at once.
 """
 
 from __future__ import annotations
@@ -125,8 +125,8 @@ def svg(*steps: tuple[str, str], style: str = "{styles}") -> str:
 
 
 def animated(drawn: str, steps: Sequence[tuple[str, str, float]]) -> str:
-    """Draw the recording of (command, text, seconds): each command is typed, and its output appears after so many
-    seconds."""
+    """Draw the recording of (command, text, seconds): the recording shows each command as typed text, and its output
+    after ``seconds``."""
     lines: list[str] = []  # the style of each line of the terminal
     at = 0.5
     for command, shown, seconds in steps:

@@ -35,8 +35,8 @@ class Answer(Generic[T]):
 
 
 def ask_each(items: Iterable[K], question: Callable[[K], T]) -> dict[K, Answer[T]]:
-    """Call ``question`` for each item, in parallel; return the answers in the order of ``items``. Ctrl-C, and an error
-    that is no HeadraceError, are raised at once: no further call starts, and the results of running calls are
+    """Call ``question`` for each item, in parallel; return the answers in the order of ``items``. Ctrl-C, and any error
+    other than HeadraceError, are raised at once: no further call starts, and the results of running calls are
     dropped."""
 
     def ask(item: K) -> Answer[T]:

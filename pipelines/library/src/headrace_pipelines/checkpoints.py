@@ -106,7 +106,7 @@ def _numbers(directory: Path) -> list[int]:
 
 
 def _lines(path: Path) -> list[str]:
-    """The lines after the version; empty if Spark has deleted the file during the read."""
+    """The lines of a checkpoint file after its version line; empty if Spark has deleted the file during the read."""
     try:
         version, *lines = path.read_text().splitlines()
     except FileNotFoundError:

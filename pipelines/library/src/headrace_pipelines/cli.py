@@ -47,7 +47,7 @@ def main(words: list[str] | None = None) -> int:
 
 
 def _joined(words: list[str]) -> list[str]:
-    """``--from -2h`` as ``--from=-2h``; argparse takes ``-2h`` alone for a flag."""
+    """Replace ``--from -2h`` by ``--from=-2h``, because argparse takes a separate ``-2h`` for a flag."""
     if "--from" not in words[:-1]:
         return words
     at = words.index("--from")

@@ -57,7 +57,7 @@ def _run_of(pipeline: Pipeline, out: Path) -> Run | None:
 
 
 def _servers(run: Run | None, arguments: argparse.Namespace) -> str | None:
-    """The cluster that the flag names, or else the cluster of the run while the run is going on."""
+    """The cluster that the flag names, otherwise the cluster of the current run."""
     given: str | None = arguments.bootstrap_servers
     return given or (run.bootstrap_servers if run is not None and run.state == "running" else None)
 

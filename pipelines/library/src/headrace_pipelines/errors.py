@@ -8,7 +8,7 @@ from headrace_core.errors import ClientError, InvalidArgumentError
 
 
 class InvalidExpectationError(InvalidArgumentError):
-    """An expectation, or a set of expectations, does not fit together or does not fit the frame."""
+    """An expectation is invalid, does not fit the frame, or has the same name as another expectation."""
 
     code = "INVALID_EXPECTATION"
 
@@ -20,7 +20,7 @@ class InvalidColumnsError(InvalidArgumentError):
 
 
 class UnsupportedFieldError(InvalidArgumentError):
-    """A field of a schema has a type that JSON cannot hold without a convention."""
+    """A field of a schema has a type that JSON cannot represent without a convention."""
 
     code = "UNSUPPORTED_FIELD"
 

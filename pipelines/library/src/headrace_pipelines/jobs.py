@@ -152,7 +152,8 @@ def check_checkpoints(master: str, checkpoints: str | None) -> None:
 
 
 def by_name(queries: Sequence[StreamingQuery]) -> dict[str, StreamingQuery]:
-    """The queries by their names. Without different names, stop them and raise InvalidArgumentError."""
+    """The queries by their names. If two queries have the same name, or a query has no name, stop all queries and raise
+    InvalidArgumentError."""
     named = {query.name: query for query in queries if query.name}
     if len(named) < len(queries):
         for query in queries:

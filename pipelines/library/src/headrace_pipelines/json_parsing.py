@@ -233,7 +233,8 @@ def _member_value(variant: Column, field: StructField) -> Column:
 
 
 def _of_many(variant: Column, many: Column, name: str, path: Column, faults: Callable[[Column], Column]) -> Column:
-    """The first fault of the elements of ``many``; if ``many`` is null, the fault that the value is no ``name``."""
+    """The first fault of the elements of ``many``. If ``many`` is null, the fault says that the value is not a
+    ``name``."""
     first = F.get(F.array_compact(faults(many)), F.lit(0))
     return F.when(many.isNull(), _expected(variant, name, path)).otherwise(first)
 

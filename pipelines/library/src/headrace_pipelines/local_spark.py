@@ -33,8 +33,8 @@ def settings_of(master: str) -> dict[str, str]:
 def local_spark(
     name: str, make: Callable[..., SparkSession] = session, *, master: str = "local[2]"
 ) -> Iterator[SparkSession]:
-    """A session by ``make``, which ends with the block; its log has only errors. ``master``: ``local[N]``, or
-    ``local-cluster[N,CORES,MB]``, which gets the settings of a local session, too."""
+    """A context manager for a session that ``make`` creates. The session ends with the block, and logs only errors.
+    ``master``: ``local[N]``, or ``local-cluster[N,CORES,MB]``, which gets the settings of a local session, too."""
     spark = make(name, master=master, **settings_of(master))
     logging.getLogger("py4j").setLevel(logging.ERROR)
     spark.sparkContext.setLogLevel("ERROR")

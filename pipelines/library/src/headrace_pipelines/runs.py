@@ -31,7 +31,7 @@ _FILE, _LOCK = "run.json", "run.lock"
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run. ``end`` is None while it runs; then ``done``, ``stopped``, ``interrupted`` or ``failed``.
+    """A run. ``end`` is None during the run; then ``done``, ``stopped``, ``interrupted`` or ``failed``.
 
     ``flags``: the flags of the run that a continued run must have, too. ``is_prepared``: the topics of the run exist.
     ``continued``: how many times the run was continued.
@@ -70,7 +70,7 @@ def recorded(
 ) -> Iterator[Callable[[str], None]]:
     """Record a run in ``directory`` while the block runs; the block calls the function with the end of the run.
 
-    The run continues the last one if the last one is prepared and not done; with ``restart`` it does not. Raises
+    If the last run is prepared and not done, this run continues the last run; with ``restart`` it is a new run. Raises
     AlreadyRunningError if another process runs a pipeline in the directory, and InvalidArgumentError if the last run
     has other flags.
     """
@@ -102,7 +102,7 @@ def recorded(
 
 
 def _check_same(directory: Path, before: Mapping[str, str], given: Mapping[str, str]) -> None:
-    """Raise InvalidArgumentError if a run that continues has other flags than the run before."""
+    """Raise InvalidArgumentError if a run that continues the last run has other flags than the last run."""
     changed = [name for name in sorted({*before, *given}) if before.get(name) != given.get(name)]
     if changed:
         flags = ", ".join(f"{name} {before.get(name)} (now {given.get(name)})" for name in changed)

@@ -35,8 +35,8 @@ class Site:
         return self.prefix + name
 
     def read(self, *names: str, query: str) -> dict[str, str]:
-        """Options of a stream that reads topics from their start, with headers. The lag of the stream is that of a
-        consumer group."""
+        """Options of a stream that reads topics from their start, with headers. The stream commits its progress to a
+        consumer group, whose lag is the lag of the stream."""
         return {
             "headrace.bootstrap.servers": self.bootstrap_servers,
             "headrace.group.id": group_of(self.prefix + self.pipeline, query),

@@ -1,4 +1,4 @@
-"""SIGTERM ends a pipeline after the batch that runs."""
+"""SIGTERM ends a pipeline after its current batch."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def await_markers(servers: str) -> None:
     """Wait until the markers of all decided transactions are written.
 
     A commit is acknowledged when the decision is durable; read_committed consumers receive its records once the markers
-    are in their partitions, a few milliseconds later. Open transactions are not waited for."""
+    are in their partitions, a few milliseconds later. The call does not wait for open transactions."""
     with Admin(bootstrap_servers=servers) as admin:
         while admin.list_transactions(("prepare-commit", "prepare-abort")):
             time.sleep(_PAUSE_S)

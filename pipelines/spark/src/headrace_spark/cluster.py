@@ -33,8 +33,8 @@ class Cluster(Protocol):
         """The existing topics of ``names``, by name; None: all topics that are not internal."""
 
     def list_offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """The offset at a time by partition; a time is in milliseconds, or -1 (latest) or -2 (earliest). An offset of
-        -1 means that no record has this time or a later one.
+        """Look up an offset for each partition by its time: milliseconds since 1970, or -1 (latest) or -2 (earliest).
+        An offset of -1 means that no record has this time or a later one.
 
         Raises UnknownTopicOrPartitionError.
         """

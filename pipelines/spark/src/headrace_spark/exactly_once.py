@@ -131,7 +131,8 @@ def _begun(options: SinkOptions, transaction: SinkTransaction) -> Producer:
 
 
 def _close(begun: Future[Producer]) -> None:
-    """Abort an open transaction, and close the producer, unless it has no transaction because of an error."""
+    """Close the producer, which aborts its open transaction. Do nothing if the producer could not begin a
+    transaction."""
     with contextlib.suppress(HeadraceError):
         begun.result().close(ABORT_S)
 

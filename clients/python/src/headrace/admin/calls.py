@@ -39,9 +39,9 @@ T = TypeVar("T")
 
 
 class AdminCalls:
-    """The calls. Reads see this client's own changes. The metadata cache keeps the largest metadata offset of this
-    client's changes. A node applies the metadata log up to the client's largest metadata offset before it answers the
-    client."""
+    """The calls. Admin calls see this client's own changes (read your writes). The metadata cache keeps the largest
+    metadata offset of this client's changes. A node applies the metadata log up to the client's largest metadata offset
+    before it answers the client."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.engine = Engine(config, self, watches=False)

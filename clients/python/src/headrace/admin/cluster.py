@@ -151,8 +151,8 @@ def wanted_address(address: str) -> str:
 
 
 async def describe_node(calls: AdminCalls, address: str, timeout: float | None) -> NodeDescription:
-    """Send two requests, and compare the clocks by the second request. The round trip of the first request may be too
-    long for a comparison, because it may include the time to connect."""
+    """Ask a node to describe itself, twice; the second answer shows how far the node's clock is ahead. The round trip
+    of the first request may be too long to compare clocks, because it may include the time to connect."""
     engine = calls.engine
     method = engine.connections.node(address).DescribeNode
     deadline = engine.deadline(timeout)

@@ -51,9 +51,9 @@ class AsyncConsumer(Face):
             async for record in consumer:
                 print(record.offset, record.value)
 
-    Configuration, errors and methods are the same as in Consumer; methods must be awaited. Methods that never wait
-    (assign, seek, pause, resume, metrics, ...) take effect when they are called; awaiting their result is optional.
-    Network I/O runs on Headrace's I/O thread, so a busy event loop does not delay heartbeats or fetches.
+    AsyncConsumer has the configuration, errors and methods of Consumer; its methods must be awaited. Methods that never
+    wait (assign, seek, pause, resume, metrics, ...) take effect when they are called; awaiting their result is
+    optional. Network I/O runs on Headrace's I/O thread, so a busy event loop does not delay heartbeats or fetches.
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, /, **settings: Unpack[ConsumerSettings]) -> None:
@@ -236,7 +236,7 @@ class AsyncConsumer(Face):
         return []
 
     def batches(self, timeout: float = 1.0, max_records: int | None = None) -> AsyncIterator[list[Record]]:
-        """Iterate over the lists that ``poll`` returns, without the empty ones, until the consumer is closed (see
+        """Iterate over the non-empty lists that ``poll`` returns, until the consumer is closed (see
         Consumer.batches)."""
         self._core.reading.check_open()
         return self._batches(*arguments.batching(timeout, max_records))

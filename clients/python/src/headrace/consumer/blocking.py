@@ -174,7 +174,7 @@ class Consumer(Face):
         return set(self._core.reading.partitions)
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Set the partition's position to ``offset``: the next poll reads from there."""
+        """Set the partition's position to ``offset``: the next poll reads from this offset."""
         self._core.reading.seek(arguments.partition(partition), offset)
 
     def seek_to_committed(
@@ -234,7 +234,7 @@ class Consumer(Face):
         return []
 
     def batches(self, timeout: float = 1.0, max_records: int | None = None) -> Iterator[list[Record]]:
-        """Iterate over the lists that ``poll`` returns, without the empty ones, until the consumer is closed.
+        """Iterate over the non-empty lists that ``poll`` returns, until the consumer is closed.
 
             for records in consumer.batches():
                 handle(records)

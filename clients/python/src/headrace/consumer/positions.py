@@ -134,7 +134,8 @@ async def check_truncation(fetcher: SessionOwner, tracked: Tracked) -> None:
 
 
 def note_epochs(tracked: Tracked, data: bytes, newest: int) -> None:
-    """Remember the leader epochs of fetched batches; ``newest`` as in ``last_leader_epoch``."""
+    """Remember the leader epochs of fetched batches; ``newest`` is the highest epoch that a batch can have (-1:
+    unknown)."""
     epochs, last = tracked.epochs, last_leader_epoch(data, newest)
     if last < 0 or last == epochs.last:
         return

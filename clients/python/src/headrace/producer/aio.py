@@ -46,7 +46,8 @@ class AsyncProducer(Face, NativeAsyncProducer):
             metadata = await future                                    # acknowledged
 
     The futures that ``send`` returns work with asyncio.gather, wait and shield. Network I/O runs on Headrace's I/O
-    thread, so a busy event loop does not delay acknowledgements. Configuration and errors are the same as for Producer.
+    thread, so a busy event loop does not delay acknowledgements. AsyncProducer has the configuration and the errors of
+    Producer.
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, /, **settings: Unpack[ProducerSettings]) -> None:

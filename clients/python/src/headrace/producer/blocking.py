@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 
 
 class ArrowStream(Protocol):
-    """An object with rows as an Arrow stream (PyCapsule interface): such as an object of polars, pandas, DuckDB and
-    others."""
+    """An object with rows as an Arrow stream (PyCapsule interface), such as a data frame of polars or pandas."""
 
     def __arrow_c_stream__(self, requested_schema: object = None, /) -> object: ...
 
@@ -82,7 +81,7 @@ class Producer(Face, NativeProducer):
 
         ``values`` may be any iterable. All records are serialized and checked before the first record is queued: an
         error names the bad record, and means that no record was sent. If a list is larger than the free buffer,
-        BufferTimeoutError or ClosedError may come after a part of the list was sent; the error's message says how many
+        BufferTimeoutError or ClosedError may occur after a part of the list was sent. The error's message says how many
         records were sent.
         """
         core, start = self._core, 0
@@ -225,9 +224,9 @@ class Producer(Face, NativeProducer):
         return self._core.engine.io.run(self._core.transactional(Call.PREPARE).prepare())
 
     def complete(self, token: TransactionToken | str, *, commit: bool) -> None:
-        """Commit or abort a prepared transaction, this producer's or another one, and wait until readers see the
-        result. The call may be repeated with the same decision. Raises InvalidTxnStateError (the transaction has ended
-        differently), ProducerFencedError (the transaction's outcome is no longer known)."""
+        """Commit or abort a prepared transaction, of this producer or of another producer, and wait until readers see
+        the result. The call may be repeated with the same decision. Raises InvalidTxnStateError (the transaction has
+        ended differently), ProducerFencedError (the transaction's outcome is no longer known)."""
         checked = checked_token(token)
         arguments.flag("commit", commit)
         self._core.engine.io.run(self._core.transactional(Call.COMPLETE).complete(checked, commit=commit))

@@ -11,8 +11,8 @@ behind it are retried, oldest first.
     broken     only numbered ones      all numbers being settled: none was lost (probing), or some may be (renewing)
     renewing   none                    a new epoch, in which numbers begin at 0 (probing)
 
-In the state "probing" one batch is in flight, because a broker accepts any number from a producer that it does not know
-(its records may have been deleted long ago). With two batches in flight, a broker that refused the first batch for a
+In the state "probing" one batch is in flight, because a broker accepts any number from an unknown producer, such as a
+producer whose records were deleted long ago. With two batches in flight, a broker that refused the first batch for a
 moment would accept the second one as the producer's first batch. After an acknowledgement the broker knows the
 producer, so more batches may be in flight. A broker remembers the last five batches of a producer, so at most five
 batches may be without an outcome.
@@ -220,7 +220,8 @@ class PartitionSequences(Generic[B]):
         self._is_broken = self._is_lost = False
 
     def retire(self) -> None:
-        """Number no more batches until ``renew``: the transaction that used the identity has ended. A broker that knows
-        the producer accepts only 0 as the first number of its next epoch, so the partition stays flowing."""
+        """Number no more batches until ``renew``: the transaction that used the identity has ended. The partition stays
+        in the state "flowing", because a broker that knows the producer accepts only 0 as the first number of the next
+        epoch."""
         if self.identity is not None:
             self._retired_id, self.identity = self.identity.producer_id, None

@@ -178,13 +178,13 @@ class ProducerTransaction:
             self._to(State.SEALED)
 
     def commits(self) -> bool:
-        """Decide to commit the transaction, whose records are all acknowledged. Return whether the coordinator must be
-        asked."""
+        """Decide to commit the transaction, whose records are all acknowledged. Return whether the coordinator must
+        receive a request."""
         self.check(Call.COMMIT)
         return self._decide(State.COMMITTING)
 
     def aborts(self) -> bool:
-        """Decide to abort. Return whether the coordinator must be asked."""
+        """Decide to abort the transaction. Return whether the coordinator must receive a request."""
         self.check(Call.ABORT)
         return self._decide(State.ABORTING)
 

@@ -149,10 +149,10 @@ class ClusterDirectory:
         """Start every node that is not running, and wait until all nodes serve.
 
         A new directory is first laid out and formatted; a cluster in an old directory keeps its topology and ports.
-        Raises ClusterStartError when a node fails to start (the error quotes its log; the nodes that this call has
-        started are stopped); InvalidArgumentError when ``wanted`` contradicts the cluster; InvalidConfigError when a
-        node would refuse its overrides, new or stored; IllegalStateError with ``exclusive`` when the cluster is
-        running. After a failed start the cluster keeps its previous overrides and coordinators.
+        Raises ClusterStartError if a node fails to start: the error quotes the node's log, and the nodes that this call
+        has started are stopped. Raises InvalidArgumentError if ``wanted`` contradicts the cluster, and
+        InvalidConfigError if a node would refuse its overrides. With ``exclusive``, raises IllegalStateError if the
+        cluster is running. After a failed start the cluster keeps its previous overrides and coordinators.
         """
         wanted.check()
         asked = wanted.config or {}

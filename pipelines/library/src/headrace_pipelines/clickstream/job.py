@@ -103,7 +103,7 @@ def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> Out
 
 
 class Job:
-    """The queries of a run and their topics. ``rows``: the most rows of a batch."""
+    """The queries of a run and their topics. ``rows``: the maximum number of rows of a batch."""
 
     def __init__(self, spark: SparkSession, servers: str, places: Places, show: Show, stop: Stop, *, rows: int) -> None:
         self._spark, self._servers, self._places = spark, servers, places
@@ -267,7 +267,8 @@ class Job:
 
 
 def _check(figures: dict[str, Any], *, is_continued: bool) -> None:
-    """Every line is a request, a dead letter, or counted as late; every view is in a session and in a count.
+    """Check that every line is a request, a dead letter, or counted as late, and that every view is counted for its
+    page.
 
     The queries of earlier runs may have dropped rows. A continued run therefore only checks that there are not too many
     rows.

@@ -87,7 +87,7 @@ _FIELDS = {
 
 
 def _field(group: int) -> Column:
-    """A group of the pattern; null if it is missing or empty."""
+    """The text that a group of the pattern matched; null if the text is missing or empty."""
     return F.nullif(F.regexp_extract("text", _LINE, group), F.lit(""))
 
 
@@ -127,7 +127,7 @@ def counted() -> list[Column]:
 
 
 def requests(rows: DataFrame) -> DataFrame:
-    """The good rows of ``parsed``, with the columns of a request only; ticks are among them."""
+    """The good rows of ``parsed``, including ticks, with only the columns of a request."""
     return good(rows).select(*_REQUEST)
 
 

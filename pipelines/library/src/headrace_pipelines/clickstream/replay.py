@@ -34,7 +34,8 @@ COPIES_MAX = 200  #: Copy i of an address 10.0.x.y is 10.i.x.y.
 
 
 class Line(NamedTuple):
-    """A line to send. ``time_ms`` is the time of the clock; ``name`` identifies the line when it is sent twice."""
+    """A line to send. ``time_ms`` is the time on the replay's clock at which the line is sent; ``name`` identifies the
+    line when it is sent twice."""
 
     name: bytes
     key: bytes
@@ -65,9 +66,9 @@ _TIME = re.compile(rb"\[(\d\d/[A-Z][a-z]{2}/\d{4}:\d\d:\d\d:\d\d [+-]\d{4})\]")
 def lines(content: bytes, copies: int = 1) -> Iterator[Line]:
     """The lines of a log, each ``copies`` times with different addresses.
 
-    A line without a time has the time of the line before it. A line whose time differs from the line before by more
-    than a day also gets the time of the line before, because the clock that wrote the line may be wrong. The exception
-    is a gap in the log: the next time in the log then agrees with the line.
+    A line without a time has the time of the line before it. If a line's time is more than a day away from the time
+    before it, the clock that wrote the line may be wrong. The line then also gets the time of the line before it,
+    unless the next time in the log is near the line's own time (the log has a gap).
     """
     texts = content.split(b"\n")
     if not texts[-1]:
@@ -120,9 +121,9 @@ def lines_in_topic(servers: str) -> Counter[bytes]:
 
 
 class Replay(threading.Thread):
-    """Sends ``content`` in a thread. ``speed``: seconds of the log that pass in one second. ``repeat_every``: each n-th
-    line is sent twice, as a log shipper does after a crash (0: none). ``there``: the lines that an earlier run has sent
-    (``lines_in_topic``); only the others are sent."""
+    """Sends ``content`` in a thread. ``speed``: seconds of the log that pass in one second. ``repeat_every``: every
+    N-th line is sent twice, as a log shipper does after a crash (0: no line is sent twice). ``there``: the lines that
+    an earlier run has sent (``lines_in_topic``); the replay sends only the other lines."""
 
     def __init__(
         self,
@@ -185,7 +186,7 @@ class Replay(threading.Thread):
 
     @property
     def sent(self) -> int:
-        """Records sent so far, by earlier runs too; repeats included."""
+        """Number of records sent so far, including the records of earlier runs and the repeats."""
         return self._before + len(self._sent_s)
 
     def lag_s(self, processed: int) -> float:

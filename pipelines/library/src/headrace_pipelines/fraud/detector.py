@@ -8,14 +8,14 @@
 **Customers are grouped into shards and buckets.** For each key of each batch, Spark's pandas form makes a data frame
 and several requests for state, which cost more than the rules. The key of the operator is therefore a shard of many
 customers. A single request for a key's state costs more time than all rules. The histories of a shard are therefore a
-map of buckets, and one request reads or writes the histories of all customers in a bucket. Each history has the time
-when it ends.
+map of buckets, and one request reads or writes the histories of all customers in a bucket. Each history contains the
+time when it ends.
 
 **Alerts do not depend on the batches**, as long as the records of a customer become visible in the order of their
 record timestamps, across both topics. All records of a customer are in one partition of each topic. The processor sorts
-the records of a batch by their timestamps, the rules use only the times in the payments, and a history ends by the
-timestamps of the customer's records. The wall clock decides only when a payment without an account becomes a dead
-letter, and when Spark removes a bucket that no batch writes (BUCKET_TTL_MS).
+the records of a batch by their timestamps. The rules use only the times in the payments, and the timestamps of the
+customer's records decide when a history ends. The wall clock decides only when a payment without an account becomes a
+dead letter, and when Spark removes a bucket that no batch writes (BUCKET_TTL_MS).
 
 **A history that has ended stays in the state for up to seven days** (BUCKET_TTL_MS), but the rules do not use the
 history. The record that closes an account removes the customer's history.
@@ -55,9 +55,9 @@ HISTORY_MS = 600_000
 #: records for seven days by default, so a query that was stopped for longer has lost payments anyway.
 BUCKET_TTL_MS = 7 * 86_400_000
 #: Milliseconds that a payment waits for its account, from the batch that reads the payment. Payments and accounts come
-#: from different systems, and may be seconds apart. Spark judges the records of a batch before it fires timers. If
-#: all records of a shard in a batch are older than this time, no payment of the shard becomes a dead letter in this
-#: batch: its account may be among the records that the query has not read.
+#: from different systems, and may be seconds apart. Spark judges the records of a batch before it fires timers. If all
+#: records of a shard in a batch are older than this time, no payment of the shard becomes a dead letter in the batch:
+#: the query may not have read the accounts yet.
 ACCOUNT_WAIT_MS = 5_000
 #: Maximum number of characters of a payment's headers, as JSON. Payments that wait keep their headers in the state.
 HEADERS_MAX = 16_384
@@ -209,8 +209,8 @@ class Detector(StatefulProcessor):
         now_ms: int,
         found: list[Row],
     ) -> tuple[History | None, int]:
-        """The history after the new records of a customer, which are in their order, and when it ends; adds the output
-        to ``found``."""
+        """Return the customer's history after the new ``records``, and the time when the history ends; adds alerts and
+        bad records to ``found``. The records are sorted by timestamp."""
         account = None if history is not None else self._known(customer)
         waiting: list[Record] = []
         for record in records:
@@ -304,7 +304,7 @@ def _payment_of(customer: str, record: Record) -> Payment:
 
 
 def _judged(history: History, customer: str, record: Record, found: list[Row]) -> History:
-    """The history after the payment in ``record``; adds its alerts to ``found``."""
+    """Return the history after the payment in ``record``; adds the alerts of the payment to ``found``."""
     payment = _payment_of(customer, record)
     history, kinds = judge(history, payment)
     for kind, reason in kinds:
@@ -326,8 +326,8 @@ def _order(record: Record) -> tuple[int, str, int]:
 
 
 def _frames(rows: list[Row]) -> Iterator[pd.DataFrame]:
-    """The rows as data frames of about FRAME_BYTES: Arrow takes 2 GiB at most. Without rows there is no frame: an
-    empty one costs as much as a full one."""
+    """The rows as data frames of about FRAME_BYTES: Arrow takes 2 GiB at most. Without rows the result has no frame,
+    because an empty frame costs as much as a full frame."""
     part: list[Row] = []
     size = 0
     for row in rows:

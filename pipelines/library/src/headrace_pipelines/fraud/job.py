@@ -169,7 +169,7 @@ class Job:
     def _follow(
         self, queries: Queries, traffic: Traffic, is_sent: Callable[[], bool], on_look: Callable[[], None] = _nothing
     ) -> None:
-        """Wait until ``is_sent``, and then until the query has read all records. Raises StoppedError."""
+        """Wait until ``is_sent()`` returns True, and then until the query has read all records. Raises StoppedError."""
         sent_s: float | None = None
         while sent_s is None or queries.position(QUERY) < traffic.offsets:
             self._look(queries, traffic)
@@ -254,8 +254,8 @@ class Job:
 
 
 def check_grouping(checkpoint: Path) -> None:
-    """Record in a new checkpoint how customers are grouped. Raises PipelineFailedError if the checkpoint groups them in
-    another way: the query would not find their accounts."""
+    """Record in a new checkpoint how customers are grouped. Raises PipelineFailedError if the checkpoint groups
+    customers in another way, because the query would not find the accounts of the customers."""
     path = checkpoint / "customers.json"
     grouping = {"shards": SHARDS, "buckets": BUCKETS}
     if not path.exists():
@@ -279,8 +279,8 @@ def dead_letters(servers: str) -> Counter[str]:
 
 
 def _check(observed: Counter[str] | None, seen: list[Seen], letters: Counter[str]) -> None:
-    """Each alert and each dead letter that the query wrote is in its topic once. ``observed``: what the query has
-    counted, None for a continued run, because Spark does not keep the counts of the previous run."""
+    """Check that each alert and each dead letter of the query is in its topic exactly once. ``observed``: the counts of
+    the query; None for a continued run, because Spark does not keep the counts of the previous run."""
     alerts = Counter((each.alert.payment, each.alert.kind) for each in seen)
     twice = [payment for (payment, _), count in alerts.items() if count > 1]
     if twice:

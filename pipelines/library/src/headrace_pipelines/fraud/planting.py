@@ -4,7 +4,7 @@ Honest customers are not regular. Honest customers travel, shop in many shops, p
 closed account, and use terminals whose position or clock is wrong. Some thieves behave like honest customers. Therefore
 no rule finds every fraud without a false alarm.
 
-The clock of the payments runs faster than the clock on the wall: at 2,000 payments in a second, four hours of payments
+The clock of the payments runs faster than the clock on the wall: at 2,000 payments per second, four hours of payments
 pass in one second.
 """
 
@@ -90,7 +90,8 @@ class Customer:
 
 
 def events(seed: int, payments: int) -> Iterator[Event]:
-    """``payments`` payments in the order of time, apart from wrong clocks, and the accounts of their customers."""
+    """Yield ``payments`` payments, and the accounts of their customers. The payments are in the order of their times,
+    except for payments with a wrong clock."""
     yield from _Bank(seed, payments).events()
 
 
@@ -163,7 +164,8 @@ class _Bank:
     def _payment(
         self, customer: Customer, in_ms: float = 0, *, cents: int | None = None, place: Place | None = None
     ) -> Payment:
-        """A payment on the web, or at ``place``, in ``in_ms`` from now."""
+        """A payment at ``place`` (None: on the web), ``in_ms`` milliseconds after the current time of the payments'
+        clock."""
         if cents is None:
             cents = max(1, round(math.exp(self._random.gauss(customer.usual, 0.5))))
         return Payment(next(self._numbers), customer.name, int(self._now + in_ms), cents, place)
@@ -172,7 +174,7 @@ class _Bank:
         return round(city[0] + self._random.gauss(0, 0.05), 4), round(city[1] + self._random.gauss(0, 0.05), 4)
 
     def _one(self) -> Event:
-        """The payment that is due now; it may begin a fraud or something honest and unusual."""
+        """The payment that is due now, which may begin a fraud, or unusual but honest behaviour."""
         draw = self._random
         customer = self._someone()
         kind = self._kind()
@@ -214,8 +216,8 @@ class _Bank:
         return None
 
     def _trip(self, customer: Customer) -> Event:
-        """The last payment of a customer in a city, then a flight. Some flights and transfers take less time than
-        planned."""
+        """A customer pays a last time in a city, and then flies to another city. Some flights and transfers take less
+        time than planned."""
         paid = self._payment(customer, place=self._near(customer.city))
         city = customer.home if customer.city != customer.home else self._random.choice(CITIES)
         hours = kilometres(customer.city, city) / self._random.uniform(700, 900) + self._random.uniform(0.5, 3)

@@ -45,9 +45,9 @@ EARTH_KM = 6_371.0
 class History(NamedTuple):
     """What the job remembers of a customer; detector.HISTORIES has the column types.
 
-    The number ``amounts``, the ``mean`` and ``squares`` (the sum of squared deviations) are those of the logarithms of
-    the amounts, with the prior. The last place is None until the first payment at a terminal. ``recent_ms`` and
-    ``small_ms`` are the times of the last payments, as many as the rules for velocity and card testing need.
+    ``amounts`` (their number), ``mean`` and ``squares`` (the sum of squared deviations) describe the logarithms of the
+    customer's amounts, including the prior. The last place is None until the first payment at a terminal. ``recent_ms``
+    and ``small_ms`` are the times of the last payments, as many as the rules for velocity and card testing need.
     ``recent_ms``, ``small_ms`` and the place come from the payments that were received last, so the history soon
     forgets a payment with a wrong clock.
     """
@@ -103,7 +103,7 @@ def judge(history: History, payment: Payment) -> tuple[History, list[tuple[str, 
 
 
 def _too_fast(one: Place, other: Place, passed_ms: int) -> str | None:
-    """The reason if a customer cannot travel from one place to the other in this time. A time below 0 is no reason:
+    """The reason if a customer cannot travel from one place to the other in this time. A negative time gives no alert:
     this payment is late, or the payment before it had a wrong clock."""
     distance = kilometres(one, other)
     hours = passed_ms / 3_600_000

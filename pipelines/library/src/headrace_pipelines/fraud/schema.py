@@ -29,11 +29,11 @@ Place = tuple[float, float]
 
 
 class InvalidRecordError(ValueError):
-    """A record is no payment, or no account. The text of the error names the field and its fault."""
+    """A record is not a valid payment or account. The text of the error names the field and its fault."""
 
 
 class Payment(NamedTuple):
-    """A payment. ``place`` is that of the terminal, and None for a payment on the web."""
+    """A payment. ``place`` is the position of the terminal; None for a payment on the web."""
 
     payment: int
     customer: str

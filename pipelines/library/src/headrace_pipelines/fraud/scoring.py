@@ -15,7 +15,7 @@ INCIDENT_MS = 3_600_000
 
 
 def scores(alerts: Iterable[Alert], truth: Mapping[int, Fraud]) -> dict[str, dict[str, Any]]:
-    """The scores of each kind of fraud. ``truth``: the planted fraud of a payment.
+    """The scores of each kind of fraud. ``truth`` maps payments to their planted fraud.
 
     An alert is right if its payment belongs to a planted fraud of the alert's kind. A long fraud has many alerts and
     one incident; an incident is right if one of its alerts is right. ``precision``: the share of right incidents among

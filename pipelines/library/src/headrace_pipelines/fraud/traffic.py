@@ -51,9 +51,9 @@ def sent_before(servers: str) -> Before:
 
 
 class Traffic(threading.Thread):
-    """Sends the first accounts of ``events``, waits for ``pay``, and sends the rest with ``rate`` payments a second.
+    """Sends the first accounts of ``events``, waits for ``pay``, and sends the rest with ``rate`` payments per second.
 
-    ``before``: what earlier runs have sent of the same events; the traffic leaves it out. ``payments`` counts all
+    ``before``: the events that earlier runs have sent, which the traffic does not send again. ``payments`` counts all
     payments sent so far, and ``truth`` has their planted fraud. ``offsets``: the sum of the end offsets of the topics.
     """
 

@@ -60,8 +60,8 @@ def _read(name: str) -> pa.Table:
 
 
 def records(rows: pa.Table, source: str, release: int) -> pa.Table:
-    """The records of a release of a source: the columns ``value``, JSON, and ``key``: the tail number of a plane, so
-    that the records of a plane are in one partition, in their order."""
+    """The records of a release of a source. The column ``value`` has JSON. The column ``key`` has the tail number of a
+    plane, so that all records of a plane are in one partition, in their order."""
     fields, more, order = _FIELDS[source]
     if release == 2:
         fields = f"{fields}, {more}"
@@ -83,8 +83,8 @@ def records(rows: pa.Table, source: str, release: int) -> pa.Table:
 def releases_sent(servers: str, planes: int) -> int:
     """How many releases are in the topics. Each release sends all ``planes`` planes.
 
-    First ends the transaction of a run that was killed: until its markers are written, ``read_committed`` does not show
-    a release that is already decided, and the release would be sent again.
+    First end the transaction of a run that was killed. Until the transaction's markers are written, ``read_committed``
+    does not show its release, and the job would send the release again.
     """
     with _producer(servers) as producer:
         producer.init_transactions()

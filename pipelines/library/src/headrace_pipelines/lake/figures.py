@@ -13,8 +13,8 @@ MAKERS_SHOWN = 8
 
 
 def figures(lake: Lake) -> dict[str, Any]:
-    """Count the rows of silver, cancelled flights, violations of each rule and reasons of the quarantine, and sum up
-    gold."""
+    """Count the rows of silver, the cancelled flights, the violations of each rule and the reasons of the quarantine,
+    and sum up the gold tables."""
     names = {
         "flights": "silver.flights", "weather": "silver.weather", "planes": "silver.planes",
         "quarantine": QUARANTINE, "quality": QUALITY, "delays": DELAYS, "makers": MAKERS,

@@ -84,7 +84,8 @@ class Job:
         self._sent = dict.fromkeys((source.name for source in schema.SOURCES), 0)
 
     def run(self) -> Outcome:
-        """Both releases, gold, compaction, and the numbers. What earlier runs have done is left out."""
+        """Run both releases, make the gold tables, compact all tables, and collect the numbers. Skip the steps that
+        earlier runs have completed."""
         content = feed.tables()
         first = self._places.root / FIRST
         for release in schema.RELEASES:
@@ -214,8 +215,8 @@ def start_source(
 
 def check_no_open_batch(directory: Path) -> None:
     """Raise PipelineFailedError if a batch has begun and is not committed. Some of the tables may have the batch
-    already, by the rules and fields of the previous release. The other tables must then get the batch by these rules
-    and fields."""
+    already, by the rules and fields of the previous release. The other tables must then get the batch by the rules and
+    fields of the previous release, too."""
     for each in checkpoints(directory):
         if each.next_batch is not None:
             raise PipelineFailedError(

@@ -82,8 +82,8 @@ def quality(source: Source, batch: Batch, counts: Counts) -> pa.Table:
 
 
 def refine(spark: SparkSession, lake: Lake) -> None:
-    """Write gold again from silver. Repeated calls have the same effect as one call, and no group stays that is not in
-    silver."""
+    """Write gold again from silver. Repeated calls have the same effect as one call. Groups that are no longer in
+    silver disappear from gold."""
 
     def frame(source: Source, *left_out: str) -> DataFrame:
         rows = lake.table(f"silver.{source.name}").read()

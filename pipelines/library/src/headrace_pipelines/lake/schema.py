@@ -21,8 +21,8 @@ RELEASES = (1, 2)
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A source. ``fields`` are those of release 1, ``more`` those that release 2 adds. With ``keys`` silver has the
-    latest row of each key; without ``keys``, silver has all rows."""
+    """A source. ``fields`` are the fields of release 1; ``more`` are the fields that release 2 adds. With ``keys``
+    silver has the latest row of each key; without ``keys``, silver has all rows."""
 
     name: str
     fields: str

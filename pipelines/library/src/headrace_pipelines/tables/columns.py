@@ -1,7 +1,7 @@
 """Columns of lake tables: the types that Delta and Iceberg both have, and the changes of a schema that are safe.
 
-A table takes new columns, which are null in older rows. A column keeps its type: a write may bring a narrower type
-(``int32`` into ``int64``), which is widened, and no other type. All columns may be null.
+A table accepts new columns, which are null in older rows. A column keeps its type: a write may have a narrower type
+(``int32`` for ``int64``), which is widened, but no other type. All columns may be null.
 """
 
 from __future__ import annotations

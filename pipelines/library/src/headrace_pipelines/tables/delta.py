@@ -122,7 +122,7 @@ def _columns(table: DeltaTable) -> pa.Schema:
 
 
 def _has_local_time(kind: pa.DataType) -> bool:
-    """Whether the type has a timestamp without a zone, which Delta has as a feature of a table."""
+    """Whether the type has a timestamp without a zone, which Delta supports only in tables with a special feature."""
     if pa.types.is_timestamp(kind):
         return kind.tz is None
     return any(_has_local_time(kind.field(index).type) for index in range(kind.num_fields))

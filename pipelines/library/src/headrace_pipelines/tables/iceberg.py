@@ -98,9 +98,8 @@ class IcebergTable(LakeTable):
         return self._loaded.schema().as_arrow()
 
     def _newest(self) -> Table:
-        """Load the table, and set its property by which a commit fails if the table has changed since it was loaded.
-        Without the property pyiceberg repeats the commit on a newer state of the table, which ``_last_batch`` has not
-        seen."""
+        """Load the table, and set a property that makes a commit fail if the table has changed since the load. Without
+        the property pyiceberg repeats the commit on a newer state of the table, which ``_last_batch`` has not seen."""
         table = self._open()
         if table.properties.get(_RETRIES) != "0":
             with _conflicts(), table.transaction() as transaction:

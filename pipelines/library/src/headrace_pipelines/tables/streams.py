@@ -46,12 +46,13 @@ def batch_of(frame: DataFrame, number: int) -> Batch:
     """The batch that ``foreachBatch`` gives: Spark's query id and batch id. With a new checkpoint a query has a new id,
     so its batches are written again.
 
-    Raises UnsupportedVersionError if Spark does not provide the id; in that case make a Batch with a name of your own.
+    Raises UnsupportedVersionError if Spark does not provide the id; in that case make a Batch with a name that you
+    choose.
     """
     query = frame.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
     if not query:
         raise UnsupportedVersionError(
-            f"the batch of a lake table needs Spark's local property {_QUERY_ID}, and pyspark {pyspark_version} gave "
+            f"a lake table needs Spark's local property {_QUERY_ID}, but pyspark {pyspark_version} gave "
             "none: call batch_of within foreachBatch of a classic session, or pass Batch(NAME, number) with a name "
             "that is new for each checkpoint"
         )

@@ -73,7 +73,7 @@ class LakeTable(ABC):
     name: str
 
     def append(self, rows: pa.Table, batch: Batch | None = None) -> bool:
-        """Add ``rows`` and their new columns. Returns False, and writes nothing, if the table has ``batch``.
+        """Add ``rows`` and their new columns. Returns False, and writes nothing, if the table already has ``batch``.
 
         Write a batch to a table only once: a second write of the same batch counts as a repetition. If ``rows`` has no
         rows, nothing happens. Raises InvalidColumnsError, SchemaChangeError and TableConflictError.
