@@ -17,7 +17,7 @@ from ..schemas import InvalidSchemaError, Parsed, Schema
 from ..schemas.avro import AvroSchema
 from . import errors
 from .image import Image, StoredSchema, Version
-from .parsing import SHOWN_MAX, Parser, Submission, with_versions
+from .parsing import SHOWN_MAX, Parser, Submission
 from .records import (
     INT_MAX,
     ClearSubjectKey,
@@ -97,7 +97,7 @@ class Deciding:
         live = [each for each in versions if not each.is_deleted]
         config = image.config_in_scope(subject, self.rules.default_level)
         submitted = _with_text(submitted, live, mode)
-        parsed = self._parsed(image, submitted, is_new=submitted.schema_id < 0)
+        parsed = self.parser.parse_submitted(image, submitted, is_new=submitted.schema_id < 0)
         schema = _canonical(submitted, parsed, normalize=normalize)
         known_id = image.id_of(schema)
         schema_id = submitted.schema_id
@@ -147,7 +147,7 @@ class Deciding:
         RegistryError 42201."""
         if not submitted.schema.text.strip():
             return None
-        parsed = self._parsed(image, submitted, is_new=False)
+        parsed = self.parser.parse_submitted(image, submitted, is_new=False)
         known_id = image.id_of(_canonical(submitted, parsed, normalize=normalize))
         if known_id is not None:
             use = image.use(known_id, submitted.subject)
@@ -161,14 +161,9 @@ class Deciding:
         42201."""
         if not submitted.schema.text.strip():
             raise errors.invalid_schema("Empty schema")
-        parsed = self._parsed(image, submitted, is_new=True)
+        parsed = self.parser.parse_submitted(image, submitted, is_new=True)
         config = image.config_in_scope(submitted.subject, self.rules.default_level)
         return self._incompatibilities(image, config, parsed, earlier)
-
-    def _parsed(self, image: Image, submitted: Submission, *, is_new: bool) -> Parsed:
-        references = with_versions(image, submitted.schema.references)
-        submitted = replace(submitted, schema=replace(submitted.schema, references=references))
-        return self.parser.parse_submitted(image, submitted, is_new=is_new)
 
     def _with_inlined_references(self, image: Image, parsed: Parsed, versions: Sequence[Version]) -> Version | None:
         """The latest of the versions that has references and equals an Avro schema without references, into which the

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..schemas import InvalidSchemaError, Parsed, Reference, Schema, parse
 from ..schemas.model import REFERENCES_MAX
-from .errors import invalid_schema
+from .errors import RegistryError, invalid_schema
 from .image import LATEST, Image, Version, fingerprint
 
 #: Parsed schemas that are kept, and the length of their texts in all. A parsed schema takes many times its text.
@@ -66,14 +66,8 @@ class Parser:
     def parse_submitted(self, image: Image, submitted: Submission, *, is_new: bool) -> Parsed:
         """Parse what a client sent. ``is_new``: it shall be registered or checked, so defaults must be valid and
         references must not be soft-deleted. Raises RegistryError 42201."""
-        try:
-            resolved = resolve(image, submitted.schema.references, deleted=not is_new)
-            return self.parse(submitted.schema, resolved, is_new=is_new)
-        except InvalidSchemaError as error:
-            raise invalid_schema(
-                f"Invalid schema {submitted} with refs {shown_references(submitted.schema.references)} of type "
-                f"{submitted.schema.type}, details: {error.message}"
-            ) from None
+        job = self.job(image, submitted, is_new=is_new)
+        return self.kept(job) or self.keep(job, job.run())
 
     def parse_version(self, image: Image, version: Version) -> Parsed:
         """Parse a registered version. Raises RegistryError 42201 if it is invalid: registries differ in what they
@@ -81,23 +75,65 @@ class Parser:
         submitted = Submission(version.subject, version.stored.schema, version.number, version.stored.id)
         return self.parse_submitted(image, submitted, is_new=False)
 
-    def parse(self, schema: Schema, resolved: Mapping[str, tuple[int, Schema]], *, is_new: bool) -> Parsed:
-        """``resolved``: id and schema of each reference's name. Raises InvalidSchemaError."""
+    def job(self, image: Image, submitted: Submission, *, is_new: bool) -> Job:
+        """The work of ``parse_submitted``, which a caller may run in another thread. Raises RegistryError 42201."""
+        references = with_versions(image, submitted.schema.references)
+        submitted = replace(submitted, schema=replace(submitted.schema, references=references))
+        try:
+            resolved = resolve(image, references, deleted=not is_new)
+        except InvalidSchemaError as error:
+            raise _invalid(submitted, error) from None
         ids = "".join(f"{name}\0{schema_id}\0" for name, (schema_id, _) in sorted(resolved.items()))
-        key = fingerprint(schema, f"{is_new}\0{ids}")
-        found = self._results.get(key)
+        schemas = {name: schema for name, (_, schema) in resolved.items()}
+        return Job(fingerprint(submitted.schema, f"{is_new}\0{ids}"), submitted, schemas, is_new)
+
+    def kept(self, job: Job) -> Parsed | None:
+        """The result of an earlier job of the same schema, if it is still in the cache."""
+        found = self._results.get(job.key)
         if found is not None:
-            self._results.move_to_end(key)
-            return found
-        parsed = parse(schema, {name: each for name, (_, each) in resolved.items()}, is_new=is_new)
-        self._results[key] = parsed
-        self._characters += len(schema.text)
+            self._results.move_to_end(job.key)
+        return found
+
+    def keep(self, job: Job, parsed: Parsed) -> Parsed:
+        """Put the result of a job into the cache."""
+        if job.key not in self._results:
+            self._characters += len(parsed.schema.text)
+        self._results[job.key] = parsed
         while len(self._results) > 1 and (
             len(self._results) > self._entries_max or self._characters > self._characters_max
         ):
             _, oldest = self._results.popitem(last=False)
             self._characters -= len(oldest.schema.text)
         return parsed
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A schema to parse, with all schemas that it references by name. ``run`` is pure."""
+
+    key: bytes
+    submitted: Submission
+    resolved: Mapping[str, Schema]
+    is_new: bool
+
+    @property
+    def characters(self) -> int:
+        """The length of all texts."""
+        return len(self.submitted.schema.text) + sum(len(each.text) for each in self.resolved.values())
+
+    def run(self) -> Parsed:
+        """Raises RegistryError 42201."""
+        try:
+            return parse(self.submitted.schema, self.resolved, is_new=self.is_new)
+        except InvalidSchemaError as error:
+            raise _invalid(self.submitted, error) from None
+
+
+def _invalid(submitted: Submission, error: InvalidSchemaError) -> RegistryError:
+    references = shown_references(submitted.schema.references)
+    return invalid_schema(
+        f"Invalid schema {submitted} with refs {references} of type {submitted.schema.type}, details: {error.message}"
+    )
 
 
 def with_versions(image: Image, references: tuple[Reference, ...]) -> tuple[Reference, ...]:

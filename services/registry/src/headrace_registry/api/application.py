@@ -1,0 +1,430 @@
+"""The REST API: which path has which handler, and the handlers.
+
+Reads are answered from what this replica has applied. Writes go to the writer (:mod:`.forwarding`). A registration of a
+schema that the subject has already is a read, so it needs no writer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version as version_of_package
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+
+from ..compat import Level
+from ..schemas import SchemaType
+from ..schemas.avro import AvroSchema
+from ..schemas.model import SCHEMA_BYTES_MAX
+from ..state import (
+    LATEST,
+    Config,
+    Deciding,
+    Image,
+    Mode,
+    RegistryError,
+    Rules,
+    StoredSchema,
+    Submission,
+    Version,
+    errors,
+)
+from ..state.decisions import resolved_text
+from . import answers, requests
+from .forwarding import (
+    DELETE_CONFIG,
+    DELETE_MODE,
+    DELETE_SUBJECT,
+    DELETE_VERSION,
+    REGISTER,
+    SET_CONFIG,
+    SET_MODE,
+    Writing,
+)
+from .http import Gate, Handler, Raw, endpoint
+from .requests import flag
+
+if TYPE_CHECKING:
+    from ..registry import Registry
+    from ..settings import RegistrySettings
+
+#: Confluent's defaults of subject.search.max.limit and schema.search.max.limit.
+SUBJECTS_MAX, SCHEMAS_MAX = 20_000, 1_000
+#: Characters of schemas in one answer; a page that has more ends early.
+PAGE_CHARACTERS_MAX = 8 << 20
+#: Characters of a schema, with its references, above which a thread parses it, so that other requests go on.
+LONG_SCHEMA = 16 * 1024
+
+
+def application(registry: Registry, settings: RegistrySettings) -> web.Application:
+    """The aiohttp application of a replica."""
+    api = Api(registry, settings)
+    app = web.Application(middlewares=[api.gate.middleware])
+    app.cleanup_ctx.append(api.running)
+    for method, path, handler in api.routes():
+        # The default context may be written out.
+        for place, each in ((path, handler), (f"/contexts/{{context}}{path}", _in_default_context(handler))):
+            if method == "GET":
+                app.router.add_get(place, endpoint(each))  # and HEAD
+            else:
+                app.router.add_route(method, place, endpoint(each))
+    app.router.add_get("/", endpoint(api.root))
+    app.router.add_get("/contexts", endpoint(api.contexts))
+    app.router.add_get("/v1/metadata/version", endpoint(api.version))
+    return app
+
+
+class Api:
+    """The handlers of one replica."""
+
+    def __init__(self, registry: Registry, settings: RegistrySettings) -> None:
+        self._registry = registry
+        self._deciding = Deciding(Rules(Level(settings.compatibility_level.upper()), settings.mode_mutability))
+        self._writing = Writing(registry, settings.write_timeout_s)
+        self._thread = ThreadPoolExecutor(1, "registry-parser")
+        self.gate = Gate(lambda: registry.is_ready)
+
+    @property
+    def _image(self) -> Image:
+        return self._registry.image
+
+    async def running(self, app: web.Application) -> AsyncIterator[None]:
+        await self._writing.start()
+        yield
+        await self._writing.stop()
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def routes(self) -> Iterable[tuple[str, str, Handler]]:
+        yield "GET", "/subjects", self.list_subjects
+        yield "POST", "/subjects/{subject}", self.look_up
+        yield "DELETE", "/subjects/{subject}", self.delete_subject
+        yield "GET", "/subjects/{subject}/versions", self.list_versions
+        yield "POST", "/subjects/{subject}/versions", self.register
+        yield "GET", "/subjects/{subject}/versions/{version}", self.get_version
+        yield "DELETE", "/subjects/{subject}/versions/{version}", self.delete_version
+        yield "GET", "/subjects/{subject}/versions/{version}/schema", self.get_version_text
+        yield "GET", "/subjects/{subject}/versions/{version}/referencedby", self.get_referenced_by
+        yield "GET", "/schemas", self.list_schemas
+        yield "GET", "/schemas/types", self.list_types
+        yield "GET", "/schemas/ids/{id}", self.get_schema
+        yield "GET", "/schemas/ids/{id}/schema", self.get_schema_text
+        yield "GET", "/schemas/ids/{id}/subjects", self.list_subjects_of_schema
+        yield "GET", "/schemas/ids/{id}/versions", self.list_versions_of_schema
+        yield "POST", "/compatibility/subjects/{subject}/versions", self.check_against_subject
+        yield "POST", "/compatibility/subjects/{subject}/versions/{version}", self.check_against_version
+        for path in ("/config", "/config/{subject}"):
+            yield "GET", path, self.get_config
+            yield "PUT", path, self.set_config
+            yield "DELETE", path, self.delete_config
+        for path in ("/mode", "/mode/{subject}"):
+            yield "GET", path, self.get_mode
+            yield "PUT", path, self.set_mode
+            yield "DELETE", path, self.delete_mode
+
+    # --- the registry ------------------------------------------------------------------------------------------------
+
+    async def root(self, request: web.Request) -> object:
+        return {}
+
+    async def contexts(self, request: web.Request) -> object:
+        return ["."]
+
+    async def version(self, request: web.Request) -> object:
+        return {"version": version_of_package("headrace-registry"), "commitId": ""}
+
+    # --- subjects ----------------------------------------------------------------------------------------------------
+
+    async def list_subjects(self, request: web.Request) -> object:
+        deleted, deleted_only = flag(request, "deleted"), flag(request, "deletedOnly")
+        prefix = requests.prefix_of(request)
+        offset, limit = requests.page(request, SUBJECTS_MAX, SUBJECTS_MAX)
+        image = self._image
+        found: list[str] = []
+        for subject in () if prefix is None else image.subjects(prefix):
+            is_live = image.has_subject(subject)
+            if not is_live if deleted_only else deleted or is_live:
+                found.append(subject)
+                if len(found) == offset + limit:
+                    break
+        return found[offset:]
+
+    async def list_versions(self, request: web.Request) -> object:
+        subject = requests.subject_of(request)
+        deleted, deleted_only = flag(request, "deleted"), flag(request, "deletedOnly")
+        offset, limit = requests.page(request, SUBJECTS_MAX, SUBJECTS_MAX)
+        if not self._image.has_subject(subject, deleted=deleted or deleted_only):
+            raise errors.subject_not_found(subject)
+        numbers = [
+            each.number
+            for each in self._image.versions(subject)
+            if (each.is_deleted if deleted_only else deleted or not each.is_deleted)
+        ]
+        return numbers[offset : offset + limit]
+
+    async def get_version(self, request: web.Request) -> object:
+        found = self._version(request, deleted=flag(request, "deleted"))
+        return answers.version(found, await self._text(request, found.stored))
+
+    async def get_version_text(self, request: web.Request) -> object:
+        found = self._version(request, deleted=flag(request, "deleted"))
+        return Raw(await self._text(request, found.stored))
+
+    async def get_referenced_by(self, request: web.Request) -> object:
+        found = self._version(request, deleted=True)
+        return self._image.referenced_by(found.subject, found.number)
+
+    async def look_up(self, request: web.Request) -> object:
+        subject = requests.subject_of(request)
+        submitted = requests.submission_of(subject, requests.fields_of(await self.gate.body(request)))
+        deleted = flag(request, "deleted")
+        await self._prepare(submitted, is_new=False)
+        found = None
+        for normalize in (True,) if self._normalizes(request, subject) else (False, True):
+            if found is None:
+                found = self._deciding.look_up(self._image, submitted, normalize=normalize, deleted=deleted)
+        if found is None:
+            if self._image.has_subject(subject, deleted=deleted):
+                raise errors.schema_not_found()
+            raise errors.subject_not_found(subject)
+        return answers.version(found, await self._text(request, found.stored))
+
+    async def register(self, request: web.Request) -> object:
+        body = await self.gate.body(request)
+        submitted = requests.submission_of(requests.checked_subject(request), requests.fields_of(body))
+        if len(submitted.schema.text.encode()) > SCHEMA_BYTES_MAX:
+            raise errors.schema_too_large()
+        normalize = self._normalizes(request, submitted.subject)
+        await self._prepare(submitted, is_new=False)
+        if submitted.version == 0:
+            known = self._deciding.look_up(self._image, submitted, normalize=normalize)
+            if known is not None and submitted.schema_id in (-1, known.stored.id):
+                return {"id": known.stored.id}
+        await self._prepare(submitted, is_new=True)
+        return await self._writing.write(
+            request,
+            body,
+            REGISTER,
+            lambda image: self._deciding.register(image, submitted, normalize=normalize),
+            lambda schema_id: {"id": schema_id},
+        )
+
+    async def delete_version(self, request: web.Request) -> object:
+        subject, number = requests.subject_of(request), requests.version_of(request)
+        name, permanent = request.match_info["version"], flag(request, "permanent")
+        return await self._writing.write(
+            request,
+            b"",
+            DELETE_VERSION,
+            lambda image: self._deciding.delete_version(image, subject, number, name, permanent=permanent),
+            lambda deleted: deleted,
+        )
+
+    async def delete_subject(self, request: web.Request) -> object:
+        subject, permanent = requests.subject_of(request), flag(request, "permanent")
+        return await self._writing.write(
+            request,
+            b"",
+            DELETE_SUBJECT,
+            lambda image: self._deciding.delete_subject(image, subject, permanent=permanent),
+            lambda versions: versions,
+        )
+
+    # --- schemas -----------------------------------------------------------------------------------------------------
+
+    async def list_schemas(self, request: web.Request) -> object:
+        deleted, latest_only = flag(request, "deleted"), flag(request, "latestOnly")
+        prefix = requests.prefix_of(request)
+        offset, limit = requests.page(request, SCHEMAS_MAX, SCHEMAS_MAX)
+        found: list[dict[str, Any]] = []
+        characters = 0
+        for subject in () if prefix is None else self._image.subjects(prefix):
+            versions = [each for each in self._image.versions(subject) if deleted or not each.is_deleted]
+            for each in versions[-1:] if latest_only else versions:
+                if offset > 0:
+                    offset -= 1
+                    continue
+                characters += len(each.stored.schema.text)
+                if len(found) == limit or (found and characters > PAGE_CHARACTERS_MAX):
+                    return found
+                found.append(answers.version(each))
+        return found
+
+    async def list_types(self, request: web.Request) -> object:
+        return [SchemaType.JSON, SchemaType.PROTOBUF, SchemaType.AVRO]  # Confluent's order
+
+    async def get_schema(self, request: web.Request) -> object:
+        found = self._schema(request)
+        max_id = self._image.max_id if flag(request, "fetchMaxId") else None
+        return answers.schema(found, await self._text(request, found), max_id)
+
+    async def get_schema_text(self, request: web.Request) -> object:
+        return Raw(await self._text(request, self._schema(request)))
+
+    async def list_subjects_of_schema(self, request: web.Request) -> object:
+        return [each.subject for each in self._uses(request)]
+
+    async def list_versions_of_schema(self, request: web.Request) -> object:
+        return [answers.subject_version(each) for each in self._uses(request)]
+
+    # --- compatibility -----------------------------------------------------------------------------------------------
+
+    async def check_against_version(self, request: web.Request) -> object:
+        subject, number = requests.subject_of(request), requests.version_of(request)
+        fields = requests.fields_of(await self.gate.body(request))
+        version = self._image.version(subject, number)
+        if version is None and number != LATEST:
+            raise errors.version_not_found(number)
+        return await self._check(request, subject, fields, [] if version is None else [version])
+
+    async def check_against_subject(self, request: web.Request) -> object:
+        subject = requests.subject_of(request)
+        fields = requests.fields_of(await self.gate.body(request))
+        versions = [each for each in self._image.versions(subject) if not each.is_deleted]
+        return await self._check(request, subject, fields, versions)
+
+    async def _check(
+        self, request: web.Request, subject: str, fields: dict[str, Any], earlier: list[Version]
+    ) -> object:
+        verbose = flag(request, "verbose")
+        try:
+            sent = requests.submission_of(subject, fields)
+            submitted = Submission(subject, sent.schema)
+            await self._prepare(submitted, is_new=True)
+            messages = self._deciding.compatibility(self._image, submitted, earlier)
+        except RegistryError as error:
+            if not verbose or error.code != 42201:
+                raise
+            messages = [error.message]
+        return answers.compatibility(messages, verbose=verbose)
+
+    # --- settings ----------------------------------------------------------------------------------------------------
+
+    async def get_config(self, request: web.Request) -> object:
+        subject = _subject_or_none(request)
+        default = self._deciding.rules.default_level
+        if subject is None or flag(request, "defaultToGlobal"):
+            return self._image.config_in_scope(subject, default).fields()
+        found = self._image.config(subject)
+        if found is None:
+            raise errors.compatibility_not_configured(subject)
+        return found.fields()
+
+    async def set_config(self, request: web.Request) -> object:
+        body = await self.gate.body(request)
+        wanted = requests.config_of(requests.fields_of(body))
+        subject = _checked_subject_or_none(request)
+        return await self._writing.write(
+            request,
+            body,
+            SET_CONFIG,
+            lambda image: self._deciding.set_config(image, subject, wanted.config),
+            lambda _: wanted.sent,
+        )
+
+    async def delete_config(self, request: web.Request) -> object:
+        subject = _subject_or_none(request)
+        return await self._writing.write(
+            request, b"", DELETE_CONFIG, lambda image: self._deciding.delete_config(image, subject), Config.fields
+        )
+
+    async def get_mode(self, request: web.Request) -> object:
+        subject = _subject_or_none(request)
+        if subject is None or flag(request, "defaultToGlobal"):
+            return {"mode": self._image.mode_in_scope(subject)}
+        found = self._image.mode(subject)
+        if found is None:
+            raise errors.mode_not_configured(subject)
+        return {"mode": found}
+
+    async def set_mode(self, request: web.Request) -> object:
+        subject, force = _checked_subject_or_none(request), flag(request, "force")
+        body = await self.gate.body(request)
+        wanted = requests.mode_of(requests.fields_of(body))
+        return await self._writing.write(
+            request,
+            body,
+            SET_MODE,
+            lambda image: self._deciding.set_mode(image, subject, wanted.mode, force=force),
+            lambda _: wanted.sent,
+        )
+
+    async def delete_mode(self, request: web.Request) -> object:
+        subject = _subject_or_none(request)
+
+        def shape(old: Mode) -> object:
+            return {"mode": old}
+
+        return await self._writing.write(
+            request, b"", DELETE_MODE, lambda image: self._deciding.delete_mode(image, subject), shape
+        )
+
+    # --- shared ------------------------------------------------------------------------------------------------------
+
+    def _version(self, request: web.Request, *, deleted: bool) -> Version:
+        """The version in the path."""
+        subject, number = requests.subject_of(request), requests.version_of(request)
+        found = self._image.version(subject, number, deleted=deleted)
+        if found is None:
+            if self._image.has_subject(subject, deleted=deleted):
+                raise errors.version_not_found(number)
+            raise errors.subject_not_found(subject)
+        return found
+
+    def _schema(self, request: web.Request) -> StoredSchema:
+        """The schema whose id is in the path."""
+        schema_id = requests.id_of(request)
+        found = self._image.schema(schema_id)
+        if found is None:
+            raise errors.schema_not_found(schema_id)
+        return found
+
+    def _uses(self, request: web.Request) -> list[Version]:
+        schema_id = requests.id_of(request)
+        if self._image.schema(schema_id) is None:
+            raise errors.schema_not_found()
+        return self._image.uses(schema_id, deleted=flag(request, "deleted"))
+
+    def _normalizes(self, request: web.Request, subject: str) -> bool:
+        config = self._image.config_in_scope(subject, self._deciding.rules.default_level)
+        return flag(request, "normalize") or bool(config.normalize)
+
+    async def _text(self, request: web.Request, stored: StoredSchema) -> str:
+        """The text of a schema in the format that the query asks for. An unknown format is the stored text, as in
+        Confluent's registry."""
+        wanted = request.query.get("format", "").strip()
+        if not wanted:
+            return stored.schema.text
+        submitted = Submission("", stored.schema, 0, stored.id)
+        await self._prepare(submitted, is_new=False)
+        parsed = self._deciding.parser.parse_submitted(self._image, submitted, is_new=False)
+        if wanted == "resolved" and isinstance(parsed, AvroSchema):
+            return resolved_text(parsed)
+        return stored.schema.text
+
+    async def _prepare(self, submitted: Submission, *, is_new: bool) -> None:
+        """Parse a long schema in a thread; the decisions then find it in the cache."""
+        if not submitted.schema.text.strip():
+            return
+        parser = self._deciding.parser
+        job = parser.job(self._image, submitted, is_new=is_new)
+        if job.characters > LONG_SCHEMA and parser.kept(job) is None:
+            parser.keep(job, await asyncio.get_running_loop().run_in_executor(self._thread, job.run))
+
+
+def _in_default_context(handler: Handler) -> Handler:
+    async def checked(request: web.Request) -> object:
+        requests.check_context(request)
+        return await handler(request)
+
+    return checked
+
+
+def _subject_or_none(request: web.Request) -> str | None:
+    """The subject in the path; None for the whole registry."""
+    return requests.subject_of(request) or None if "subject" in request.match_info else None
+
+
+def _checked_subject_or_none(request: web.Request) -> str | None:
+    return requests.checked_subject(request) or None if "subject" in request.match_info else None

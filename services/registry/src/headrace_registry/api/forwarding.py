@@ -1,0 +1,174 @@
+"""Writes: on the writer by the registry, on other replicas by the writer over HTTP.
+
+A replica forwards a request once. The header ``X-Forward`` marks a forwarded request, and a replica that receives a
+marked request and is not the writer answers error 50004. The writer's answer names the offset of ``_schemas`` that the
+writer has applied. The forwarding replica waits until it has applied that offset too, so a client reads its own write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector, web
+from yarl import URL
+
+from headrace.errors import HeadraceError, RecordTooLargeError
+
+from ..registry import WriteTimeoutError
+from ..state import Decision, Image, errors
+from ..state.records import dump
+from ..writes import NotWriterError
+from .http import response
+
+if TYPE_CHECKING:
+    from ..registry import Registry
+
+logger = logging.getLogger("headrace.registry")
+
+T = TypeVar("T")
+
+FORWARD_HEADER = "X-Forward"
+OFFSET_HEADER = "X-Headrace-Offset"
+#: Headers of a request that the writer gets too.
+_PASSED = ("Accept", "Content-Type", "Authorization")
+#: Seconds that the writer has beyond its own time limit of a write.
+EXTRA_S = 1.0
+CONNECT_S = 1.0
+#: Connections to the writer.
+CONNECTIONS_MAX = 100
+#: Bytes of the writer's answer. The longest one is an error message with an old schema in it.
+ANSWER_BYTES_MAX = 1 << 20
+#: Seconds that an answer waits until this replica has applied it, and between two looks.
+SEEN_S, LOOK_S = 1.0, 0.002
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """Confluent's messages for a write that fails for no fault of the client."""
+
+    not_forwarded: str
+    no_writer: str
+    not_stored: str
+    timed_out: str
+
+
+REGISTER = Operation(
+    "Error while forwarding register schema request to the leader",
+    "Leader not known.",
+    "Register schema operation failed while writing to the Kafka store",
+    "Register operation timed out",
+)
+DELETE_VERSION = Operation(
+    "Error while forwarding delete schema version request to the leader",
+    "Leader not known.",
+    "Delete Schema Version operation failed while writing to the Kafka store",
+    "Delete Schema Version operation timed out",
+)
+DELETE_SUBJECT = Operation(
+    "Error while forwarding delete subject request to the leader",
+    "Leader not known.",
+    "Delete subject operation failed while writing to the Kafka store",
+    "Delete subject operation timed out",
+)
+SET_CONFIG = Operation(
+    "Error while forwarding update config request to the leader",
+    "Failed to update compatibility level",
+    "Failed to update compatibility level",
+    "Update config operation timed out",
+)
+DELETE_CONFIG = Operation(
+    "Error while forwarding delete config request to the leader",
+    "Failed to delete compatibility level",
+    "Failed to delete compatibility level",
+    "Delete config operation timed out",
+)
+SET_MODE = Operation(
+    "Error while forwarding update mode request to the leader",
+    "Failed to update mode",
+    "Failed to update mode",
+    "Update mode operation timed out",
+)
+DELETE_MODE = Operation(
+    "Error while forwarding delete mode request to the leader",
+    "Failed to delete mode",
+    "Failed to delete mode",
+    "Delete mode operation timed out",
+)
+
+
+class Writing:
+    """Carries out writes. ``timeout_s``: the time limit of a write on the writer."""
+
+    def __init__(self, registry: Registry, timeout_s: float) -> None:
+        self._registry = registry
+        self._timeout = ClientTimeout(total=timeout_s + EXTRA_S, sock_connect=CONNECT_S)
+        self._session: ClientSession | None = None
+
+    async def start(self) -> None:
+        self._session = ClientSession(
+            timeout=self._timeout, connector=TCPConnector(limit=CONNECTIONS_MAX), auto_decompress=False
+        )
+
+    async def stop(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def write(
+        self,
+        request: web.Request,
+        body: bytes,
+        operation: Operation,
+        decide: Callable[[Image], Decision[T]],
+        shape: Callable[[T], object],
+    ) -> web.Response:
+        """Decide on the writer. ``shape`` makes the answer's JSON value of what was decided."""
+        try:
+            answer = await self._registry.write(decide)
+        except NotWriterError as error:
+            if error.url is None or FORWARD_HEADER in request.headers:
+                raise errors.unknown_leader(operation.no_writer) from None
+            return await self._forward(error.url, request, body, operation)
+        except WriteTimeoutError:
+            raise errors.operation_timeout(operation.timed_out) from None
+        except RecordTooLargeError:
+            raise errors.schema_too_large() from None
+        except HeadraceError as error:
+            logger.warning("%s %s: %s", request.method, request.path, error.message)
+            raise errors.store_error(operation.not_stored) from None
+        found = response(request, 200, dump(shape(answer)))
+        found.headers[OFFSET_HEADER] = str(self._registry.image.offset)
+        return found
+
+    async def _forward(self, url: str, request: web.Request, body: bytes, operation: Operation) -> web.Response:
+        assert self._session is not None
+        headers = {name: request.headers[name] for name in _PASSED if name in request.headers}
+        headers[FORWARD_HEADER] = "true"
+        target = URL(url.rstrip("/") + str(request.rel_url), encoded=True)
+        try:
+            async with self._session.request(
+                request.method, target, data=body, headers=headers, allow_redirects=False
+            ) as answer:
+                data = bytearray()
+                async for chunk in answer.content.iter_any():
+                    data += chunk
+                    if len(data) > ANSWER_BYTES_MAX:
+                        raise ClientError(f"the answer has more than {ANSWER_BYTES_MAX} bytes")
+                status, media_type = answer.status, answer.headers.get("Content-Type", "application/json")
+                offset = answer.headers.get(OFFSET_HEADER, "")
+        except (ClientError, TimeoutError, OSError, ValueError) as error:
+            logger.warning("%s %s: the writer %s did not answer: %r", request.method, request.path, url, error)
+            raise errors.forwarding_failed(operation.not_forwarded) from None
+        if offset.isdecimal():
+            await self._applied(int(offset))
+        return web.Response(status=status, body=bytes(data), headers={"Content-Type": media_type})
+
+    async def _applied(self, offset: int) -> None:
+        """Wait until this replica has applied an offset, at most SEEN_S: the write has succeeded in any case."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + SEEN_S
+        while self._registry.image.offset < offset and loop.time() < end:  # noqa: ASYNC110 - an image has no event
+            await asyncio.sleep(LOOK_S)

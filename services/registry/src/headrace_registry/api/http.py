@@ -1,0 +1,192 @@
+"""HTTP around the handlers: media types, bodies, errors as JSON, and limits on what one client or all clients may use.
+
+Errors are ``{"error_code":N,"message":M}``, as Confluent's registry answers them. An error of HTTP itself has its
+status as the code, and a message such as Jersey's ``HTTP 404 Not Found``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+
+from aiohttp import web
+
+from ..state import RegistryError
+from ..state.records import dump
+
+logger = logging.getLogger("headrace.registry")
+
+#: Media types of answers, the preferred first.
+MEDIA_TYPES = (
+    "application/vnd.schemaregistry.v1+json",
+    "application/vnd.schemaregistry+json",
+    "application/json",
+)
+#: Media types of requests; a body without a type counts as the last one.
+CONSUMED_TYPES = (*MEDIA_TYPES, "application/octet-stream")
+
+#: The longest body. A schema of the longest legal text has room for it, with every character escaped.
+BODY_BYTES_MAX = 8 << 20
+#: Bytes of bodies that the registry reads at the same time.
+BODIES_BYTES_MAX = 64 << 20
+#: Seconds that a client has to send its body.
+BODY_S = 15.0
+#: Requests in progress; further ones are refused at once.
+REQUESTS_MAX = 512
+#: Characters of a header Accept that count.
+ACCEPT_MAX = 1024
+
+
+class PlainError(RegistryError):
+    """An error whose code is the HTTP status."""
+
+    def __init__(self, status: int, message: str = "") -> None:
+        super().__init__(status, status, message or f"HTTP {status} {_phrase(status)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """An answer that is sent as it is: the text of a schema."""
+
+    text: str
+
+
+Handler = Callable[[web.Request], Awaitable[object]]
+
+
+def endpoint(handler: Handler) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    """A handler that returns what to answer: a value that becomes JSON, a Raw text, or a whole response."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        found = await handler(request)
+        if isinstance(found, web.StreamResponse):
+            return found
+        data = found.text.encode() if isinstance(found, Raw) else dump(found)
+        return response(request, 200, data)
+
+    return answer
+
+
+def response(request: web.Request, status: int, data: bytes) -> web.Response:
+    media_type = negotiated(request.headers.get("Accept")) or MEDIA_TYPES[0]
+    return web.Response(status=status, body=data, headers={"Content-Type": media_type})
+
+
+class Gate:
+    """The middleware of all requests. ``is_ready`` says whether this replica may answer."""
+
+    def __init__(self, is_ready: Callable[[], bool]) -> None:
+        self._is_ready = is_ready
+        self._requests = 0
+        self._body_bytes = 0
+
+    @web.middleware
+    async def middleware(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        self._requests += 1
+        try:
+            self._check(request)
+            return await handler(request)
+        except RegistryError as error:
+            return _error(request, error)
+        except web.HTTPException as error:
+            found = _error(request, PlainError(error.status))
+            if "Allow" in error.headers:
+                found.headers["Allow"] = error.headers["Allow"]
+            return found
+        except Exception:
+            logger.exception("%s %s failed", request.method, request.path)
+            return _error(request, PlainError(500, "Internal Server Error"))
+        finally:
+            self._requests -= 1
+
+    def _check(self, request: web.Request) -> None:
+        if self._requests > REQUESTS_MAX:
+            raise PlainError(429, f"The registry has {REQUESTS_MAX} requests in progress; send the request again later")
+        if not self._is_ready():
+            raise PlainError(503, "This replica of the registry is starting or stopping; send the request again")
+        if negotiated(request.headers.get("Accept")) is None:
+            raise PlainError(406)
+        if request.body_exists and _content_type(request) not in CONSUMED_TYPES:
+            raise PlainError(415)
+
+    async def body(self, request: web.Request) -> bytes:
+        """The body of a request. Raises RegistryError for one that is too long or too slow."""
+        length = request.content_length
+        reserved = BODY_BYTES_MAX if length is None and request.body_exists else length or 0
+        if reserved > BODY_BYTES_MAX:
+            raise _too_long()
+        if self._body_bytes + reserved > BODIES_BYTES_MAX:
+            raise PlainError(429, "The registry reads too many long bodies; send the request again later")
+        self._body_bytes += reserved
+        try:
+            async with asyncio.timeout(BODY_S):
+                data = bytearray()
+                async for chunk in request.content.iter_any():
+                    data += chunk
+                    if len(data) > BODY_BYTES_MAX:
+                        raise _too_long()
+                return bytes(data)
+        except TimeoutError:
+            raise PlainError(408, f"The body of the request did not arrive within {BODY_S:g} seconds") from None
+        finally:
+            self._body_bytes -= reserved
+
+
+def negotiated(accept: str | None) -> str | None:
+    """The media type of the answer to a header Accept (RFC 9110, 12.5.1); None if the client takes none of ours."""
+    if not accept:
+        return MEDIA_TYPES[0]
+    weights: dict[str, float] = {}
+    for item in accept[:ACCEPT_MAX].split(","):
+        name, *parameters = (part.strip() for part in item.split(";"))
+        weight = 1.0
+        for parameter in parameters:
+            key, _, value = parameter.partition("=")
+            if key.strip().lower() == "q":
+                weight = _weight(value.strip())
+        weights[name.lower()] = weight
+    rated = [(_rating(weights, each), -index, each) for index, each in enumerate(MEDIA_TYPES)]
+    best, _, found = max(rated)
+    return found if best > 0 else None
+
+
+def _rating(weights: dict[str, float], media_type: str) -> float:
+    """The weight of the most specific range that matches."""
+    for name in (media_type, "application/*", "*/*", "*"):
+        if name in weights:
+            return weights[name]
+    return 0.0
+
+
+def _weight(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        return 0.0
+    return found if 0 <= found <= 1 else 0.0
+
+
+def _content_type(request: web.Request) -> str:
+    # aiohttp's content_type names application/octet-stream when the header is missing, as Jersey does.
+    return request.content_type.lower()
+
+
+def _too_long() -> PlainError:
+    return PlainError(413, f"The body of the request has more than {BODY_BYTES_MAX} bytes; send a shorter schema")
+
+
+def _error(request: web.Request, error: RegistryError) -> web.Response:
+    found = response(request, error.status, dump({"error_code": error.code, "message": error.message}))
+    if error.status in (408, 413, 429, 503):
+        found.force_close()  # so that the rest of the body is not read
+    return found
+
+
+def _phrase(status: int) -> str:
+    # The names of Jersey (RFC 7231), also where Python has newer ones.
+    return {413: "Request Entity Too Large", 422: "Unprocessable Entity"}.get(status) or HTTPStatus(status).phrase
