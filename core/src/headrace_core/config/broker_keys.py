@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from .definition import HEADRACE, INT_MAX, LONG_MAX, Kind, Scope, accepted, honoured
 
-#: Maximum number of threads that a key may set: a broker with too many threads does not start, and a typing mistake
-#: must not stop all brokers. (Kafka has no maximum for the number of threads; it limits a dynamic change of a number of
-#: threads to twice the present number.)
+#: Maximum number of threads that a key may set. A broker with too many threads does not start, so without a maximum one
+#: typing mistake could stop all brokers. (Kafka has no maximum for the number of threads; it limits a dynamic change of
+#: a number of threads to twice the present number.)
 THREADS_MAX = 256
 #: Values of ``replica.selector.class`` for reads from a replica in the consumer's rack: Kafka's class and short names.
 RACK_AWARE_SELECTORS = (

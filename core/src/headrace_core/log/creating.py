@@ -1,17 +1,17 @@
 """Create many logs at once: a topic with thousands of partitions is created in seconds.
 
 Each log needs a directory, ``partition.metadata`` and an empty segment, with names and bytes forced to the disk: five
-forced writes per log. Logs that are created together need five forced writes in total, because the file system commits
-files that are forced at the same time in one commit of its journal. The order of the steps is the same as for a single
-log:
+forced writes per log. Logs that are created together need five forced writes in total, because the file system's
+journal commits all files that are forced at the same time in one commit. The order of the steps is the same as for a
+single log:
 
     1   the directories; partition.metadata under another name, its bytes forced
     2   partition.metadata gets its name; the segments' files
     3   the names in each directory forced, then those of the directories themselves
     4   the logs exist
 
-A crash before step 4 leaves directories that are not published. After the crash, a directory with the topic's id is a
-log like any other; a directory without the id gets one when the log is created again.
+A crash before step 4 leaves directories that are not published. After the crash, a directory with the topic's id is an
+ordinary log. A directory without a topic's id gets the id when the log is created again.
 """
 
 from __future__ import annotations

@@ -81,9 +81,9 @@ class LeaderEpochs:
         return self.entries[-1].epoch if self.entries else NO_EPOCH
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Record that ``epoch`` starts at ``start_offset``; the entry is durable when the method returns. ``assign``
-        has no effect for a known epoch, unless ``start_offset`` is lower because earlier batches of the epoch could not
-        be written to a full disk."""
+        """Record that ``epoch`` starts at ``start_offset``; the entry is durable when the method returns. For a known
+        epoch ``assign`` has no effect, unless ``start_offset`` is lower than before. A lower start is possible after a
+        full disk refused earlier batches of the epoch."""
         latest, start = self.entries[-1] if self.entries else (NO_EPOCH, start_offset)
         if epoch > latest or (epoch == latest and start_offset < start):
             self.replace(with_epoch(self.entries, EpochStart(epoch, start_offset)))
@@ -196,8 +196,8 @@ def parse_epochs(rows: Iterable[Sequence[str]]) -> tuple[EpochStart, ...]:
 
 def with_epoch(entries: tuple[EpochStart, ...], new: EpochStart) -> tuple[EpochStart, ...]:
     """Return ``entries`` with the entry ``new``. Entries that start at or after the ``new`` entry are removed, because
-    they never had a record. The first entry is kept if it starts where ``new`` starts: then the log starts at that
-    offset, and the first entry is the epoch of the deleted records (``truncate_from_start``)."""
+    they never had a record. The first entry is kept if it starts at the same offset as ``new``: this offset is the log
+    start, and the first entry is the epoch of the deleted records (``truncate_from_start``)."""
     kept = [entry for entry in entries if entry.start_offset < new.start_offset and entry.epoch < new.epoch]
     if not kept and entries and entries[0].epoch < new.epoch and 0 < entries[0].start_offset == new.start_offset:
         kept = [entries[0]]

@@ -2,7 +2,7 @@
 
 The log never calls ``os`` itself. The log's ``FileSystem`` is the machine's (``RealFileSystem``) or a simulated file
 system (``headrace_core.testing.crashing_fs``). The simulated file system is in memory and can crash, lose unsynced
-bytes, tear writes and fail on demand, so crash tests run the production code.
+bytes, tear writes and fail on demand. Crash tests therefore run the production code.
 
 The interface follows two rules of POSIX:
 

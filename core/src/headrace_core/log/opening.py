@@ -6,8 +6,8 @@ All checks run before the first change of a file, so CorruptLogError leaves the 
 clean although the disk does not have them. After a failed flush, the next process reads sound batches from the page
 cache, and its fdatasync writes nothing and succeeds. Because the disk may lack sound batches, an unclean start rewrites
 every accepted batch beyond the recovery point in place and forces it to the disk. An accepted batch is treated as
-flushed only after it was rewritten and forced. The scan rewrites exactly the bytes that it checked, because the cache
-may drop a page at any time, after which a read returns the disk's older bytes. (Dropping the pages first would lose
+flushed only after it was rewritten and forced. The scan rewrites exactly the bytes that it checked. A second read could
+return the disk's older bytes, because the page cache may drop a page at any time. (Dropping the pages first would lose
 bytes that only the page cache has, and POSIX_FADV_DONTNEED is only advice.) A crash in the middle of the rewrite
 changes nothing, because the bytes are the same. A clean start rewrites nothing.
 """
@@ -169,9 +169,9 @@ class _Opening:
         return found.problem is None and found.next_offset == log_end_offset
 
     def is_flushed_whole(self, segment: LogSegment, found: Scan) -> bool:
-        """Whether the whole segment is on the disk and sound. The segments of idle partitions are on the disk, so after
-        an unclean stop a broker with thousands of idle partitions forces no files of idle partitions. (Of an empty
-        segment, even the name may be missing on the disk.)"""
+        """Whether the whole segment is on the disk and sound. The segments of idle partitions are on the disk, so a
+        broker forces no files of idle partitions after an unclean stop, even if it has thousands of idle partitions.
+        (Of an empty segment, even the name may be missing on the disk.)"""
         return (
             0 < found.end == segment.size
             and found.next_offset <= self.recovery_point

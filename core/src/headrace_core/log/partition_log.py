@@ -218,7 +218,7 @@ class PartitionLog(LogReader):
         return self.flushed_end if self.config.flush is FlushPolicy.COMMIT else self.log_end_offset
 
     def known_epochs(self) -> tuple[EpochStart, ...] | None:
-        # If the epoch checkpoint has no entries, epochs are not checked: the log was cut at its start, so the epochs of
+        # Do not check epochs if the epoch checkpoint has no entries: the log was cut at its start, and the epochs of
         # batches below the start are unknown.
         return (self.epochs.entries or None) if self.epochs.is_checksummed else None
 
@@ -670,12 +670,11 @@ class PartitionLog(LogReader):
         log empty, because all records before ``offset`` are deleted, the log keeps ``last_epoch`` and its producers,
         whose records the cut did not remove.
 
-        After the cut, the log ends at the end of its last batch, as a start after a crash would find. Because a cut log
-        ends at the end of a batch, a cut inside a gap that compaction left ends the log at the beginning of the gap.
-        (Only an unclean election cuts compacted records.) The records that the cut removes had replaced the compacted
-        records, so the leader must send the removed records again. If the log's start is at or below ``offset`` but
-        above the end of the last batch that stays, the log becomes empty at its start. The cut brings back no deleted
-        record.
+        After the cut, the log ends at the end of its last batch, as a start after a crash would find. If ``offset`` is
+        inside a gap that compaction left, the log therefore ends at the beginning of the gap. (Only an unclean election
+        cuts compacted records.) The records that the cut removes had replaced the compacted records, so the leader must
+        send the removed records again. If the log's start is at or below ``offset`` but above the end of the last batch
+        that stays, the log becomes empty at its start. The cut brings back no deleted record.
 
         Raises CorruptLogError, without a cut, when the log around ``offset`` is damaged.
         """

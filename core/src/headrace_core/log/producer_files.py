@@ -17,10 +17,10 @@ snapshots to the disk. If a snapshot is torn, its checksum shows the damage, and
 Snapshots above the log's end must be removed durably before the log can grow over their offsets again. Before batches
 are deleted, the snapshot that replaces the batches is forced to the disk.
 
-A control batch with a correct CRC and unreadable records is no damage: the batch is as its writer made it, and the
-other replicas have the same batch. A leader refuses a control batch with unreadable records. In a log, a control batch
-with unreadable records ends no transaction, and a note reports it. (If brokers refused a log with such a batch, all
-replicas of the partition would be lost.)
+A control batch with a correct CRC and unreadable records is no damage: its writer made the batch like this, and all
+replicas have the same batch. A leader refuses a control batch with unreadable records. In a log, a control batch with
+unreadable records ends no transaction, and a note reports it. (If brokers refused a log with such a batch, all replicas
+of the partition would be lost.)
 """
 
 from __future__ import annotations

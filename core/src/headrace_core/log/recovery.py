@@ -22,8 +22,8 @@ acknowledged bytes does not leave a 4-KiB block of zeros. (Without the rule for 
 partition with one replica refuse to start.) A few zeros prove a hole only where a sound batch would have other bytes.
 
 A log that ends below its recovery point has lost flushed bytes, which is corruption too. Recovery never repairs
-corruption: the files stay unchanged, the log is not served, and the broker fetches a new copy from another replica or
-waits for the operator.
+corruption: the files stay unchanged, and the broker does not serve the log. The broker fetches a new copy from another
+replica, or waits for the operator.
 """
 
 from __future__ import annotations
@@ -231,8 +231,8 @@ def has_hole(file: File, start: int, end: int, next_offset: int) -> bool:
     are compared in the last block, too. ``next_offset``: the lowest possible offset of the bad batch."""
     boundary = -(-start // _BLOCK_BYTES) * _BLOCK_BYTES
     rest = file.pread(min(boundary, end) - start, start)
-    # Zeros in the first block prove a hole only if the block contains a nonzero byte of the batch's offset: a batch
-    # begins with its offset, whose upper bytes are zeros.
+    # A sound batch begins with its offset, whose upper bytes are zeros. Zeros in the first block therefore prove a hole
+    # only if the block should contain a nonzero byte of the offset.
     if any(_BASE_OFFSET.pack(next_offset)[: len(rest)]) and not any(rest):
         return True
     # Recovery checks the whole last block for zeros, although the block may contain the first bytes of the next batch's

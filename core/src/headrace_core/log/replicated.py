@@ -119,7 +119,7 @@ def epoch_starts(headers: Sequence[BatchHeader], latest_epoch: int, log_end_offs
 
     An epoch begins where the batch before it ends. The start offset of an epoch may be below the epoch's first batch,
     because the leader's compaction may have removed the first records of the epoch. If the epoch began only at its
-    first remaining batch, the previous epoch would seem to reach up to that batch, and a replica would not truncate
+    first remaining batch, the previous epoch would seem to reach up to that batch. A replica would then not truncate
     records that were never committed."""
     starts = [
         (after.leader_epoch, before.next_offset)

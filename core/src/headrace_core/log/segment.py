@@ -151,8 +151,8 @@ class LogSegment:
                 with _shortages_tolerated() if file is not None else contextlib.nullcontext():
                     index.create()
         except (OSError, ServerBusyError):
-            # Remove the new segment's files, because the log may continue in the previous segment, and then no file may
-            # be named after that segment's next offset.
+            # Remove the new segment's files, because the log may continue in the previous segment and pass the new
+            # segment's base offset.
             with contextlib.suppress(OSError, ServerBusyError):
                 segment.delete_files()
             raise

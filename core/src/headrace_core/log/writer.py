@@ -10,8 +10,8 @@ one thread runs large turns, turns with an action such as a roll, and all turns 
 
 A failed write or flush is final, because the state of the disk is unknown. After a failure all queued and all later
 requests get StorageError, and ``on_failure`` is called. A full disk is not final. Appends that would use up the
-directory's reserve get DiskFullError before a write (``space``); the bytes of an append that fails with ENOSPC are
-removed again. While the disk is full, actions continue, because actions such as deletions make room.
+directory's reserve get DiskFullError before a write (``space``). If an append fails with ENOSPC, the writer removes its
+bytes again. While the disk is full, actions continue, because actions such as deletions make room.
 
 In a turn with several files, ``sync_file_range`` follows each write, so the disk works while the next file is written.
 After the writes, C threads force the files at the same time, in one commit of the file system's journal.

@@ -2,8 +2,8 @@
 
 The snapshot is one file in the root of the node's first log directory: ``00000000000000001234-0000000007.checkpoint``.
 The file's name and format are the same as for Kafka's and the controllers' snapshots, but the file has no voters. The
-snapshot only shortens the start: a damaged file is ignored with a line in the log, and the node reads the metadata from
-the controllers. After a start, a node acts only on an image that is at least as new as the metadata at its start.
+snapshot only shortens the start: if the file is damaged, the node logs a line and reads the metadata from the
+controllers. After a start, a node acts only on an image that is at least as new as the metadata at its start.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The controller makes decisions based on an image, and brokers serve clients from an image. A new image shares its
 unchanged parts with the old image: the large tables are ``SortedMap``s, so a decision costs microseconds at any size.
 An ``ImageBuilder`` collects changes. The builder copies a topic's partitions when it first changes the topic (6 us per
-thousand), so that the replay of a whole log copies each topic only once. ``finish`` returns the image and the
+thousand). The replay of a whole log therefore copies each topic only once. ``finish`` returns the image and the
 ``MetadataDelta`` with the changes. Because of the delta, a broker with 5,000 partitions processes only the few that
 changed.
 

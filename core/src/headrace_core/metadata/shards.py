@@ -85,8 +85,8 @@ def address_of(coordinator: CoordinatorImage, listener: str) -> str:
 
 
 def vacancy_of(image: MetadataImage, topic: str, key: str) -> tuple[int, int] | None:
-    """Return the shard of ``key`` and the shard epoch since which the shard has no owner; None if the shard has an
-    owner or never had one."""
+    """Return the shard of ``key``, and the shard epoch in which the shard lost its owner; None if the shard has an
+    owner or never had an owner."""
     shards = image.topic(topic)
     if shards is None or not key:
         return None

@@ -8,7 +8,7 @@ pointer per chunk). With 100,000 entries, a change of the map costs 3 us instead
 lookup costs 0.4 us. A comparison of two versions compares chunks, not entries.
 
 Hash tries (``immutables``, ``rpds``) are not used, for two reasons. The order of a hash trie follows Python's hashes,
-which differ in each process, so processes would make decisions from the same log in different orders. The second reason
+which differ in each process. Processes would make decisions from the same log in different orders. The second reason
 against hash tries is that two versions of a hash trie cannot be compared cheaply. A change of a hash trie costs the
 same as a change of a SortedMap; a lookup costs 0.1 to 0.3 us.
 

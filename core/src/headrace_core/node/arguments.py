@@ -159,8 +159,8 @@ def format_of_config(
         if first is None and others and len(config.controller_addresses) > 1:
             raise InvalidConfigError(
                 f"the configuration names other controllers ({', '.join(others)}): pass {first_voters.INITIAL} (the "
-                f"same list for each of them) if they start a quorum together, {first_voters.NONE} if this one "
-                f"joins later, {first_voters.STANDALONE} if it starts alone"
+                f"same list for each of them) if they start a quorum together, {first_voters.NONE} if this controller "
+                f"joins a quorum later, {first_voters.STANDALONE} if this controller starts a quorum alone"
             )
     elif standalone or initial is not None:
         raise InvalidConfigError(

@@ -5,8 +5,8 @@
     directory.id=...    16 random bytes for this directory alone; a broker's id belongs to its directories' ids
     node.id=1           its node; -1 for brokers that get their id from the controller
 
-Only ``format`` writes ``meta.properties``, never a starting node: a start with a wrong path or an unmounted disk must
-fail instead of starting an empty node.
+Only ``format`` writes ``meta.properties``, never a starting node. A start with a wrong path or an unmounted disk must
+fail, and must not create an empty node.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def format_directories(
             make_directories(fs, path)
             if is_quorums:
                 assert first is not None
-                assert write_voters is not None, "who formats a controller brings write_voters"
+                assert write_voters is not None, "formatting a controller needs write_voters"
                 first_voters.clear_unfinished(fs, path)
                 write_voters(fs, path, first.voters)
             checkpoints.write_meta(

@@ -169,8 +169,8 @@ def own_number(
 ) -> int:
     """Find the number N from 1 to ``most`` for which ``host``, with N in place of ``{slot}``, resolves to this machine.
 
-    All host names are looked up at the same time, repeatedly for ``wait_s`` seconds, because some nodes may be missing
-    and name servers respond late for missing names. Raises InvalidConfigError if no name resolves to this machine.
+    All host names are looked up at the same time, because name servers respond late for missing names. The lookups are
+    repeated for ``wait_s`` seconds. Raises InvalidConfigError if no name resolves to this machine.
     """
     if PLACEHOLDER not in host:
         raise InvalidConfigError(

@@ -1,7 +1,7 @@
 """The codecs of record batches, in the framings of Kafka's clients, with bounded decompression.
 
 ``decompress`` never holds more than its limit plus the codec's window: it produces output in steps, and raises an error
-at the step that would exceed the limit. zlib comes with Python and lz4 with the core; cramjam (snappy) and zstandard
+at the step that would exceed the limit. Python includes zlib, and the core requires lz4; cramjam (snappy) and zstandard
 are imported on first use.
 """
 

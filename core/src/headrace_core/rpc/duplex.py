@@ -96,8 +96,8 @@ class Duplex(Generic[Request, Response]):
             why = self._why or self._error_of(next((task for task in tasks if task.done()), None))
         finally:  # clean up in a separate task, so that a second cancellation does not interrupt the clean-up
             await asyncio.shield(asyncio.create_task(self._end(tasks)))
-        # Delete ``tasks`` and ``why``, because the traceback of an error keeps the stack frame of this function: the
-        # cycle would keep the call alive until the next full garbage collection, which may be minutes away.
+        # Delete ``tasks`` and ``why``, because the traceback of an error keeps the stack frame of this function. The
+        # reference cycle would keep the call alive until the next full garbage collection, perhaps for minutes.
         del tasks
         try:
             if why is not None:

@@ -8,8 +8,8 @@ uvloop differs from asyncio in two ways: timers have whole milliseconds, and ``l
 loop's present pass began. Because uvloop's timers and clock are coarse, code sets no timer below a millisecond, and
 measures no durations with the loop's clock.
 
-**Threads.** The loop starts its threads for blocking work (``asyncio.to_thread``) at once. asyncio's default pool grows
-when calls overlap, so a leak of threads would look like a busy moment.
+**Threads.** The loop starts its threads for blocking work (``asyncio.to_thread``) at once. The default pool of asyncio
+grows when calls overlap, so a growing number of threads could mean a leak or only a busy moment.
 """
 
 from __future__ import annotations

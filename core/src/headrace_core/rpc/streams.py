@@ -3,9 +3,9 @@
 ``ServerStream`` is a bidirectional call. ``ServerPush`` is a call with a response stream, to which only the server
 writes.
 
-There are three tasks because grpc.aio (1.85) leaks native memory in two cases (gRPC issue 43360). grpc.aio leaks when a
-task that awaits a gRPC operation is cancelled, and when a write starts on a call that the client has already cancelled.
-The measured leaks are 0.12 KiB for each dropped stream that waited in ``read()``, and on average 75 KiB for each stream
+There are three tasks because grpc.aio (1.85) leaks native memory in two cases (gRPC issue 43360). The two cases are the
+cancellation of a task that awaits a gRPC operation, and a write on a call that the client has already cancelled. The
+measured leaks are 0.12 KiB for each dropped stream that waited in ``read()``, and on average 75 KiB for each stream
 dropped during 1-MiB writes. gRPC cancels only the task that runs the handler. Because gRPC cancels the task that runs
 the handler, that task awaits a plain future and no gRPC operation. Separate tasks, which are never cancelled, read and
 write. The pending read ends together with the call. Before a large write, the writing task lets the event loop run

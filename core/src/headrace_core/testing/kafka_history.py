@@ -217,7 +217,7 @@ class History:
             sent = self._sent.get(mark)
             for partition, offsets in where.items():
                 if sent is None:
-                    yield Anomaly(Kind.PHANTOM, partition, f"{mark} is at {_listed(offsets)}, and nobody sent it")
+                    yield Anomaly(Kind.PHANTOM, partition, f"{mark} is at {_listed(offsets)}, and no producer sent it")
                 elif sent.fate is _Fate.REFUSED:
                     yield Anomaly(Kind.PHANTOM, partition, f"{mark} was refused, and is at {_listed(offsets)}")
                 elif sent.partition != partition:
@@ -255,10 +255,10 @@ class History:
                     yield Anomaly(Kind.LOST, sent.partition, f"{mark}, {what}, is not in the log")
             elif is_acknowledged and not seen:
                 if sent.offset < seen_to.get(sent.partition, -1):
-                    text = f"{mark}, acknowledged at {sent.offset}, was never seen, and what lies behind it was"
+                    text = f"{mark}, acknowledged at {sent.offset}, was never seen, although later offsets were"
                     yield Anomaly(Kind.LOST, sent.partition, text)
                 else:
-                    text = f"nobody read up to {mark}, acknowledged at {sent.offset}"
+                    text = f"no consumer read up to {mark}, acknowledged at {sent.offset}"
                     yield Anomaly(Kind.UNSEEN, sent.partition, text)
 
     def _of_order(self, who: str, partition: int, records: Sequence[Seen]) -> Iterable[Anomaly]:

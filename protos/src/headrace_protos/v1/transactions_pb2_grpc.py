@@ -192,7 +192,7 @@ class TransactionsServicer:
     def CommitSinkBatch(self, request, context):
         """CommitSinkBatch, AbortSinkBatch and DescribeSink decide the batches of an exactly-once sink. A sink is the set of
         all writes of one Spark query to one target. Each attempt of a task writes in a separate prepared transaction,
-        whose transactional id begins with the sink's id:
+        whose transactional id begins with the sink's id.
 
         sink          __headrace_sink/QUERY/TARGET
         transaction   __headrace_sink/QUERY/TARGET/BATCH/GENERATION/PARTITION/RANDOM
@@ -201,7 +201,7 @@ class TransactionsServicer:
         a transaction of a sink, but can abort the transaction until the batch is decided.
 
         Decides a batch: commits the transactions of the tokens, and aborts the sink's other transactions up to the batch.
-        If the batch or a later batch is already decided, the call changes nothing; the earlier decision aborted the
+        If the batch or a later batch is already decided, the call changes nothing. The earlier decision aborted all
         transactions without a token in its request. PRODUCER_FENCED: the batch was aborted, so a token has an older
         generation than the sink. INVALID_TXN_STATE: a token's transaction is not prepared. After an error, repeat the
         batch.

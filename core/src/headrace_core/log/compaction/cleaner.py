@@ -5,14 +5,14 @@
     3  for each group   filter its segments into a new one; have the log's owner swap it in
 
 A cleaning changes the log only by its swaps (step 3). Each swap runs while the directory writer makes no other change
-to the log; the rest of a cleaning runs at the same time as appends and fetches. A swap detects truncations and
+to the log. The rest of a cleaning runs at the same time as appends and fetches. A swap detects truncations and
 deletions of segments since the cleaning read them, and abandons a group whose segments have changed. The active segment
 is never mapped or rewritten.
 
-Each new segment keeps the last batch of its source segments, or at least the header of that batch. Because a new
-segment keeps the header of its last source batch, it replaces exactly the segments that begin before its end, and an
-interrupted swap needs no list of sources. Keys are hashed with a secret of the process: a client that could choose two
-colliding keys would make compaction drop a record.
+Each new segment keeps the last batch of its source segments, or at least the header of that batch. A new segment
+therefore replaces exactly the segments that begin before its end, and an interrupted swap needs no list of source
+segments. Keys are hashed with a secret of the process: a client that could choose two colliding keys would make
+compaction drop a record.
 """
 
 from __future__ import annotations
@@ -144,8 +144,8 @@ class _Round:
         try:
             return self._run()
         except (CorruptLogError, FileNotFoundError) as error:
-            # If the directory writer, the task that appends to the log and truncates it, removed or cut segments while
-            # the cleaner read them, the error does not show damage.
+            # The error does not show damage if the directory writer removed or cut segments while the cleaner read the
+            # segments.
             if not self._is_overtaken():
                 raise
             logger.info(

@@ -55,8 +55,8 @@ class CleanedSegment:
         call ``discard``.
 
         Raises CorruptLogError when a batch's offsets do not follow the offsets of the previous batch. No CRC covers a
-        base offset, so only the comparison of offsets detects a flipped bit in a base offset, and a cleaned segment
-        must not hide that damage.
+        base offset, so only the comparison of offsets detects a flipped bit in a base offset. A cleaned segment must
+        not hide such damage.
         """
         if not batches:
             return

@@ -135,8 +135,8 @@ class SegmentSize(NamedTuple):
 
 def group_segments(segments: Sequence[SegmentSize], config: LogConfig) -> list[list[int]]:
     """Group neighbouring segments (as indices into ``segments``); each group becomes one segment. A group stays within
-    the size limits of a segment and its indexes, and every offset fits into 31 bits relative to the group's base offset
-    (KAFKA-6264)."""
+    the size limits of a segment and its indexes. Every offset of a group fits into 31 bits relative to the group's base
+    offset (KAFKA-6264)."""
     groups: list[list[int]] = []
     size = index_bytes = time_index_bytes = base_offset = 0
     for place, segment in enumerate(segments):
