@@ -1,5 +1,5 @@
-"""Print the dependencies of an image, without our own distributions: ``requirements.py service`` or ``spark``, for pip
--r.
+"""Print the dependencies of an image, without our own distributions: ``requirements.py service``, ``registry`` or
+``spark``, for pip -r.
 
 The names of the dependencies come from the pyproject files, and their versions from constraints.txt.
 """
@@ -23,6 +23,9 @@ IMAGES = {
         "clients/python": ("zstd", "snappy"),
         "clients/tools": (),
     },
+    "registry": {
+        "services/registry": (),
+    },
     "spark": {
         "protos": (),
         "core": ("arrow", "zstd", "snappy"),
@@ -33,18 +36,20 @@ IMAGES = {
     },
 }
 #: Dependencies of an extra that the image does not need: the demo in containers draws no charts.
-LEFT_OUT = {"service": (), "spark": ("matplotlib",)}
+LEFT_OUT = {"service": (), "registry": (), "spark": ("matplotlib",)}
+#: Image -> the image that it extends, whose dependencies it has already.
+BASES = {"registry": "service"}
 
 
 def requirements(image: str, root: Path) -> list[str]:
-    """The sorted requirements of ``image``, without Headrace's own distributions."""
+    """The sorted requirements of ``image``, without Headrace's own distributions and without those of its base."""
     found: set[str] = set()
     left_out = ("headrace", *LEFT_OUT[image])
     for directory, extras in IMAGES[image].items():
         project = tomllib.loads((root / directory / "pyproject.toml").read_text())["project"]
         for wanted in (project["dependencies"], *(project["optional-dependencies"][extra] for extra in extras)):
             found.update(each for each in wanted if not re.match(rf"({'|'.join(left_out)})\b", each))
-    return sorted(found)
+    return sorted(found - set(requirements(BASES[image], root) if image in BASES else ()))
 
 
 if __name__ == "__main__":

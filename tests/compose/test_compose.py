@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 import sys
 import time
+import urllib.request
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer as KafkaConsumer
@@ -29,8 +31,12 @@ SERVICE_IMAGE = f"{IMAGE}:{Stack.version}"
 #: The tags of images that tests build; the end of the test run removes these images.
 OTHER_TAGS: list[str] = []
 ROLLED = ("controller", "broker", "coordinator", "gateway", "edge")
+REGISTRY_IMAGE = "headrace/registry"
 SERVICE_IMAGE_BYTES_MAX = 200_000_000
+#: What the registry's layer may add to the image of the other nodes.
+REGISTRY_BYTES_MAX = 40_000_000
 DEMO_RECORDS = 40_000
+COUNTS = {"controller": 3, "broker": 3, "coordinator": 2, "gateway": 1, "registry": 1, "edge": 1}
 
 
 def topic_exists() -> bool:
@@ -64,7 +70,7 @@ def stack() -> Iterator[Stack]:
     finally:
         made.down()
         for tag in OTHER_TAGS:
-            docker("rmi", "-f", f"{IMAGE}:{tag}")
+            docker("rmi", "-f", f"{IMAGE}:{tag}", f"{REGISTRY_IMAGE}:{tag}")
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +101,9 @@ def test_the_service_image_is_small_and_runs_as_nobody_special(stack: Stack) -> 
     size, user = docker("image", "inspect", "-f", "{{.Size}} {{.Config.User}}", SERVICE_IMAGE).split()
     note(service_image_mb=round(int(size) / 1e6, 1))
     assert int(size) <= SERVICE_IMAGE_BYTES_MAX
+    larger = int(docker("image", "inspect", "-f", "{{.Size}}", f"{REGISTRY_IMAGE}:{Stack.version}"))
+    note(registry_image_adds_mb=round((larger - int(size)) / 1e6, 1))
+    assert larger - int(size) <= REGISTRY_BYTES_MAX
     assert user == "10001:10001"
     for name in stack.containers():
         assert docker("inspect", "-f", "{{.HostConfig.ReadonlyRootfs}}", name).strip() == "true", name
@@ -104,9 +113,7 @@ def test_the_format_job_ended_and_the_others_serve(stack: Stack) -> None:
     states = stack.containers()
     assert states.pop(f"{PROJECT}-format-1") == "exited"
     assert sorted(states) == sorted(
-        f"{PROJECT}-{service}-{number}"
-        for service, count in (("controller", 3), ("broker", 3), ("coordinator", 2), ("gateway", 1), ("edge", 1))
-        for number in range(1, count + 1)
+        f"{PROJECT}-{service}-{number}" for service, count in COUNTS.items() for number in range(1, count + 1)
     )
     assert set(states.values()) == {"running"}
 
@@ -240,9 +247,11 @@ def test_a_copied_volume_is_refused_while_the_first_lives(stack: Stack, admin: A
 
 
 def another_image(tag: str, *changes: str) -> str:
-    """Build the service's image with ``changes`` (lines of a Dockerfile), and return its id."""
+    """Build the service's image with ``changes`` (lines of a Dockerfile), and return its id. The registry's image gets
+    the tag too, unchanged, because one variable names the version of all images."""
     made = docker("create", SERVICE_IMAGE).strip()
     OTHER_TAGS.append(tag)
+    docker("tag", f"{REGISTRY_IMAGE}:{Stack.version}", f"{REGISTRY_IMAGE}:{tag}")
     try:
         return docker("commit", *(word for each in changes for word in ("-c", each)), made, f"{IMAGE}:{tag}").strip()
     finally:
@@ -345,6 +354,41 @@ def test_kafkas_clients_on_the_host_use_one_gateway_and_then_two(stack: Stack, a
     until(lambda: ports() == {9311, 9312, 9313}, "the gateway that is left serves all brokers")
     admin.delete_topics(["kafkas"])
     admin.delete_groups(["kafkas"])
+
+
+def test_one_registry_and_then_three_answer_on_the_host_and_keep_every_schema(stack: Stack) -> None:
+    def call(method: str, path: str, body: object = None) -> Any:
+        request = urllib.request.Request(
+            f"http://127.0.0.1:8081{path}",
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Content-Type": "application/vnd.schemaregistry.v1+json"},
+        )
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.load(answer)
+
+    def register(number: int) -> int:
+        schema = {"type": "record", "name": f"R{number}", "fields": [{"name": "f", "type": "int"}]}
+        return int(call("POST", f"/subjects/compose-{number}/versions", {"schema": json.dumps(schema)})["id"])
+
+    ids = [register(number) for number in range(5)]
+    stack.scale(registry=3)
+    ids += [register(number) for number in range(5, 20)]  # the edge connects each request to any replica
+    assert len(set(ids)) == 20
+    stack.kill("registry", 1)
+
+    def registered() -> bool:
+        try:
+            ids.append(register(20))
+        except OSError:  # the election of another writer takes a moment
+            return False
+        return True
+
+    until(registered, "another replica writes")
+    assert ids[-1] not in ids[:-1]
+    stack.scale(registry=3)
+    until(lambda: len(call("GET", "/subjects?subjectPrefix=compose-")) == 21, "all schemas are there")
+    stack.scale(registry=1)
 
 
 def test_a_fourth_controller_follows_then_votes_and_goes_again(stack: Stack, admin: Admin) -> None:

@@ -393,3 +393,10 @@ def test_images_need_what_the_pyproject_files_say_and_none_of_ours() -> None:
     assert any(each.startswith("grpcio") for each in service)
     assert any(each.startswith("google-re2") for each in service)
     assert not any(each.startswith(("headrace", "pyarrow")) for each in service)
+
+
+def test_the_registrys_image_adds_its_libraries_to_the_services_image() -> None:
+    service, registry = (requirements.requirements(image, ROOT) for image in ("service", "registry"))
+    assert any(each.startswith("aiohttp") for each in registry)
+    assert not set(service) & set(registry)
+    assert not any(each.startswith("aiohttp") for each in service)
