@@ -1,7 +1,7 @@
 """The parts of a registry's process: this module builds, starts and stops them.
 
 The HTTP ports are bound first, because the replica announces its URL with the real port. Requests are accepted when the
-replica has read the topic to its end.
+replica has read the topic to its end. In a new registry the first requests also wait for the first writer.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from .settings import RegistrySettings
 logger = logging.getLogger("headrace.registry")
 
 BACKLOG = 128  #: Connections that may wait until the registry accepts them.
+#: Seconds that the first requests wait for a writer, if the topic names none; then only reads are answered.
+FIRST_WRITER_S = 10.0
 DRAIN_S = 2.0  #: Seconds that a stopping registry has to answer requests in progress.
 
 
@@ -49,8 +51,14 @@ class RegistryNode:
         url = self.settings.url(self._sockets[0].getsockname()[1])
         registry = self.registry = Registry(self.settings, url, events=self.events)
         await registry.start()
+        if not await registry.wait_for_writer(FIRST_WRITER_S):
+            logger.warning(
+                "no replica is the writer after %g s: reads are answered, writes are refused; does the cluster have a "
+                "coordinator, and is leader.eligibility=true for a replica?",
+                FIRST_WRITER_S,
+            )
         runner = self._runner = web.AppRunner(
-            application(registry, self.settings), handle_signals=False, shutdown_timeout=DRAIN_S
+            application(registry, self.settings), handle_signals=False, access_log=None, shutdown_timeout=DRAIN_S
         )
         await runner.setup()
         for bound in self._sockets:

@@ -107,6 +107,7 @@ class Registry:
         self._servers = ",".join(settings.bootstrap_servers)
         self._announced: tuple[str, str] | None = None  # URL and term of the last announcement
         self._writes: Writes | None = None  # None until the topic's limit of a record is known
+        self._announcement = asyncio.Event()  # set by the first announcement that this replica reads
         self._wake = asyncio.Event()
         self._assigned = asyncio.Event()
         self._term_id = ""
@@ -192,6 +193,15 @@ class Registry:
             self._tasks.start(self._elections(), "elections")
             self._tasks.start(self._membership(), "membership")
 
+    async def wait_for_writer(self, timeout_s: float) -> bool:
+        """Wait until the topic names a writer; return whether it does. The named writer may have ended since."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._tasks.unless_failed(self._announcement.wait())
+        except TimeoutError:
+            return False
+        return True
+
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until ``stop`` is set; raises an error if another cause ends the replica."""
         await self._tasks.run_until(stop)
@@ -233,6 +243,7 @@ class Registry:
         assert self._writes is not None
         if (announced := _announcement(record)) is not None:
             self._announced = announced
+            self._announcement.set()
             if announced[1] != self._term_id:
                 self._events.emit(WriterAnnounced(url=announced[0], offset=record.offset))
                 if self.state is State.WRITER:
