@@ -101,8 +101,8 @@ logger = logging.getLogger("headrace.broker")
 #: Seconds between two checkpoints of recovery points and high watermarks; recent checkpoints shorten the broker's next
 #: start.
 CHECKPOINT_INTERVAL_S = 5.0
-#: Seconds that a controlled shutdown may take. After a controlled shutdown, running requests have as many seconds again
-#: before the broker stops.
+#: Seconds that a controlled shutdown may take. After a controlled shutdown, the broker waits at most the same number of
+#: seconds for the requests in progress.
 CONTROLLED_SHUTDOWN_S = 10.0
 DESCRIPTORS_CHECK_S = 0.25
 DRAIN_S = 10.0

@@ -86,7 +86,7 @@ class DirectoryAssignments:
                 self._compare(topic_id, TopicPartition(topic.name, number))
 
     def replicas_changed(self, partitions: Iterable[TopicPartition]) -> None:
-        """Compare replicas that moved to another directory, or whose directory failed."""
+        """Compare the metadata with replicas that moved to another directory, or whose directory failed."""
         for partition in partitions:
             topic_id = self._image.topic_ids.get(partition.topic)
             if topic_id is not None:

@@ -162,7 +162,7 @@ class LeaderReplica:
         ``written`` is called before ``done``, when the records are in the log and ``done`` waits for other replicas.
         After ``written`` was called, the broker no longer keeps the bytes of the produce request.
 
-        Transactional batches need their ``transaction``. Unless the log shows that the partition belongs to the
+        For transactional batches, ``transaction`` is required. Unless the log shows that the partition belongs to the
         transaction, the batches wait for the confirmation of the transaction's coordinator. While the batches wait,
         only appends of the same producer epoch wait with the batches. The errors of transactional batches include
         InvalidTxnStateError, TransactionAbortableError, ServerBusyError (too many appends wait),
@@ -487,11 +487,11 @@ class LeaderReplica:
 
     def past_gap(self, end_offset: int) -> asyncio.Future[int] | None:
         """The offset of the first record at or behind ``end_offset``, the end of a leader epoch. Returns None if
-        compaction cannot have removed records there.
+        compaction cannot have removed records at that offset.
 
         A replica that copied a compacted log knows an epoch's end only as the end of its last batch. A client may have
-        read further in that epoch, before compaction removed the records; the log was not truncated. The result is
-        stored, so that ``check_not_truncated`` accepts a client's offset above the epoch's last batch."""
+        read further in that epoch before compaction removed the records, so its larger offset shows no truncation. The
+        result is stored, so that ``check_not_truncated`` accepts a client's offset above the epoch's last batch."""
         if not 0 <= end_offset < self.log.log_end_offset or not self.log.may_have_gaps():
             return None
 
@@ -542,8 +542,8 @@ def read_for(
     log: PartitionLog, offset: int, max_bytes: int, up_to: int, *, committed: bool, wait: bool
 ) -> ReadResult | None:
     """Read from the log; ``LeaderReplica.read`` describes the arguments and the result. The result has a batch with
-    records, unless only batches without records follow. Compaction leaves such batches, and a client that gets only
-    these may not advance (kafka-go fetches from offset 1 again)."""
+    records, unless only batches without records follow. Compaction leaves batches without records, and a client that
+    gets only such batches may not advance (kafka-go fetches from offset 1 again)."""
     read = log.read_committed if committed else log.read
     found = read(offset, max_bytes, up_to, wait=wait)
     while found is not None and found.records and not read_header(found.records).record_count:

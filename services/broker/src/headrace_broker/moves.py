@@ -301,7 +301,8 @@ class Moves:
         except MoveInDoubtError:
             raise
         except BaseException:
-            # If a directory has failed, keep the expectation of the log, because the move may already be committed.
+            # If a directory has failed, the target directory continues to expect the log, because the move may already
+            # be committed.
             if target.failure is None and source.failure is None:
                 await target.run(functools.partial(target.directory.expect_no_more, move.partition))
             raise

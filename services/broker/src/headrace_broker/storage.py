@@ -114,8 +114,8 @@ class Storage:
     ) -> None:
         #: Emitted with a damaged log and its error; the receiver of the signal then calls ``quarantine``.
         self.damaged = Signal[[PartitionLog, CorruptLogError]]()
-        #: Emitted with the partitions that went offline, and the reason. Either one partition's move failed, or a whole
-        #: log directory failed.
+        #: Emitted with the partitions that went offline, and the reason. Partitions go offline when the move of one
+        #: partition fails, or when a whole log directory fails.
         self.failed = Signal[[Iterable[TopicPartition], str]]()
         #: Emitted with the writer of a directory that began to refuse appends; retention can then free space in the
         #: directory.
@@ -505,8 +505,8 @@ class Storage:
     async def move(self, partition: TopicPartition, root: str) -> None:
         """Start to move a partition's log to the directory ``root`` (KIP-113). If ``root`` is the log's current
         directory, a running move is cancelled. The call returns when the move has begun. ``describe`` shows the copy as
-        a future log until the copy replaces the log. ``directory_changed`` reports that the copy replaced the log, and
-        ``until_moved`` waits for it. A move does not continue after a restart of the broker.
+        a future log until the copy replaces the log. When the copy has replaced the log, ``directory_changed`` is
+        emitted, and ``until_moved`` returns. A move does not continue after a restart of the broker.
 
         Raises LogDirNotFoundError if ``root`` is not in log.dirs, and StorageError if the old or the new directory is
         offline. Raises DiskFullError if ``root`` has no room for the log, and ReplicaNotAvailableError if this broker

@@ -263,9 +263,9 @@ class ControllerDriver:
             controller.fail_all(ServerShuttingDownError(f"controller {self.node_id} has stopped"))
 
     async def hand_over(self) -> None:
-        """Transfer the leadership before a stop, if this node leads and there are other voters. The successor of a
-        leader that stops completes the requests in flight. The transfer waits at most a second, and only if a successor
-        is reachable, because a whole cluster may be stopping."""
+        """Transfer the leadership before a stop, if this node leads and there are other voters. When a leader stops,
+        its successor completes the requests in flight. The transfer waits at most a second, and only if a successor is
+        reachable, because a whole cluster may be stopping."""
         successor = self.controller.best_successor()
         if successor is None:
             return

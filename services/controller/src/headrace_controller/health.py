@@ -1,5 +1,5 @@
-"""The health status of this controller. SERVING while the controller leads, or while it follows a leader and has
-applied all entries that were committed at its start. The status is not SERVING while the controller waits for a
+"""The health status of this controller. The status is SERVING while the controller leads, or while it follows a leader
+and has applied all entries that were committed at its start. The status is not SERVING while the controller waits for a
 quorum."""
 
 from __future__ import annotations

@@ -616,7 +616,7 @@ class QuorumController:
         if self.is_active or not raft.has_committed_in_term or self._applier.applied < raft.log_end_offset:
             return
         if raft.transferring_to is not None:
-            # The transfer may have come before the leader was ready; a leader proposes nothing until the transfer ends.
+            # A transfer was requested before the leader was ready; a leader proposes nothing until the transfer ends.
             return
         assert raft.committed == raft.log_end_offset, "something was appended before this node was active"
         now_ms = self._clock.monotonic_ms()

@@ -201,9 +201,8 @@ class SnapshotStore:
 
     def write_chunk(self, chunk: SnapshotChunk) -> bool:
         """Write a snapshot chunk durably. Returns False, and removes the file, if the chunk does not follow the bytes
-        in the file. The snapshot chunk does not follow the bytes in the file, or the completed snapshot is damaged or
-        not the expected one. Raises DiskFullError (and removes the file), UnsupportedVersionError for a snapshot of a
-        newer Headrace, and OSError."""
+        in the file, or if the completed snapshot is damaged or not the expected one. Raises DiskFullError (and removes
+        the file), UnsupportedVersionError for a snapshot of a newer Headrace, and OSError."""
         path = self.path(chunk.snapshot.place) + _PART
         if chunk.position == 0:
             self._forget_parts()

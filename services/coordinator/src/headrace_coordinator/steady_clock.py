@@ -33,7 +33,7 @@ class SteadyClock:
 
     @property
     def last_ms(self) -> int:
-        """The latest steady time that ``read`` returned; 0 before the first."""
+        """The latest steady time that ``read`` returned; 0 before the first call of ``read``."""
         return 0 if self._last_ms is None else self._last_ms
 
     def wall(self, steady_ms: int) -> int:

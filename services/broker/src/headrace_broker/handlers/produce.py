@@ -183,7 +183,7 @@ class _Pending(Expiring):
 
 
 class _Held:
-    """A refused append. Its error is sent after ``before`` earlier appends to the same partition have ended."""
+    """A refused append, whose error is sent after ``before`` earlier appends to the same partition have ended."""
 
     __slots__ = ("before", "error", "index", "pending")
 

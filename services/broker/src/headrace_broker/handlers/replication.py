@@ -1,11 +1,11 @@
 """The Replication service: it pushes the records of partitions that this broker leads to followers on other brokers.
 
-A lane is the pure state of one stream to a follower (``partition/leader_lane.py``); it knows which records to push
-next. The module handlers/replication.py connects the lane of each follower with a gRPC stream, a clock, and threads for
-reads that wait for the disk. Each event of a replication stream (new records, an acknowledgement, room in the stream)
-schedules one callback in the event loop. The callback makes one message of all events that the stream has at that time.
-While a message to a follower is being written, no second message is made for the same stream. A follower that does not
-read costs the memory of one message, because no further message is made for its stream.
+A *lane* is the state of one stream to a follower, without I/O (``partition/leader_lane.py``); the lane knows which
+records to push next. The module handlers/replication.py connects the lane of each follower with a gRPC stream, a clock,
+and threads for reads that wait for the disk. Each event of a replication stream (new records, an acknowledgement, room
+in the stream) schedules one callback in the event loop. The callback makes one message of all events that the stream
+has at that time. While a message to a follower is being written, no second message is made for the same stream. A
+follower that does not read costs the memory of one message, because no further message is made for its stream.
 """
 
 from __future__ import annotations

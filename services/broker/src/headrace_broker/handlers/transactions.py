@@ -68,7 +68,8 @@ class _Pending(Expiring):
 
 
 class MarkersStream(StreamHandler[Any]):
-    """Answers come in any order. A marker that was passed to the log is appended even if the stream ends."""
+    """Answers to marker requests may be sent in any order. A marker that was passed to the log is appended even if the
+    stream ends."""
 
     __slots__ = ("_broker", "_pending", "_stream")
 
@@ -155,7 +156,8 @@ def _marker_of(request: Any) -> Marker:
     ):
         raise InvalidRequestError(
             f"invalid marker: producer {request.producer_id} with epoch {request.producer_epoch}, coordinator epoch "
-            f"{request.coordinator_epoch}, transaction version {request.transaction_version}"
+            f"{request.coordinator_epoch}, transaction version {request.transaction_version}; ids and epochs must not "
+            "be negative, and the version must be 1 or 2"
         )
     return Marker(
         request.producer_id,

@@ -57,8 +57,8 @@ class Truncate(NamedTuple):
 
 
 class Restart(NamedTuple):
-    """Empty the log, so that its next record gets ``at_offset``. Then call ``truncated``. ``producers``: a snapshot of
-    the leader's producers at that offset, or empty from a leader of an older release."""
+    """Empty the log, so that its next record gets the offset ``at_offset``. Then call ``truncated``. ``producers``: a
+    snapshot of the leader's producers at that offset, or empty from a leader of an older release."""
 
     at_offset: int
     producers: bytes = b""
@@ -89,11 +89,11 @@ class Take(NamedTuple):
 
 
 class Drop(NamedTuple):
-    """The pushed message does not belong to the current join: ignore it."""
+    """Outcome of a push that does not belong to the current join: ignore the push."""
 
 
 class Refuse(NamedTuple):
-    """The message cannot come from the leader's log: end the present join, and join again."""
+    """Outcome of a push that cannot come from the leader's log: end the present join, and join again."""
 
     error: HeadraceError
 
@@ -223,7 +223,7 @@ class PartitionFollower:
             if cut >= self.log_end and self.last_epoch > answer.diverging.epoch:
                 # This replica once led in epochs without a record, because the first append of each epoch was refused
                 # or repeated a batch. All records match the leader's log, so the follower removes only the epochs
-                # without records, as in Kafka's UnifiedLog.truncateTo. The follower keeps its producer states.
+                # without records, as in Kafka's UnifiedLog.truncateTo. Such a truncation changes no producer state.
                 self._end(FollowerState.TRUNCATING)
                 return Truncate(self.log_end, answer.diverging.epoch)
             if cut >= self.log_end:  # the leader says that the logs diverge, but not where: truncating cannot help

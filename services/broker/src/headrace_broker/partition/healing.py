@@ -59,8 +59,8 @@ def next_step(state: PartitionImage, broker_id: int) -> Step:
 
 
 class HealingReplica:
-    """State of a healing replica that is not in the metadata. A restarted broker does not need the state of its healing
-    replicas, because it has a new broker epoch (KIP-903)."""
+    """The part of a healing replica's state that the metadata does not contain. A restarted broker does not need the
+    state of its healing replicas, because it has a new broker epoch (KIP-903)."""
 
     __slots__ = ("cancel", "reported_offset", "unconfirmed_leave")
 

@@ -64,8 +64,8 @@ SHARE_BYTES_MIN = 64 * 1024  #: Minimum bytes that a partition gets in a message
 #: Bytes behind the leader's log end above which a replica changes to the catch-up stream.
 CATCH_UP_BYTES = 8 * 1024 * 1024
 HAND_OVER_BYTES = 1024 * 1024  #: Bytes behind the leader's log end below which a replica returns to the live stream.
-#: Milliseconds after which the leader sends new offsets in a message without records; most offsets travel with the next
-#: push of records.
+#: Milliseconds after which the leader sends new offsets in a message without records; most offsets are sent with the
+#: next push of records.
 UPDATE_DELAY_MS = 20
 PACED_LOOK_MS = 500  #: Longest wait in milliseconds between two checks of the replication throttle.
 COLD_READS_MAX = 2  #: Maximum number of disk reads that run at the same time for one replication stream.

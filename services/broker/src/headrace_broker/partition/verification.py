@@ -12,9 +12,9 @@ producer epoch wait in order; all other appends of the partition pass.
     PENDING    (none)     the coordinator has refused, the time is over, or a marker came: the waiting appends fail
     VERIFIED   (none)     the last verified append has ended, so the log shows the open transaction; or a marker came
 
-A marker cancels the verifications of the transaction that it ends. Their answers may be from before the marker, and a
-batch behind the marker would begin a transaction that no marker ends. The log checks each batch again when it is
-appended (headrace_core.log.transactions).
+A marker cancels the verifications of the transaction that it ends. The coordinator may have answered a verification
+before it wrote the marker, and a batch behind the marker would begin a transaction that no marker ends. The log checks
+each batch again when it is appended (headrace_core.log.transactions).
 
 Verifications are separate for each epoch of a producer: a client with a wrong epoch, which the coordinator will refuse,
 does not disturb the producer.

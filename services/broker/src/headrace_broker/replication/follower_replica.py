@@ -10,8 +10,9 @@ A follower that refuses pushes leaves the in-sync set after replica.lag.time.max
 
 If the log takes no appends, the replica reports this state to the leader at once (``cannot_append``). When a follower
 cannot append, its leader proposes the follower's removal from the in-sync set. While the directory is short of space,
-the replica still joins at intervals, to learn the leader's log start. Retention then makes room in the follower's
-directory too. A join while the disk is short of space asks for one batch, and the replica does not accept the batch.
+the replica still joins at intervals, to learn the leader's log start. When the leader's log start advances, the
+follower deletes its records below the log start, which makes room in its directory. A join while the disk is short of
+space asks for one batch, and the replica does not accept the batch.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def hello_to_proto(hello: Hello) -> Any:
 def hello_of(request: Any) -> Hello:
     """Parse a stream's first request. Raises InvalidRequestError if the first request has no valid hello."""
     if not request.HasField("hello"):
-        raise InvalidRequestError("a Follow stream must begin with a hello")
+        raise InvalidRequestError("a Follow stream must begin with a hello message")
     hello = request.hello
     lane = _LANES_OF.get(hello.lane)
     if lane is None:

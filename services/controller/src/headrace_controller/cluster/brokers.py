@@ -191,8 +191,9 @@ def _check_registration(image: MetadataImage, request: RegisterBroker) -> None:
         or len(request.default_log_flush) > NAME_MAX
     ):
         raise InvalidRequestError(
-            f"{len(directories)} directories (at most {DIRECTORIES_MAX} are allowed), {len(request.endpoints)} "
-            f"endpoints (at most {ENDPOINTS_MAX}), or a name of more than {NAME_MAX} characters"
+            f"the registration is too large: {len(directories)} directories (at most {DIRECTORIES_MAX} are allowed), "
+            f"{len(request.endpoints)} endpoints (at most {ENDPOINTS_MAX}), or a name of more than {NAME_MAX} "
+            "characters"
         )
     for endpoint in request.endpoints:
         if (
@@ -341,8 +342,8 @@ def _shut_down(
     if broker.broker_id in view.agenda.elections_pending:
         return [], (), wait, None
     handed_over = view.sessions.shutdown_offset(broker.broker_id)
-    # If this controller does not know at which offset the leaderships had moved (after a failover, or after several
-    # decisions), the present end of the metadata log is a safe offset.
+    # After a failover, or after several decisions, this controller does not know at which offset the leaderships had
+    # moved. The present end of the metadata log is a safe offset.
     if handed_over is None:
         handed_over = image.next_offset
     if all(view.sessions.metadata_offset(other.broker_id) >= handed_over for other in image.active_brokers()):

@@ -133,8 +133,8 @@ class Electorate:
         return tuple(each for each in wanted.replicas if each not in isr and (each in before.isr or each in before.elr))
 
     def last_known(self, before: PartitionImage, wanted: PartitionImage, leader: int) -> tuple[int, ...]:
-        """The last leader, if the partition has no leader now. For a partition that lost its leader at metadata.version
-        1, the last known leaders are the members of its ISR."""
+        """The last known leader, if the partition has no leader now; otherwise empty. For a partition that lost its
+        leader at metadata.version 1, the last known leaders are the members of its ISR."""
         if leader != NO_LEADER or not self.has_elr:
             return ()
         # (Read the replicas from ``wanted``: ``wanted``, unlike ``before``, lacks a replica that returned with an empty
@@ -204,8 +204,8 @@ def partition_change(
 
     ``wanted``: the partition with the requested changes (ISR, replicas, directories or a reassignment), or unchanged.
     The function ``partition_change`` sets the leader and the epochs; ``wanted`` does not contain them. ``lost``:
-    brokers whose replicas may have lost acknowledged records. The image of ``electorate`` has the brokers' own present
-    state.
+    brokers whose replicas may have lost acknowledged records. The image of ``electorate`` contains the present state of
+    the brokers.
     """
     before = topic.partitions[number]
     wanted = before if wanted is None else wanted

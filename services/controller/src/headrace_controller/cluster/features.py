@@ -7,8 +7,8 @@ no part of the image needs the higher level (Kafka's safe downgrade). An unsafe 
 as in Kafka. A node that does not support the current feature level cannot register.
 
 Feature level 1 has the record tags 1 to 8, without eligible leader replicas. A record that needs a higher
-metadata.version is refused with an error that names the cure. A record field that an old node would ignore is not
-written.
+metadata.version is refused with an error that names the cure. The controller writes no record field that nodes of the
+present feature level would ignore.
 """
 
 from __future__ import annotations

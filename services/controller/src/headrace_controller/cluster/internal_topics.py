@@ -93,8 +93,8 @@ def check_may_grow(name: str) -> None:
     more partition would assign every group to a wrong shard."""
     if name in SHARD_TOPICS:
         raise InvalidPartitionsError(
-            f"the number of partitions of {name} cannot be changed: a group's partition is the hash of its id, so "
-            "groups would lose their offsets"
+            f"the number of partitions of {name} cannot be changed: each id is hashed to a partition, so groups or "
+            "transactional ids would lose their state"
         )
 
 

@@ -202,8 +202,8 @@ class Altering:
 
 def _result(item: AlteredPartition, partition: PartitionImage, record: PartitionChangeRecord | None) -> PartitionResult:
     """The partition's state after ``record`` is applied. The leader and its epoch stay, unless the leader cannot lead
-    now and another member of the ISR can (leadership.py). If the leader changes, the answer to AlterPartition is the
-    first message that tells the old leader the new leader."""
+    now and another member of the ISR can (leadership.py). If the leader changes, the old leader learns the new leader
+    first from the answer to AlterPartition."""
     isr, recovering, epoch = partition.isr, partition.recovering, partition.partition_epoch
     leader, leader_epoch = partition.leader, partition.leader_epoch
     if record is not None:

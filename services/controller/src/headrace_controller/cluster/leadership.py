@@ -25,7 +25,7 @@ from typing import NamedTuple
 from headrace_core.errors import InvalidRequestError
 from headrace_core.metadata import BrokerImage, MetadataImage, PartitionImage
 
-EVERYWHERE = b""  #: Stands for all directories of a broker, in place of the id of one directory.
+EVERYWHERE = b""  #: The value that stands for all directories of a broker, in place of the id of one directory.
 _ID_BYTES, _ITEMS_MAX, _REASON_MAX = 16, 1_001, 100
 
 
@@ -50,8 +50,8 @@ def check(reported: tuple[CannotLead, ...]) -> None:
     for each in reported:
         if len(each.directory) not in (0, _ID_BYTES) or len(each.reason) > _REASON_MAX:
             raise InvalidRequestError(
-                f"cannot_lead: a directory id of {len(each.directory)} bytes (0 or {_ID_BYTES} are allowed), or a "
-                f"reason of {len(each.reason)} characters (at most {_REASON_MAX})"
+                f"invalid entry in cannot_lead: a directory id of {len(each.directory)} bytes (0 or {_ID_BYTES} are "
+                f"allowed), or a reason of {len(each.reason)} characters (at most {_REASON_MAX} are allowed)"
             )
 
 

@@ -215,7 +215,7 @@ def _still_fits(image: MetadataImage, key: Key, targets: Sequence[int]) -> bool:
 
 
 def _is_wanted(view: View, key: Key, queued: QueuedReassignment) -> bool:
-    """Guard: whether a queued reassignment should still run. Either automatic rebalancing is on, or the reassignment
+    """Guard: whether a queued reassignment should still run. It should run if automatic rebalancing is on, or if it
     moves a replica off a broker that is being drained."""
     planned = planned_replicas(view.image.topics[key[0]].partitions[key[1]])
     leaving = [view.image.brokers[each] for each in planned if each not in queued.targets]

@@ -19,7 +19,8 @@ from .leadership import CannotLead
 
 @dataclass(frozen=True, slots=True)
 class Bootstrap:
-    """A leader's first request in its term, which writes the cluster's identity unless the log already has it."""
+    """The first request of a new leader of the controllers in its term, which writes the cluster's identity into an
+    empty log."""
 
     cluster_id: str
 

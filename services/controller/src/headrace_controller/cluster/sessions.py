@@ -96,7 +96,8 @@ class BrokerSessions:
         self._sessions[broker_id] = Session(broker_epoch, now_ms, self.timeout_ms, connected=False)
 
     def stood_still(self, now_ms: float) -> None:
-        """This process was paused and received no messages, so the silence of every session is measured from now on."""
+        """Called after a pause of this process, during which no message could arrive: the silence of every session is
+        measured from now on."""
         for session in self._sessions.values():
             session.last_contact_ms = now_ms
             if session.broken_ms is not None:
@@ -229,8 +230,8 @@ class CoordinatorSessions:
         self._sessions = {each: _Session(epoch, now_ms, -1, self._timeout_ms) for each, epoch in coordinators}
 
     def stood_still(self, now_ms: float) -> None:
-        """This process was paused and received no messages, so the silence of every session is measured from now on.
-        The streams of the coordinators stay known after a pause."""
+        """Called after a pause of this process, during which no message could arrive: the silence of every session is
+        measured from now on. The streams of the coordinators stay known after a pause."""
         for session in self._sessions.values():
             session.last_contact_ms = now_ms
             if session.broken_at_ms is not None:

@@ -120,7 +120,8 @@ def heartbeats_ended(view: View, request: CoordinatorHeartbeatsEnded) -> Decisio
 
 
 def known(image: MetadataImage, coordinator_id: int, coordinator_epoch: int) -> CoordinatorImage:
-    """Guard: the registered coordinator with this id and epoch. BrokerIdNotRegisteredError, StaleBrokerEpochError."""
+    """Guard: return the registered coordinator with this id and epoch; raise an error if there is none.
+    BrokerIdNotRegisteredError, StaleBrokerEpochError."""
     coordinator = image.ledger.coordinators.get(coordinator_id)
     if coordinator is None:
         raise BrokerIdNotRegisteredError(
@@ -253,8 +254,8 @@ def _check_registration(image: MetadataImage, request: RegisterCoordinator) -> N
         )
     if not 0 < len(request.endpoints) <= ENDPOINTS_MAX or len(request.rack or "") > NAME_MAX:
         raise InvalidRequestError(
-            f"{len(request.endpoints)} endpoints (1 to {ENDPOINTS_MAX} are allowed), or a rack of more than "
-            f"{NAME_MAX} characters"
+            f"invalid registration: {len(request.endpoints)} endpoints (1 to {ENDPOINTS_MAX} are allowed), or a rack "
+            f"name of more than {NAME_MAX} characters"
         )
     for endpoint in request.endpoints:
         if (

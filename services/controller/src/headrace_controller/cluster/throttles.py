@@ -6,9 +6,9 @@ and is set and removed together with the reassignments.
     leader.replication.throttled.replicas  on each topic: the replicas that were there, as partition:broker
     follower.replication.throttled.replicas                the replicas that are added
 
-The ledger's ``throttle`` records the keys that were set. The end of the last reassignment removes the throttle's keys,
-as ``kafka-reassign-partitions --verify`` does. A list of throttled replicas with the value "*" was set by an operator
-and stays.
+The metadata image (``ledger.throttle``) records the keys that were set. The end of the last reassignment removes the
+throttle's keys, as ``kafka-reassign-partitions --verify`` does. A list of throttled replicas with the value "*" was set
+by an operator and stays.
 """
 
 from __future__ import annotations

@@ -49,8 +49,8 @@ from .gateways import GatewayDirectory
 
 @dataclass(frozen=True, slots=True)
 class BrokerSeen:
-    """A broker's last heartbeat, at monotonic ``at_ms``. A broker's heartbeat names the metadata offset that the broker
-    has applied, how many records it is behind, and its metadata's age (None if unknown)."""
+    """A broker's last heartbeat, which arrived at the monotonic time ``at_ms``. A broker's heartbeat names the metadata
+    offset that the broker has applied, how many records it is behind, and its metadata's age (None if unknown)."""
 
     broker_id: int
     metadata_offset: int

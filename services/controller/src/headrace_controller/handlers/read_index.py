@@ -16,7 +16,7 @@ metadata gets the first available of three answers:
 
 The follower adds the duration of its call to the age in the answer, so no copy of the metadata looks younger than it
 is. Waiting for the next barrier would cost nearly two heartbeat rounds on the controller and two on the leader. With
-one barrier for each question, five followers would keep an idle leader busier than its own heartbeats do. Deferred
+one barrier for each request, five followers would keep an idle leader busier than its own heartbeats do. Deferred
 barriers and other barriers do not wait for each other.
 """
 

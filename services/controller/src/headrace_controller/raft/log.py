@@ -198,7 +198,7 @@ class RaftLog:
     def _truncate(self, offset: int) -> None:
         kept = [entry for entry in self._tail if entry.next_offset <= offset]
         assert not kept or kept[-1].next_offset == offset, f"{offset} lies inside an entry"
-        # The disk has removed later entries, or is about to remove them.
+        # The entries beyond ``offset`` are on the disk, or are being written, so the disk must truncate them.
         if self._durable > offset or len(kept) < self._handed:
             self._truncate_to = offset if self._truncate_to is None else min(self._truncate_to, offset)
         self._handed = min(self._handed, len(kept))

@@ -514,7 +514,7 @@ class RaftNode:
     # -- following (5.3) ---------------------------------------------------------------------------------------------
 
     def _follow(self, leader: ReplicaKey) -> None:
-        """Process the contact with this term's leader."""
+        """Process a message of this term's leader: follow the leader, and restart the election timer."""
         assert self.role is not Role.LEADER, f"{leader} and {self.key} both lead in term {self.term}"
         if self.role is not Role.FOLLOWER or self._leader != leader:
             self._become_follower(self.term, leader)

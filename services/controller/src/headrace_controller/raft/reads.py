@@ -9,8 +9,8 @@ heartbeat round: it waits for the next round, which another read starts or which
 Heartbeat rounds are numbered within a leader's term. An answer to a heartbeat proves that the voter was alive, in the
 leader's term, when the heartbeat's round was sent or later. The time at which the leader receives an *answer* to a
 heartbeat proves nothing, because the answer may be delayed or repeated. Because answers may be late, the contact with a
-voter dates from the tick at which the leader sent the answered heartbeat (6.2). The leader lease of 6.4.1 also dates a
-contact from the tick at which the heartbeat was sent.
+voter dates from the tick at which the leader sent the answered heartbeat (6.2). The leader lease of the Raft thesis
+(6.4.1) also begins when the answered heartbeat was sent.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ class PeerLinks(raft_pb2_grpc.RaftServicer):
         """Check a hello; returns the sender's key. InvalidRequestError, InconsistentClusterIdError,
         InvalidVoterKeyError."""
         if not envelope.HasField("hello") or envelope.messages:
-            raise InvalidRequestError("a stream must begin with a hello")
+            raise InvalidRequestError("a Raft stream must begin with a hello message")
         hello = envelope.hello
         sender = wire.read_key(hello.sender)
         if hello.cluster_id != self.cluster_id:

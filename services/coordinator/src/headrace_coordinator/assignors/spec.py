@@ -78,8 +78,8 @@ def subscribe_to_the_same(members: Members) -> bool:
 
 
 def quotas(held: Mapping[str, int], total: int) -> dict[str, int]:
-    """Quota of each member out of ``total``; the quotas of any two members differ by at most one. The members that hold
-    the most partitions get the larger quotas, so the fewest partitions move: each member keeps min(held, quota)."""
+    """Quota of each member out of ``total``; the quotas of any two members differ by at most one. The members that own
+    the most partitions get the larger quotas, so the fewest partitions move: each member keeps min(``held``, quota)."""
     least, odd = divmod(total, len(held))
     order = sorted(held, key=lambda name: (-held[name], name))
     return {name: least + (place < odd) for place, name in enumerate(order)}

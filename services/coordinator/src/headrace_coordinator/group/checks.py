@@ -47,7 +47,7 @@ def check_group_id(group_id: str, settings: GroupSettings) -> None:
 
 
 def check_heartbeat(request: Heartbeat, settings: GroupSettings) -> None:
-    """Check the fields of the request alone, without the group. Raises InvalidGroupIdError, InvalidRequestError,
+    """Check the fields of the request without looking at the group. Raises InvalidGroupIdError, InvalidRequestError,
     InvalidTopicError, UnsupportedAssignorError, InvalidRegularExpressionError."""
     check_group_id(request.group_id, settings)
     if not request.member_id:

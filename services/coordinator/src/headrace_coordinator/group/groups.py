@@ -277,8 +277,8 @@ class Groups:
         return Decision()
 
     def _topics_changed(self, request: TopicsChanged, turn: Turn) -> Decision:
-        """The topics of the cluster have changed: the next ticks check the groups that read one of the changed
-        topics."""
+        """Called when the topics of the cluster have changed: the next ticks check the groups that read one of the
+        changed topics."""
         changed = request.changed if self._topics.is_known else None
         self._topics.replace(request.topics)
         for group in self._state.groups.values():
@@ -592,8 +592,8 @@ _RULES: dict[type, Callable[[Groups, Any, Turn], Decision]] = {
 
 
 def _described(value: MemberValue, request: Heartbeat) -> MemberValue:
-    """The member's description of itself. Fields of the member that the request does not name keep their values, except
-    when the member joins."""
+    """The properties that the member reports about itself. Fields of the member that the request does not name keep
+    their values, except when the member joins."""
     joins = request.member_epoch == JOIN_EPOCH
     base = MemberValue(instance_id=value.instance_id) if joins else value
     said = {name: getattr(request, name) for name in _FIELDS if getattr(request, name) is not None}

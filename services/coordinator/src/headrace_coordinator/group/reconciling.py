@@ -103,14 +103,14 @@ def without_unread(current: Current, target: Parts, reads: Parts) -> Current:
 
 
 def begun_anew(current: Current) -> Current:
-    """The member joins again, or another process replaces the member's process. The member's revoking partitions are
-    free now, because the member's old process reads none of them. The member keeps its assignment, but must receive the
-    assignment again."""
+    """The state of a member that joins again, or whose process is replaced by another process. The member's revoking
+    partitions are free now, because the member's old process reads none of them. The member keeps its assignment, but
+    must receive the assignment again."""
     return Current(0, 0, current.revision + 1, dict(current.assigned), NOTHING)
 
 
 def gone_away(current: Current) -> Current:
-    """The static member has left, and will return."""
+    """The state of a static member that has left and will return."""
     return Current(AWAY_EPOCH, current.first_epoch, current.revision, dict(current.assigned), NOTHING)
 
 

@@ -2,8 +2,8 @@
 was unread (``groups explain``).
 
 A rebalance is recorded when its target is computed, and again when the rebalance is complete. A rebalance is complete
-when every member has reached its target, and each new reader has confirmed. The record of a rebalance that was
-overtaken by a later rebalance has no end.
+when every member has reached its target, and each new reader has confirmed its partitions. The record of a rebalance
+that was overtaken by a later rebalance has no end.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ _STATE_PAIRS: dict[int, tuple[TransactionState, bool]] = {number: pair for pair,
 
 
 class TransactionsService(transactions_pb2_grpc.TransactionsServicer):
-    """Serve the calls of clients."""
+    """The service headrace.v1.Transactions, which clients call."""
 
     def __init__(
         self,
@@ -232,7 +232,7 @@ class TransactionsService(transactions_pb2_grpc.TransactionsServicer):
 
 
 class TransactionPartitionsService(transactions_pb2_grpc.TransactionPartitionsServicer):
-    """The calls of brokers."""
+    """The service headrace.v1.TransactionPartitions, which brokers call to add or verify partitions of transactions."""
 
     def __init__(self, transactions: Transactions) -> None:
         self._transactions = transactions
@@ -243,7 +243,7 @@ class TransactionPartitionsService(transactions_pb2_grpc.TransactionPartitionsSe
 
 
 class AddPartitionsStream(StreamHandler[Any]):
-    """The stream of one broker."""
+    """The AddPartitions stream of one broker."""
 
     __slots__ = ("_stream", "_transactions", "_unanswered")
 

@@ -89,7 +89,7 @@ DESCRIBED_PENDING_MAX = 10_000  #: Maximum number of pending offsets in the desc
 NAMESAKE_AGE_MS = 60_000
 
 _ABSENT = CommittedOffset(NO_OFFSET)
-UTF8_BYTES_MAX = 4  #: Maximum number of bytes of a character.
+UTF8_BYTES_MAX = 4  #: Maximum number of bytes of a character in UTF-8.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

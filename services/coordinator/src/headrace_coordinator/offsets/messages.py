@@ -133,7 +133,7 @@ class OffsetsFetched(NamedTuple):
 
 
 class DeleteOffsets(NamedTuple):
-    """Kafka's OffsetDelete (KIP-496). Pending offsets of the partitions are dropped too."""
+    """Kafka's OffsetDelete (KIP-496). Pending offsets of the named partitions are dropped, too."""
 
     group_id: str
     partitions: tuple[TopicPartition, ...]

@@ -181,8 +181,8 @@ class Shard:
     def ask(self, ticket: object, request: object, now_ms: int, *, is_fenced: bool = False) -> None:
         """Decide a request. The answer to a request comes as ``Answer(ticket, ...)``.
 
-        ``ticket`` None marks an internal update of the coordinator: changed topics, an ended connection, watermarks, or
-        a proof of ownership, written markers. An internal update gets no answer, and back-pressure never refuses the
+        ``ticket`` None marks an internal update of the coordinator: changed topics, an ended connection, watermarks, a
+        proof of ownership, or written markers. An internal update gets no answer, and back-pressure never refuses the
         update, because no client would send it again. Internal updates add at most one record for each earlier request
         of a client, so they need no limit.
 
@@ -206,7 +206,7 @@ class Shard:
         try:
             decision = self.state_machine.handle(request, now_ms)
         except HeadraceError as refusal:
-            # The traceback would keep this frame, in a reference cycle with the request.
+            # The traceback of the error would keep this frame, in a reference cycle with the request.
             decision = Decision(reply=refusal.with_traceback(None))
         except Exception as bug:  # noqa: BLE001  (a bug may have changed any state: replay the log)
             self._answer_now(ticket, UnknownServerError(f"{self.name}: {type(bug).__name__}: {bug}"))

@@ -5,8 +5,8 @@
                           the transaction's coordinator <-'--- confirmed ---> the shard of the group ---> the reply
                                  `--- refused ---> VerificationFailed
 
-Every request is verified. A request that arrives after its transaction was decided is therefore refused, even before
-the marker arrives.
+Every request with offsets is verified at the transaction's coordinator. A request that arrives after its transaction
+was decided is therefore refused, even before the marker arrives.
 """
 
 from __future__ import annotations

@@ -179,7 +179,7 @@ class WriteMarkers(NamedTuple):
 
 
 class TransactionEnded(NamedTuple):
-    """Event: all markers of a transaction are written, so the next transaction of the transactional id may begin. For a
-    sink's id: all markers of the sink's decided transactions are written."""
+    """Event: all markers of a transaction are written, so the next transaction of the transactional id may begin. For
+    the id of a sink, the event means that all markers of the sink's decided transactions are written."""
 
     transactional_id: str

@@ -17,7 +17,7 @@
 eight states.
 
 **Identities.** A producer's identity is (producer id, epoch). Under transaction version 2 (KIP-890) each end of a
-transaction increments the producer's epoch, and the markers carry the new epoch. Because of the new epoch, a late
+transaction increments the producer's epoch, and the markers contain the new epoch. Because of the new epoch, a late
 message of an ended transaction is fenced. The largest epoch is reserved for transaction markers. A producer whose next
 epoch would be the largest gets a new producer id with epoch 0. Sources: KIP-98, KIP-360, KIP-890, KIP-939, Kafka's
 TransactionMetadata.
@@ -125,7 +125,7 @@ class Transaction(NamedTuple):
         return self.state is TransactionState.ONGOING and (self.is_prepared or self.timeout_ms == NO_TIMEOUT_MS)
 
     def was_owned_by(self, identity: ProducerIdentity) -> bool:
-        """Whether the owner acted under the identity before, so that its request may be a repeated request."""
+        """Whether the producer has used this identity before, so that its request may be a repeated request."""
         if self.last_producer_epoch == NO_EPOCH:
             return False
         owner = self.owner
