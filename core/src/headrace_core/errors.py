@@ -649,12 +649,12 @@ class UnexpectedLogEndError(HeadraceError):
     code, number = "UNEXPECTED_LOG_END", 1010
 
 
-# Errors that arise in a client, not in a server. Client errors have a code, but no number, because no response carries
+# Errors that arise in a client, not in a server. Client errors have a code, but no number, because no response contains
 # them.
 
 
 class ClientError(HeadraceError):
-    """Base of the errors that arise in a client, and that no response carries."""
+    """Base of the errors that arise in a client, and that no response contains."""
 
     number = -1
 
@@ -783,7 +783,7 @@ def _subclasses(root: type[HeadraceError]) -> list[type[HeadraceError]]:
     return found
 
 
-#: Error class by Kafka's number, for errors that responses carry.
+#: Error class by Kafka's number, for errors that responses contain.
 BY_NUMBER: dict[int, type[HeadraceError]] = {
     cls.number: cls for cls in _subclasses(HeadraceError) if not issubclass(cls, ClientError) and cls.number > 0
 } | {-1: UnknownServerError}

@@ -357,8 +357,8 @@ class LogDirectory:
         # Ignore damage here: closing would complete an index, perhaps from damaged data.
         with contextlib.suppress(CorruptLogError):
             log.close(flush=False)
-        # A full disk may have no room for the quarantine file. Then a clean stop records the damaged log, and recovery
-        # after an unclean stop finds the damage again.
+        # If a full disk has no room for the quarantine file, a clean stop records the damaged log. Recovery after an
+        # unclean stop finds the damage again.
         with _full_disk_left_out(self.root):
             path = log.directory
             why = (

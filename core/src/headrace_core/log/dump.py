@@ -283,7 +283,8 @@ def _dump_directory(fs: FileSystem, path: str, deep: bool) -> Iterator[Line]:
                 yield from (
                     line
                     for line in read(fs, f"{path}/{stem}{suffix}")
-                    # If the log is damaged, each index entry behind the damage would be one more problem.
+                    # In a damaged log, ignore problems of the index: each index entry behind the damage would be
+                    # reported.
                     if is_sound or not isinstance(line, Problem)
                 )
             else:

@@ -32,7 +32,7 @@ from ..records import BatchHeader
 from ..types import TopicPartition
 from .segment import LogSegment
 
-#: Shard epoch of a log whose batches carry no shard epoch; the number is smaller than all shard epochs.
+#: Shard epoch of a log whose batches contain no shard epoch; the number is smaller than all shard epochs.
 NO_SHARD_EPOCH = -1
 #: Bytes that one step of the backward search reads, from a segment's end towards its beginning.
 _WINDOW_BYTES = 64 * 1024

@@ -51,8 +51,8 @@ class TimestampOffset(NamedTuple):
 
 
 class IndexEntry(NamedTuple):
-    """An entry of an offset index: a batch's position and its last offset. (0, -1) stands for the start of the segment,
-    when no entry is at or below the wanted offset."""
+    """An entry of an offset index: a batch's position and its last offset. (0, -1) means the start of the segment: no
+    entry is at or below the wanted offset."""
 
     position: int
     last_offset: int

@@ -199,7 +199,7 @@ class LogSegment:
         """Write bytes after the published end; readers see the bytes only after ``publish``. After an OSError a part of
         the bytes may be written; after other errors no byte is written."""
         # ``publish`` needs the largest timestamp. Look up the largest timestamp before the write, because the lookup
-        # raises in a damaged log.
+        # raises an error if the log is damaged.
         _ = self.largest_timestamp
         end = self.size + size
         if end > self._reserved_end and end > AHEAD_FROM_BYTES and self.reserves_ahead:

@@ -490,8 +490,8 @@ class DirectoryWriter:
                 return [refusal] * len(appends)
             if not log.is_closed:
                 log.active.reserves_ahead = not space.is_near
-        # While the disk writes one file of a turn, the next file goes to the page cache, and the journal commits the
-        # new sizes together. Because the writes of several files overlap, the flush of a turn takes half the time.
+        # While the disk writes one file of a turn, the next file is written to the page cache, and the journal commits
+        # the new sizes together. Because the writes of several files overlap, the flush of a turn takes half the time.
         outcomes = log.append_many(appends, start_writeback=several and log.config.flush is FlushPolicy.COMMIT)
         if space is not None and any(isinstance(outcome, DiskFullError) for outcome in outcomes):
             space.ran_out()

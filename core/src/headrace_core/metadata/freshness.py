@@ -61,7 +61,7 @@ class Freshness:
             self._reached(began_ms)
             return
         if self._waiting and self._waiting[-1][0] == offset:
-            # Keep the younger of two confirmations with the same offset, because a later response may carry an older
+            # Keep the younger of two confirmations with the same offset, because a later response may contain an older
             # barrier.
             began_ms = max(began_ms, self._waiting.pop()[1])
         if len(self._waiting) < _WAITING_MAX:

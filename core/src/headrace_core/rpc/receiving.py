@@ -25,8 +25,8 @@ from .memory import give_memory_back
 #: the event loop for one to two milliseconds, so refused requests cost the event loop less than half a percent of its
 #: time.
 REFUSED_BYTES_PER_S = 2 * 1024 * 1024
-#: Number of bytes that a smaller refused request counts as. To receive and to refuse a request of a few bytes costs a
-#: tenth of a millisecond or more, so a listener refuses at most about 500 requests per second.
+#: Minimum number of bytes that the penalty counts for a refused request. To receive and to refuse a request of a few
+#: bytes costs a tenth of a millisecond or more, so a listener refuses at most about 500 requests per second.
 REFUSED_BYTES_MIN = 4 * 1024
 PENALTY_S_MAX = 30.0  #: Longest penalty of a connection, in seconds.
 #: Size in bytes from which the memory of a refused request is returned to the system (memory.py).

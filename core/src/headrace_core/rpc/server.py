@@ -31,7 +31,7 @@ from .status import status_of
 
 logger = logging.getLogger(__name__)
 
-#: Maximum bytes of single requests that one listener holds at the same time; see RequestBytes.
+#: Maximum bytes of single requests in progress on one listener; see RequestBytes.
 UNARY_BYTES_MAX = 64 * 1024 * 1024
 SMALL_REQUEST_BYTES = 16 * 1024
 #: Bytes by which a message may exceed its limit before gRPC refuses it, so that a small excess gets a typed error.

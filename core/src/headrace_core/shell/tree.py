@@ -56,7 +56,7 @@ class Directory:
 
 Node = File | Directory
 
-#: Maps the first name of each short path to the place under /image for which the short path stands.
+#: Maps the first name of each short path to the full path under /image.
 _SHORT = {"brokers": ("cluster", "brokers"), "controllers": ("cluster", "controllers")}
 _TOPIC_VIEWS = ("byName", "byId")
 #: Maximum number of names that an error lists.

@@ -57,7 +57,7 @@ class SimulatedNetwork(Generic[Address, Message]):
         self._cuts: set[tuple[Address, Address]] = set()
         #: Time at which each link's last message arrives; the next message of the link does not arrive before it.
         self._last_ms: dict[tuple[Address, Address], float] = {}
-        #: For each link: a number that grows with each new connection. A message carries the number of its connection,
+        #: For each link: a number that grows with each new connection. A message contains the number of its connection,
         #: so that a cut loses messages in flight.
         self._lives: dict[tuple[Address, Address], int] = {}
         self._past: deque[tuple[Address, Address, Message]] = deque(maxlen=REMEMBERED)

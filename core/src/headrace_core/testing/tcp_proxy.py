@@ -31,7 +31,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-ANY = "*"  #: In a rule of the proxy, ANY stands for any name.
+ANY = "*"  #: In a rule of the proxy, ANY matches any name.
 _RESET = struct.pack("ii", 1, 0)
 _PIECE_BYTES = 64 * 1024
 #: Maximum bytes that one direction of a connection holds back before the proxy stops reading from it.

@@ -139,7 +139,7 @@ cdef extern from *:
 
 
 def key_hash(bytes key, bytes secret):
-    """Hash a record's key to the 16 bytes that stand for the key in the map."""
+    """Hash a record's key to the 16 bytes that represent the key in the map."""
     cdef unsigned long long out[2]
     cdef bytes_t k = secret
     siphash128(<bytes_t>key, len(key), le64(k), le64(k + 8), out)
