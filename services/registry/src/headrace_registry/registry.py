@@ -12,8 +12,9 @@ partition writes; every replica reads:
 **One writer.** All terms use the same ``transactional.id``. A candidate's InitProducer fences the last writer's
 producer and ends its open transaction. The candidate then appends a NOOP record, whose headers have its URL and the
 term's id, in a transaction that also commits an offset as a member of the group (KIP-447). The coordinator refuses the
-offset of a replica that is no member any more, so a replica that lost its membership cannot announce itself. (A first
-commit, before InitProducer, keeps such a replica from fencing the real writer.) When the candidate reads its own announcement as committed, it has applied every record of every earlier writer.
+offset of a replica that is no member any more, so such a replica cannot announce itself. A commit before InitProducer
+also keeps it from fencing the real writer. When the candidate reads its own announcement as committed, it has applied
+every record of every earlier writer.
 
 **Writes.** The writer decides waiting commands one after the other on a draft of the image, appends their records in
 one transaction, commits it, and answers when it reads the records back as committed. The image itself never has a
