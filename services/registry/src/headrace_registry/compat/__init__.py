@@ -16,10 +16,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 
-from headrace_registry.compat import avro
+from headrace_registry.compat import avro, json_schema, protobuf
 from headrace_registry.compat.model import DIFFERENT_TYPE, ComparisonTooLargeError, Difference, Incompatibility
 from headrace_registry.schemas import Parsed
 from headrace_registry.schemas.avro import AvroSchema
+from headrace_registry.schemas.json_schema import JsonSchema
+from headrace_registry.schemas.protobuf.schema import ProtobufSchema
 
 __all__ = ["ComparisonTooLargeError", "Incompatibility", "Level", "check"]
 
@@ -69,6 +71,10 @@ def _unreadable(
     match reader, writer:
         case AvroSchema(), AvroSchema():
             differences, reasons = avro.can_read(reader, writer), avro.REASONS
+        case JsonSchema(), JsonSchema():
+            differences, reasons = json_schema.can_read(reader, writer), json_schema.REASONS
+        case ProtobufSchema(), ProtobufSchema():
+            differences, reasons = protobuf.can_read(reader, writer), protobuf.REASONS
         case _:
             yield Incompatibility(DIFFERENT_TYPE, "/", "Incompatible because of different schema type", None, earlier)
     for kind, path, detail in differences:

@@ -12,9 +12,10 @@ Source: the Avro specification 1.12, "Schema Resolution".
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
 
-from headrace_registry.compat.model import Difference, Steps, run
+from headrace_registry.compat.model import REPORTED_MAX, Difference, Steps, run
 from headrace_registry.schemas.avro import Array, AvroSchema, Enum, Field, Fixed, Map, Named, Node, Record, Union
 from headrace_registry.schemas.json_text import pointer
 
@@ -40,13 +41,14 @@ REASONS = {
     "READER_FIELD_MISSING_DEFAULT_VALUE": "The field '{detail}' at path '{path}' in the {reader} schema has no "
     "default value and is missing in the {writer} schema",
 }
-_Path = tuple[str | int, ...]
-_Problems = tuple[Difference, ...]
+#: A place in a schema: the place above and the last part; None is the whole schema.
+_Path: TypeAlias = "tuple[_Path, str | int] | None"
+_Problems = list[Difference]
 
 
 def can_read(reader: AvroSchema, writer: AvroSchema) -> Sequence[Difference]:
     """The reasons for which ``reader`` cannot read what ``writer`` wrote; none when it can."""
-    return run(_Check().compare(reader.root, writer.root, ()))
+    return run(_Check().compare(reader.root, writer.root, None))
 
 
 class _Check:
@@ -57,64 +59,68 @@ class _Check:
     def compare(self, reader: Node, writer: Node, path: _Path) -> Steps[_Problems]:
         pair = (id(reader), id(writer))
         if pair in self._results:
-            return self._results[pair] or ()
+            return self._results[pair] or []
         self._results[pair] = None
-        result: _Problems = yield self._calculate(reader, writer, path)
-        self._results[pair] = result
-        return result
+        problems: _Problems = yield self._calculate(reader, writer, path)
+        del problems[REPORTED_MAX:]
+        self._results[pair] = problems
+        return problems
 
     def _calculate(self, reader: Node, writer: Node, path: _Path) -> Steps[_Problems]:
+        problems: _Problems = []
         match reader, writer:
             case Union(), Union():
-                problems: _Problems = ()
                 for index, branch in enumerate(writer.branches):
-                    below: _Problems = yield self.compare(reader, branch, ())
+                    below: _Problems = yield self.compare(reader, branch, None)
                     if below:
-                        problems += _missing_branch(branch, (*path, index))
-                return problems
+                        problems.append(_missing_branch(branch, (path, index)))
             case _, Union():
-                problems = ()
                 for branch in writer.branches:
-                    problems += yield self.compare(reader, branch, ())
-                return problems
+                    below = yield self.compare(reader, branch, None)
+                    problems.extend(below)
             case Union(), _:
                 for branch in reader.branches:
-                    below = yield self.compare(branch, writer, ())
+                    below = yield self.compare(branch, writer, None)
                     if not below:
-                        return ()
-                return _missing_branch(writer, path)
+                        return []
+                problems.append(_missing_branch(writer, path))
             case Array(), Array():
-                problems = yield self.compare(reader.items, writer.items, (*path, "items"))
-                return problems
+                below = yield self.compare(reader.items, writer.items, (path, "items"))
+                problems.extend(below)
             case Map(), Map():
-                problems = yield self.compare(reader.values, writer.values, (*path, "values"))
-                return problems
+                below = yield self.compare(reader.values, writer.values, (path, "values"))
+                problems.extend(below)
             case Record(), Record():
-                fields: _Problems = yield self._fields(reader, writer, path)
-                return _names(reader, writer, path) + fields
+                problems.extend(_names(reader, writer, path))
+                yield self._fields(problems, reader, writer, path)
             case Enum(), Enum():
-                return _names(reader, writer, path) + _symbols(reader, writer, path)
+                problems.extend(_names(reader, writer, path))
+                problems.extend(_symbols(reader, writer, path))
             case Fixed(), Fixed():
-                return _names(reader, writer, path) + _sizes(reader, writer, path)
-        if reader.kind == writer.kind or writer.kind in _PROMOTIONS.get(reader.kind, ()):
-            return ()
-        return _different_types(reader, writer, path)
+                problems.extend(_names(reader, writer, path))
+                problems.extend(_sizes(reader, writer, path))
+            case _ if reader.kind != writer.kind and writer.kind not in _PROMOTIONS.get(reader.kind, ()):
+                detail = f"reader type: {reader.kind.upper()} not compatible with writer type: {writer.kind.upper()}"
+                problems.append(Difference("TYPE_MISMATCH", _shown(path), detail))
+        return problems
 
-    def _fields(self, reader: Record, writer: Record, path: _Path) -> Steps[_Problems]:
-        problems: _Problems = ()
+    def _fields(self, problems: _Problems, reader: Record, writer: Record, path: _Path) -> Steps[None]:
         for index, one in enumerate(reader.fields):
-            place = (*path, "fields", index)
+            place = ((path, "fields"), index)
             written = _written_field(writer, one)
             if written is not None:
-                problems += yield self.compare(one.type, written.type, (*place, "type"))
+                below: _Problems = yield self.compare(one.type, written.type, (place, "type"))
+                problems.extend(below)
             elif one.has_default:
                 continue
             elif isinstance(one.type, Enum) and one.type.default is not None:
                 # Java compares the enum with the writer's record here, which never succeeds.
-                problems += yield self.compare(one.type, writer, (*place, "type"))
+                below = yield self.compare(one.type, writer, (place, "type"))
+                problems.extend(below)
             else:
-                problems += (Difference("READER_FIELD_MISSING_DEFAULT_VALUE", pointer(place), one.name),)
-        return problems
+                problems.append(Difference("READER_FIELD_MISSING_DEFAULT_VALUE", _shown(place), one.name))
+            if len(problems) >= REPORTED_MAX:
+                return
 
 
 def _written_field(writer: Record, reader: Field) -> Field | None:
@@ -125,31 +131,31 @@ def _written_field(writer: Record, reader: Field) -> Field | None:
     return None
 
 
-def _names(reader: Named, writer: Named, path: _Path) -> _Problems:
-    if reader.name.simple == writer.name.simple or writer.name in reader.aliases:
-        return ()
-    return (Difference("NAME_MISMATCH", pointer((*path, "name")), f"expected: {writer.name.full}"),)
+def _names(reader: Named, writer: Named, path: _Path) -> Iterator[Difference]:
+    if reader.name.simple != writer.name.simple and writer.name not in reader.aliases:
+        yield Difference("NAME_MISMATCH", _shown((path, "name")), f"expected: {writer.name.full}")
 
 
-def _symbols(reader: Enum, writer: Enum, path: _Path) -> _Problems:
+def _symbols(reader: Enum, writer: Enum, path: _Path) -> Iterator[Difference]:
     missing = sorted(set(writer.symbols).difference(reader.symbols))
-    if not missing or reader.default is not None:
-        return ()
-    return (Difference("MISSING_ENUM_SYMBOLS", pointer((*path, "symbols")), f"[{', '.join(missing)}]"),)
+    if missing and reader.default is None:
+        yield Difference("MISSING_ENUM_SYMBOLS", _shown((path, "symbols")), f"[{', '.join(missing)}]")
 
 
-def _sizes(reader: Fixed, writer: Fixed, path: _Path) -> _Problems:
-    if reader.size == writer.size:
-        return ()
-    detail = f"expected: {writer.size}, found: {reader.size}"
-    return (Difference("FIXED_SIZE_MISMATCH", pointer((*path, "size")), detail),)
+def _sizes(reader: Fixed, writer: Fixed, path: _Path) -> Iterator[Difference]:
+    if reader.size != writer.size:
+        detail = f"expected: {writer.size}, found: {reader.size}"
+        yield Difference("FIXED_SIZE_MISMATCH", _shown((path, "size")), detail)
 
 
-def _missing_branch(writer: Node, path: _Path) -> _Problems:
+def _missing_branch(writer: Node, path: _Path) -> Difference:
     detail = f"reader union lacking writer type: {writer.kind.upper()}"
-    return (Difference("MISSING_UNION_BRANCH", pointer(path), detail),)
+    return Difference("MISSING_UNION_BRANCH", _shown(path), detail)
 
 
-def _different_types(reader: Node, writer: Node, path: _Path) -> _Problems:
-    detail = f"reader type: {reader.kind.upper()} not compatible with writer type: {writer.kind.upper()}"
-    return (Difference("TYPE_MISMATCH", pointer(path), detail),)
+def _shown(path: _Path) -> str:
+    parts: list[str | int] = []
+    while path is not None:
+        path, part = path
+        parts.append(part)
+    return pointer(reversed(parts))

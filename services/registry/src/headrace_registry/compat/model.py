@@ -11,6 +11,9 @@ from headrace_core.errors import HeadraceError
 #: The most pairs of types that one check compares. A second of Python compares about this many.
 STEPS_MAX = 250_000
 
+#: The most incompatibilities that one check reports of two schemas.
+REPORTED_MAX = 100
+
 
 class ComparisonTooLargeError(HeadraceError):
     """A check of compatibility takes too many steps; split the schema, or check it at the level NONE."""

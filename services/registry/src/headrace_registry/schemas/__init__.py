@@ -3,21 +3,24 @@
 The package is pure: it opens no file and no connection. A text comes from a client, so each parser refuses a text that
 is too long, nested too deeply or costly, with an :class:`InvalidSchemaError` that names the place.
 
-========================= ============================================================================================
-module                    content
-========================= ============================================================================================
-``model``                 Schema, Reference, Parsed, the limits
-``json_text``             JSON in and out, as Jackson reads and writes it
-``avro``                  Avro, as Avro's Java implementation understands it
-========================= ============================================================================================
+================ =====================================================================================================
+module           content
+================ =====================================================================================================
+``model``        Schema, Reference, Parsed, the limits
+``json_text``    JSON in and out, as Jackson reads and writes it
+``avro``         Avro, as Avro's Java implementation understands it
+``json_schema``  JSON Schema of drafts 4 to 2020-12, in the model of the Java library everit
+``protobuf``     Protobuf: .proto files and serialized FileDescriptorProtos
+================ =====================================================================================================
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from headrace_registry.schemas import avro
+from headrace_registry.schemas import avro, json_schema
 from headrace_registry.schemas.model import InvalidSchemaError, Parsed, Reference, Schema, SchemaType
+from headrace_registry.schemas.protobuf import schema as protobuf
 
 __all__ = ["InvalidSchemaError", "Parsed", "Reference", "Schema", "SchemaType", "parse"]
 
@@ -31,5 +34,7 @@ def parse(schema: Schema, resolved: Mapping[str, Schema], *, is_new: bool = True
     match schema.type:
         case SchemaType.AVRO:
             return avro.parse(schema, resolved, check_defaults=is_new)
-        case other:
-            raise InvalidSchemaError(f"schemas of type {other} are not supported yet")
+        case SchemaType.JSON:
+            return json_schema.parse(schema, resolved)
+        case SchemaType.PROTOBUF:
+            return protobuf.parse(schema, resolved)

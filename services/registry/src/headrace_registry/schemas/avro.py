@@ -139,6 +139,12 @@ class AvroSchema(Parsed):
         """The canonical text with sorted properties and aliases, without empty documentation of types."""
         return _Writer(self._known, normalize=True).text(self.root)
 
+    def formatted(self, form: str) -> str:
+        """The schema in a form: ``resolved`` has the definitions of all types that the schema references."""
+        if form == "resolved":
+            return _Writer(frozenset(), normalize=False).text(self.root)
+        return super().formatted(form)
+
 
 def parse(schema: Schema, resolved: Mapping[str, Schema], *, check_defaults: bool = True) -> AvroSchema:
     """Parse an Avro schema. ``resolved`` has the schema of each name in its references, also of transitive ones.

@@ -78,6 +78,10 @@ class Parsed:
         """The text under ``normalize=true``: the same text for all schemas that differ only in order and spelling."""
         raise NotImplementedError
 
+    def formatted(self, form: str) -> str:
+        """The schema in a form of Confluent's query parameter ``format``. An unknown form means the canonical text."""
+        return self.canonical
+
     @property
     def references(self) -> tuple[Reference, ...]:
         """The references of the schema, in the order in which the client sent them."""

@@ -1,0 +1,433 @@
+"""Confluent's rules for JSON Schema: can a reader with one schema read every value that another schema accepts?
+
+The rules compare the nodes of both schemas at the same place. Each difference has a kind, such as
+``MAX_LENGTH_DECREASED``, and some kinds are incompatible. The check collects the incompatible differences only.
+
+The *content model* of an object or array says what may stand beside the properties or items that the schema names:
+
+=============== ============================================== ==================================================
+content model   keywords                                       adding and removing a property
+=============== ============================================== ==================================================
+open            no additionalProperties, or true               may be removed; may not be added
+closed          additionalProperties false                     may be added when optional; may not be removed
+partially open  patternProperties, or a schema of additional   both, when that schema accepts the property's values
+=============== ============================================== ==================================================
+
+Source: Confluent's documentation, "JSON Schema compatibility rules".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from decimal import Decimal
+from fractions import Fraction
+from typing import TypeAlias
+
+from headrace_registry.compat.matching import largest_matching
+from headrace_registry.compat.model import REPORTED_MAX, Difference, Steps, run
+from headrace_registry.schemas.json_schema import (
+    Anything,
+    Array,
+    Combined,
+    Const,
+    Criterion,
+    Enum,
+    JsonSchema,
+    Node,
+    Not,
+    Nothing,
+    Number,
+    Numeric,
+    Object,
+    Pointer,
+    String,
+)
+
+_ADDED = "The keyword at path '{path}' in the {reader} schema is not present in the {writer} schema"
+_MORE = "The value at path '{path}' in the {reader} schema is more than its value in the {writer} schema"
+_LESS = "The value at path '{path}' in the {reader} schema is less than its value in the {writer} schema"
+_OTHER_VALUE = "The value at path '{path}' is different between the {reader} and {writer} schema"
+_FEWER = "An array or combined type at path '{path}' has fewer elements in the {reader} schema than the {writer} schema"
+_LONGER = "An array or combined type at path '{path}' has more elements in the {reader} schema than the {writer} schema"
+_OTHER_TYPE = "A type at path '{path}' is different between the {reader} schema and the {writer} schema"
+_OPEN = (
+    "The {reader} schema has an open content model and has a property or item at path '{path}' which is missing in "
+    "the {writer} schema"
+)
+_CLOSED = (
+    "The {reader} schema has a closed content model and is missing a property or item present at path '{path}' in the "
+    "{writer} schema"
+)
+_REMOVED_UNCOVERED = (
+    "A property or item is missing in the {reader} schema but present at path '{path}' in the {writer} schema and is "
+    "not covered by its partially open content model"
+)
+_ADDED_UNCOVERED = (
+    "The {reader} schema has a property or item at path '{path}' which is missing in the {writer} schema and is not "
+    "covered by its partially open content model"
+)
+#: The reason of each kind in words, for Incompatibility.reason. Confluent has no words for SCHEMA_ADDED.
+REASONS = {
+    "SCHEMA_ADDED": "",
+    "TYPE_CHANGED": _OTHER_TYPE,
+    "TYPE_NARROWED": _OTHER_TYPE,
+    "MAX_LENGTH_ADDED": _ADDED,
+    "MAX_LENGTH_DECREASED": _LESS,
+    "MIN_LENGTH_ADDED": _ADDED,
+    "MIN_LENGTH_INCREASED": _MORE,
+    "PATTERN_ADDED": _ADDED,
+    "PATTERN_CHANGED": _OTHER_VALUE,
+    "MAXIMUM_ADDED": _ADDED,
+    "MAXIMUM_DECREASED": _LESS,
+    "MINIMUM_ADDED": _ADDED,
+    "MINIMUM_INCREASED": _MORE,
+    "EXCLUSIVE_MAXIMUM_ADDED": _ADDED,
+    "EXCLUSIVE_MAXIMUM_DECREASED": _LESS,
+    "EXCLUSIVE_MINIMUM_ADDED": _ADDED,
+    "EXCLUSIVE_MINIMUM_INCREASED": _MORE,
+    "MULTIPLE_OF_ADDED": _ADDED,
+    "MULTIPLE_OF_EXPANDED": _MORE,
+    "MULTIPLE_OF_CHANGED": _OTHER_VALUE,
+    "REQUIRED_ATTRIBUTE_ADDED": _ADDED,
+    "MAX_PROPERTIES_ADDED": _ADDED,
+    "MAX_PROPERTIES_DECREASED": _LESS,
+    "MIN_PROPERTIES_ADDED": _ADDED,
+    "MIN_PROPERTIES_INCREASED": _MORE,
+    "ADDITIONAL_PROPERTIES_REMOVED": _ADDED,
+    "ADDITIONAL_PROPERTIES_NARROWED": _FEWER,
+    "DEPENDENCY_ARRAY_ADDED": _ADDED,
+    "DEPENDENCY_ARRAY_EXTENDED": _LONGER,
+    "DEPENDENCY_ARRAY_CHANGED": _OTHER_VALUE,
+    "DEPENDENCY_SCHEMA_ADDED": _ADDED,
+    "PROPERTY_ADDED_TO_OPEN_CONTENT_MODEL": _OPEN,
+    "REQUIRED_PROPERTY_ADDED_TO_UNOPEN_CONTENT_MODEL": "The {reader} schema has an unopen content model and has a "
+    "required property at path '{path}' which is missing in the {writer} schema",
+    "PROPERTY_REMOVED_FROM_CLOSED_CONTENT_MODEL": _CLOSED,
+    "PROPERTY_REMOVED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL": _REMOVED_UNCOVERED,
+    "PROPERTY_ADDED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL": _ADDED_UNCOVERED,
+    "MAX_ITEMS_ADDED": _ADDED,
+    "MAX_ITEMS_DECREASED": _LESS,
+    "MIN_ITEMS_ADDED": _ADDED,
+    "MIN_ITEMS_INCREASED": _MORE,
+    "UNIQUE_ITEMS_ADDED": _ADDED,
+    "ADDITIONAL_ITEMS_REMOVED": _ADDED,
+    "ADDITIONAL_ITEMS_NARROWED": _FEWER,
+    "ITEM_ADDED_TO_OPEN_CONTENT_MODEL": _OPEN,
+    "ITEM_REMOVED_FROM_CLOSED_CONTENT_MODEL": _CLOSED,
+    "ITEM_REMOVED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL": _REMOVED_UNCOVERED,
+    "ITEM_ADDED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL": _ADDED_UNCOVERED,
+    "ENUM_ARRAY_NARROWED": _FEWER,
+    "ENUM_ARRAY_CHANGED": _OTHER_TYPE,
+    "COMBINED_TYPE_CHANGED": _OTHER_TYPE,
+    "COMBINED_TYPE_SUBSCHEMAS_CHANGED": _OTHER_TYPE,
+    "PRODUCT_TYPE_EXTENDED": _LONGER,
+    "SUM_TYPE_NARROWED": _FEWER,
+    "NOT_TYPE_EXTENDED": _LONGER,
+}
+#: A place: its first part and the place below that part; None is the compared schema itself.
+_Path: TypeAlias = "tuple[str, _Path] | None"
+#: Incompatible differences with their places relative to the compared pair of schemas.
+_Found: TypeAlias = "list[tuple[str, _Path]]"
+#: Decimal exponents up to which multipleOf is compared exactly.
+_EXPONENT_MAX = 400
+
+
+def can_read(reader: JsonSchema, writer: JsonSchema) -> Sequence[Difference]:
+    """The differences for which ``reader`` refuses a value that ``writer`` accepts; none when it reads all of them."""
+    found = run(_Check().compare(writer.root, reader.root))
+    return [Difference(kind, _shown(path)) for kind, path in found]
+
+
+def _shown(path: _Path) -> str:
+    parts = []
+    while path is not None:
+        part, path = path
+        parts.append(part)
+    return "#/" + "/".join(parts)
+
+
+class _Check:
+    """One check, of an original schema (the writer's) with an updated one (the reader's)."""
+
+    def __init__(self) -> None:
+        # The results of pairs by identity; None while a pair is being compared, which ends a recursion.
+        self._results: dict[tuple[int, int], _Found | None] = {}
+
+    def compare(self, original: Node, update: Node) -> Steps[_Found]:
+        original, update = _behind(original), _behind(update)
+        pair = (id(original), id(update))
+        if pair in self._results:
+            return self._results[pair] or []
+        self._results[pair] = None
+        found: _Found = yield self._calculate(original, update)
+        self._results[pair] = found[:REPORTED_MAX]
+        return found[:REPORTED_MAX]
+
+    def _compare_at(self, found: _Found, place: str, original: Node, update: Node) -> Steps[bool]:
+        """Add the differences of two schemas at a place to ``found``, and say whether there are none."""
+        below: _Found = yield self.compare(original, update)
+        found.extend((kind, (place, rest)) for kind, rest in below)
+        return not below
+
+    def _calculate(self, original: Node, update: Node) -> Steps[_Found]:
+        if (yield self._reads_a_part(original, update)):
+            return []
+        match original, update:
+            case (Nothing(), _) | (_, Anything()):
+                return []
+            case String(), String():
+                return _strings(original, update)
+            case Numeric(), Numeric():
+                return _numbers(original, update)
+            case Enum(), Enum():
+                return _enums(original, update)
+            case Const(), Const():
+                return [] if original.value == update.value else [_at("ENUM_ARRAY_CHANGED", "const")]
+            case Not(), Not():
+                refused: _Found = yield self.compare(update.refused, original.refused)
+                return [_at("NOT_TYPE_EXTENDED", "not")] if refused else []
+            case Combined(), Combined():
+                found: _Found = yield self._combined(original, update)
+                return found
+            case Object(), Object():
+                found = yield self._objects(original, update)
+                return found
+            case Array(), Array():
+                found = yield self._arrays(original, update)
+                return found
+        return [] if type(original) is type(update) else [("TYPE_CHANGED", None)]
+
+    def _reads_a_part(self, original: Node, update: Node) -> Steps[bool]:
+        """Whether a combined schema and a simple one agree by one part: a new union has it, or an old allOf had it."""
+        pairs: Iterable[tuple[Node, Node]] = ()
+        match original, update:
+            case Combined(), Combined():
+                return False
+            case _, Combined() if len(update.parts) == 1 or update.criterion is not Criterion.ALL:
+                pairs = ((original, part) for part in update.parts)
+            case Combined(), _ if len(original.parts) == 1 or original.criterion is Criterion.ALL:
+                pairs = ((part, update) for part in original.parts)
+        for pair in pairs:
+            if not (yield self.compare(*pair)):
+                return True
+        return False
+
+    def _combined(self, original: Combined, update: Combined) -> Steps[_Found]:
+        if not _may_become(original, update):
+            return [("COMBINED_TYPE_CHANGED", None)]
+        found: _Found = []
+        old_parts = list({part.key: part for part in original.parts}.values())
+        new_parts = list({part.key: part for part in update.parts}.values())
+        if len(old_parts) < len(new_parts) and update.criterion is Criterion.ALL:
+            found.append(("PRODUCT_TYPE_EXTENDED", None))
+        if len(old_parts) > len(new_parts) and original.criterion is not Criterion.ALL:
+            found.append(("SUM_TYPE_NARROWED", None))
+        partners: list[list[int]] = []
+        for old in old_parts:
+            readers = []
+            for index, new in enumerate(new_parts):
+                if not (yield self.compare(old, new)):
+                    readers.append(index)
+            partners.append(readers)
+        if largest_matching(partners) < min(len(old_parts), len(new_parts)):
+            found.append(("COMBINED_TYPE_SUBSCHEMAS_CHANGED", None))
+        return found
+
+    def _objects(self, original: Object, update: Object) -> Steps[_Found]:
+        found: _Found = []
+        for name in original.properties:
+            added = name in update.required and name not in original.required
+            if added and name in update.properties and not update.properties[name].has_default:
+                found.append(_at("REQUIRED_ATTRIBUTE_ADDED", f"required/{name}"))
+        for name in original.properties | update.properties:
+            if len(found) >= REPORTED_MAX:
+                return found
+            place = f"properties/{name}"
+            if name not in update.properties:
+                yield self._removed_property(found, name, original, update)
+            elif name not in original.properties:
+                yield self._added_property(found, name, original, update)
+            else:
+                yield self._compare_at(found, place, original.properties[name], update.properties[name])
+        yield self._dependencies(found, original, update)
+        yield self._additional(found, "additionalProperties", "ADDITIONAL_PROPERTIES", original, update)
+        _upper(found, "maxProperties", "MAX_PROPERTIES", original.max_properties, update.max_properties)
+        _lower(found, "minProperties", "MIN_PROPERTIES", original.min_properties, update.min_properties)
+        return found
+
+    def _removed_property(self, found: _Found, name: str, original: Object, update: Object) -> Steps[None]:
+        place = f"properties/{name}"
+        old = original.properties[name]
+        if update.is_open:
+            return
+        covering = update.unnamed_property(name)
+        if covering is not None:
+            if not (yield self._compare_at(found, place, old, covering)):
+                found.append(_at("PROPERTY_REMOVED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL", place))
+        elif not isinstance(old, Nothing):
+            found.append(_at("PROPERTY_REMOVED_FROM_CLOSED_CONTENT_MODEL", place))
+
+    def _added_property(self, found: _Found, name: str, original: Object, update: Object) -> Steps[None]:
+        place = f"properties/{name}"
+        new = update.properties[name]
+        if original.is_open:
+            if not isinstance(new, Anything):
+                found.append(_at("PROPERTY_ADDED_TO_OPEN_CONTENT_MODEL", place))
+            return
+        covering = original.unnamed_property(name)
+        if covering is not None and not (yield self._compare_at(found, place, covering, new)):
+            found.append(_at("PROPERTY_ADDED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL", place))
+        if name in update.required and not new.has_default:
+            found.append(_at("REQUIRED_PROPERTY_ADDED_TO_UNOPEN_CONTENT_MODEL", place))
+
+    def _dependencies(self, found: _Found, original: Object, update: Object) -> Steps[None]:
+        for name, new_names in update.property_dependencies.items():
+            place = f"dependencies/{name}"
+            old_names = original.property_dependencies.get(name)
+            if old_names is None:
+                found.append(_at("DEPENDENCY_ARRAY_ADDED", place))
+            elif new_names > old_names:
+                found.append(_at("DEPENDENCY_ARRAY_EXTENDED", place))
+            elif not new_names <= old_names:
+                found.append(_at("DEPENDENCY_ARRAY_CHANGED", place))
+        for name, new in update.schema_dependencies.items():
+            place = f"dependencies/{name}"
+            old = original.schema_dependencies.get(name)
+            if old is None:
+                found.append(_at("DEPENDENCY_SCHEMA_ADDED", place))
+            else:
+                yield self._compare_at(found, place, old, new)
+
+    def _additional(
+        self, found: _Found, keyword: str, kind: str, original: Object | Array, update: Object | Array
+    ) -> Steps[None]:
+        if original.permits_additional and not update.permits_additional:
+            found.append(_at(f"{kind}_REMOVED", keyword))
+        elif original.permits_additional and update.additional is not None:
+            if original.additional is None:
+                found.append(_at(f"{kind}_NARROWED", keyword))
+            else:
+                yield self._compare_at(found, keyword, original.additional, update.additional)
+
+    def _arrays(self, original: Array, update: Array) -> Steps[_Found]:
+        found: _Found = []
+        if update.all_items is not None:
+            if original.all_items is None:
+                found.append(_at("SCHEMA_ADDED", "items"))
+            else:
+                yield self._compare_at(found, "items", original.all_items, update.all_items)
+        for index in range(max(len(original.items), len(update.items))):
+            if len(found) >= REPORTED_MAX:
+                return found
+            place = f"items/{index}"
+            if index >= len(update.items):
+                yield self._removed_item(found, place, original.items[index], update)
+            elif index >= len(original.items):
+                yield self._added_item(found, place, original, update.items[index])
+            else:
+                yield self._compare_at(found, place, original.items[index], update.items[index])
+        yield self._additional(found, "additionalItems", "ADDITIONAL_ITEMS", original, update)
+        _upper(found, "maxItems", "MAX_ITEMS", original.max_items, update.max_items)
+        _lower(found, "minItems", "MIN_ITEMS", original.min_items, update.min_items)
+        if update.is_unique and not original.is_unique:
+            found.append(_at("UNIQUE_ITEMS_ADDED", "uniqueItems"))
+        return found
+
+    def _removed_item(self, found: _Found, place: str, old: Node, update: Array) -> Steps[None]:
+        if update.is_open:
+            return
+        if update.additional is not None:
+            if not (yield self._compare_at(found, place, old, update.additional)):
+                found.append(_at("ITEM_REMOVED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL", place))
+        elif not isinstance(old, Nothing):
+            found.append(_at("ITEM_REMOVED_FROM_CLOSED_CONTENT_MODEL", place))
+
+    def _added_item(self, found: _Found, place: str, original: Array, new: Node) -> Steps[None]:
+        if original.is_open:
+            if not isinstance(new, Anything):
+                found.append(_at("ITEM_ADDED_TO_OPEN_CONTENT_MODEL", place))
+        elif original.additional is not None and not (yield self._compare_at(found, place, original.additional, new)):
+            found.append(_at("ITEM_ADDED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL", place))
+
+
+def _at(kind: str, place: str) -> tuple[str, _Path]:
+    """A difference at a place within the compared schema."""
+    return kind, (place, None)
+
+
+def _behind(node: Node) -> Node:
+    """The schema to which a $ref leads."""
+    if isinstance(node, Pointer):
+        assert node.target is not None, "the reader sets the target of every pointer"
+        return node.target
+    return node
+
+
+def _may_become(original: Combined, update: Combined) -> bool:
+    """Whether a combined schema may change from one of allOf, anyOf and oneOf to another."""
+    old, new = original.criterion, update.criterion
+    was_single, is_single = len(original.parts) == 1, len(update.parts) == 1
+    return (
+        old is new
+        or new is Criterion.ANY
+        or (was_single and (is_single or new is Criterion.ONE))
+        or (is_single and old is Criterion.ALL)
+    )
+
+
+def _strings(original: String, update: String) -> _Found:
+    found: _Found = []
+    _upper(found, "maxLength", "MAX_LENGTH", original.max_length, update.max_length)
+    _lower(found, "minLength", "MIN_LENGTH", original.min_length, update.min_length)
+    if update.pattern is not None and update.pattern != original.pattern:
+        found.append(_at("PATTERN_ADDED" if original.pattern is None else "PATTERN_CHANGED", "pattern"))
+    return found
+
+
+def _numbers(original: Numeric, update: Numeric) -> _Found:
+    found: _Found = []
+    _upper(found, "maximum", "MAXIMUM", original.maximum, update.maximum)
+    _lower(found, "minimum", "MINIMUM", original.minimum, update.minimum)
+    _upper(found, "exclusiveMaximum", "EXCLUSIVE_MAXIMUM", original.exclusive_maximum, update.exclusive_maximum)
+    _lower(found, "exclusiveMinimum", "EXCLUSIVE_MINIMUM", original.exclusive_minimum, update.exclusive_minimum)
+    old, new = original.multiple_of, update.multiple_of
+    if new is not None and old != new:
+        if old is None:
+            found.append(_at("MULTIPLE_OF_ADDED", "multipleOf"))
+        elif _is_multiple(new, old):
+            found.append(_at("MULTIPLE_OF_EXPANDED", "multipleOf"))
+        elif not _is_multiple(old, new):
+            found.append(_at("MULTIPLE_OF_CHANGED", "multipleOf"))
+    if update.is_integer and not original.is_integer:
+        found.append(("TYPE_NARROWED", None))
+    return found
+
+
+def _is_multiple(number: Number, divisor: Number) -> bool:
+    """Whether a number is a multiple of another. Numbers of extreme exponents count as none."""
+    if any(abs(Decimal(one).adjusted()) > _EXPONENT_MAX for one in (number, divisor)):
+        return False
+    return (Fraction(number) / Fraction(divisor)).denominator == 1
+
+
+def _enums(original: Enum, update: Enum) -> _Found:
+    if update.values >= original.values:
+        return []
+    kind = "ENUM_ARRAY_NARROWED" if update.values < original.values else "ENUM_ARRAY_CHANGED"
+    return [_at(kind, "enum")]
+
+
+def _upper(found: _Found, keyword: str, kind: str, old: Number | None, new: Number | None) -> None:
+    """Compare an upper bound: a new or smaller one refuses values."""
+    if new is not None and old is None:
+        found.append(_at(f"{kind}_ADDED", keyword))
+    elif new is not None and old is not None and new < old:
+        found.append(_at(f"{kind}_DECREASED", keyword))
+
+
+def _lower(found: _Found, keyword: str, kind: str, old: Number | None, new: Number | None) -> None:
+    """Compare a lower bound: a new or larger one refuses values."""
+    if new is not None and old is None:
+        found.append(_at(f"{kind}_ADDED", keyword))
+    elif new is not None and old is not None and new > old:
+        found.append(_at(f"{kind}_INCREASED", keyword))

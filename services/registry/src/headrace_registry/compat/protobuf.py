@@ -1,0 +1,249 @@
+"""Confluent's rules for Protobuf: can a reader with one schema read the bytes that were written with another one?
+
+Bytes of Protobuf have numbers instead of names, so the rules compare the fields of equal numbers within the messages
+of equal names. Renaming a field, adding and removing an optional field, and any change of an enum are compatible.
+Scalar types of one group have the same bytes:
+
+====================== ================================================
+group                  types
+====================== ================================================
+varint                 int32, int64, uint32, uint64, bool, every enum
+zigzag                 sint32, sint64
+bytes                  string, bytes
+four bytes             fixed32, sfixed32
+eight bytes            fixed64, sfixed64
+float, double          a group each
+====================== ================================================
+
+As in Confluent's registry, groups of proto2, extensions and services are not compared.
+
+Source: Confluent's documentation, "Protobuf compatibility rules"; protobuf.dev, "Updating A Message Type".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from headrace_registry.compat.model import REPORTED_MAX, Difference, Steps, run
+from headrace_registry.schemas.protobuf.elements import SCALARS, Enum, Field, Label, MapType, Message, OneOf
+from headrace_registry.schemas.protobuf.names import FoundType, Types
+from headrace_registry.schemas.protobuf.schema import ProtobufSchema
+
+#: The reason of each kind in words, for Incompatibility.reason.
+REASONS: Final = {
+    "MESSAGE_REMOVED": "The {reader} schema is missing a MESSAGE type at path '{path}' in the {writer} schema",
+    "FIELD_KIND_CHANGED": "The type of a field at path '{path}' in the {reader} schema does not match the {writer} "
+    "schema",
+    "FIELD_SCALAR_KIND_CHANGED": "The kind of a SCALAR field at path '{path}' in the {reader} schema does not match "
+    "its kind in the {writer} schema",
+    "FIELD_NAMED_TYPE_CHANGED": "The type of a MESSAGE field at path '{path}' in the {reader} schema does not match "
+    "its type in the {writer} schema",
+    "FIELD_NUMERIC_LABEL_CHANGED": "The label for a NUMERIC field at path '{path}' in the {reader} schema does not "
+    "match its label in the {writer} schema",
+    "REQUIRED_FIELD_ADDED": "A required field  at path '{path}' in the {reader} schema is missing in the {writer} "
+    "schema",
+    "REQUIRED_FIELD_REMOVED": "The {reader} schema is missing a required field at path: '{path}' in the {writer} "
+    "schema",
+    "ONEOF_FIELD_REMOVED": "The {reader} schema is missing a oneof field at path '{path}' in the {writer} schema",
+    "MULTIPLE_FIELDS_MOVED_TO_ONEOF": "Multiple fields in the oneof at path '{path}' in the {reader} schema are "
+    "outside a oneof in the {writer} schema",
+    "FIELD_MOVED_TO_EXISTING_ONEOF": "A field in the oneof at path '{path}' in the {reader} schema is outside an "
+    "existing oneof in the {writer} schema",
+}
+#: The group of each scalar type whose types have the same bytes.
+_GROUPS: Final = {
+    **dict.fromkeys(("int32", "int64", "uint32", "uint64", "bool"), "varint"),
+    **dict.fromkeys(("sint32", "sint64"), "zigzag"),
+    **dict.fromkeys(("string", "bytes"), "bytes"),
+    **dict.fromkeys(("fixed32", "sfixed32"), "four bytes"),
+    **dict.fromkeys(("fixed64", "sfixed64"), "eight bytes"),
+    "float": "float",
+    "double": "double",
+}
+_Found = list[Difference]
+
+
+def can_read(reader: ProtobufSchema, writer: ProtobufSchema) -> Sequence[Difference]:
+    """The differences for which ``reader`` cannot read what ``writer`` wrote; none when it can."""
+    return run(_Check(writer, reader).files())
+
+
+def _in_scope(scope: str, name: str) -> str:
+    return f"{scope}.{name}" if scope else name
+
+
+def _place(name: str, *below: str | int) -> str:
+    """A path of Confluent: ``#/Outer/Inner/2`` for the field 2 of the message ``Outer.Inner``."""
+    return "/".join(["#", *name.split("."), *map(str, below)])
+
+
+class _Side:
+    """One of both schemas: its types, and what a type means in a scope."""
+
+    def __init__(self, types: Types) -> None:
+        self._types = types
+
+    def meaning(self, kind: str | MapType, scope: str) -> str | MapType | FoundType:
+        """A scalar's name, a map, or a type. The message of the entries of a map becomes that map."""
+        if isinstance(kind, MapType) or kind in SCALARS:
+            return kind
+        found = self._types.find(kind, scope)
+        assert found is not None, "the parser checks that all types exist"
+        entry = found.element.map_entry if isinstance(found.element, Message) else None
+        return entry or found
+
+
+class _Check:
+    """One check, of an old schema (the writer's) with a new one (the reader's)."""
+
+    def __init__(self, old: ProtobufSchema, new: ProtobufSchema) -> None:
+        self._old, self._new = old, new
+        self._old_side, self._new_side = _Side(old.types), _Side(new.types)
+        # The results of pairs of messages by identity; None while a pair is being compared, which ends a recursion.
+        self._results: dict[tuple[int, int], _Found | None] = {}
+
+    def files(self) -> Steps[_Found]:
+        found: _Found = []
+        old, new = self._old.file, self._new.file
+        yield self._types(found, "", (old.types, old.package), (new.types, new.package))
+        return found[:REPORTED_MAX]
+
+    def _types(
+        self,
+        found: _Found,
+        name: str,
+        old: tuple[list[Message | Enum], str],
+        new: tuple[list[Message | Enum], str],
+    ) -> Steps[None]:
+        """Compare the types within a message or a file (of the name "") with their scopes."""
+        (old_types, old_scope), (new_types, new_scope) = old, new
+        new_messages = {one.name: one for one in new_types if isinstance(one, Message)}
+        for one in old_types:
+            if len(found) >= REPORTED_MAX:
+                return
+            if not isinstance(one, Message):
+                continue
+            full = _in_scope(name, one.name)
+            other = new_messages.get(one.name)
+            if other is not None:
+                below: _Found = yield self._messages(
+                    full, (one, _in_scope(old_scope, one.name)), (other, _in_scope(new_scope, one.name))
+                )
+                found.extend(below)
+            elif one.map_entry is None:
+                found.append(Difference("MESSAGE_REMOVED", _place(full)))
+
+    def _messages(self, name: str, old: tuple[Message, str], new: tuple[Message, str]) -> Steps[_Found]:
+        """Compare two messages with their scopes; ``name`` is their common name within their packages."""
+        pair = (id(old[0]), id(new[0]))
+        if pair in self._results:
+            return self._results[pair] or []
+        self._results[pair] = None
+        found: _Found = []
+        yield self._fields(found, name, old, new)
+        yield self._types(found, name, (old[0].types, old[1]), (new[0].types, new[1]))
+        self._results[pair] = found[:REPORTED_MAX]
+        return found[:REPORTED_MAX]
+
+    def _fields(self, found: _Found, name: str, old: tuple[Message, str], new: tuple[Message, str]) -> Steps[None]:
+        (old_message, old_scope), (new_message, new_scope) = old, new
+        old_fields = {one.number: one for one in old_message.fields}
+        new_fields = {one.number: one for one in new_message.fields}
+        old_in_oneofs = {one.number: (oneof, one) for oneof in old_message.oneofs for one in oneof.fields}
+        new_in_oneofs = {one.number: (oneof, one) for oneof in new_message.oneofs for one in oneof.fields}
+        for oneof in new_message.oneofs:
+            found.extend(_moved(name, oneof, old_fields.keys(), old_in_oneofs.keys()))
+        found.extend(_removed_from_oneofs(name, old_message, new_message))
+        for number, one in old_fields.items():
+            if number not in new_fields and number not in new_in_oneofs and one.label is Label.REQUIRED:
+                found.append(Difference("REQUIRED_FIELD_REMOVED", _place(name, number)))
+        for number, one in new_fields.items():
+            if number not in old_fields and one.label is Label.REQUIRED:
+                found.append(Difference("REQUIRED_FIELD_ADDED", _place(name, number)))
+        old_all = old_fields | {number: one for number, (_, one) in old_in_oneofs.items()}
+        new_all = new_fields | {number: one for number, (_, one) in new_in_oneofs.items()}
+        for number in sorted(old_all.keys() & new_all.keys()):
+            if len(found) >= REPORTED_MAX:
+                return
+            # Confluent names the oneof when the field stays in it, and otherwise only the number of the field.
+            place = _place(name, number)
+            if number in old_in_oneofs and number in new_in_oneofs:
+                old_oneof, new_oneof = old_in_oneofs[number][0].name, new_in_oneofs[number][0].name
+                place = _place(name, new_oneof, number) if old_oneof == new_oneof else place
+            yield self._one_field(found, place, (old_all[number], old_scope), (new_all[number], new_scope))
+
+    def _one_field(self, found: _Found, place: str, old: tuple[Field, str], new: tuple[Field, str]) -> Steps[None]:
+        labels = (old[0].label, new[0].label)
+        yield self._field_types(found, place, labels, (old[0].type, old[1]), (new[0].type, new[1]))
+
+    def _field_types(
+        self,
+        found: _Found,
+        place: str,
+        labels: tuple[Label | None, Label | None],
+        old: tuple[str | MapType, str],
+        new: tuple[str | MapType, str],
+    ) -> Steps[None]:
+        old_type, new_type = self._old_side.meaning(*old), self._new_side.meaning(*new)
+        match old_type, new_type:
+            case MapType(), MapType():
+                for old_part, new_part in ((old_type.key, new_type.key), (old_type.value, new_type.value)):
+                    yield self._field_types(found, place, (None, None), (old_part, old[1]), (new_part, new[1]))
+            case FoundType(element=Message()), FoundType(element=Message()):
+                yield self._named_types(found, place, old_type, new_type)
+            case _:
+                old_group, new_group = _group(old_type), _group(new_type)
+                if old_group is None or new_group is None:
+                    found.append(Difference("FIELD_KIND_CHANGED", place))
+                elif old_group != new_group:
+                    found.append(Difference("FIELD_SCALAR_KIND_CHANGED", place))
+                elif old_group != "bytes" and None not in labels and labels[0] is not labels[1]:
+                    found.append(Difference("FIELD_NUMERIC_LABEL_CHANGED", place))
+
+    def _named_types(self, found: _Found, place: str, old: FoundType, new: FoundType) -> Steps[None]:
+        """Compare two messages that are the types of a field."""
+        if old.local_name != new.local_name:
+            found.append(Difference("FIELD_NAMED_TYPE_CHANGED", place))
+            return
+        if old.is_local and new.is_local:
+            return  # the messages of both files are compared with each other anyway
+        if old.reference is not None and new.reference is not None:
+            old_version = (old.reference.subject, old.reference.version)
+            if old_version == (new.reference.subject, new.reference.version):
+                return
+        assert isinstance(old.element, Message)
+        assert isinstance(new.element, Message)
+        below: _Found = yield self._messages(old.local_name, (old.element, old.name), (new.element, new.name))
+        if below:
+            found.extend(below)
+            found.append(Difference("FIELD_NAMED_TYPE_CHANGED", place))
+
+
+def _group(kind: str | MapType | FoundType) -> str | None:
+    """The group of a scalar type or an enum; None for a map and a message."""
+    if isinstance(kind, FoundType):
+        return "varint" if isinstance(kind.element, Enum) else None
+    return _GROUPS[kind] if isinstance(kind, str) else None
+
+
+def _moved(name: str, oneof: OneOf, old_fields: Collection[int], old_in_oneofs: Collection[int]) -> _Found:
+    """Fields that moved into a oneof. An old writer may have written several of them, of which a oneof keeps one."""
+    moved = sum(one.number in old_fields for one in oneof.fields)
+    if moved > 1:
+        return [Difference("MULTIPLE_FIELDS_MOVED_TO_ONEOF", _place(name, oneof.name))]
+    if moved == 1 and any(one.number in old_in_oneofs for one in oneof.fields):
+        return [Difference("FIELD_MOVED_TO_EXISTING_ONEOF", _place(name, oneof.name))]
+    return []
+
+
+def _removed_from_oneofs(name: str, old: Message, new: Message) -> _Found:
+    """Fields that are gone from oneofs which both messages have."""
+    new_numbers = {oneof.name: {one.number for one in oneof.fields} for oneof in new.oneofs}
+    return [
+        Difference("ONEOF_FIELD_REMOVED", _place(name, oneof.name, one.number))
+        for oneof in old.oneofs
+        if oneof.name in new_numbers
+        for one in oneof.fields
+        if one.number not in new_numbers[oneof.name]
+    ]

@@ -1,0 +1,633 @@
+"""JSON Schema: drafts 4, 6, 7, 2019-09 and 2020-12, as nodes that a check of compatibility compares.
+
+Confluent's registry compares schemas in the model of the library ``everit``, and so does Headrace. In that model a
+schema has one kind (a string, an object, …), and a schema with keywords of several kinds is an ``allOf`` of its parts:
+``{"type": "string", "enum": ["a"]}`` becomes ``allOf(enum, string)``. Keywords without a ``type`` imply a kind. The
+model ignores ``format``, ``contains``, ``propertyNames`` and unknown keywords.
+
+No reference is fetched: a ``$ref`` points into the schema itself or into a schema of the registry's references. A
+``$ref`` to a meta-schema of json-schema.org accepts everything. A regular expression runs only in RE2, in linear time.
+
+Source: json-schema.org, the drafts named above; the documentation of everit's library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from enum import StrEnum
+from functools import cached_property
+from operator import itemgetter
+from typing import Any, ClassVar, Final, NoReturn
+from urllib.parse import unquote, urldefrag, urljoin
+
+import re2
+
+from headrace_registry.schemas import json_text
+from headrace_registry.schemas.model import (
+    InvalidSchemaError,
+    Parsed,
+    Schema,
+    SchemaType,
+    check_size,
+    in_order,
+)
+
+Number = int | Decimal
+
+#: The drafts by their $schema, without the "#" at the end. Another $schema, or none, means draft 7.
+_DRAFTS: Final = {
+    "http://json-schema.org/draft-04/schema": 4,
+    "http://json-schema.org/draft-06/schema": 6,
+    "http://json-schema.org/draft-07/schema": 7,
+    "https://json-schema.org/draft/2019-09/schema": 2019,
+    "https://json-schema.org/draft/2020-12/schema": 2020,
+}
+_META_SCHEMAS: Final = ("http://json-schema.org/", "https://json-schema.org/")
+
+_STRING_KEYS: Final = ("minLength", "maxLength", "pattern", "format")
+_NUMBER_KEYS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+_OBJECT_KEYS: Final = (
+    "properties",
+    "required",
+    "minProperties",
+    "maxProperties",
+    "dependencies",
+    "dependentRequired",
+    "dependentSchemas",
+    "patternProperties",
+    "additionalProperties",
+    "propertyNames",
+)
+_ARRAY_KEYS: Final = ("items", "prefixItems", "additionalItems", "minItems", "maxItems", "uniqueItems", "contains")
+_CONDITION_KEYS: Final = ("if", "then", "else")
+
+#: What RE2 says of expressions that are wrong in every dialect. Other errors name features that only RE2 lacks.
+_WRONG_EXPRESSIONS: Final = ("missing ", "unexpected )", "no argument for repetition", "trailing \\", "invalid UTF-8")
+_RE2_OPTIONS = re2.Options()
+_RE2_OPTIONS.log_errors = False
+
+
+class Criterion(StrEnum):
+    """How many parts of a combined schema a value must match."""
+
+    ALL = "allOf"
+    ANY = "anyOf"
+    ONE = "oneOf"
+
+
+@dataclass(eq=False, slots=True)
+class Node:
+    """The base of all kinds. ``key`` is equal for nodes of one document whose JSON is equal."""
+
+    key: str = field(kw_only=True)
+    has_default: bool = field(default=False, kw_only=True)
+
+
+@dataclass(eq=False, slots=True)
+class Anything(Node):
+    """The schema ``{}`` or ``true``."""
+
+
+@dataclass(eq=False, slots=True)
+class Nothing(Node):
+    """The schema ``false``."""
+
+
+@dataclass(eq=False, slots=True)
+class Pointer(Node):
+    """A ``$ref``. ``target`` is set when the whole schema is read, and is no Pointer."""
+
+    target: Node | None = None
+
+
+@dataclass(eq=False, slots=True)
+class String(Node):
+    max_length: Number | None
+    min_length: Number | None
+    pattern: str | None
+
+
+@dataclass(eq=False, slots=True)
+class Numeric(Node):
+    maximum: Number | None
+    minimum: Number | None
+    exclusive_maximum: Number | None
+    exclusive_minimum: Number | None
+    multiple_of: Number | None
+    is_integer: bool
+
+
+@dataclass(eq=False, slots=True)
+class Boolean(Node):
+    pass
+
+
+@dataclass(eq=False, slots=True)
+class Null(Node):
+    pass
+
+
+@dataclass(eq=False, slots=True)
+class Condition(Node):
+    """``if``, ``then``, ``else``. A check of compatibility does not compare them, as in Confluent's registry."""
+
+
+@dataclass(eq=False, slots=True)
+class Enum(Node):
+    """``values`` has the allowed values as canonical JSON."""
+
+    values: frozenset[str]
+
+
+@dataclass(eq=False, slots=True)
+class Const(Node):
+    """``value`` is the allowed value as canonical JSON."""
+
+    value: str
+
+
+@dataclass(eq=False, slots=True)
+class Not(Node):
+    refused: Node
+
+
+@dataclass(eq=False, slots=True)
+class Combined(Node):
+    criterion: Criterion
+    parts: list[Node]
+
+
+@dataclass(eq=False, slots=True)
+class Object(Node):
+    properties: dict[str, Node]
+    required: frozenset[str]
+    property_dependencies: dict[str, frozenset[str]]
+    schema_dependencies: dict[str, Node]
+    patterns: list[tuple[Any, Node]]  # a compiled expression of RE2, or None when RE2 cannot run it
+    permits_additional: bool
+    additional: Node | None
+    max_properties: Number | None
+    min_properties: Number | None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the object may have any property that the schema does not name."""
+        return not self.patterns and self.additional is None and self.permits_additional
+
+    def unnamed_property(self, name: str) -> Node | None:
+        """The schema of a property that ``properties`` does not name: a pattern's, or the additional properties'."""
+        for expression, node in self.patterns:
+            if expression is not None and expression.search(name):
+                return node
+        return self.additional
+
+
+@dataclass(eq=False, slots=True)
+class Array(Node):
+    all_items: Node | None
+    items: list[Node]
+    permits_additional: bool
+    additional: Node | None
+    max_items: Number | None
+    min_items: Number | None
+    is_unique: bool
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the array may have any items after those that the schema lists."""
+        return self.additional is None and self.permits_additional
+
+
+class JsonSchema(Parsed):
+    """A parsed JSON Schema. ``root`` is the node of the whole schema, ``value`` the JSON of its text."""
+
+    type: ClassVar = SchemaType.JSON
+
+    def __init__(self, schema: Schema, value: Any, root: Node) -> None:
+        super().__init__(schema, json_text.write(value))
+        self.value = value
+        self.root = root
+
+    @cached_property
+    def normalized(self) -> str:
+        """The canonical text with the keys of all objects in order."""
+        return json_text.write(self.value, sort=True)
+
+
+def parse(schema: Schema, resolved: Mapping[str, Schema]) -> JsonSchema:
+    """Parse a JSON Schema. ``resolved`` has the schema of each name in its references, also of transitive ones.
+
+    Raise InvalidSchemaError, whose message names the place in the text.
+    """
+    check_size(schema)
+    value = json_text.read(schema.text, exact=True)
+    reader = _Reader(value)
+    for name, dependency in in_order(schema, resolved):
+        check_size(dependency)
+        try:
+            reader.add(name, json_text.read(dependency.text, exact=True))
+        except InvalidSchemaError as error:
+            raise InvalidSchemaError(f'in the reference "{name}": {error.message}') from None
+    return JsonSchema(schema, value, reader.read())
+
+
+@dataclass(frozen=True, slots=True)
+class _Resource:
+    """A part of a text that has a URI of its own: a whole document, or a schema with an ``$id``."""
+
+    uri: str
+    value: Any
+    document: str  # for messages: "" for the schema itself, the name for a reference
+    root: Any  # the value of the whole document
+    draft: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A place in a document while it is read."""
+
+    resource: _Resource
+    path: tuple[str | int, ...]
+
+    def below(self, *parts: str | int) -> _Place:
+        return _Place(self.resource, (*self.path, *parts))
+
+    def refuse(self, problem: str, *below: str | int) -> NoReturn:
+        where = f'the reference "{self.resource.document}" at ' if self.resource.document else ""
+        raise InvalidSchemaError(f"invalid JSON Schema at {where}{json_text.pointer((*self.path, *below))}: {problem}")
+
+
+def _id_key(draft: int) -> str:
+    return "id" if draft == 4 else "$id"
+
+
+class _Reader:
+    """Reads the nodes of a schema, and of those places of its references that the schema points to."""
+
+    def __init__(self, value: Any) -> None:
+        self._nodes: dict[int, Node] = {}  # by the identity of the JSON object, which the documents keep alive
+        self._resources: dict[str, _Resource] = {}
+        self._anchors: dict[str, tuple[_Resource, Any]] = {}
+        self._pending: list[tuple[Pointer, _Place, str]] = []
+        self._shapes: dict[Any, int] = {}
+        self._shape_of: dict[int, int] = {}  # by the identity of the JSON object
+        self._root = self._document("", value)
+
+    def _document(self, name: str, value: Any) -> _Resource:
+        if not isinstance(value, dict | bool):
+            raise InvalidSchemaError(f"a JSON Schema is an object or a boolean, not {json_text.kind(value)}")
+        draft, uri = 7, name
+        if isinstance(value, dict):
+            draft = _DRAFTS.get(str(value.get("$schema", "")).removesuffix("#"), 7)
+            own = value.get(_id_key(draft))
+            if isinstance(own, str):
+                uri = _join("", own, _Place(_Resource("", value, name, value, draft), ()))
+        resource = _Resource(urldefrag(uri).url, value, name, value, draft)
+        self._resources.setdefault(resource.uri, resource)
+        self._index(value, _Place(resource, ()))
+        return resource
+
+    def add(self, name: str, value: Any) -> None:
+        """Add the document of a reference, under the name by which the schemas refer to it."""
+        resource = self._document(name, value)
+        for uri in (name, _join(self._root.uri, name, _Place(resource, ()))):
+            self._resources.setdefault(urldefrag(uri).url, resource)
+
+    def _index(self, value: Any, place: _Place) -> None:
+        """Collect the parts of a document that have a URI or an anchor of their own."""
+        if isinstance(value, list):
+            for index, item in enumerate(value):
+                self._index(item, place.below(index))
+        elif isinstance(value, dict):
+            resource = place.resource
+            own = value.get(_id_key(resource.draft))
+            if isinstance(own, str) and place.path:
+                uri, fragment = urldefrag(_join(resource.uri, own, place))
+                if own.startswith("#"):
+                    self._anchors.setdefault(f"{resource.uri}#{fragment}", (resource, value))
+                else:
+                    resource = _Resource(uri, value, resource.document, resource.root, resource.draft)
+                    self._resources.setdefault(uri, resource)
+            for key in ("$anchor", "$dynamicAnchor"):
+                if isinstance(value.get(key), str):
+                    self._anchors.setdefault(f"{resource.uri}#{value[key]}", (resource, value))
+            for key, item in value.items():
+                if key not in ("enum", "const", "default", "examples"):
+                    self._index(item, _Place(resource, (*place.path, key)))
+
+    def read(self) -> Node:
+        root = self.node(self._root.value, _Place(self._root, ()))
+        pointers = []
+        while self._pending:
+            pointer, place, reference = self._pending.pop()
+            pointer.target = self._target(reference, place)
+            pointers.append((pointer, place))
+        for pointer, place in pointers:
+            seen = {id(pointer)}
+            target = pointer.target
+            while isinstance(target, Pointer):
+                if id(target) in seen:
+                    place.refuse("the reference leads only to itself; let it lead to a schema", "$ref")
+                seen.add(id(target))
+                target = target.target
+            pointer.target = target
+        return root
+
+    def _target(self, reference: str, place: _Place) -> Node:
+        """The node to which a ``$ref`` points."""
+        uri, fragment = urldefrag(_join(place.resource.uri, reference, place))
+        resource = place.resource if uri == place.resource.uri else self._resources.get(uri)
+        if resource is None and uri.startswith(_META_SCHEMAS):
+            return Anything(key="true")
+        if resource is None:
+            resource = self._resources.get(urldefrag(reference).url)
+        if resource is None:
+            name = urldefrag(reference).url
+            place.refuse(f'no schema for "{reference}"; add a reference with the name "{name}" to the request', "$ref")
+        fragment = unquote(fragment)
+        if fragment and not fragment.startswith("/"):
+            found = self._anchors.get(f"{resource.uri}#{fragment}")
+            if found is None:
+                place.refuse(f'no schema has the anchor "{fragment}"', "$ref")
+            return self.node(found[1], _Place(found[0], (f"#{fragment}",)))
+        parts = [part.replace("~1", "/").replace("~0", "~") for part in fragment.split("/")[1:]]
+        for start in (resource.value, resource.root):
+            value = _walk(start, parts)
+            if isinstance(value, dict | bool):
+                return self.node(value, _Place(resource, tuple(parts)))
+        return place.refuse(f'"{reference}" leads to no schema', "$ref")
+
+    def node(self, value: Any, place: _Place) -> Node:
+        """The node of a schema at a place; a schema that is reached twice has one node."""
+        if isinstance(value, bool):
+            return Anything(key="true") if value else Nothing(key="false")
+        if not isinstance(value, dict):
+            place.refuse(f"a schema is an object or a boolean, not {json_text.kind(value)}")
+        known = self._nodes.get(id(value))
+        if known is None:
+            own = value.get(_id_key(place.resource.draft))
+            if isinstance(own, str) and place.path and not own.startswith("#"):
+                uri = urldefrag(_join(place.resource.uri, own, place)).url
+                place = _Place(self._resources.get(uri, place.resource), place.path)
+            known = self._nodes[id(value)] = _Parts(self, value, place).node()
+            known.has_default = "default" in value
+        return known
+
+    def shape(self, value: Any) -> int:
+        """A number that is equal for equal JSON values, in time linear in the size of the document."""
+        if isinstance(value, dict | list):
+            known = self._shape_of.get(id(value))
+            if known is None:
+                items = sorted(value.items(), key=itemgetter(0)) if isinstance(value, dict) else enumerate(value)
+                content = (type(value), *((key, self.shape(item)) for key, item in items))
+                known = self._shape_of[id(value)] = self._shapes.setdefault(content, len(self._shapes))
+            return known
+        return self._shapes.setdefault((type(value), value), len(self._shapes))
+
+    def pointer(self, reference: Any, place: _Place, key: str) -> Pointer:
+        """The node of a ``$ref``. The reader sets its target when it has read the other nodes."""
+        if not isinstance(reference, str):
+            place.refuse(f"a reference is a string, not {json_text.kind(reference)}", "$ref")
+        pointer = Pointer(key=key)
+        self._pending.append((pointer, place, reference))
+        return pointer
+
+
+def _join(base: str, uri: str, place: _Place) -> str:
+    try:
+        return urljoin(base, uri)
+    except ValueError as error:
+        place.refuse(f'"{uri[:200]}" is no URI: {error}')
+
+
+def _walk(value: Any, parts: Iterable[str]) -> Any:
+    for part in parts:
+        if isinstance(value, dict):
+            value = value.get(part)
+        elif isinstance(value, list) and part.isdecimal() and len(part) < 9 and int(part) < len(value):
+            value = value[int(part)]
+        else:
+            return None
+    return value
+
+
+class _Parts:
+    """Takes one schema apart into the nodes of its kinds. A keyword belongs to the first part that knows it."""
+
+    def __init__(self, reader: _Reader, value: dict[str, Any], place: _Place) -> None:
+        self._reader = reader
+        self._value = value
+        self._place = place
+        self._draft = place.resource.draft
+        self._left = set(value)
+        self._key = reader.shape(value)
+
+    def node(self) -> Node:
+        """The node of the schema. The method is long to keep Python's stack short: schemas are nested deeply."""
+        value = self._value
+        parts: list[Node] = []
+        if "$ref" in value:
+            parts.append(self._reader.pointer(value["$ref"], self._place, f"$ref {self._key}"))
+            if self._draft < 2019:
+                return parts[0]  # older drafts ignore what stands beside a $ref
+        if "enum" in value:
+            values = frozenset(json_text.write(one, sort=True) for one in self._list("enum"))
+            parts.append(Enum(values, key=f"enum {self._key}"))
+        for criterion in Criterion:
+            if criterion in value:
+                each = [
+                    self._reader.node(one, self._place.below(criterion, index))
+                    for index, one in enumerate(self._list(criterion))
+                ]
+                parts.append(_combined(criterion, each, f"{criterion} {self._key}"))
+        if "not" in value:
+            parts.append(Not(self._child("not"), key=f"not {self._key}"))
+        if "const" in value and self._draft > 4:
+            parts.append(Const(json_text.write(value["const"], sort=True), key=f"const {self._key}"))
+        kind = value.get("type")
+        if isinstance(kind, list):
+            each = [self._of_type(one, "type", index) for index, one in enumerate(kind)]
+            parts.append(_combined(Criterion.ANY, each, f"type {self._key}"))
+        elif "type" in value:
+            parts.append(self._of_type(kind, "type"))
+        # Keywords whose kind the type does not name imply a part of that kind.
+        if self._left.intersection(_ARRAY_KEYS):
+            parts.append(self._array())
+        if self._left.intersection(_OBJECT_KEYS):
+            parts.append(self._object())
+        if self._left.intersection(_NUMBER_KEYS):
+            parts.append(self._number(False))
+        if self._left.intersection(_STRING_KEYS):
+            parts.append(self._string())
+        if self._draft >= 7 and self._left.intersection(_CONDITION_KEYS):
+            for key in _CONDITION_KEYS:
+                if key in value:
+                    self._child(key)
+            parts.append(Condition(key=f"if {self._key}"))
+        if len(parts) == 1:
+            return parts[0]
+        return _combined(Criterion.ALL, parts, f"parts {self._key}") if parts else Anything(key=str(self._key))
+
+    def _of_type(self, kind: Any, *below: str | int) -> Node:
+        match kind:
+            case "string":
+                return self._string()
+            case "integer" | "number":
+                return self._number(kind == "integer")
+            case "boolean":
+                return Boolean(key="boolean")
+            case "null":
+                return Null(key="null")
+            case "array":
+                return self._array()
+            case "object":
+                return self._object()
+            case _:
+                return self._place.refuse(f"{json_text.write(kind)[:80]} is no type of JSON Schema", *below)
+
+    def _string(self) -> String:
+        self._left.difference_update(_STRING_KEYS)
+        pattern = self._value.get("pattern")
+        if pattern is not None:
+            if not isinstance(pattern, str):
+                self._place.refuse(f"a pattern is a string, not {json_text.kind(pattern)}", "pattern")
+            self._expression(pattern, "pattern")
+        return String(self._count("maxLength"), self._count("minLength"), pattern, key=f"string {self._key}")
+
+    def _number(self, is_integer: bool) -> Numeric:
+        self._left.difference_update(_NUMBER_KEYS)
+        multiple_of = self._number_of("multipleOf")
+        if multiple_of is not None and multiple_of <= 0:
+            self._place.refuse("multipleOf must be above 0", "multipleOf")
+        return Numeric(
+            self._number_of("maximum"),
+            self._number_of("minimum"),
+            self._exclusive("exclusiveMaximum"),
+            self._exclusive("exclusiveMinimum"),
+            multiple_of,
+            is_integer,
+            key=f"{'integer' if is_integer else 'number'} {self._key}",
+        )
+
+    def _exclusive(self, keyword: str) -> Number | None:
+        if self._draft == 4 and isinstance(self._value.get(keyword), bool):
+            return None  # in draft 4 the keyword only says how to read maximum or minimum
+        return self._number_of(keyword)
+
+    def _object(self) -> Object:
+        self._left.difference_update(_OBJECT_KEYS)
+        property_dependencies: dict[str, frozenset[str]] = {}
+        schema_dependencies: dict[str, Node] = {}
+        for keyword in ("dependencies", "dependentRequired", "dependentSchemas"):
+            if (keyword == "dependencies") != (self._draft < 2019):
+                continue
+            for name, value in self._dict(keyword).items():
+                if isinstance(value, list):
+                    property_dependencies[name] = self._strings(value, keyword, name)
+                else:
+                    schema_dependencies[name] = self._reader.node(value, self._place.below(keyword, name))
+        additional = self._value.get("additionalProperties", True)
+        if "propertyNames" in self._value and self._draft > 4:
+            self._child("propertyNames")
+        return Object(
+            properties=self._children("properties"),
+            required=self._strings(self._list("required"), "required"),
+            property_dependencies=property_dependencies,
+            schema_dependencies=schema_dependencies,
+            patterns=[
+                (self._expression(pattern, "patternProperties", pattern), node)
+                for pattern, node in self._children("patternProperties").items()
+            ],
+            permits_additional=additional is not False,
+            additional=None if isinstance(additional, bool) else self._child("additionalProperties"),
+            max_properties=self._count("maxProperties"),
+            min_properties=self._count("minProperties"),
+            key=f"object {self._key}",
+        )
+
+    def _array(self) -> Array:
+        self._left.difference_update(_ARRAY_KEYS)
+        listed, rest = "items", "additionalItems"
+        if "prefixItems" in self._value and self._draft >= 2019:
+            listed, rest = "prefixItems", "items"
+        all_items, items = None, []
+        if isinstance(self._value.get(listed), list):
+            items = [
+                self._reader.node(one, self._place.below(listed, index))
+                for index, one in enumerate(self._value[listed])
+            ]
+        elif listed in self._value:
+            all_items = self._child(listed)
+        additional = self._value.get(rest, True)
+        is_unique = self._value.get("uniqueItems", False)
+        if not isinstance(is_unique, bool):
+            self._place.refuse(f"uniqueItems is a boolean, not {json_text.kind(is_unique)}", "uniqueItems")
+        if "contains" in self._value and self._draft > 4:
+            self._child("contains")
+        return Array(
+            all_items=all_items,
+            items=items,
+            permits_additional=additional is not False,
+            additional=None if isinstance(additional, bool) else self._child(rest),
+            max_items=self._count("maxItems"),
+            min_items=self._count("minItems"),
+            is_unique=is_unique,
+            key=f"array {self._key}",
+        )
+
+    def _expression(self, pattern: str, *below: str) -> Any:
+        """The compiled expression, or None when RE2 has no such feature, such as a look-ahead."""
+        try:
+            return re2.compile(pattern, _RE2_OPTIONS)
+        except re2.error as error:
+            problem = error.args[0].decode(errors="replace") if isinstance(error.args[0], bytes) else str(error)
+            if problem.startswith(_WRONG_EXPRESSIONS):
+                self._place.refuse(
+                    f"the regular expression {json_text.quoted(pattern[:200])} is wrong: {problem}", *below
+                )
+            return None
+
+    def _child(self, keyword: str) -> Node:
+        return self._reader.node(self._value[keyword], self._place.below(keyword))
+
+    def _children(self, keyword: str) -> dict[str, Node]:
+        return {
+            name: self._reader.node(value, self._place.below(keyword, name))
+            for name, value in self._dict(keyword).items()
+        }
+
+    def _dict(self, keyword: str) -> dict[str, Any]:
+        value = self._value.get(keyword, {})
+        if not isinstance(value, dict):
+            self._place.refuse(f"{keyword} is an object, not {json_text.kind(value)}", keyword)
+        return value
+
+    def _list(self, keyword: str) -> list[Any]:
+        value = self._value.get(keyword, [])
+        if not isinstance(value, list):
+            self._place.refuse(f"{keyword} is an array, not {json_text.kind(value)}", keyword)
+        return value
+
+    def _strings(self, values: list[Any], *below: str) -> frozenset[str]:
+        if not all(isinstance(value, str) for value in values):
+            self._place.refuse("the names of properties are strings", *below)
+        return frozenset(values)
+
+    def _number_of(self, keyword: str) -> Number | None:
+        value = self._value.get(keyword)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | Decimal)):
+            self._place.refuse(f"{keyword} is a number, not {json_text.kind(value)}", keyword)
+        return value
+
+    def _count(self, keyword: str) -> Number | None:
+        value = self._number_of(keyword)
+        if value is not None and (value < 0 or (isinstance(value, Decimal) and value != value.to_integral_value())):
+            self._place.refuse(f"{keyword} is a whole number of at least 0", keyword)
+        return value
+
+
+def _combined(criterion: Criterion, parts: list[Node], key: str) -> Combined:
+    # everit puts combined parts first; the places in Confluent's messages count in this order.
+    return Combined(criterion, sorted(parts, key=lambda part: not isinstance(part, Combined)), key=key)

@@ -1,0 +1,66 @@
+"""The names of the types of a file and of its imports, and how a name in a message finds its type.
+
+A name without a leading dot is looked up from the innermost scope to the outermost: within ``a.b.C``, the name ``D``
+means ``a.b.C.D``, ``a.b.D``, ``a.D`` or ``D``, the first that exists.
+
+Source: protobuf.dev, "Packages and Name Resolution".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace_registry.schemas.model import Reference
+from headrace_registry.schemas.protobuf.elements import Enum, File, Message
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FoundType:
+    """A type by its full name, without a leading dot.
+
+    ``reference`` is the reference by which the schema has the type, if the schema names the reference itself.
+    """
+
+    name: str
+    package: str
+    element: Message | Enum
+    reference: Reference | None
+    is_local: bool
+
+    @property
+    def local_name(self) -> str:
+        """The name within the package of the type."""
+        return self.name.removeprefix(f"{self.package}.") if self.package else self.name
+
+
+class Types:
+    """The types that a file can use, by full name."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, FoundType] = {}
+
+    def add(self, file: File, reference: Reference | None, *, is_local: bool) -> list[str]:
+        """Add the types of a file, and return the names that were there before."""
+        twice: list[str] = []
+        open_types = [(f"{file.package}." if file.package else "", one) for one in file.types]
+        while open_types:
+            prefix, element = open_types.pop()
+            name = prefix + element.name
+            if name in self._found:
+                twice.append(name)
+            self._found[name] = FoundType(name, file.package, element, reference, is_local)
+            if isinstance(element, Message):
+                groups = [*element.groups, *(group for oneof in element.oneofs for group in oneof.groups)]
+                open_types += [(f"{name}.", one) for one in (*element.types, *(group.message for group in groups))]
+        return twice
+
+    def find(self, name: str, scope: str) -> FoundType | None:
+        """The type that a name means in a scope, the full name of a message or package."""
+        if name.startswith("."):
+            return self._found.get(name[1:])
+        while scope:
+            found = self._found.get(f"{scope}.{name}")
+            if found is not None:
+                return found
+            scope = scope.rpartition(".")[0]
+        return self._found.get(name)

@@ -1,0 +1,204 @@
+"""Protobuf schemas: a file with the types of its imports, checked as Google's compiler checks them.
+
+The checks: every import is a reference or a well-known file, every type exists, numbers and names are unique within
+a message, and an enum of proto3 begins with 0.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from typing import ClassVar, Final
+
+from headrace_registry.schemas.model import (
+    InvalidSchemaError,
+    Parsed,
+    Schema,
+    SchemaType,
+    check_size,
+    in_order,
+)
+from headrace_registry.schemas.protobuf import descriptor, text, writer
+from headrace_registry.schemas.protobuf.elements import SCALARS, Enum, Field, File, Label, MapType, Message
+from headrace_registry.schemas.protobuf.names import Types
+from headrace_registry.schemas.protobuf.well_known import well_known
+
+_MAP_KEYS: Final = frozenset(SCALARS) - {"double", "float", "bytes"}
+
+
+class ProtobufSchema(Parsed):
+    """A parsed Protobuf schema. ``file`` is the schema's own file, ``types`` has its types and those of its imports."""
+
+    type: ClassVar = SchemaType.PROTOBUF
+
+    def __init__(self, schema: Schema, file: File, types: Types) -> None:
+        super().__init__(schema, writer.canonical(file))
+        self.file = file
+        self.types = types
+
+    @cached_property
+    def normalized(self) -> str:
+        """The canonical text with sorted fields, options and imports, and with full names of types."""
+        return writer.normalized(self.file, self.types)
+
+    def formatted(self, form: str) -> str:
+        """The schema in a form: ``serialized`` is a FileDescriptorProto in base64, other forms the canonical text."""
+        if form == "serialized":
+            return base64.b64encode(descriptor.write(self.file, self.types)).decode()
+        return super().formatted(form)
+
+
+def parse(schema: Schema, resolved: Mapping[str, Schema]) -> ProtobufSchema:
+    """Parse a Protobuf schema. ``resolved`` has the schema of each name in its references, also of transitive ones.
+
+    Raise InvalidSchemaError, whose message names the place.
+    """
+    check_size(schema)
+    file = _read(schema.text)
+    types = Types()
+    files: dict[str, File] = {}
+    direct = {reference.name: reference for reference in schema.references}
+    for name, dependency in in_order(schema, resolved):
+        check_size(dependency)
+        try:
+            files[name] = _read(dependency.text)
+        except InvalidSchemaError as error:
+            raise InvalidSchemaError(f'in the reference "{name}": {error.message}') from None
+        _add_imports(files[name], name, files, types)
+        types.add(files[name], direct.get(name), is_local=False)
+    _add_imports(file, "", files, types)
+    own = Types()
+    for name in own.add(file, None, is_local=True):
+        raise InvalidSchemaError(f'invalid Protobuf schema: the type "{name}" is declared twice; rename one of them')
+    types.add(file, None, is_local=True)
+    _Checker(file, types).check()
+    return ProtobufSchema(schema, file, types)
+
+
+def _read(content: str) -> File:
+    """Read a .proto file, or a FileDescriptorProto in base64: only the first one has braces or semicolons."""
+    if not content.strip() or ";" in content or "{" in content:
+        return text.read(content)
+    try:
+        data = base64.b64decode("".join(content.split()), validate=True)
+    except (binascii.Error, ValueError):
+        return text.read(content)  # which says what is wrong with it
+    # The names in the bytes may be anything. As text they must be names, and the text is what the registry stores.
+    return text.read(writer.canonical(descriptor.read(data)))
+
+
+def _add_imports(file: File, name: str, files: Mapping[str, File], types: Types) -> None:
+    """Check that the imports of a file exist, and add the well-known ones to the types."""
+    for path in (*file.imports, *file.public_imports):
+        if path in files:
+            continue
+        known = well_known(path)
+        if known is None:
+            where = f'in the reference "{name}": ' if name else ""
+            raise InvalidSchemaError(
+                f'{where}the import "{path}" has no schema; add a reference with the name "{path}" to the request'
+            )
+        types.add(known, None, is_local=False)
+
+
+class _Checker:
+    def __init__(self, file: File, types: Types) -> None:
+        self._file = file
+        self._types = types
+
+    def check(self) -> None:
+        package = self._file.package
+        for one in self._file.types:
+            self._type(one, package)
+        for extend in self._file.extensions:
+            self._exists(extend.message, package, f'the extension of "{extend.message}"')
+            self._fields(extend.fields, package, f'the extension of "{extend.message}"', needs_label=True)
+        for service in self._file.services:
+            scope = f"{package}.{service.name}" if package else service.name
+            for call in service.calls:
+                for name in (call.request, call.response):
+                    self._exists(name, scope, f'the call "{scope}.{call.name}"')
+
+    def _refuse(self, problem: str) -> InvalidSchemaError:
+        return InvalidSchemaError(f"invalid Protobuf schema: {problem}")
+
+    def _type(self, one: Message | Enum, outer: str) -> None:
+        name = f"{outer}.{one.name}" if outer else one.name
+        if isinstance(one, Message):
+            self._message(one, name)
+        else:
+            self._enum(one, name)
+
+    def _message(self, message: Message, name: str) -> None:
+        groups = [*message.groups, *(group for oneof in message.oneofs for group in oneof.groups)]
+        numbers: dict[int, str] = {}
+        names: set[str] = set()
+        fields = [*message.fields, *(one for oneof in message.oneofs for one in oneof.fields)]
+        for one in (*fields, *(group.field for group in groups)):
+            if one.number in numbers:
+                raise self._refuse(
+                    f'the fields "{numbers[one.number]}" and "{one.name}" of "{name}" have the same number, '
+                    f"{one.number}; give one of them a new number"
+                )
+            numbers[one.number] = one.name
+        for one_name in (*(one.name for one in fields), *(oneof.name for oneof in message.oneofs)):
+            if one_name in names:
+                raise self._refuse(f'"{name}" has two fields or oneofs of the name "{one_name}"; rename one of them')
+            names.add(one_name)
+        self._fields(message.fields, name, f'"{name}"', needs_label=True)
+        for oneof in message.oneofs:
+            if not oneof.fields and not oneof.groups:
+                raise self._refuse(f'the oneof "{oneof.name}" of "{name}" is empty; give it a field')
+            self._fields(oneof.fields, name, f'"{name}"', needs_label=False)
+        if groups and self._file.is_proto3:
+            raise self._refuse(f'"{name}" has a group, which only proto2 has; use a message')
+        for extend in message.extensions:
+            self._exists(extend.message, name, f'an extension in "{name}"')
+            self._fields(extend.fields, name, f'an extension in "{name}"', needs_label=True)
+        for nested in (*message.types, *(group.message for group in groups)):
+            self._type(nested, name)
+
+    def _fields(self, fields: Iterable[Field], scope: str, where: str, *, needs_label: bool) -> None:
+        for one in fields:
+            is_map = isinstance(one.type, MapType)
+            if needs_label and not self._file.is_proto3 and one.label is None and not is_map:
+                raise self._refuse(
+                    f'the field "{one.name}" of {where} has no label; proto2 needs optional, required or repeated'
+                )
+            if self._file.is_proto3 and one.label is Label.REQUIRED:
+                raise self._refuse(f'the field "{one.name}" of {where} is required, which only proto2 has; remove it')
+            kind = one.type
+            if isinstance(kind, MapType):
+                if kind.key not in _MAP_KEYS:
+                    raise self._refuse(
+                        f'the map "{one.name}" of {where} has keys of type {kind.key}; '
+                        "use a string, a bool or an integer"
+                    )
+                kind = kind.value
+            if kind not in SCALARS:
+                self._exists(kind, scope, f'the field "{one.name}" of {where}')
+
+    def _exists(self, name: str, scope: str, where: str) -> None:
+        if self._types.find(name, scope) is None:
+            raise self._refuse(f'the type "{name}" of {where} is unknown; import its file or correct the name')
+
+    def _enum(self, enum: Enum, name: str) -> None:
+        if not enum.constants:
+            raise self._refuse(f'the enum "{name}" is empty; give it a constant')
+        if self._file.is_proto3 and enum.constants[0].number != 0:
+            raise self._refuse(f'the first constant of the enum "{name}" is not 0, which proto3 needs')
+        may_repeat = any(option.name == "allow_alias" and option.value == "true" for option in enum.options)
+        numbers: dict[int, str] = {}
+        names: set[str] = set()
+        for one in enum.constants:
+            if one.name in names:
+                raise self._refuse(f'the enum "{name}" has the constant "{one.name}" twice; rename one of them')
+            names.add(one.name)
+            if one.number in numbers and not may_repeat:
+                raise self._refuse(
+                    f'the constants "{numbers[one.number]}" and "{one.name}" of the enum "{name}" have the same '
+                    f"number, {one.number}; give one of them a new number, or set allow_alias"
+                )
+            numbers[one.number] = one.name
