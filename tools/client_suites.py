@@ -53,15 +53,15 @@ PYTHON = ROOT / ".venv" / "bin" / "python"
 PORT = 9092
 SNAPPY = "python-snappy==0.7.3"  #: kafka-python skips its tests of snappy without this package.
 KAFKA = "4.3.0"  #: The version of Apache Kafka that the suites expect.
-#: Settings of both servers.
+#: Settings that the tool gives to Kafka and to Headrace.
 SETTINGS: Mapping[str, str] = {
     "group.initial.rebalance.delay.ms": "0",
     "offsets.topic.num.partitions": "2",
     "transaction.state.log.num.partitions": "2",
 }
-#: Seconds for a whole suite, and for one test.
+#: Time limits in seconds for a whole suite, and for one test.
 _SUITE_S, _TEST_S = 1500, 120
-_NO_SERVER_S = 5  #: Seconds for one test without a server.
+_NO_SERVER_S = 5  #: Time limit in seconds for one test without a server.
 
 
 # ---------------------------------------------------------------- files

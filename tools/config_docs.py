@@ -133,7 +133,7 @@ def _says(key: ConfigKey) -> str:
     remark = key.note or key.refusal
     if not remark:
         return key.doc
-    # A remark that begins with a key's name keeps its case, too.
+    # A remark that begins with the name of a key keeps the case of the name, too.
     keeps_case = remark.startswith("gRPC") or "." in remark.split()[0]
     return f"{key.doc} *{remark if keeps_case else remark[0].upper() + remark[1:]}.*"
 

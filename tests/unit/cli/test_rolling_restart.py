@@ -152,7 +152,7 @@ def test_a_node_that_does_not_come_back_ends_it_and_the_others_are_left_alone(cl
 
 def test_a_cluster_that_does_not_become_whole_again_ends_it(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, looks_until_whole=1_000)
-    wanted = "after broker 1 the cluster is not healthy: not in sync on broker 1: orders-0"
+    wanted = "after the restart of broker 1 the cluster is not healthy: not in sync on broker 1: orders-0"
     with pytest.raises(IllegalStateError, match=re.escape(wanted)) as caught:
         rolling(cluster, timeout_s=0.5).run(["broker"])
     assert "Restarted: broker 1; not restarted: broker 2" in caught.value.message

@@ -65,7 +65,7 @@ def seconds(given: Any, name: str = "timeout", *, none: bool = False, negative: 
     if negative and value < 0:
         return 0.0
     if not value >= 0:
-        raise wrong(name, given, f"seconds, 0 or more{', or None' if none else ''}")
+        raise wrong(name, given, f"a number of seconds, 0 or more{', or None' if none else ''}")
     return min(value, SECONDS_MAX)
 
 

@@ -48,7 +48,7 @@ HEADER_BYTES = 16_384
 
 
 def good(frame: DataFrame) -> DataFrame:
-    """The rows of ``frame`` without a reason, without the column ``reason``."""
+    """The good rows of ``frame``, whose ``reason`` is null, with the column ``reason`` removed."""
     _check(frame, REASON)
     return frame.where(F.col(REASON).isNull()).drop(REASON)
 

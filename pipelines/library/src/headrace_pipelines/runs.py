@@ -49,7 +49,7 @@ class Run:
 
     @property
     def state(self) -> str:
-        """``running``, the end of the run, or ``died`` if its process ended without a record."""
+        """``running``, the end of the run, or ``died`` if the process of the run ended without recording an end."""
         if self.end is not None:
             return self.end
         return "running" if self.process.alive() else "died"

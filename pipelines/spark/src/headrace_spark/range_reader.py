@@ -37,9 +37,9 @@ def read_range(
     """The records of the range ``wanted``. Gaps left by compaction are no data loss. Offsets missing in the log are a
     loss, and so is a deleted topic, even if a new topic has the same name (``topic_id`` differs).
 
-    With ``fail_on_data_loss`` a loss raises DataLossError. Without ``fail_on_data_loss`` the reader logs a warning and
-    continues at the next existing offset of the range. Raises RequestTimedOutError when the cluster sends no answer for
-    ``timeout_ms``.
+    With ``fail_on_data_loss`` a loss of records raises DataLossError. Without ``fail_on_data_loss`` the reader logs a
+    warning and continues at the next existing offset of the range. Raises RequestTimedOutError when the cluster sends
+    no answer for ``timeout_ms``.
     """
     where = TopicPartition(wanted.topic, wanted.partition)
     asked = list(columns)

@@ -147,7 +147,7 @@ class HeadraceStreamReader(RangeTask, DataSourceStreamReader, SupportsTriggerAva
             group_id, prefix = self.options.group_id, self.options.group_id_prefix
             if group_id is None and prefix is None:
                 return
-            # A new id for this process, and so for this run of the query.
+            # Generate a new group id for each process, and so for each run of the query.
             group_id = group_id or f"{prefix}-{uuid.uuid4()}"
             logger.info("the query commits its progress to group %r", group_id)
             self._progress = GroupProgress(group_id, self._open_group(group_id))

@@ -74,8 +74,8 @@ STALLED_READ_S = 5
 #: While memory for answers is short, a client that leaves answers unread for STALLED_READ_S must read this many bytes
 #: per second.
 ANSWER_BYTES_PER_S_MIN = 64 * 1024
-#: Minimum rate, after the first STALLED_READ_S, at which a client must send a frame that the gateway reads beyond its
-#: memory limit.
+#: Minimum rate in bytes per second, after the first STALLED_READ_S, at which a client must send a frame that the
+#: gateway reads beyond its memory limit.
 BYTES_PER_S_MIN = 256 * 1024
 CLOSING_S = 5  #: Seconds that a connection has to send its last answers when the gateway closes it.
 KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_COUNT = 60, 15, 4
@@ -402,7 +402,7 @@ class Connection(asyncio.Protocol):
                 self._refuse(str(error))
                 return
             except Exception:
-                logger.exception("a request could not be read; the connection to %s is closed", self.client.host)
+                logger.exception("a request failed unexpectedly; the gateway closes the connection to %s", self.client.host)
                 self.end()
                 return
 
@@ -467,7 +467,9 @@ class Connection(asyncio.Protocol):
             self._refuse(str(error))
             return
         except Exception:
-            logger.exception("%s version %d failed; the connection is closed", title(api), version)
+            logger.exception(
+                "%s version %d failed unexpectedly; the gateway closes the connection", title(api), version
+            )
             self.end()
             return
         self._answered(request, None if out is None else (out,))

@@ -24,8 +24,8 @@ MISMATCHED_ENDPOINT_TYPE = 114
 UNSUPPORTED_ENDPOINT_TYPE = 115
 
 _OURS = 1_000
-#: Maps error numbers that Kafka's clients do not expect to Kafka's nearest error number. The nearest error makes a
-#: client react rightly: retry, or give up.
+#: Maps error numbers that Kafka's clients do not expect to Kafka's nearest error number. With the nearest error number,
+#: a client reacts correctly: it retries, or gives up.
 _NEAREST = {
     13: 7,  # NETWORK_EXCEPTION: REQUEST_TIMED_OUT
     1001: 6,  # FENCED_BROKER: NOT_LEADER_OR_FOLLOWER

@@ -36,7 +36,8 @@ LOOK_S = 1.0  #: Seconds between two checks of the deadlines of a link's request
 #: A broker accepts messages of up to socket.request.max.bytes plus 1 MiB.
 PACKED_MAX, PACKED_BYTES = 100, 256 * 1024
 #: Maximum number of connections that share a stream. Each connection has at most five requests of SMALL_BYTES in
-#: progress. All of them together stay below 16 MiB, the size at which a broker stops reading a stream.
+#: progress. The requests in progress of all these connections stay below 16 MiB, the size at which a broker stops
+#: reading a stream.
 USERS_MAX = 128
 #: Seconds without any answer after which the gateway closes a shared stream that has an overdue request. A broker may
 #: stop reading a stream for 30 s after it has refused requests.

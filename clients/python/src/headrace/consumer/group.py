@@ -623,7 +623,7 @@ class GroupConsumer:
         logger.error("group %r: %s", self.group_id, why)
         async with self._changing:
             self._lost_why, self.is_evicted = why, True
-            # Drop the partitions first: a caller that returns now must read nothing more.
+            # Drop the partitions first, so that a caller whose wait ends now gets no more records of these partitions.
             if owned := self._membership.member.owned:
                 self._gone(owned, why)
             await self._membership.leave()

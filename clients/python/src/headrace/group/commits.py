@@ -99,7 +99,7 @@ class Commits:
         deadline: float,
         final: tuple[type[HeadraceError], ...],
     ) -> None:
-        """Commit the offsets of one request."""
+        """Send one OffsetCommit request."""
         request = groups_pb2.CommitOffsetsRequest(
             group_id=self._group_id, member_id=who.member_id, member_epoch=who.epoch, instance_id=who.instance_id
         )
@@ -178,7 +178,7 @@ class Commits:
     async def _fetch(
         self, wanted: Sequence[TopicPartition], deadline: float
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Fetch the committed offsets of one request."""
+        """Send one OffsetFetch request, and return the committed offsets in the response."""
         request = groups_pb2.FetchOffsetsRequest(require_stable=True)
         of_group = request.groups.add(group_id=self._group_id, member_epoch=-1)
         of_group.partitions.SetInParent()

@@ -168,7 +168,8 @@ class Sender:
         link = self.links.get(leader)
         if link is None or link.address != broker.address:
             old, link = link, BrokerLink(self, leader, broker.address)
-            # Register the link first: retiring the old link gives batches back, which are routed at once.
+            # Register the new link first: retiring the old link returns its batches, and the sender routes these
+            # batches at once.
             self.links[leader] = link
             if old is not None:
                 old.retire()

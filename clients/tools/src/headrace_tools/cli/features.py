@@ -49,7 +49,7 @@ def upgrade(
         typer.Option(
             _FLAG,
             metavar="NAME=LEVEL",
-            help="The features and levels; default: all features, to the highest supported level.",
+            help="The features to raise, and their levels; default: all features, to the highest level.",
         ),
     ] = None,
     dry_run: _DryRun = False,

@@ -105,8 +105,8 @@ def _literal(parts: list[Callable[[Record], bytes]], text: str) -> None:
 
 
 def default_format(delimiter: bytes, key_delimiter: bytes | None, *, null: bytes = b"") -> Callable[[Record], bytes]:
-    """The function that renders a record without -f: the value, after the key and -K if -K is given; -D ends each
-    record."""
+    """The function that renders a record if -f is not given: the value, then the delimiter of -D. With -K, the key and
+    the delimiter of -K come before the value."""
 
     def render(record: Record) -> bytes:
         value = null if record.value is None else record.value

@@ -394,7 +394,7 @@ def elect(
         typer.Argument(metavar="[TOPIC-PARTITION]...", help=_PARTITION_HELP, autocompletion=complete.partitions),
     ] = None,
     topic: _Topics = None,
-    every: Annotated[bool, typer.Option("--all", help="All partitions that need an election.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Elect leaders for all partitions that need one.")] = False,
     unclean: Annotated[
         bool,
         typer.Option(

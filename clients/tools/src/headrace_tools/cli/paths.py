@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
-DataPath = Annotated[Path | None, typer.Option("--data", metavar="PATH", help="The same as the argument PATH.")]
+DataPath = Annotated[
+    Path | None, typer.Option("--data", metavar="PATH", help="The files to read, in place of the argument PATH.")
+]
 
 
 def path_of(path: Path | None, data: Path | None) -> Path:

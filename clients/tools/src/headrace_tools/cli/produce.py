@@ -298,7 +298,7 @@ class _Sender:
             self._settle()
 
     def _settle(self) -> None:
-        # ``result`` raises the record's error; the record stays first in line, uncounted.
+        # If ``result`` raises the record's error, the record stays first in the queue and is not counted.
         metadata = self._open[0].result()
         self._open.popleft()
         self.acknowledged += 1

@@ -314,7 +314,7 @@ class ClusterDirectory:
             own = ports.pick(len(numbers), avoid=taken)
         internal = own if role == "registry" else ports.pick(len(numbers), avoid=[*taken, *own])
         new = tuple(self._node(role, *each) for each in zip(numbers, own, internal, strict=True))
-        # A stable sort: ids stay in order.
+        # The sort by role is stable, so the nodes of each role stay in the order of their ids.
         nodes = sorted((*state.nodes, *new), key=lambda node: ROLES.index(node.role))
         return replace(state, nodes=tuple(nodes))
 
@@ -375,22 +375,23 @@ class ClusterDirectory:
         waiting = [node for node in state.nodes if node in begun or node.alive()]
         while waiting:
             for node in list(waiting):
-                # Controllers without a majority serve no requests, so an answer with any status must suffice.
+                # Controllers without a majority serve no requests, so any answer to the health check shows that a
+                # controller runs.
                 ready = answers if node.role == "controller" and not _has_majority(state) else is_serving
                 if node.is_http:
                     ready = answers_http
                 if ready(node.host, node.health_port, timeout_s=1.0):
                     waiting.remove(node)
                 elif not node.alive():
-                    raise self._start_failure(node, "ended before it served requests")
+                    raise self._start_failure(node, "the process ended before it served requests")
                 elif time.monotonic() > deadline:
-                    failure = self._start_failure(node, f"was not ready within {self.start_timeout_s:g} s")
+                    failure = self._start_failure(node, f"the node was not ready within {self.start_timeout_s:g} s")
                     raise failure from TimeoutError()
             if waiting:
                 time.sleep(0.01)
         for node in begun:  # check each process: if another program has taken the port, that program may answer
             if not node.alive():
-                raise self._start_failure(node, "ended before it served requests")
+                raise self._start_failure(node, "the process ended before it served requests")
 
     def _start_failure(self, node: Node, what: str) -> ClusterStartError:
         path = node_files.log_path(self.directory, node)
@@ -398,7 +399,7 @@ class ClusterDirectory:
         quoted = "\n".join(f"  | {line}" for line in tail) or "  | (empty)"
         stolen = any(sign in line for line in tail for sign in ("cannot bind", "ddress already in use", "is in use"))
         kind = _PortStolenError if stolen else ClusterStartError
-        return kind(f"{node.role} {node.id} ({node.address}) {what}; the end of {path}:\n{quoted}")
+        return kind(f"{node.role} {node.id} ({node.address}): {what}; the end of {path}:\n{quoted}")
 
     # -- stop
 

@@ -136,8 +136,8 @@ class RollingRestart:
             return seen, last
         if reasons:
             raise IllegalStateError(
-                f"after {last.node} the cluster is not healthy: {'; '.join(reasons)}. Waited {self._timeout_s:g} s "
-                f"(--timeout). {_progress(done, waiting)}"
+                f"after the restart of {last.node} the cluster is not healthy: {'; '.join(reasons)}. Waited "
+                f"{self._timeout_s:g} s (--timeout). {_progress(done, waiting)}"
             )
         whole_s = time.monotonic() - since
         self._tell(f"  healthy again after {whole_s:.1f} s")

@@ -5,8 +5,8 @@ The order of restarts is: controllers (the active controller last), then brokers
 within a role by id.
 
 * **Controllers** are restarted first, as in an upgrade (docs/operations/upgrades.md). Nodes register with the versions
-  that they support, and controllers must not be older than other nodes. The restart of a controller is
-  the safest start, because a controller that does not come back affects no client.
+  that they support, and controllers must not be older than other nodes. It is safest to begin with a controller,
+  because a controller that does not come back affects no client.
 * **The active controller** is the last of the controllers, because stopping a leader costs an election. If the active
   controller were stopped earlier, the leadership might move to a controller that is stopped next, and cost another
   election.

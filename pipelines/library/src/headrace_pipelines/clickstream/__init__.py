@@ -1,7 +1,7 @@
 """The clickstream of a web site: from the lines of its log to visits, top pages, funnels and conversions.
 
-Read the modules in this order. The first four modules have pure functions of DataFrames, so a test calls them with
-small frames.
+The reading order of the modules of the clickstream pipeline is below. The first four modules have pure functions of
+DataFrames, so a test calls them with small frames.
 
 schema.py       the topics, and the columns of their rows
 parsing.py      lines to requests; crawlers and views are marked; bad lines get a reason

@@ -73,7 +73,7 @@ def parsed(records: DataFrame) -> DataFrame:
     return rows.withColumn("is_view", is_view())
 
 
-#: The columns of a request.
+#: The columns of a parsed request (a good line of the log).
 _REQUEST = [column.split()[0] for column in REQUEST.split(", ")]
 _FIELDS = {
     "address": _ADDRESS,

@@ -1,4 +1,4 @@
-"""The charts of a run: requests by hour, and the pages and the funnel."""
+"""The charts of a clickstream run: requests by hour, the most viewed pages, and the funnel."""
 
 from __future__ import annotations
 

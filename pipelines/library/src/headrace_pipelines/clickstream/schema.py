@@ -28,8 +28,8 @@ DEAD_LETTERS = dead_letter_topic(LOG)
 #: The header of a log record that names the line. If a line is sent twice, both records have the same name.
 LINE_HEADER = "line"
 
-#: The column ``path`` contains no query string. ``agent`` is ``-`` if the line has none. The column ``address`` is null
-#: in a tick (a record that only moves the watermark).
+#: The column ``path`` contains no query string. The column ``agent`` is ``-`` if the log line has no user agent. The
+#: column ``address`` is null in a tick (a record that only moves the watermark).
 REQUEST = (
     "line STRING, time TIMESTAMP, address STRING, method STRING, path STRING, status INT, bytes BIGINT, "
     "referrer STRING, agent STRING, is_crawler BOOLEAN, is_view BOOLEAN"

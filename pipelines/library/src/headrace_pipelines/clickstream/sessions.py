@@ -22,8 +22,9 @@ def is_download(path: Column) -> Column:
 def sessions(viewed: DataFrame) -> DataFrame:
     """The sessions of views (schema.SESSION); ``viewed`` has ``time``, ``address`` and ``path``.
 
-    A tick is a session without an address. The session of a tick stays in the state, because no later time closes it.
-    (Spark would apply a filter on the address before the watermark, and then a tick would not move the watermark.)
+    A tick (a record that only moves the watermark) becomes a session without an address. Spark keeps the session of the
+    last tick in its state, because no later record closes the session. (Spark would apply a filter on the address
+    before the watermark, and then a tick would not move the watermark.)
     """
     page = F.struct("time", "path")
     grouped = viewed.groupBy(F.session_window("time", GAP).alias("session"), "address").agg(

@@ -27,8 +27,8 @@ def counts(viewed: DataFrame) -> DataFrame:
         F.struct(F.lit("page").alias("kind"), F.col("path").alias("name")),
         F.struct(F.lit("referrer").alias("kind"), F.coalesce(F.lower(host), F.lit(DIRECT)).alias("name")),
     )
-    # A tick (a record that only moves the watermark) has no page, so it is not counted. The window of a tick stays in
-    # the state, because no later record closes it.
+    # A tick (a record that only moves the watermark) has no page, so it is not counted. Spark keeps the window of the
+    # last tick in its state, because no later record closes the window.
     each = viewed.select("time", F.explode(kinds).alias("counted")).select("time", "counted.*")
     return (
         each.groupBy(F.window("time", HOUR).alias("hour"), "kind", "name")

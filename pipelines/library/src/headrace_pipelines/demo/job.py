@@ -141,7 +141,9 @@ def _work(
     publish.publish_markers(servers)
     closing = pipeline.run(frame, places.parquet, places.checkpoint, lambda batch: None)
     if closing.rows != publish.PARTITIONS:
-        raise DemoFailedError(f"the second run of the query read {closing.rows} rows, not {publish.PARTITIONS} markers")
+        raise DemoFailedError(
+            f"the second run of the query read {closing.rows} rows, not the {publish.PARTITIONS} closing markers"
+        )
 
     show.step("asking the Parquet files")
     answer = pipeline.ask(spark, places.parquet)

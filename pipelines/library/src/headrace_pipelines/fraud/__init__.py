@@ -1,6 +1,6 @@
 """Fraud in card payments: each alert exactly once.
 
-Read the modules in this order. The first four modules need no Spark.
+The reading order of the modules of the fraud pipeline is below. The first four modules need no Spark.
 
 schema.py    the topics, and what their records contain
 rules.py     four rules, and what they remember of a customer: pure functions

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from .rules import MINUTE_MS, kilometres
 from .schema import AMOUNT, TESTING, TRAVEL, VELOCITY, Account, Payment, Place
 
-#: 1 January 2026, 00:00 UTC.
+#: The time of the first payment: 1 January 2026, 00:00 UTC.
 START_MS = 1_767_225_600_000
 #: Each customer pays three times a day, on average.
 PAYMENTS_A_DAY = 3

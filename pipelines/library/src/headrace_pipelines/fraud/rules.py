@@ -27,15 +27,15 @@ TESTING_MS = 20 * MINUTE_MS
 #: shopping street seldom makes so many payments.
 VELOCITY_PAYMENTS = 6
 VELOCITY_MS = 10 * MINUTE_MS
-#: Impossible travel: faster than an airliner (900 km/h) with a tail wind.
+#: Impossible travel: the customer moves faster than an airliner (900 km/h) with a tail wind.
 TRAVEL_KMH = 1_000.0
 #: Below this distance two terminals may be in the same city, or have a wrong position.
 TRAVEL_KM = 100.0
 #: The amounts of one customer are about log-normal. One honest payment in 30,000 is more than four standard deviations
 #: above the mean.
 AMOUNT_DEVIATIONS = 4.0
-#: The bank's own record of the usual amount counts as much as this many payments with this deviation. The two numbers
-#: keep the rule sensible for customers with a short or a very regular history.
+#: The prior: the usual amount in the bank's own record counts like PRIOR_PAYMENTS payments with the standard deviation
+#: PRIOR_DEVIATION. The prior keeps the rule sensible for customers with a short or a very regular history.
 PRIOR_PAYMENTS = 5
 PRIOR_DEVIATION = 0.5
 

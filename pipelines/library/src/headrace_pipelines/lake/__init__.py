@@ -1,6 +1,7 @@
 """A lake of flights, weather and planes: from records to bronze, silver and gold tables, in Delta Lake and Iceberg.
 
-Read the modules in this order. The transformations are pure functions, so a test calls them with small frames.
+The reading order of the modules of the lake pipeline is below. The transformations are pure functions, so a test calls
+them with small frames.
 
 schema.py    the sources: their topics, fields in two releases, and quality rules
 silver.py    records to typed rows; rows that break a rule get a reason

@@ -35,7 +35,8 @@ from . import feed, pictures, schema
 from .figures import days, figures
 from .lakes import DELAYS, MAKERS, QUALITY, QUARANTINE, Lake, lakes, refine, write_batch
 
-#: The versions of silver.flights after release 1, by format, for time travel. The file exists when release 1 is done.
+#: The file with the version of table silver.flights after release 1, for each table format. The pipeline reads these
+#: versions by time travel. The job writes the file when release 1 is done.
 FIRST = "release-1.json"
 #: No topic of this pipeline has dead letters: bad records are in the table checks.quarantine.
 SOURCES: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""What a lake table does, in both formats.
+"""The operations of a lake table, for both Delta Lake and Iceberg.
 
 Each write is one transaction of the table: readers see either all rows of the write or none. A write with a Batch
 stores the batch in the same transaction. A batch that the table has is not written again:

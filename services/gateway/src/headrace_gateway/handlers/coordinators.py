@@ -20,7 +20,7 @@ from ..errors import INVALID_REQUEST, NONE, number
 from ..wire.schema import Message
 
 #: Maps Kafka's key type to the kind of key, the topic of the shards, and Headrace's coordinator type. The gateway does
-#: not serve type 2 (share groups).
+#: not serve key type 2 (share groups).
 _KINDS = {
     0: (GROUP, OFFSETS_TOPIC, metadata_pb2.COORDINATOR_TYPE_GROUP),
     1: (TRANSACTION, TRANSACTIONS_TOPIC, metadata_pb2.COORDINATOR_TYPE_TRANSACTION),
