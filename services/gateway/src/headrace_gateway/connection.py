@@ -402,7 +402,9 @@ class Connection(asyncio.Protocol):
                 self._refuse(str(error))
                 return
             except Exception:
-                logger.exception("a request failed unexpectedly; the gateway closes the connection to %s", self.client.host)
+                logger.exception(
+                    "a request failed unexpectedly; the gateway closes the connection to %s", self.client.host
+                )
                 self.end()
                 return
 
