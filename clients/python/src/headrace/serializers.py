@@ -2,18 +2,62 @@
 ``deserialize``.
 
 Without a serializer, keys and values must be bytes or None.
+
+A serializer that asks a service (``headrace.schemas``) must not block an event loop. If a serializer has a method
+``serialize_nowait`` (a deserializer: ``deserialize_nowait``), asyncio clients call it in place of ``serialize``. This
+method raises WouldWait instead of waiting; the client awaits the end of the request, then calls the method again.
 """
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
+import contextlib
 import json
+import math
+import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from headrace_core.errors import InvalidConfigError, SerializationError
 
 Serializer = Callable[[str, Any], bytes | None]
 Deserializer = Callable[[str, bytes], Any]
+
+
+class WouldWait(Exception):
+    """A serializer needs the answer of a request that is under way. ``request`` ends with or without success; the
+    serializer's next call knows the outcome."""
+
+    def __init__(self, request: concurrent.futures.Future[Any]) -> None:
+        super().__init__("the serializer waits for the schema registry")
+        self.request = request
+
+    async def end(self, deadline: float) -> bool:
+        """Wait until the request has ended; return False when ``deadline`` (monotonic time) passes first. Cancelling the
+        caller does not cancel the request, which other callers may need."""
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+        self.request.add_done_callback(partial(_set_in, loop, ended))
+        try:
+            async with asyncio.timeout(_left(deadline)):
+                await ended.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def block(self, deadline: float) -> bool:
+        """Wait like ``end``, in the caller's thread."""
+        return bool(concurrent.futures.wait([self.request], _left(deadline)).done)
+
+
+def _left(deadline: float) -> float | None:
+    return None if deadline == math.inf else max(deadline - time.monotonic(), 0)
+
+
+def _set_in(loop: asyncio.AbstractEventLoop, event: asyncio.Event, _: object) -> None:
+    with contextlib.suppress(RuntimeError):  # the caller's event loop has ended
+        loop.call_soon_threadsafe(event.set)
 
 
 def utf8(topic: str, value: str | None) -> bytes | None:
@@ -36,16 +80,21 @@ def from_json(topic: str, data: bytes) -> Any:
     return json.loads(data)
 
 
-def serializer(given: Any, key_name: str) -> Serializer | None:
+def serializer(given: Any, key_name: str, *, may_wait: bool = True) -> Serializer | None:
     """The callable for a configured serializer; its failures become SerializationError, which names the topic and the
-    key or value."""
-    call, field = _callable(given, "serialize", key_name), key_name.partition(".")[0]
+    key or value. ``may_wait``: False for a client of an event loop, which handles WouldWait."""
+    field = key_name.partition(".")[0]
+    call = _callable(given, "serialize", key_name, field, may_wait=may_wait)
     if call is None:
         return None
 
     def serialize(topic: str, value: Any) -> bytes | None:
         try:
             data = call(topic, value)
+        except WouldWait:
+            raise
+        except SerializationError as error:
+            raise _located(error, key_name, topic, field) from error.__cause__
         except Exception as error:
             raise SerializationError(
                 f"{key_name} failed for topic {topic!r}: {type(error).__name__}: {error}", topic=topic, field=field
@@ -61,15 +110,21 @@ def serializer(given: Any, key_name: str) -> Serializer | None:
     return serialize
 
 
-def deserializer(given: Any, key_name: str) -> Deserializer | None:
-    """The callable for a configured deserializer; keys and values of None are returned without a call."""
-    call, field = _callable(given, "deserialize", key_name), key_name.partition(".")[0]
+def deserializer(given: Any, key_name: str, *, may_wait: bool = True) -> Deserializer | None:
+    """The callable for a configured deserializer; keys and values of None are returned without a call. ``may_wait`` as
+    in ``serializer``."""
+    field = key_name.partition(".")[0]
+    call = _callable(given, "deserialize", key_name, field, may_wait=may_wait)
     if call is None:
         return None
 
     def deserialize(topic: str, data: bytes) -> Any:
         try:
             return call(topic, data)
+        except WouldWait:
+            raise
+        except SerializationError as error:
+            raise _located(error, key_name, topic, field) from error.__cause__
         except Exception as error:
             raise SerializationError(
                 f"{key_name} failed for topic {topic!r}: {type(error).__name__}: {error}", topic=topic, field=field
@@ -78,12 +133,29 @@ def deserializer(given: Any, key_name: str) -> Deserializer | None:
     return deserialize
 
 
-def _callable(given: Any, method: str, key_name: str) -> Callable[[str, Any], Any] | None:
+def _located(error: SerializationError, key_name: str, topic: str, field: str) -> SerializationError:
+    """A serializer's own error with topic and field. The error keeps its class and its other attributes."""
+    found = error.copy()
+    found.args = (f"{key_name} failed for topic {topic!r}: {error.message}", *error.args[1:])
+    found.topic, found.field = topic, field
+    return found
+
+
+def _callable(
+    given: Any, method: str, key_name: str, field: str, *, may_wait: bool
+) -> Callable[[str, Any], Any] | None:
+    """The function of a configured serializer. If the object has a method ``for_field``, that method returns the object
+    for keys or for values."""
     if given is None:
         return None
     if isinstance(given, type):
         given = given()
+    for_field = getattr(given, "for_field", None)
+    if for_field is not None:
+        given = for_field(field)
     bound = getattr(given, method, given)
+    if not may_wait:
+        bound = getattr(given, f"{method}_nowait", bound)
     if not callable(bound):
         raise InvalidConfigError(
             f"{key_name}={given!r}: must be callable as (topic, value), or have a method {method}()"

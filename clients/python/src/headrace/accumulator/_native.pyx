@@ -20,6 +20,7 @@ from ._futures cimport AsyncRecordFuture, RecordFuture, Sent
 from ._murmur cimport hash_key
 
 from . import _batches, _futures, _metadata, _murmur
+from ..serializers import WouldWait
 from ._murmur import murmur2
 from ._checks import (
     NoSuchPartition,
@@ -600,7 +601,7 @@ cdef class NativeAsyncProducer:
         else:
             try:
                 batch = accumulator._append(topic, value, key, headers, partition, timestamp_ms, &index, &when)
-            except NoSuchPartition:
+            except (NoSuchPartition, WouldWait):  # the slow path awaits what is missing
                 batch = None
             if batch is not None:
                 future = AsyncRecordFuture.__new__(AsyncRecordFuture)

@@ -19,6 +19,7 @@ from .. import arguments
 from ..callbacks import check_callback, run_callback
 from ..faces import DONE, AwaitableDict, AwaitableSet, Done, Face
 from ..models import GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
+from ..serializers import WouldWait
 from ..settings import CONSUMER, resolve
 from ..typed_settings import ConsumerSettings
 from .blocking import ARROW_BYTES
@@ -225,15 +226,26 @@ class AsyncConsumer(Face):
         await asyncio.sleep(0)  # yield before records are taken, because a cancelled poll would lose taken records
         await self._begin_poll()
         limit = core.reading.max_poll_records if most is None else most
-        records = core.reading.drain(limit)
+        deadline = deadline_after(timeout)
+        records = await self._drain(limit, deadline)
         if records or timeout <= 0:
             return records
-        deadline = deadline_after(timeout)
         while await self._wait(deadline):
-            records = core.reading.drain(limit)
+            records = await self._drain(limit, deadline)
             if records:
                 return records
         return []
+
+    async def _drain(self, limit: int, deadline: float) -> list[Record]:
+        """Return fetched records. A deserializer may need an answer of the schema registry first; the list is empty if
+        ``deadline`` passes before that answer."""
+        while True:
+            try:
+                return self._core.reading.drain(limit)
+            except WouldWait as waiting:
+                if not await waiting.end(deadline):
+                    return []
+            await self._begin_poll()  # a rebalance may have begun
 
     def batches(self, timeout: float = 1.0, max_records: int | None = None) -> AsyncIterator[list[Record]]:
         """Iterate over the non-empty lists that ``poll`` returns, until the consumer is closed (see
@@ -301,8 +313,13 @@ class AsyncConsumer(Face):
                 records = core.reading.iterate_ready(iterator)
                 while True:
                     record: Record | None = None
-                    for record in islice(records, untimed):
-                        yield record
+                    try:
+                        for record in islice(records, untimed):
+                            yield record
+                    except WouldWait as waiting:
+                        await waiting.end(deadline_after(None))
+                        began = monotonic()
+                        break
                     if record is None:
                         untimed = before  # the last chunk may have been too short to measure
                         break

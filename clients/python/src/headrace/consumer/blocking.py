@@ -15,6 +15,7 @@ from .. import arguments
 from ..callbacks import check_callback, refuse_to_wait, run_callback
 from ..faces import Face
 from ..models import GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
+from ..serializers import WouldWait
 from ..settings import CONSUMER, resolve
 from ..typed_settings import ConsumerSettings
 from .core import ConsumerCore, deadline_after, deadline_passed
@@ -223,15 +224,26 @@ class Consumer(Face):
         timeout, most = arguments.polling(timeout, max_records)
         self._begin_poll()
         limit = core.reading.max_poll_records if most is None else most
-        records = core.reading.drain(limit)
+        deadline = deadline_after(timeout)
+        records = self._drain(limit, deadline)
         if records or timeout <= 0:
             return records
-        deadline = deadline_after(timeout)
         while self._wait(deadline):
-            records = core.reading.drain(limit)
+            records = self._drain(limit, deadline)
             if records:
                 return records
         return []
+
+    def _drain(self, limit: int, deadline: float) -> list[Record]:
+        """Return fetched records. A deserializer may need an answer of the schema registry first; the list is empty if
+        ``deadline`` passes before that answer."""
+        while True:
+            try:
+                return self._core.reading.drain(limit)
+            except WouldWait as waiting:
+                if not waiting.block(deadline):
+                    return []
+            self._begin_poll()  # a rebalance may have begun
 
     def batches(self, timeout: float = 1.0, max_records: int | None = None) -> Iterator[list[Record]]:
         """Iterate over the non-empty lists that ``poll`` returns, until the consumer is closed.
@@ -295,7 +307,10 @@ class Consumer(Face):
         while core.reading.state == "open":
             iterator = core.reading.next_iterator()
             if iterator is not None:
-                yield from core.reading.iterate_ready(iterator)
+                try:
+                    yield from core.reading.iterate_ready(iterator)
+                except WouldWait as waiting:
+                    waiting.block(deadline_after(None))
                 if core.reading.state == "open":
                     self._begin_poll()
             elif not self._wait(deadline_after(None)) and core.reading.state == "open":

@@ -20,7 +20,7 @@ from ..engine.client import Engine
 from ..engine.io_thread import closed_error, forked_error
 from ..metrics import Metrics
 from ..models import OffsetAndMetadata
-from ..serializers import deserializer
+from ..serializers import WouldWait, deserializer
 from .fetcher import Fetcher
 from .inbox import Assigned, Inbox, Slice
 
@@ -42,8 +42,10 @@ class Reading:
         self.max_poll_records: int = config["max.poll.records"]
         self.check_crcs: bool = config["check.crcs"]
         self.reads_committed: bool = config["isolation.level"] == "read_committed"
-        self.key_deserializer = deserializer(config["key.deserializer"], "key.deserializer")
-        self.value_deserializer = deserializer(config["value.deserializer"], "value.deserializer")
+        self.key_deserializer = deserializer(config["key.deserializer"], "key.deserializer", may_wait=False)
+        self.value_deserializer = deserializer(
+            config["value.deserializer"], "value.deserializer", may_wait=False
+        )
         self.plain = self.key_deserializer is None and self.value_deserializer is None
         self.partitions: dict[TopicPartition, Assigned] = {}
         self._engine = engine
@@ -295,7 +297,7 @@ class Reading:
                 self.metrics["records-consumed"].record(item.next_offset - item.fetch_offset)
             self.current = (item, begun)
             iterator = begun
-        # A flag was set since the last check, perhaps before ``under_way`` was set.
+        # The I/O thread has set a flag since the last check, perhaps before ``under_way`` was set.
         if self.inbox.alarm or self.inbox.is_shut:
             return None
         return iterator
@@ -315,6 +317,7 @@ class Reading:
 
     def drain(self, max_records: int) -> list[Record]:
         """Return up to ``max_records`` fetched records. ``drain`` raises an error only if it has no records to return.
+        Raises WouldWait when a deserializer waits for the schema registry.
 
         If ``drain`` returns records instead of an error, the error occurs again at the next call. A damaged Slice stays
         the current one, the error of a stopped partition is kept in ``_errors``, and a retriable error repeats.
@@ -331,7 +334,7 @@ class Reading:
                     continue
                 if not self.plain:
                     taken = self._deserialized(taken)
-            except HeadraceError:
+            except (HeadraceError, WouldWait):
                 if not out:
                     raise
                 break
@@ -354,16 +357,15 @@ class Reading:
         for index, record in enumerate(records):
             try:
                 self.deserialize(record)
+            except WouldWait:
+                self.go_back(record)
+                if index == 0:
+                    raise
+                return records[:index]
             except SerializationError as error:
                 raw = self.go_back(record)
                 if index == 0:
-                    raise SerializationError(
-                        f"{record.topic}-{record.partition} at offset {record.offset}: {error.message}; seek past "
-                        f"it to continue: seek(error.topic_partition, {record.offset + 1})",
-                        topic=record.topic,
-                        field=error.field,
-                        record=raw,
-                    ) from error.__cause__
+                    raise _located(error, raw) from error.__cause__
                 return records[:index]
         return records
 
@@ -526,4 +528,16 @@ def each_of(partitions: Named) -> list[TopicPartition]:
             found += each_of(item)
             continue
         found.append(arguments.partition(item))
+    return found
+
+
+def _located(error: SerializationError, record: Record) -> SerializationError:
+    """A deserializer's error with the record that it could not read (KIP-1036). The error keeps its class."""
+    where = f"{record.topic}-{record.partition} at offset {record.offset}"
+    found = error.copy()
+    found.args = (
+        f"{where}: {error.message}; seek past it to continue: seek(error.topic_partition, {record.offset + 1})",
+    )
+    found.topic, found.record = record.topic, record
+    found.partition, found.offset, found.topic_partition = record.partition, record.offset, record.topic_partition
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
@@ -26,6 +27,7 @@ from ..engine.io_thread import interrupted_error
 from ..engine.transactions import checked_token
 from ..faces import AwaitableDict, Face
 from ..models import GroupMetadata, OffsetAndMetadata, TransactionToken
+from ..serializers import WouldWait
 from ..settings import PRODUCER, resolve
 from ..typed_settings import ProducerSettings
 from .blocking import ArrowData, OnDelivery
@@ -53,7 +55,7 @@ class AsyncProducer(Face, NativeAsyncProducer):
     def __init__(self, config: Mapping[str, Any] | None = None, /, **settings: Unpack[ProducerSettings]) -> None:
         values = resolve(PRODUCER, config, settings)
         slow = _Slow()
-        core = self._core = ProducerCore(values, slow)
+        core = self._core = ProducerCore(values, slow, may_wait=False)
         slow.core = weakref.ref(core)
         super().__init__(core.accumulator)
         self._finalizer = weakref.finalize(self, core.abandon)
@@ -101,6 +103,8 @@ class AsyncProducer(Face, NativeAsyncProducer):
                 break
             except NoSuchPartition as error:
                 await core.engine.io.run_async(core.recheck_partition(topic, error.args[0], core.max_block_s))
+            except WouldWait as waiting:
+                await waiting.end(math.inf)
         runs: list[list[Any]] = []
         while (reached := core.append_prepared(topic, items, start, partition, when, runs)) < len(items):
             if reached > start:
@@ -249,6 +253,9 @@ class _Slow:
                 )
             except NoSuchPartition as error:
                 await core.engine.io.run_async(core.recheck_partition(topic, error.args[0], core.max_block_s))
+                continue
+            except WouldWait as waiting:
+                await waiting.end(math.inf)
                 continue
             if future is not None:
                 return future

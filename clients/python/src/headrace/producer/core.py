@@ -49,7 +49,8 @@ class ProducerCore:
     """The core of one producer. Producer and AsyncProducer have no state besides the core, so the garbage collector may
     free them at any time."""
 
-    def __init__(self, config: dict[str, Any], slow: Callable[..., Any]) -> None:
+    def __init__(self, config: dict[str, Any], slow: Callable[..., Any], *, may_wait: bool = True) -> None:
+        """``may_wait``: False for AsyncProducer, whose serializers must not block the caller's event loop."""
         self.config = config
         self.engine = Engine(config, self, on_failure=_stopper(weakref.ref(self)))
         self.metrics = Metrics(config)
@@ -63,8 +64,8 @@ class ProducerCore:
             adaptive=config["partitioner.adaptive.partitioning.enable"],
             ignore_keys=config["partitioner.ignore.keys"],
             partitioner=partitioner(config["partitioner.class"]),
-            key_serializer=serializer(config["key.serializer"], "key.serializer"),
-            value_serializer=serializer(config["value.serializer"], "value.serializer"),
+            key_serializer=serializer(config["key.serializer"], "key.serializer", may_wait=may_wait),
+            value_serializer=serializer(config["value.serializer"], "value.serializer", may_wait=may_wait),
         )
         self.sender.accumulator = self.accumulator
         self.engine.metadata.listeners.append(self._on_snapshot)

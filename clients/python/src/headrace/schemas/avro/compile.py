@@ -1,0 +1,378 @@
+"""Build the codec's Writers and Readers from schemas, and resolve a reader's schema against a writer's.
+
+Source: the Avro specification 1.12, "Schema Resolution". A mismatch between two schemas is found here, once, except
+within a union of the writer: there it matters only when a value has the branch that does not fit (RefusingReader).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from . import _codec as codec
+from .schema import MISSING, Field, Type
+
+#: Types (pairs of types for a reader) that one schema may lead to.
+TYPES_MAX = 100_000
+
+
+class Unresolvable(ValueError):
+    """The reader's schema cannot read what the writer's schema writes. ``path``: the field."""
+
+    def __init__(self, reason: str, path: str = "") -> None:
+        super().__init__(reason)
+        self.reason, self.path = reason, path
+
+
+_WRITERS: dict[str, Callable[[], codec.Writer]] = {
+    "null": codec.NullWriter,
+    "boolean": codec.BooleanWriter,
+    "int": codec.IntWriter,
+    "long": codec.LongWriter,
+    "float": codec.FloatWriter,
+    "double": codec.DoubleWriter,
+    "bytes": codec.BytesWriter,
+    "string": codec.StringWriter,
+}
+
+_READERS: dict[str, Callable[[], codec.Reader]] = {
+    "null": codec.NullReader,
+    "boolean": codec.BooleanReader,
+    "int": codec.IntReader,
+    "long": codec.LongReader,
+    "float": codec.FloatReader,
+    "double": codec.DoubleReader,
+    "bytes": codec.BytesReader,
+    "string": codec.StringReader,
+}
+
+#: The writer's type, the reader's type -> how to read it.
+_PROMOTIONS: dict[tuple[str, str], Callable[[], codec.Reader]] = {
+    ("int", "long"): codec.LongReader,
+    ("int", "float"): lambda: codec.IntAsReal(True),
+    ("int", "double"): lambda: codec.IntAsReal(False),
+    ("long", "float"): lambda: codec.IntAsReal(True),
+    ("long", "double"): lambda: codec.IntAsReal(False),
+    ("float", "double"): codec.FloatReader,
+    ("string", "bytes"): codec.BytesReader,
+    ("bytes", "string"): codec.StringReader,
+}
+
+_CONVERSIONS: dict[tuple[str, str], tuple[Callable[[Any], Any], Callable[[Any], Any], str]] = {
+    ("int", "date"): (codec.write_date, codec.read_date, "date"),
+    ("int", "time-millis"): (codec.write_time_millis, codec.read_time_millis, "time"),
+    ("long", "time-micros"): (codec.write_time_micros, codec.read_time_micros, "time"),
+    ("long", "timestamp-millis"): (codec.write_timestamp_millis, codec.read_timestamp_millis, "datetime"),
+    ("long", "timestamp-micros"): (codec.write_timestamp_micros, codec.read_timestamp_micros, "datetime"),
+    ("long", "local-timestamp-millis"): (codec.write_local_millis, codec.read_local_millis, "local datetime"),
+    ("long", "local-timestamp-micros"): (codec.write_local_micros, codec.read_local_micros, "local datetime"),
+    ("string", "uuid"): (codec.write_uuid_text, codec.read_uuid_text, "UUID"),
+    ("fixed", "uuid"): (codec.write_uuid_bytes, codec.read_uuid_bytes, "UUID"),
+}
+
+
+def _conversion(kind: Type) -> tuple[Callable[[Any], Any], Callable[[Any], Any], str]:
+    if kind.logical == "decimal":
+        numbers = codec.DecimalBytes(kind.precision, kind.scale, kind.size)
+        return numbers.write, numbers.read, f"decimal({kind.precision}, {kind.scale})"
+    return _CONVERSIONS[kind.kind, kind.logical]
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+
+def encoder(schema: Type, prefix: bytes = b"") -> codec.Encoder:
+    """The encoder of a schema; ``prefix`` begins each result."""
+    return codec.Encoder(_WriterBuilder().build(schema), prefix)
+
+
+class _WriterBuilder:
+    def __init__(self) -> None:
+        self._made: dict[Type, codec.Writer] = {}
+
+    def build(self, kind: Type) -> codec.Writer:
+        if kind in self._made:
+            return self._made[kind]
+        made = self._made[kind] = self._new(kind)
+        if isinstance(made, codec.RecordWriter):
+            made.fill(
+                [each.name for each in kind.fields],
+                [self.build(each.type) for each in kind.fields],
+                [self._default(each, kind) for each in kind.fields],
+            )
+        return made
+
+    def _new(self, kind: Type) -> codec.Writer:
+        if kind.kind == "record":
+            return codec.RecordWriter(kind.name, attribute_names)
+        if kind.kind == "array":
+            array = codec.ArrayWriter()
+            array.item = self.build(_item(kind))
+            return array
+        if kind.kind == "map":
+            mapped = codec.MapWriter()
+            mapped.value = self.build(_item(kind))
+            return mapped
+        if kind.kind == "union":
+            union = codec.UnionWriter()
+            union.fill([self.build(each) for each in kind.branches], [each.branch for each in kind.branches])
+            return union
+        if kind.kind == "enum":
+            return codec.EnumWriter(kind.name, kind.symbols)
+        base = codec.FixedWriter(kind.name, kind.size) if kind.kind == "fixed" else _WRITERS[kind.kind]()
+        if not kind.logical:
+            return base
+        to_avro, _, label = _conversion(kind)
+        return codec.LogicalWriter(base, to_avro, label)
+
+    def _default(self, field: Field, record: Type) -> bytes | None:
+        if field.default is MISSING:
+            return None
+        return _encoded_default(field, record)
+
+
+def _encoded_default(field: Field, record: Type) -> bytes:
+    try:
+        return encoded_json(field.type, field.default)
+    except (ValueError, RecursionError) as error:
+        raise Unresolvable(f"the default of field {field.name} of record {record.name}: {error}", field.name) from None
+
+
+def encoded_json(kind: Type, value: Any, depth: int = 0) -> bytes:
+    """Encode a default: JSON in which bytes are text (one character for each byte), and a union's value is of its first
+    branch (since Avro 1.12 of any branch). Raises ValueError."""
+    if depth > codec.DEPTH_MAX:
+        raise ValueError("it is nested too deep")
+    if kind.kind == "union":
+        problems = []
+        for index, each in enumerate(kind.branches):
+            try:
+                return _long(index) + encoded_json(each, value, depth + 1)
+            except ValueError as error:
+                problems.append(str(error))
+        raise ValueError("; ".join(problems) or "a union without branches has no default")
+    if kind.kind == "record":
+        if not isinstance(value, dict):
+            raise ValueError(f"must be an object for {kind.label}, not {value!r:.60}")
+        parts = []
+        for field in kind.fields:
+            given = value.get(field.name, field.default)
+            if given is MISSING:
+                raise ValueError(f"lacks the field {field.name} of {kind.label}")
+            parts.append(encoded_json(field.type, given, depth + 1))
+        return b"".join(parts)
+    if kind.kind == "array":
+        if not isinstance(value, list):
+            raise ValueError(f"must be a list for an array, not {value!r:.60}")
+        items = [encoded_json(_item(kind), each, depth + 1) for each in value]
+        return (_long(len(items)) + b"".join(items) if items else b"") + b"\0"
+    if kind.kind == "map":
+        if not isinstance(value, dict):
+            raise ValueError(f"must be an object for a map, not {value!r:.60}")
+        pairs = [
+            _long(len(key.encode())) + key.encode() + encoded_json(_item(kind), each, depth + 1)
+            for key, each in value.items()
+        ]
+        return (_long(len(pairs)) + b"".join(pairs) if pairs else b"") + b"\0"
+    if kind.kind in ("bytes", "fixed"):
+        if not isinstance(value, str):
+            raise ValueError(f"must be a string for {kind.label}, not {value!r:.60}")
+        value = value.encode("iso-8859-1")
+    plain = Type(kind.kind, name=kind.name, symbols=kind.symbols, size=kind.size)
+    try:
+        return encoder(plain).encode(value)
+    except codec.Mismatch as error:
+        raise ValueError(error.reason) from None
+
+
+def _long(value: int) -> bytes:
+    return encoder(Type("long")).encode(value)
+
+
+def _item(kind: Type) -> Type:
+    assert kind.item is not None
+    return kind.item
+
+
+def attribute_names(kind: type, names: Sequence[str]) -> tuple[str | None, ...] | None:
+    """The attributes of a class that hold a record's fields; None in place of an attribute that the class does not
+    have. None for a class that is no dataclass, pydantic model, attrs class or named tuple.
+
+    A field of a pydantic model may be called by its alias.
+    """
+    if dataclasses.is_dataclass(kind):
+        known = {each.name: each.name for each in dataclasses.fields(kind)}
+    elif isinstance(getattr(kind, "model_fields", None), dict):
+        known = {}
+        for name, info in kind.model_fields.items():  # type: ignore[attr-defined]
+            known[name] = name
+            for alias in (info.alias, info.serialization_alias):
+                if isinstance(alias, str):
+                    known[alias] = name
+    elif hasattr(kind, "__attrs_attrs__"):
+        known = {each.name: each.name for each in kind.__attrs_attrs__}
+    elif issubclass(kind, tuple) and hasattr(kind, "_fields"):
+        known = {name: name for name in kind._fields}
+    else:
+        return None
+    # A property may hold a field too.
+    return tuple(known.get(name, name if hasattr(kind, name) else None) for name in names)
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def decoder(writer: Type, reader: Type | None = None) -> codec.Decoder:
+    """The decoder of what ``writer`` wrote, for what ``reader`` expects (None: the writer's own schema). Raises
+    Unresolvable."""
+    return codec.Decoder(_ReaderBuilder().build(writer, writer if reader is None else reader, ""))
+
+
+class _ReaderBuilder:
+    def __init__(self) -> None:
+        self._made: dict[tuple[Type, Type], codec.Reader] = {}
+
+    def build(self, writer: Type, reader: Type, path: str) -> codec.Reader:
+        key = (writer, reader)
+        if key in self._made:
+            return self._made[key]
+        if len(self._made) > TYPES_MAX:
+            raise Unresolvable(f"the schemas have more than {TYPES_MAX:,} pairs of types", path)
+        if writer.kind == "union":
+            union = self._made[key] = codec.UnionReader()
+            union.fill([self._branch(each, reader, path) for each in writer.branches])
+            if all(isinstance(each, codec.RefusingReader) for each in union.branches):
+                raise Unresolvable(f"no branch of the writer's union can be read as {reader.label}", path)
+            return union
+        if reader.kind == "union":
+            return self._of_union(writer, reader, path)
+        if writer.kind == "record" and reader.kind == "record":
+            _check_names(writer, reader, path)
+            record = self._made[key] = codec.RecordReader()
+            try:
+                self._fill_record(record, writer, reader, path)
+            except Unresolvable:
+                del self._made[key]  # another branch of a union may try this pair, too
+                raise
+            return record
+        found = self._made[key] = self._plain(writer, reader, path)
+        return found
+
+    def _branch(self, writer: Type, reader: Type, path: str) -> codec.Reader:
+        try:
+            return self.build(writer, reader, path)
+        except Unresolvable as error:
+            return codec.RefusingReader(f"the value is a {writer.label}: {error.reason}")
+
+    def _of_union(self, writer: Type, reader: Type, path: str) -> codec.Reader:
+        """The first branch of the same type and name, otherwise the first branch that can read the writer's type."""
+        same = [each for each in reader.branches if each.kind == writer.kind and _is_called(writer, each)]
+        reasons = []
+        for each in (*same, *(each for each in reader.branches if each not in same)):
+            try:
+                return self.build(writer, each, path)
+            except Unresolvable as error:
+                reasons.append(error.reason)
+        labels = ", ".join(each.label for each in reader.branches)
+        raise Unresolvable(
+            f"{writer.label} fits no branch of the reader's union ({labels}): {'; '.join(reasons)}", path
+        )
+
+    def _plain(self, writer: Type, reader: Type, path: str) -> codec.Reader:
+        """Everything but records and unions."""
+        if writer.kind == reader.kind == "array":
+            array = codec.ArrayReader()
+            self._made[writer, reader] = array
+            array.item = self.build(_item(writer), _item(reader), f"{path}[]")
+            return array
+        if writer.kind == reader.kind == "map":
+            mapped = codec.MapReader()
+            self._made[writer, reader] = mapped
+            mapped.value = self.build(_item(writer), _item(reader), f"{path}[]")
+            return mapped
+        if writer.kind == reader.kind == "enum":
+            _check_names(writer, reader, path)
+            known = set(reader.symbols)
+            symbols = [each if each in known else reader.default for each in writer.symbols]
+            return codec.EnumReader(reader.name, symbols, writer.symbols)
+        if writer.kind == reader.kind == "fixed":
+            _check_names(writer, reader, path)
+            if writer.size != reader.size:
+                raise Unresolvable(f"fixed {reader.name} has {reader.size} bytes, the writer's {writer.size}", path)
+            return _logical(codec.FixedReader(writer.size), writer, reader, path)
+        if writer.kind == reader.kind and writer.kind in _READERS:
+            return _logical(_READERS[writer.kind](), writer, reader, path)
+        promoted = _PROMOTIONS.get((writer.kind, reader.kind))
+        if promoted is None:
+            raise Unresolvable(f"the writer's {writer.label} cannot be read as {reader.label}", path)
+        return _logical(promoted(), writer, reader, path)
+
+    def _fill_record(self, record: codec.RecordReader, writer: Type, reader: Type, path: str) -> None:
+        written_names = {each.name for each in writer.fields}
+        by_name = {each.name: each for each in reader.fields}
+        for each in reader.fields:
+            if each.name not in written_names:
+                for alias in each.aliases:
+                    by_name.setdefault(alias, each)
+        taken: set[str] = set()
+        names: list[str | None] = []
+        readers = []
+        for written in writer.fields:
+            wanted = by_name.get(written.name)
+            at = f"{path}.{written.name}" if path else written.name
+            if wanted is None or wanted.name in taken:
+                names.append(None)
+                readers.append(self.build(written.type, written.type, at))
+            else:
+                taken.add(wanted.name)
+                names.append(wanted.name)
+                readers.append(self.build(written.type, wanted.type, at))
+        made = {}
+        for each in reader.fields:
+            if each.name in taken:
+                continue
+            at = f"{path}.{each.name}" if path else each.name
+            if each.default is MISSING:
+                raise Unresolvable(
+                    f"the reader's field {each.name} of record {reader.name} has no default, and the writer's schema "
+                    "lacks the field",
+                    at,
+                )
+            made[each.name] = self._default(each, reader, at)
+        record.fill(names, readers, made)
+
+    def _default(self, field: Field, record: Type, path: str) -> Callable[[], Any]:
+        encoded = _encoded_default(field, record)
+        root = self.build(field.type, field.type, path)
+        return lambda: codec.Decoder(root).decode(encoded)  # (a new list or dict for each record)
+
+
+def _logical(base: codec.Reader, writer: Type, reader: Type, path: str) -> codec.Reader:
+    """The reader's logical type decides what a value becomes. Decimals must have the same scale."""
+    if not reader.logical:
+        return base
+    if reader.logical == writer.logical == "decimal" and reader.scale != writer.scale:
+        raise Unresolvable(f"the writer's decimal has scale {writer.scale}, the reader's {reader.scale}", path)
+    return codec.LogicalReader(base, _conversion(reader)[1])
+
+
+def _is_called(writer: Type, reader: Type) -> bool:
+    """Whether a named type of the reader means the writer's type: the same unqualified name, or an alias."""
+    if not writer.is_named:
+        return True
+    simple = writer.name.rpartition(".")[2]
+    return (
+        reader.name.rpartition(".")[2] == simple
+        or writer.name in reader.aliases
+        or simple in [each.rpartition(".")[2] for each in reader.aliases]
+    )
+
+
+def _check_names(writer: Type, reader: Type, path: str) -> None:
+    if not _is_called(writer, reader):
+        raise Unresolvable(
+            f"the writer's {writer.label} is not the reader's {reader.label}; give {reader.name} the alias "
+            f"{writer.name}",
+            path,
+        )

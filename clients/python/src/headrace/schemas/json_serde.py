@@ -1,0 +1,282 @@
+"""JsonSerializer and JsonDeserializer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Unpack
+from urllib.parse import urljoin
+
+from headrace_core.errors import MissingDependencyError
+
+from . import wire
+from .building import builder, plain
+from .cache import Bounded
+from .errors import CorruptValueError, InvalidSchemaError, InvalidValueError
+from .models import ResolvedSchema, Schema, SchemaType
+from .registry import SchemaRegistry
+from .serde import SchemaDeserializer, SchemaSerializer, SerializerSettings, Writing, given_schema, named
+
+#: A validator returns the path of the first mismatch and its reason, or None.
+Validate = Callable[[Any], tuple[str, str] | None]
+
+
+class JsonSerializer(SchemaSerializer):
+    """Writes values as JSON that matches a JSON Schema.
+
+        serializer = JsonSerializer(SchemaRegistry("http://127.0.0.1:8081"), schema)
+        producer.send("orders", {"id": 1, "customer": "c-7"})
+
+    ``schema``: JSON text, a dict, or a Schema (with references). A value is a dict or list, a dataclass, a pydantic
+    model, an attrs object or a named tuple; ``to_dict(value)`` converts any other object first. ``validate=False``
+    writes values without a look at the schema; validation needs ``pip install 'headrace[schemas]'``. Settings as in
+    AvroSerializer.
+    """
+
+    _type = SchemaType.JSON
+
+    def __init__(
+        self,
+        registry: SchemaRegistry,
+        schema: str | Mapping[str, Any] | Schema | None = None,
+        config: Mapping[str, Any] | None = None,
+        *,
+        validate: bool = True,
+        is_key: bool = False,
+        to_dict: Callable[[Any], Any] | None = None,
+        **settings: Unpack[SerializerSettings],
+    ) -> None:
+        super().__init__(registry, config, settings, is_key=is_key, to_dict=to_dict)
+        self._schema = given_schema(schema, SchemaType.JSON)
+        self._check_has_schema(self._schema, "a schema")
+        self._validates = validate
+        self._name: str | None = None
+        if self._schema is not None:
+            title = parsed_json(ResolvedSchema(-1, self._schema), None).get("title")
+            self._name = title if isinstance(title, str) else None
+        if validate:
+            _jsonschema()  # raises now, not at the first record
+
+    def _serialize(self, topic: str, value: Any, may_wait: bool) -> bytes | None:
+        if value is None:
+            return None
+        writing = self._writings.get(topic)
+        if writing is None or not self._is_fresh(writing):
+            writing = self._writing(topic, may_wait)
+        if self._to_dict is not None:
+            value = self._to_dict(value)
+        try:
+            return writing.encode(value)
+        except _Invalid as error:
+            chosen = writing.chosen
+            where = f"field {error.path}" if error.path else f"the {self._field}"
+            raise InvalidValueError(
+                f"{where}: {error.reason} (schema: {named(chosen.subject, chosen.version, chosen.id)})",
+                subject=chosen.subject,
+                version=chosen.version,
+                schema_id=chosen.id,
+                path=error.path,
+                topic=topic,
+                field=self._field,
+            ) from error.__cause__
+
+    def _writing(self, topic: str, may_wait: bool) -> Writing:
+        until = self._until()
+        chosen = self._choose(topic, self._schema, self._name, may_wait=may_wait)
+        validate = _validator(chosen.resolved, chosen.subject, chosen.version) if self._validates else None
+        prefix = wire.header(chosen.id)
+
+        def encode(value: Any) -> bytes:
+            return prefix + _encoded(value, validate)
+
+        return self._writings.put(topic, Writing(encode, chosen, until))
+
+
+class _Read(NamedTuple):
+    resolved: ResolvedSchema
+    validate: Validate | None
+
+
+class JsonDeserializer(SchemaDeserializer):
+    """Reads JSON that JsonSerializer, or any other serializer with Confluent's wire format, has written.
+
+        consumer = Consumer(group_id="g", value_deserializer=JsonDeserializer(registry))
+
+    A value is checked against its writer's schema, or against ``schema`` (the reader's own); ``validate=False`` checks
+    nothing. ``into``: a dataclass, a pydantic model, or any callable, which gets the decoded JSON.
+    """
+
+    def __init__(
+        self,
+        registry: SchemaRegistry,
+        schema: str | Mapping[str, Any] | Schema | None = None,
+        *,
+        validate: bool = True,
+        into: Any = None,
+        is_key: bool = False,
+    ) -> None:
+        super().__init__(registry, is_key=is_key)
+        self._schema = given_schema(schema, SchemaType.JSON)
+        self._validates = validate
+        self._build = builder(into)
+        self._reads: Bounded[bytes, _Read] = Bounded(registry.cache_capacity)
+        if validate:
+            _jsonschema()
+
+    def _deserialize(self, topic: str, data: bytes | None, may_wait: bool) -> Any:
+        if data is None:
+            return None
+        read = self._reads.get(data[: wire.HEADER_BYTES])
+        if read is None:
+            read = self._read(topic, data, may_wait)
+        try:
+            value = json.loads(data[wire.HEADER_BYTES :])
+        except (ValueError, RecursionError) as error:
+            place = self._place(topic, read.resolved)
+            raise CorruptValueError(
+                f"the bytes are no JSON: {error} ({named(place['subject'], place['version'], read.resolved.id)})",
+                **place,
+            ) from None
+        if read.validate is not None and (found := read.validate(value)) is not None:
+            path, reason = found
+            place = self._place(topic, read.resolved)
+            raise InvalidValueError(
+                f"{f'field {path}' if path else f'the {self._field}'}: {reason} (schema: "
+                f"{named(place['subject'], place['version'], read.resolved.id)})",
+                path=path,
+                **place,
+            )
+        return value if self._build is None else self._built(self._build, value, topic, read.resolved)
+
+    def _read(self, topic: str, data: bytes, may_wait: bool) -> _Read:
+        resolved = self._resolved(topic, data, SchemaType.JSON, may_wait=may_wait)
+        place = self._place(topic, resolved)
+        validate = None
+        if self._validates:
+            checked = resolved
+            if self._schema is not None:
+                checked = self.registry.with_references(self._schema, may_wait=may_wait)
+            validate = _validator(checked, place["subject"], place["version"])
+        return self._reads.put(bytes(data[: wire.HEADER_BYTES]), _Read(resolved, validate))
+
+
+class _Invalid(Exception):
+    """A value that does not match its schema, or is no JSON."""
+
+    def __init__(self, reason: str, path: str = "") -> None:
+        super().__init__(reason)
+        self.reason, self.path = reason, path
+
+
+def _encoded(value: Any, validate: Validate | None) -> bytes:
+    """The JSON of a value. Raises _Invalid."""
+    if not isinstance(value, dict | list | str | int | float | bool):
+        value = _plain(value)
+    if validate is not None:
+        try:
+            found = validate(value)
+        except (TypeError, ValueError):  # an object within a dict or list, such as a dataclass
+            value = _plain(value)
+            found = validate(value)
+        if found is not None:
+            raise _Invalid(found[1], found[0])
+    try:
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=plain).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise _Invalid(f"the value is no JSON: {error}") from error
+
+
+def _plain(value: Any) -> Any:
+    try:
+        return plain(value)
+    except (TypeError, RecursionError) as error:
+        raise _Invalid(f"the value is no JSON: {error}") from error
+
+
+def parsed_json(resolved: ResolvedSchema, subject: str | None, version: int | None = None) -> dict[str, Any]:
+    """The document of a JSON Schema; ``true`` and ``false`` as the objects that mean the same. Raises
+    InvalidSchemaError."""
+    return _document(resolved.schema.text, resolved, subject, version)
+
+
+def _document(text: str, resolved: ResolvedSchema, subject: str | None, version: int | None) -> dict[str, Any]:
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        reason = f"it is no JSON: {error}"
+    else:
+        if isinstance(document, dict):
+            return document
+        if isinstance(document, bool):
+            return {} if document else {"not": {}}
+        reason = "it is neither an object nor a boolean"
+    raise _invalid_schema(reason, resolved, subject, version)
+
+
+def _invalid_schema(
+    reason: str, resolved: ResolvedSchema, subject: str | None, version: int | None
+) -> InvalidSchemaError:
+    which = "the given schema" if resolved.id < 0 else named(subject, version, resolved.id)
+    return InvalidSchemaError(
+        f"{which} is no JSON Schema: {reason}",
+        subject=subject,
+        version=version,
+        schema_id=None if resolved.id < 0 else resolved.id,
+    )
+
+
+def _jsonschema() -> Any:
+    try:
+        import jsonschema_rs
+    except ModuleNotFoundError:
+        raise MissingDependencyError(
+            "JSON Schema's validation needs jsonschema-rs, which is not installed: pip install 'headrace[schemas]', or "
+            "pass validate=False"
+        ) from None
+    return jsonschema_rs
+
+
+#: The base of a schema without $id, as jsonschema-rs names it.
+_BASE = "json-schema:///"
+
+
+def _validator(resolved: ResolvedSchema, subject: str | None, version: int | None) -> Validate:
+    """The validator of a schema. References are looked up by name in the schema's own list, never in the network, and
+    patterns run on an engine whose time is linear. Raises InvalidSchemaError."""
+    library = _jsonschema()
+    document = parsed_json(resolved, subject, version)
+    identity = document.get("$id")
+    base = identity if isinstance(identity, str) else _BASE
+    known: dict[str, Any] = {}
+    for name, schema in resolved.references.items():
+        referred = _document(schema.text, resolved, subject, version)
+        for uri in (name, urljoin(base, name), _BASE + name):
+            known[uri] = referred
+
+    def retrieve(uri: str) -> Any:
+        found = known.get(uri)
+        if found is None:
+            raise ValueError(f"{uri} is no reference of the schema")
+        return found
+
+    try:
+        compiled = library.validator_for(
+            document, retriever=retrieve, pattern_options=library.RegexOptions(size_limit=10 * 1024 * 1024)
+        )
+    except (library.ValidationError, library.ReferencingError, ValueError) as error:
+        raise _invalid_schema(str(error).partition("\n")[0], resolved, subject, version) from None
+
+    def validate(value: Any) -> tuple[str, str] | None:
+        if compiled.is_valid(value):
+            return None
+        error = next(iter(compiled.iter_errors(value)))
+        return _path(error.instance_path), error.message
+
+    return validate
+
+
+def _path(parts: Any) -> str:
+    text = ""
+    for each in parts:
+        text += f"[{each}]" if isinstance(each, int) else f".{each}" if text else str(each)
+    return text

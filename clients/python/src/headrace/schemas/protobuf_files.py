@@ -1,0 +1,142 @@
+"""Protobuf files: their references in the registry, and message classes from their descriptors.
+
+A schema goes to the registry as the base64 of its FileDescriptorProto, as confluent-kafka sends it; the registry makes
+text of it. From the registry a file comes the same way (``format=serialized``), so no parser of ``.proto`` text is
+needed here.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import importlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.descriptor import Descriptor, FileDescriptor
+from google.protobuf.message import DecodeError, Message
+
+from .errors import InvalidSchemaError
+from .models import ResolvedSchema
+
+#: Files that every registry and every Protobuf library has: no schema refers to them.
+_BUILT_IN: Final = ("google/protobuf/",)
+#: Files that may be imported from Python packages, by the packages' usual names.
+_PACKAGED: Final = ("google/protobuf/", "google/type/", "google/rpc/", "google/api/")
+
+
+def is_built_in(name: str) -> bool:
+    """Whether an import needs no reference."""
+    return name.startswith(_BUILT_IN)
+
+
+def text_of(file: FileDescriptor) -> str:
+    """The schema of a file, as the registry takes it."""
+    return base64.b64encode(file.serialized_pb).decode()
+
+
+def dependencies(file: FileDescriptor) -> list[FileDescriptor]:
+    """The imports of a file that need references."""
+    return [each for each in file.dependencies if not is_built_in(each.name)]
+
+
+def indexes_of(message: Descriptor) -> tuple[int, ...]:
+    """The path to a message in its file: its index, within a message that contains it, and so on."""
+    found: list[int] = []
+    while True:
+        found.append(message.index)
+        if message.containing_type is None:
+            return tuple(reversed(found))
+        message = message.containing_type
+
+
+def message_at(file: FileDescriptor, indexes: Sequence[int]) -> Descriptor | None:
+    """The message with this path in the file."""
+    messages: Iterable[Descriptor] = sorted(file.message_types_by_name.values(), key=lambda each: each.index)
+    found: Descriptor | None = None
+    for index in indexes:
+        listed = list(messages)
+        if index >= len(listed):
+            return None
+        found = listed[index]
+        messages = found.nested_types
+    return found
+
+
+def message_called(file: FileDescriptor, full_name: str) -> Descriptor | None:
+    """The message with this full name in the file."""
+    waiting = list(file.message_types_by_name.values())
+    while waiting:
+        each = waiting.pop()
+        if each.full_name == full_name:
+            return each
+        waiting.extend(each.nested_types)
+    return None
+
+
+def message_class(message: Descriptor) -> type[Message]:
+    found: type[Message] = message_factory.GetMessageClass(message)
+    return found
+
+
+def load(resolved: ResolvedSchema, where: Callable[[], str]) -> FileDescriptor:
+    """The file of a schema that came from the registry, in a pool of its own. ``where``: the schema, for errors. Raises
+    InvalidSchemaError."""
+
+    def invalid(reason: str) -> InvalidSchemaError:
+        return InvalidSchemaError(f"{where()}: {reason}", schema_id=resolved.id)
+
+    files: dict[str, descriptor_pb2.FileDescriptorProto] = {}
+    for name, schema in resolved.references.items():
+        files[name] = _file(schema.text, invalid)
+        files[name].name = name  # the import's name
+    main = _file(resolved.schema.text, invalid)
+    main.name = main.name or "main.proto"
+    while main.name in files:
+        main.name = f"_{main.name}"
+    pool = descriptor_pool.DescriptorPool()
+    added: set[str] = set()
+
+    def add(file: descriptor_pb2.FileDescriptorProto, above: tuple[str, ...]) -> None:
+        if file.name in added:
+            return
+        if file.name in above or len(above) > 100:
+            raise invalid(f"the imports form a cycle: {' -> '.join((*above, file.name))}")
+        for name in file.dependency:
+            dependency = files.get(name) or _packaged(name)
+            if dependency is None:
+                raise invalid(f"the import {name!r} is no reference of the schema")
+            add(dependency, (*above, file.name))
+        added.add(file.name)
+        pool.Add(file)
+
+    try:
+        add(main, ())
+        found: FileDescriptor = pool.FindFileByName(main.name)
+    except (TypeError, KeyError, ValueError) as error:
+        raise invalid(f"the file cannot be built: {error}") from None
+    return found
+
+
+def _file(text: str, invalid: Callable[[str], InvalidSchemaError]) -> descriptor_pb2.FileDescriptorProto:
+    try:
+        return descriptor_pb2.FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
+    except (binascii.Error, ValueError, DecodeError):
+        raise invalid(
+            "the registry does not serve the schema as a descriptor (format=serialized); it must be Confluent's "
+            "version 5.5 or later, or Headrace's"
+        ) from None
+
+
+def _packaged(name: str) -> descriptor_pb2.FileDescriptorProto | None:
+    """A file that a Python package brings, such as google/protobuf/timestamp.proto."""
+    if not name.startswith(_PACKAGED) or not name.endswith(".proto") or ".." in name:
+        return None
+    try:
+        module: Any = importlib.import_module(name.removesuffix(".proto").replace("/", ".") + "_pb2")
+    except ImportError:
+        return None
+    file = descriptor_pb2.FileDescriptorProto()
+    module.DESCRIPTOR.CopyToProto(file)
+    return file
