@@ -16,7 +16,6 @@ from aiohttp import web
 
 from ..compat import Level
 from ..schemas import SchemaType
-from ..schemas.avro import AvroSchema
 from ..schemas.model import SCHEMA_BYTES_MAX
 from ..state import (
     LATEST,
@@ -31,7 +30,6 @@ from ..state import (
     Version,
     errors,
 )
-from ..state.decisions import resolved_text
 from . import answers, requests
 from .forwarding import (
     DELETE_CONFIG,
@@ -398,10 +396,7 @@ class Api:
             return stored.schema.text
         submitted = Submission("", stored.schema, 0, stored.id)
         await self._prepare(submitted, is_new=False)
-        parsed = self._deciding.parser.parse_submitted(self._image, submitted, is_new=False)
-        if wanted == "resolved" and isinstance(parsed, AvroSchema):
-            return resolved_text(parsed)
-        return stored.schema.text
+        return self._deciding.parser.parse_submitted(self._image, submitted, is_new=False).formatted(wanted)
 
     async def _prepare(self, submitted: Submission, *, is_new: bool) -> None:
         """Parse a long schema in a thread; the decisions then find it in the cache."""

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector, web
-from yarl import URL
 
 from headrace.errors import HeadraceError, RecordTooLargeError
 
@@ -147,7 +146,7 @@ class Writing:
         assert self._session is not None
         headers = {name: request.headers[name] for name in _PASSED if name in request.headers}
         headers[FORWARD_HEADER] = "true"
-        target = URL(url.rstrip("/") + str(request.rel_url), encoded=True)
+        target = url.rstrip("/") + str(request.rel_url)
         try:
             async with self._session.request(
                 request.method, target, data=body, headers=headers, allow_redirects=False

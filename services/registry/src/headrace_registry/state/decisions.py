@@ -13,11 +13,10 @@ from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 from ..compat import ComparisonTooLargeError, Level, check
-from ..schemas import InvalidSchemaError, Parsed, Schema
-from ..schemas.avro import AvroSchema
+from ..schemas import InvalidSchemaError, Parsed, Schema, SchemaType
 from . import errors
 from .image import Image, StoredSchema, Version
-from .parsing import SHOWN_MAX, Parser, Submission
+from .parsing import SHOWN_MAX, Parser, Submission, shortened
 from .records import (
     INT_MAX,
     ClearSubjectKey,
@@ -41,6 +40,9 @@ from .records import (
 T_co = TypeVar("T_co", covariant=True)
 
 Record = tuple[bytes, bytes | None]
+
+#: Characters of one reason in the answer to an incompatible schema.
+REASON_MAX = 2_000
 
 #: Level -> the checks of one pair, in the order of Confluent's messages.
 _CHECKS = {
@@ -157,8 +159,8 @@ class Deciding:
         return self._with_inlined_references(image, parsed, versions)
 
     def compatibility(self, image: Image, submitted: Submission, earlier: Sequence[Version]) -> list[str]:
-        """The reasons for which a schema may not follow the versions ``earlier``; none if it may. Raises RegistryError
-        42201."""
+        """The reasons for which a schema may not follow the versions ``earlier``, the oldest first; none if it may.
+        Raises RegistryError 42201."""
         if not submitted.schema.text.strip():
             raise errors.invalid_schema("Empty schema")
         parsed = self.parser.parse_submitted(image, submitted, is_new=True)
@@ -168,12 +170,12 @@ class Deciding:
     def _with_inlined_references(self, image: Image, parsed: Parsed, versions: Sequence[Version]) -> Version | None:
         """The latest of the versions that has references and equals an Avro schema without references, into which the
         client has copied them. Java's Avro serializer does that."""
-        if not isinstance(parsed, AvroSchema) or parsed.references:
+        if parsed.type is not SchemaType.AVRO or parsed.references:
             return None
         for version in reversed(versions):
             if version.stored.schema.references:
                 other = self.parser.parse_version(image, version)
-                if isinstance(other, AvroSchema) and resolved_text(other) == parsed.canonical:
+                if other.type is parsed.type and other.formatted("resolved") == parsed.canonical:
                     return version
         return None
 
@@ -192,16 +194,17 @@ class Deciding:
         if new.type is not old.type:
             return ["Incompatible because of different schema type"]
         try:
-            messages = [str(each) for one in _CHECKS[level] for each in check(one, new, [old])]
+            found = [each for one in _CHECKS[level] for each in check(one, new, [old])]
         except ComparisonTooLargeError as error:
             raise errors.invalid_schema(
                 f"cannot compare the schema with version {version.number} of subject {version.subject}: {error.message}"
             ) from None
-        if messages:
-            text = version.stored.schema.text
-            shown = f"'{text}'" if len(text) <= SHOWN_MAX else f"<truncated> '{text[:SHOWN_MAX]}...'"
-            messages += [f"{{oldSchemaVersion: {version.number}}}", f"{{oldSchema: {shown}}}"]
-        return messages
+        if not found:
+            return []
+        messages = [shortened(str(each), REASON_MAX) for each in found]
+        text = version.stored.schema.text
+        shown = f"'{text}'" if len(text) <= SHOWN_MAX else f"<truncated> '{text[:SHOWN_MAX]}...'"
+        return [*messages, f"{{oldSchemaVersion: {version.number}}}", f"{{oldSchema: {shown}}}"]
 
     # --- deletion ----------------------------------------------------------------------------------------------------
 
@@ -300,11 +303,6 @@ class Deciding:
     def _check_modes_may_change(self) -> None:
         if not self.rules.may_change_modes:
             raise errors.not_permitted("Mode changes are not allowed")
-
-
-def resolved_text(parsed: AvroSchema) -> str:
-    """The canonical text of an Avro schema with the definitions of its references: the format ``resolved``."""
-    return AvroSchema(parsed.schema, parsed.root, frozenset()).canonical
 
 
 def _with_text(submitted: Submission, live: Sequence[Version], mode: Mode) -> Submission:

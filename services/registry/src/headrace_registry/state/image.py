@@ -88,8 +88,8 @@ def fingerprint(schema: Schema, extras: str = "") -> bytes:
 
 
 class _Groups(Generic[_K, _J, _V]):
-    """A dict of dicts that two images can share: a copy has its own outer dict, and copies an inner one before it
-    changes it."""
+    """A dict of dicts that several images share: each has its own outer dict, and copies an inner one before the first
+    change after a copy."""
 
     def __init__(self) -> None:
         self._groups: dict[_K, dict[_J, _V]] = {}
@@ -98,7 +98,7 @@ class _Groups(Generic[_K, _J, _V]):
     def copy(self) -> _Groups[_K, _J, _V]:
         found: _Groups[_K, _J, _V] = _Groups()
         found._groups = self._groups.copy()
-        found._own = set()
+        found._own, self._own = set(), set()
         return found
 
     def __iter__(self) -> Iterator[_K]:
@@ -149,10 +149,7 @@ class Image:
         self._modes: dict[str | None, Mode] = {}
 
     def draft(self) -> Image:
-        """An image with the same state, to which records can be applied without a change of this one.
-
-        Until the draft is given up, this image may apply only records that the draft has applied before.
-        """
+        """An image with the same state. Records that are applied to one of the two do not change the other one."""
         found = Image()
         found.max_id, found.offset = self.max_id, self.offset
         found._versions = self._versions.copy()

@@ -47,8 +47,8 @@ def shown_references(references: tuple[Reference, ...]) -> str:
     return shortened(f"[{', '.join(items)}]")
 
 
-def shortened(text: str) -> str:
-    return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}..."
+def shortened(text: str, most: int = SHOWN_MAX) -> str:
+    return text if len(text) <= most else f"{text[:most]}..."
 
 
 class Parser:
@@ -131,8 +131,9 @@ class Job:
 
 def _invalid(submitted: Submission, error: InvalidSchemaError) -> RegistryError:
     references = shown_references(submitted.schema.references)
+    details = shortened(error.message)
     return invalid_schema(
-        f"Invalid schema {submitted} with refs {references} of type {submitted.schema.type}, details: {error.message}"
+        f"Invalid schema {submitted} with refs {references} of type {submitted.schema.type}, details: {details}"
     )
 
 
