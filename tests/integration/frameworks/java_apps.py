@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
-from tests.integration.interop.kafka_peer import jars
+from tests.integration.interop.kafka_peer import DIES_WITH_US, jars
 
 KAFKA = "4.3.0"
 COMPILE_S, FETCH_S, STOP_S = 120, 500, 60
@@ -53,7 +54,8 @@ class JavaApp:
     """A Java program that can be killed and started again; its output of all starts is in ``log``."""
 
     def __init__(self, path: str, arguments: Sequence[str], log: Path) -> None:
-        self._command = ["java", "-Xmx512m", "-XX:TieredStopAtLevel=1", "-cp", path, *arguments]
+        java = [sys.executable, "-c", DIES_WITH_US, "java"]
+        self._command = [*java, "-Xmx512m", "-XX:TieredStopAtLevel=1", "-cp", path, *arguments]
         self.log = log
         self._process: subprocess.Popen[bytes] | None = None
 

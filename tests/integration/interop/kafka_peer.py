@@ -27,7 +27,7 @@ SEPARATOR = "\x1f"
 NULL = "~null~"
 #: Kafka ends with a killed test run (prctl PR_SET_PDEATHSIG). The wrapper avoids preexec_fn, with which gRPC's fork
 #: handlers would run.
-_DIES_WITH_US = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execvp(sys.argv[1], sys.argv[1:])"
+DIES_WITH_US = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execvp(sys.argv[1], sys.argv[1:])"
 
 
 def jars() -> Path:
@@ -111,7 +111,7 @@ class KafkaBroker:
         """Wait until Kafka answers."""
         with (self.directory / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _DIES_WITH_US, *self._java("kafka.Kafka", str(self._config), heap="512m")],
+                [sys.executable, "-c", DIES_WITH_US, *self._java("kafka.Kafka", str(self._config), heap="512m")],
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
