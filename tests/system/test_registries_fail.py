@@ -34,6 +34,7 @@ RATE, CLIENTS = 50, 5
 #: Seconds without a new schema when the writer is killed. `make test` runs other tests beside this one.
 WRITER_KILL_S = 3.0 if FULL else 10.0
 PEACE_S = 2.0
+CLIENT_TIMEOUT_S = 2.0  #: Short, because a suspended replica accepts connections and does not answer.
 SCHEMAS = 20_000
 START_S, LOOK_UP_MS, MEMORY_MIB = (5.0, 5.0, 200) if FULL else (15.0, 25.0, 200)
 
@@ -65,7 +66,7 @@ class Load:
         assert not any(thread.is_alive() for thread in self._threads)
 
     def _run(self, client: int) -> None:
-        connections = [RegistryClient(url) for url in self.urls]
+        connections = [RegistryClient(url, CLIENT_TIMEOUT_S) for url in self.urls]
         turns = itertools.count(client)
         due = time.monotonic() + client / RATE
         while not self._stop.is_set():
@@ -181,8 +182,9 @@ def test_killed_writers_give_no_id_twice_and_lose_no_schema(cluster: LocalCluste
     check_silence("no schema was registered", max(silences), WRITER_KILL_S)
 
 
+@pytest.mark.long
 def test_a_suspended_writer_that_wakes_up_writes_nothing_of_its_own(cluster: LocalCluster) -> None:
-    """SIGSTOP for longer than the group's patience with a suspended member: another replica fences the sleeper."""
+    """SIGSTOP for longer than the group's session timeout (45 s): another replica fences the suspended one."""
     with Load(urls(cluster)) as load:
         load.goes_on()
         victim = writer(cluster)
