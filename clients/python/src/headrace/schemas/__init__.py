@@ -15,9 +15,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from . import wire as wire
     from .any_serde import RegistryDeserializer as RegistryDeserializer
     from .avro_serde import AvroDeserializer as AvroDeserializer
     from .avro_serde import AvroSerializer as AvroSerializer
+    from .building import plain as plain
     from .errors import CorruptValueError as CorruptValueError
     from .errors import IncompatibleSchemaError as IncompatibleSchemaError
     from .errors import InvalidSchemaError as InvalidSchemaError
@@ -68,14 +70,20 @@ _HOMES = {
     "SchemaType": ".models",
     "UnknownSchemaIdError": ".errors",
     "WrongMagicByteError": ".errors",
+    "plain": ".building",
 }
+
+#: Public modules.
+_MODULES = ("wire",)
 
 
 def __getattr__(name: str) -> Any:
     import importlib
 
     if name == "__all__":
-        return sorted(_HOMES)
+        return sorted({*_HOMES, *_MODULES})
+    if name in _MODULES:
+        return importlib.import_module(f".{name}", __name__)
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -85,4 +93,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted({*globals(), *_HOMES, *_MODULES})

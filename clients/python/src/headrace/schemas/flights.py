@@ -53,9 +53,10 @@ class Flights:
             return found
         if may_wait:
             refuse_to_wait("a request to the schema registry")
-        flight, is_mine, found = self._board(key, cache)
-        if found is not None:
-            return found
+        landed: V | None
+        flight, is_mine, landed = self._board(key, cache)
+        if landed is not None:
+            return landed
         if not may_wait:
             if is_mine:
                 self._submit(lambda: self._fly(key, cache, fetch, flight))
@@ -77,7 +78,7 @@ class Flights:
             flight = self._flights[key] = Future()
         self._submit(lambda: self._fly(key, cache, fetch, flight))
 
-    def _board(self, key: Hashable, cache: Bounded[Any, V]) -> tuple[Future[Any], bool, V | None]:
+    def _board(self, key: Hashable, cache: Bounded[Any, Any]) -> tuple[Future[Any], bool, Any]:
         """The flight for the key, and whether the caller must make the request. Raises a recent failure."""
         with self._lock:
             flight = self._flights.get(key)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import importlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -44,23 +44,29 @@ def dependencies(file: FileDescriptor) -> list[FileDescriptor]:
 def indexes_of(message: Descriptor) -> tuple[int, ...]:
     """The path to a message in its file: its index, within a message that contains it, and so on."""
     found: list[int] = []
-    while True:
-        found.append(message.index)
-        if message.containing_type is None:
-            return tuple(reversed(found))
-        message = message.containing_type
+    at: Descriptor | None = message
+    while at is not None:
+        found.append(_siblings(at).index(at))
+        at = at.containing_type
+    return tuple(reversed(found))
+
+
+def _siblings(message: Descriptor) -> list[Descriptor]:
+    """The messages beside a message, in the order of the file."""
+    if message.containing_type is None:
+        return list(message.file.message_types_by_name.values())
+    return list(message.containing_type.nested_types)
 
 
 def message_at(file: FileDescriptor, indexes: Sequence[int]) -> Descriptor | None:
     """The message with this path in the file."""
-    messages: Iterable[Descriptor] = sorted(file.message_types_by_name.values(), key=lambda each: each.index)
+    messages: list[Descriptor] = list(file.message_types_by_name.values())
     found: Descriptor | None = None
     for index in indexes:
-        listed = list(messages)
-        if index >= len(listed):
+        if index >= len(messages):
             return None
-        found = listed[index]
-        messages = found.nested_types
+        found = messages[index]
+        messages = list(found.nested_types)
     return found
 
 

@@ -182,6 +182,7 @@ class ProtobufDeserializer(SchemaDeserializer):
         read = self._reads.get(data[: wire.HEADER_BYTES])
         if read is None:
             read = self._read(topic, data, may_wait)
+        indexes: tuple[int, ...]
         if data[wire.HEADER_BYTES : wire.HEADER_BYTES + 1] == b"\0":
             indexes, at = (0,), wire.HEADER_BYTES + 1
         else:

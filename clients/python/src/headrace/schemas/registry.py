@@ -9,7 +9,7 @@ import os
 import re
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self, TypedDict, Unpack
 from urllib.parse import quote, urlencode
@@ -31,6 +31,8 @@ from .transport import Answer, Transport
 
 #: References of one schema, also those of references, and the bytes of their texts.
 REFERENCES_MAX: Final = 1_000
+#: Versions of one page of list_versions.
+PAGE: Final = 500
 REFERENCES_BYTES_MAX: Final = 16 * 1024 * 1024
 
 
@@ -165,6 +167,24 @@ class SchemaRegistry:
     def version(self, subject: str, version: int | str = "latest", *, deleted: bool = False) -> RegisteredSchema:
         """A version of a subject by its number, or ``latest``. Raises SchemaNotFoundError."""
         return self._version(subject, version, deleted=deleted, serialized=False)
+
+    def list_versions(
+        self, prefix: str = "", *, latest_only: bool = False, deleted: bool = False
+    ) -> Iterator[RegisteredSchema]:
+        """All versions of all subjects that begin with ``prefix``, in pages; ``latest_only``: of each subject only the
+        latest; ``deleted``: soft-deleted versions too."""
+        flags = {"latestOnly": "true"} if latest_only else {}
+        if prefix:
+            flags["subjectPrefix"] = prefix
+        offset = 0
+        while True:
+            query = _query(flags | {"offset": str(offset), "limit": str(PAGE)}, deleted=deleted)
+            answer = self._transport.request("GET", f"/schemas{query}")
+            found = _list(self._checked(answer, what="list schemas"), dict)
+            yield from map(_registered, found)
+            if len(found) < PAGE:
+                return
+            offset += len(found)
 
     def subjects(self, prefix: str = "", *, deleted: bool = False) -> list[str]:
         """The names of all subjects that begin with ``prefix``; ``deleted``: soft-deleted subjects too."""

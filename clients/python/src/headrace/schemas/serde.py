@@ -18,7 +18,7 @@ from headrace_core.errors import InvalidConfigError
 
 from . import wire
 from .cache import Bounded
-from .errors import InvalidSchemaError, InvalidValueError, SchemaNotFoundError
+from .errors import InvalidSchemaError, InvalidValueError, SchemaError, SchemaNotFoundError
 from .models import ResolvedSchema, Schema, SchemaType
 from .registry import SchemaRegistry
 from .settings import serializer_values
@@ -85,8 +85,9 @@ class SchemaSerializer(FieldBound):
     ) -> None:
         if not isinstance(registry, SchemaRegistry):
             raise InvalidConfigError(
-                f"{type(self).__name__} needs a SchemaRegistry, not {registry!r:.80}:
-            SchemaRegistry('http://HOST:8081')" )
+                f"{type(self).__name__} needs a SchemaRegistry, not {registry!r:.80}: "
+                "SchemaRegistry('http://HOST:8081')"
+            )
         values = serializer_values(config, settings)
         self.registry = registry
         self._strategy = values["subject.name.strategy"]
@@ -168,8 +169,9 @@ class SchemaDeserializer(FieldBound):
     def __init__(self, registry: SchemaRegistry, *, is_key: bool) -> None:
         if not isinstance(registry, SchemaRegistry):
             raise InvalidConfigError(
-                f"{type(self).__name__} needs a SchemaRegistry, not {registry!r:.80}:
-            SchemaRegistry('http://HOST:8081')" )
+                f"{type(self).__name__} needs a SchemaRegistry, not {registry!r:.80}: "
+                "SchemaRegistry('http://HOST:8081')"
+            )
         self.registry = registry
         self._field = "key" if is_key else "value"
 
@@ -193,7 +195,14 @@ class SchemaDeserializer(FieldBound):
         self, topic: str, data: bytes, wanted: SchemaType | None, *, may_wait: bool, serialized: bool = False
     ) -> ResolvedSchema:
         """The schema that wrote ``data``. Raises WrongMagicByteError, UnknownSchemaIdError; WouldWait."""
-        resolved = self.registry.resolved(wire.schema_id(data), serialized=serialized, may_wait=may_wait)
+        try:
+            schema_id = wire.schema_id(data)
+            resolved = self.registry.resolved(schema_id, serialized=serialized, may_wait=may_wait)
+        except SchemaError as error:
+            found = error.copy()
+            found.subject, found.topic, found.field = f"{topic}-{self._field}", topic, self._field
+            found.args = (f"cannot read a value of subject {found.subject!r}: {error.message}",)
+            raise found from None
         if wanted is not None:
             _check_type(resolved, wanted, type(self).__name__, self._subject(topic, resolved))
         return resolved

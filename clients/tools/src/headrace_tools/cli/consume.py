@@ -25,6 +25,7 @@ from headrace_core.types import TopicPartition
 
 from . import complete
 from .client import DEFAULT_BOOTSTRAP, GROUP_TIMEOUT_S, Bootstrap, Properties, client_config
+from .decoding import decoders
 from .kcat import OffsetRange, compile_format, default_format, document, json_line, parse_offsets, unescape
 from .output import note, usage_of
 from .pipes import broken_pipe
@@ -85,7 +86,7 @@ def consume(
     exit_at_end: Annotated[bool, typer.Option("-e", help="Stop at the current end of each partition's log.")] = False,
     count: Annotated[int | None, typer.Option("-c", min=0, help="Stop after this many records.")] = None,
     template: Annotated[
-        str | None, typer.Option("-f", help="The output format of each record; the tokens are listed above.")
+        str | None, typer.Option("-f", help="The output format of each record, with kcat's tokens, such as '%k %s'.")
     ] = None,
     json_lines: Annotated[bool, typer.Option("-J", help="Print each record as a line of JSON.")] = False,
     key_delimiter: Annotated[
@@ -98,6 +99,23 @@ def consume(
         _Isolation | None,
         typer.Option(
             help="read_committed: no records of aborted or open transactions. Default: read_uncommitted, all records."
+        ),
+    ] = None,
+    formats: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-s",
+            metavar="[key=|value=]registry",
+            help="Decode keys and values, or only one of them, by the schema registry. Also: avro, as in kcat.",
+        ),
+    ] = None,
+    registry: Annotated[
+        str | None,
+        typer.Option(
+            "-r",
+            "--registry",
+            metavar="URL,...",
+            help="URLs of the schema registry. Without -s: decode keys and values that begin with a schema id.",
         ),
     ] = None,
     quiet: Annotated[bool, typer.Option("-q", help="Print no notes on stderr.")] = False,
@@ -129,6 +147,7 @@ def consume(
       headrace consume -t orders -o s@2013-01-01T00:00:00 -o e@2013-01-01T01:00:00 -J
       headrace consume -t orders -e -o json
       headrace consume -G billing orders clicks
+      headrace consume -t orders -e -r http://127.0.0.1:8081 -J
     """
     given = offsets or []
     as_document = "json" in given
@@ -157,6 +176,7 @@ def consume(
     if isolation is not None:
         flags["isolation.level"] = isolation.value
     config = client_config(bootstrap, properties, kind="consumer", defaults=defaults, flags=flags)
+    config |= decoders(formats, registry)
     choice = _Choice(wanted, config.get("auto.offset.reset"), tell_resets)
     if count == 0:
         writer.close()

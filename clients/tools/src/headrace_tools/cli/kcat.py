@@ -144,12 +144,28 @@ def document(record: Record) -> dict[str, Any]:
     return found | _named("key", record.key) | _named("value", record.value)
 
 
+class Decoded(bytes):
+    """A key or value that a schema registry has decoded: the bytes of its JSON. ``document``: the value as JSON's
+    types; ``schema_id``: the id of its schema."""
+
+    document: Any
+    schema_id: int
+
+    @classmethod
+    def of(cls, document: Any, schema_id: int) -> Decoded:
+        made = cls(json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace"))
+        made.document, made.schema_id = document, schema_id
+        return made
+
+
 def _text(data: bytes | None) -> str | None:
     return None if data is None else data.decode("utf-8", "replace")
 
 
-def _named(name: str, data: bytes | None) -> dict[str, str | None]:
-    found = {name: _text(data)}
+def _named(name: str, data: bytes | None) -> dict[str, Any]:
+    if isinstance(data, Decoded):
+        return {name: data.document, f"{'value' if name == 'payload' else name}_schema_id": data.schema_id}
+    found: dict[str, Any] = {name: _text(data)}
     if data is not None and (found[name] or "").encode() != data:
         found[f"{name}_base64"] = base64.b64encode(data).decode()
     return found

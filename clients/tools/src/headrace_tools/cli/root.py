@@ -32,6 +32,7 @@ _HOMES = {
     "consume": "consume",
     "groups": "groups",
     "transactions": "transactions",
+    "schemas": "schemas",
     "partitions": "partitions",
     "brokers": "brokers",
     "cluster": "describe",
