@@ -25,6 +25,7 @@ from headrace_registry.writes import NotWriterError
 T = TypeVar("T")
 
 V1 = "application/vnd.schemaregistry.v1+json"
+JSON = "application/json"
 DEADLINE_S = 20.0
 
 

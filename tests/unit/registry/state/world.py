@@ -46,8 +46,8 @@ class Writer:
         schema: Schema,
         *,
         version: int = 0,
-        id: int = -1,
-        normalize: bool = False,  # noqa: A002
+        id: int = -1,  # noqa: A002
+        normalize: bool = False,
     ) -> int:
         submitted = Submission(subject, schema, version, id)
         return self.carry_out(self.deciding.register(self.image, submitted, normalize=normalize))

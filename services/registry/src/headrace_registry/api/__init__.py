@@ -3,7 +3,7 @@
 =============== =======================================================================================================
 module          content
 =============== =======================================================================================================
-``application`` the paths and their handlers
+``handlers``    the paths and their handlers
 ``requests``    what a request asks for
 ``answers``     the JSON of answers
 ``forwarding``  writes: here, or forwarded to the writer
@@ -13,6 +13,6 @@ module          content
 
 from __future__ import annotations
 
-from .application import application
+from .handlers import application
 
 __all__ = ["application"]

@@ -7,6 +7,7 @@ schema that the subject has already is a read, so it needs no writer.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version as version_of_package
@@ -64,6 +65,8 @@ def application(registry: Registry, settings: RegistrySettings) -> web.Applicati
     for method, path, handler in api.routes():
         # The default context may be written out.
         for place, each in ((path, handler), (f"/contexts/{{context}}{path}", _in_default_context(handler))):
+            # Without a pattern, aiohttp's parts match no braces.
+            place = re.sub(r"\{(\w+)\}", r"{\1:[^/]+}", place)
             if method == "GET":
                 app.router.add_get(place, endpoint(each))  # and HEAD
             else:

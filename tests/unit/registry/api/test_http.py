@@ -1,0 +1,266 @@
+"""Media types, methods, paths, bodies that are no requests, and limits."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from headrace_registry.api import http
+from headrace_registry.api.http import MEDIA_TYPES, negotiated
+from headrace_registry.schemas.model import SCHEMA_BYTES_MAX
+from tests.unit.registry.api.world import V1, World, record, world
+
+DEFAULT = "application/vnd.schemaregistry+json"
+JSON = "application/json"
+
+
+@pytest.fixture
+def api() -> Iterator[World]:
+    with world() as found:
+        yield found
+
+
+@pytest.mark.parametrize(
+    ("accept", "expected"),
+    [
+        (None, V1),
+        ("", V1),
+        ("*/*", V1),
+        ("application/*", V1),
+        (V1, V1),
+        (DEFAULT, DEFAULT),
+        (JSON, JSON),
+        ("application/vnd.schemaregistry.v1+json, application/vnd.schemaregistry+json, application/json", V1),
+        (f"{JSON}, {DEFAULT};q=0.9", JSON),
+        (f"{JSON};q=0.5, {DEFAULT};q=0.9", DEFAULT),
+        (f"text/html, {JSON};q=0.1", JSON),
+        ("Application/JSON", JSON),
+        (f"{V1};q=0, */*", DEFAULT),
+        ("text/html", None),
+        ("application/json;q=0", None),
+        ("application/json;q=nan", None),
+        ("application/json;q=x", None),
+        ("," * 5_000, None),
+    ],
+)
+def test_the_answers_type_is_what_the_client_prefers(accept: str | None, expected: str | None) -> None:
+    assert negotiated(accept) == expected
+
+
+def test_answers_and_errors_have_the_negotiated_type(api: World) -> None:
+    for media_type in MEDIA_TYPES:
+        for path in ("/subjects", "/subjects/s/versions", "/nothing"):
+            assert api.get(path, headers={"Accept": media_type}).headers["Content-Type"] == media_type
+    reply = api.get("/subjects", headers={"Accept": "text/html"})
+    assert reply.error == (406, 406, "HTTP 406 Not Acceptable")
+    assert reply.headers["Content-Type"] == V1
+
+
+def test_bodies_of_other_types_are_refused(api: World) -> None:
+    data = b'{"schema":"\\"int\\""}'
+    for media_type in (*MEDIA_TYPES, "application/octet-stream", f"{JSON}; charset=utf-8"):
+        reply = api.post("/subjects/s/versions", data=data, headers={"Content-Type": media_type})
+        assert reply.body == {"id": 1}, media_type
+    for media_type in ("application/x-www-form-urlencoded", "text/plain", "multipart/form-data"):
+        reply = api.post("/subjects/s/versions", data=data, headers={"Content-Type": media_type})
+        assert reply.error == (415, 415, "HTTP 415 Unsupported Media Type")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/nothing", 404),
+        ("GET", "/subjects/", 404),
+        ("GET", "/subjects//versions", 404),
+        ("GET", "/subjects/s/versions/1/nothing", 404),
+        ("GET", "/schemas/ids/", 404),
+        ("PATCH", "/subjects", 405),
+        ("PUT", "/subjects/s/versions", 405),
+        ("POST", "/config", 405),
+        ("DELETE", "/schemas/ids/1", 405),
+    ],
+)
+def test_unknown_paths_and_methods(api: World, method: str, path: str, status: int) -> None:
+    name = {404: "Not Found", 405: "Method Not Allowed"}[status]
+    assert api.call(method, path).error == (status, status, f"HTTP {status} {name}")
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"", 422),
+        (b"null", 422),
+        (b"{", 400),
+        (b"[]", 400),
+        (b'"text"', 400),
+        (b"\xff\xfe", 400),
+        (b"[" * 200_000, 400),
+        (b'{"schema":' + b"1" * 100_000 + b"}", 400),
+        (b'{"schema":{"type":"string"}}', 400),
+        (b'{"schema":7}', 400),
+        (b'{"schema":"\\ud800"}', 400),
+        (b'{"schema":"\\"int\\"","schemaType":1}', 400),
+        (b'{"schema":"\\"int\\"","version":"1"}', 400),
+        (b'{"schema":"\\"int\\"","version":1.5}', 400),
+        (b'{"schema":"\\"int\\"","id":true}', 400),
+        (b'{"schema":"\\"int\\"","id":2147483648}', 400),
+        (b'{"schema":"\\"int\\"","references":"x"}', 400),
+        (b'{"schema":"\\"int\\"","references":[1]}', 400),
+        (b'{"schema":"\\"int\\"","references":[{"name":"n"}]}', 422),
+        (b'{"schema":"\\"int\\"","references":[{"name":"n","subject":"s","version":0}]}', 422),
+        (b'{"schema":"\\"int\\"","references":[' + b",".join([b"{}"] * 5_000) + b"]}", 422),
+        (b"{}", 422),
+    ],
+    ids=lambda each: str(each)[:60],
+)
+def test_a_body_that_is_no_request(api: World, data: bytes, status: int) -> None:
+    for path in ("/subjects/s/versions", "/compatibility/subjects/s/versions"):
+        reply = api.post(path, data=data)
+        assert reply.status == status, reply
+        assert len(reply.text) < 1_000
+    assert api.registry.writes == 0
+
+
+@pytest.mark.parametrize("body", [{"compatibility": 1}, {"normalize": "yes"}, {"validateFields": 0}])
+def test_settings_of_a_wrong_type(api: World, body: dict[str, object]) -> None:
+    assert api.put("/config", body).status == 400
+    assert api.registry.writes == 0
+
+
+def test_a_body_that_is_too_long_is_refused_unread(api: World) -> None:
+    async def announce(length: int) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", api.servers[0].port)
+        writer.write(
+            b"POST /subjects/s/versions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"Content-Length: " + str(length).encode() + b"\r\n\r\n"
+        )
+        head = await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+        return head
+
+    assert api.run(announce(http.BODY_BYTES_MAX + 1)).startswith(b"HTTP/1.1 413 ")
+    assert api.run(announce(2**62)).startswith(b"HTTP/1.1 413 ")
+
+
+def test_a_body_without_a_length_is_limited_too(api: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "BODY_BYTES_MAX", 1_000)
+
+    async def stream() -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", api.servers[0].port)
+        writer.write(b"POST /subjects/s/versions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        writer.write(b"3e9\r\n" + 1_001 * b"x" + b"\r\n")
+        head = await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+        return head
+
+    assert api.run(stream()).startswith(b"HTTP/1.1 413 ")
+
+
+def test_a_client_that_sends_its_body_too_slowly_is_refused(api: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "BODY_S", 0.1)
+
+    async def stall() -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", api.servers[0].port)
+        writer.write(b"POST /subjects/s/versions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+        head = await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+        return head
+
+    assert api.run(stall()).startswith(b"HTTP/1.1 408 ")
+    assert api.register("s", '"int"') == 1
+
+
+def test_bodies_share_a_budget(api: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "BODIES_BYTES_MAX", 1_500)
+
+    async def two() -> tuple[int, int]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", api.servers[0].port)
+        writer.write(b"POST /subjects/s/versions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
+        await asyncio.sleep(0.1)
+        refused = await api.send("POST", "/subjects/s/versions", {"schema": '"int"', "pad": 600 * "x"})
+        writer.write(b'"schema":"\\"int\\""}'.ljust(999))
+        head = await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+        return refused.status, int(head.split()[1])
+
+    assert api.run(two()) == (429, 200)
+
+
+def test_further_requests_are_refused_at_once(api: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "REQUESTS_MAX", 1)
+
+    async def beside() -> int:
+        _, writer = await asyncio.open_connection("127.0.0.1", api.servers[0].port)
+        writer.write(b"POST /subjects/s/versions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
+        await asyncio.sleep(0.1)
+        reply = await api.send("GET", "/subjects")
+        writer.close()
+        return reply.status
+
+    assert api.run(beside()) == 429
+
+    async def after() -> int:
+        for _ in range(100):
+            if (reply := await api.send("GET", "/subjects")).status == 200:
+                break
+            await asyncio.sleep(0.02)
+        return reply.status
+
+    assert api.run(after()) == 200
+
+
+def test_a_schema_that_is_too_long(api: World) -> None:
+    text = json.dumps(record("R", (SCHEMA_BYTES_MAX * "f", "int")))
+    assert api.post("/subjects/s/versions", {"schema": text}).error == (
+        422,
+        42209,
+        "Register operation failed because schema is too large",
+    )
+    reply = api.post("/subjects/s", {"schema": text})
+    assert reply.error[:2] == (422, 42201)
+    assert len(reply.text) < 15_000
+    five_mb = json.dumps(record("R", (5_000_000 * "f", "int")))
+    assert api.post("/subjects/s/versions", {"schema": five_mb}).error[:2] == (422, 42209)
+
+
+def test_a_long_schema_is_registered_and_compared(api: World) -> None:
+    fields = [(f"field_{number}", "int", 0) for number in range(3_000)]
+    assert api.register("s", record("R", *fields)) == 1
+    assert api.register("s", record("R", *fields, ("more", "int", 0))) == 2
+    assert api.post("/subjects/s/versions", {"schema": json.dumps(record("R", ("x", "int")))}).status == 409
+    assert api.post("/subjects/s", {"schema": json.dumps(record("R", *fields), indent=1)}).body["version"] == 1
+
+
+def test_a_name_that_is_too_long(api: World) -> None:
+    path = 1_025 * "s"
+    assert api.post(f"/subjects/{path}/versions", {"schema": '"int"'}).error[:2] == (422, 42208)
+    assert api.get(f"/subjects/{path}/versions").error[:2] == (422, 42208)
+    assert api.register(1_024 * "s", '"int"') == 1
+    assert api.get("/subjects/" + 20_000 * "s").status in (400, 414)
+
+
+def test_a_page_of_long_schemas_ends_early(api: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace_registry.api.handlers.PAGE_CHARACTERS_MAX", 2_500)
+    for number in range(5):
+        api.register(f"s{number}", record(f"R{number}", (1_000 * "f", "int")))
+    assert [each["subject"] for each in api.get("/schemas").body] == ["s0", "s1"]
+    assert [each["subject"] for each in api.get("/schemas?offset=2").body] == ["s2", "s3"]
+    assert [each["subject"] for each in api.get("/schemas?offset=4").body] == ["s4"]
+    monkeypatch.setattr("headrace_registry.api.handlers.PAGE_CHARACTERS_MAX", 10)
+    assert len(api.get("/schemas").body) == 1
+
+
+def test_a_replica_that_is_not_ready_answers_503(api: World) -> None:
+    api.registry.is_ready = False
+    reply = api.get("/subjects")
+    assert reply.status == 503
+    assert "starting or stopping" in reply.error[2]
+
+
+def test_a_bug_is_an_internal_error_and_is_logged(api: World, caplog: pytest.LogCaptureFixture) -> None:
+    api.registry.error = ZeroDivisionError("a bug")
+    assert api.put("/config", {"compatibility": "FULL"}).error == (500, 500, "Internal Server Error")
+    assert "ZeroDivisionError" in caplog.text
