@@ -72,8 +72,8 @@ def _environment(headers: Path) -> dict[str, str]:
         **os.environ,
         "PYTHONPATH": str(headers),
         "PYTHONDONTWRITEBYTECODE": "1",
-        # The flags replace Python's own flags, so add NDEBUG again: without NDEBUG each assert of Python.h would
-        # contain the path of its file.
+        # The given compiler flags replace Python's own flags, so add NDEBUG again: without NDEBUG each assert of
+        # Python.h would contain the path of its file.
         "CFLAGS": f"{sysconfig.get_config_var('CFLAGS')} -g0",
     }
     if sys.platform.startswith("linux"):  # leave out the run path of a self-built Python

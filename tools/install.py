@@ -99,7 +99,8 @@ def run(*command: str, cwd: Path = ROOT, **variables: str) -> None:
         **os.environ,
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         "PIP_ROOT_USER_ACTION": "ignore",
-        # By this path Cython finds the .pxd files of the other distributions before any distribution is installed.
+        # With this include path Cython finds the .pxd files of the other distributions before any distribution is
+        # installed.
         "PYTHONPATH": os.pathsep.join(str(ROOT / directory / "src") for directory in DISTRIBUTIONS),
         **variables,
     }

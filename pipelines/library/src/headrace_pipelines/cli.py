@@ -60,7 +60,7 @@ def _parser(words: list[str], known: Mapping[str, Pipeline]) -> argparse.Argumen
     listing = subcommands.add_parser("list", help="list the pipelines of the library and of the working directory")
     _add_output(listing)
     making = subcommands.add_parser("new", help="make a pipeline with a test in the working directory")
-    making.add_argument("name", metavar="NAME", help="name of the package and of its source topic")
+    making.add_argument("name", metavar="NAME", help="name of the new package and of its source topic")
     for command, about in (
         ("run", "run a pipeline to its end, or until it is stopped"),
         ("status", "show the run of a pipeline, and the checkpoint and lag of each query"),

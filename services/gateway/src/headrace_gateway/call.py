@@ -64,7 +64,8 @@ class Call:
 
 
 #: A handler returns the fields of the answer, or None if the request has no answer. A HeadraceError of a handler
-#: becomes the answer's top-level error code. A handler whose answers have no such code catches the error itself.
+#: becomes the answer's top-level error code. A handler whose answers have no top-level error code catches its errors
+#: itself.
 Handler = Callable[[Call, Message], Awaitable[dict[str, Any] | None]]
 
 #: Parts of an answer's frame, including the frame's length and header.

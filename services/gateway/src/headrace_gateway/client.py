@@ -50,7 +50,8 @@ class Client:
         self.principal = principal
         self.client_id = ""
         self.answers = answers or Answers()
-        self.hang_up: Callable[[], None] = _nothing  #: Closes the connection; the connection sets this attribute.
+        #: The function that closes the client's connection; the connection sets it.
+        self.hang_up: Callable[[], None] = _nothing
         self.sends_silently = False  #: Whether the client has sent a Produce request with acks=0.
         #: The client's produce streams (produce_path.py); None before its first Produce request.
         self.produce: Any = None

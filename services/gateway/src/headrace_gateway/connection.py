@@ -51,21 +51,20 @@ logger = logging.getLogger("headrace.gateway")
 #: max.in.flight.requests.per.connection for idempotent producers.
 PIPELINE = 5
 QUEUED_BYTES = 64 * 1024  #: A connection stops reading when this number of bytes of requests is waiting.
-#: Size in bytes of a connection's send buffer in the kernel (SO_SNDBUF; Linux doubles the value). Without this limit
-#: the kernel may buffer megabytes of answers.
+#: Size in bytes of a connection's send buffer in the kernel (SO_SNDBUF; Linux doubles the value). Without a limit the
+#: kernel may buffer megabytes of answers.
 SEND_BUFFER_BYTES = 256 * 1024
 WRITE_BYTES = 64 * 1024  #: A connection reads and starts no more requests when this number of answer bytes is unsent.
 #: Maximum number of requests other than Produce and Fetch that start in one iteration of the event loop.
 STARTS_MAX = 8
-#: From LONG_BYTES on, a thread decodes a request (except Produce); from LONG_ITEMS items on, a thread encodes an
-#: answer.
+#: A thread decodes requests above LONG_BYTES bytes (except Produce), and encodes answers above LONG_ITEMS items.
 LONG_BYTES, LONG_ITEMS = 32 * 1024, 500
 #: Maximum number of frames that a connection takes from its buffer at a time: one read may return 13,000 small
 #: requests.
 FRAMES_MAX = 64
 HEADER_BYTES_MIN = 8  #: Size in bytes of the shortest request: request type, version and correlation id.
 
-SWEEP_S = 1.0  #: Seconds between two sweeps. Connections measure times in sweeps.
+SWEEP_S = 1.0  #: Seconds between two sweeps over all connections. Connections measure times in sweeps.
 #: The gateway disconnects a client that reads none of its waiting answers for this number of seconds.
 STALLED_WRITE_S = 30
 #: While memory is short, the gateway disconnects a client that sends no more bytes of an unfinished frame for this

@@ -25,8 +25,7 @@ logger = logging.getLogger("headrace.gateway")
 
 RETRY_S = 0.3  #: Seconds between a failed announcement and the next announcement.
 ANSWER_MS = 2_000  #: Timeout of an announcement in milliseconds.
-#: The list keeps another gateway for this number of milliseconds while the answers of a new leading controller do not
-#: name it.
+#: Milliseconds for which the list of gateways keeps a gateway that a new leading controller does not name.
 FORGET_MS = 3_000.0
 LEAVE_MS = 300  #: Timeout in milliseconds of the call with which a stopping gateway deregisters at the controllers.
 

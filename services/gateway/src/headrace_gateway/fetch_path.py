@@ -41,7 +41,7 @@ WAIT_MS_MAX = 5 * 60_000  #: Upper limit of a client's max_wait_ms, in milliseco
 #: A connection's first fetch asks for FETCH_BYTES_MIN bytes of records, and each further fetch for FETCH_GROWTH times
 #: as many. So a client that reads no answers costs little memory.
 FETCH_GROWTH = 4
-_BY_ID = 13  #: The version from which requests name topics by their ids (KIP-516).
+_BY_ID = 13  #: The version of Fetch from which requests name topics by their ids (KIP-516).
 _INT_MAX = 2**31 - 1
 
 _sessions = 0  # sessions of all connections of this process
@@ -91,7 +91,8 @@ class FetchPath:
         self._session = FetchSession()
         self._streams: dict[int, _Stream] = {}
         self._in_progress = 0  # requests to brokers
-        #: Maximum bytes of records that the next fetch asks for. The limit grows with each answer from a broker.
+        #: Maximum bytes of records that the next fetch asks for. The fetch limit (bytes_max) grows with each answer
+        #: from a broker.
         self.bytes_max = FETCH_BYTES_MIN
 
     def began(self) -> None:
@@ -243,7 +244,7 @@ class _Fetch:
         else:
             topic = cluster.topic(name)
         if topic is None or not 0 <= index < len(topic.partitions):
-            return UnknownTopicOrPartitionError(f"{name}-{index} does not exist")
+            return UnknownTopicOrPartitionError(f"partition {name}-{index} does not exist")
         return topic
 
     def _broker(self, key: Key, topic: TopicImage) -> int | None:

@@ -27,8 +27,8 @@ from .rounds import Rounds
 
 logger = logging.getLogger("headrace.gateway")
 
-#: Receives the response, or the error that ended the stream before the response. The error's ``was_sent`` is False if
-#: the request certainly had no effect.
+#: The callback of a request: it receives the response, or the error that ended the stream before the response. The
+#: error's ``was_sent`` is False if the request certainly had no effect.
 Done = Callable[[Any, HeadraceError | None], None]
 
 LOOK_S = 1.0  #: Seconds between two checks of the deadlines of a link's requests.

@@ -302,7 +302,7 @@ class _Produce:
             self._reply(None)
             if any("error_code" in result for results in self._results for result in results):
                 # A client with acks=0 gets no answers, and learns only from a closed connection that its metadata are
-                # stale. Kafka closes the connection, too.
+                # stale. After an error with acks=0, Kafka's brokers close the client's connection, too.
                 call.client.hang_up()
             return
         out = response_start(Api.PRODUCE, call.version, header.correlation_id)

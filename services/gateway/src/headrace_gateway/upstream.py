@@ -42,8 +42,8 @@ NEWER_METADATA_S = 0.5
 #: Seconds that a request waits while its coordinator loads groups or transactional ids. The shards of a new internal
 #: topic take nearly a second to load on a busy machine, and several clients would give up earlier.
 LOADED_WITHIN_S = 2.0
-#: First pause in seconds between two requests to a coordinator that is loading. Each further pause is twice as long, up
-#: to the maximum.
+#: First pause in seconds between two requests to a coordinator that is loading. Each further pause before a request to
+#: a loading coordinator is twice as long, up to the maximum.
 LOADED_PAUSE_S, LOADED_PAUSE_S_MAX = 0.05, 0.5
 
 #: From this number of bytes on, the gateway checks a request's size and number of items before it sends the request.

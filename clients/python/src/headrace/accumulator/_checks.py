@@ -72,7 +72,7 @@ def wrong_type(topic: str, key: Any, value: Any, headers: list[Any] | None, erro
         return InvalidTypeError(
             f"topic {topic!r}: header {index} must be a pair of a str and bytes (or None), not {pair!r:.80}"
         )
-    return InvalidTypeError(f"topic {topic!r}: cannot send this as a record: {error}")
+    return InvalidTypeError(f"topic {topic!r}: cannot encode the given value as a record: {error}")
 
 
 def _is_utf8(name: str) -> bool:

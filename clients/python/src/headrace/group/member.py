@@ -300,7 +300,7 @@ class Member:
         if shard_epoch > self._shard_epoch:
             self._is_orphaned, self._broken_at = True, None
             if is_vacant:
-                # The new shard epoch proves that the shard has had another owner. This owner may have measured the
+                # The new shard epoch proves that the shard has had another owner. The new owner may have measured the
                 # member's session timeout for a long time.
                 self._shard_epoch = shard_epoch
         if self._is_orphaned and is_vacant and as_of is not None:

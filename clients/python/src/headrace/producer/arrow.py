@@ -19,8 +19,8 @@ from headrace_core.records.arrow import binary_column, encode_arrow
 
 from ..accumulator import key_partitions
 
-#: Part of a batch's size limit to which the producer fills a batch, by estimated row size. With a larger part, a chunk
-#: of rows could end with a small batch.
+#: Part of a batch's size limit to which the producer fills a batch, by estimated row size. If the producer filled
+#: batches up to the limit, a chunk of rows could end with a small batch.
 FILL = 0.98
 #: Estimated bytes of an encoded record besides its key and value: lengths and deltas.
 RECORD_OVERHEAD = 10
@@ -41,7 +41,7 @@ def as_table(data: Any) -> pa.Table:
     elif hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
         try:
             table = pa.table(data)
-        # Arrow's own errors are subclasses of the listed ones.
+        # Arrow's own errors are subclasses of TypeError, ValueError, NotImplementedError or KeyError.
         except (TypeError, ValueError, NotImplementedError, KeyError) as error:
             raise InvalidArgumentError(
                 f"table: {type(data).__name__} cannot be read as Arrow columns: {error}"

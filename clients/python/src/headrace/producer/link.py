@@ -196,7 +196,8 @@ class BrokerLink:
                 self._failures = 0 if self._correlation > answered + 1 else self._failures + 1
                 logger.info("produce stream to %s failed: %s", self.address, error)
                 self._lost(error)
-            # A bug of this client or of the broker; the records must get an outcome nevertheless.
+            # An unexpected exception is a bug of the client or of the broker; the records must get an outcome in spite
+            # of the bug.
             except Exception as error:
                 self._failures += 1
                 logger.exception("produce stream to %s: unexpected error; reconnecting", self.address)

@@ -120,7 +120,7 @@ class Sender:
         self.flushing = 0
         self.links: dict[int, BrokerLink] = {}
         self.identity: ProducerIdentity | Transactions | None = None
-        #: Set by the core of a transactional producer, together with ``identity``.
+        #: The core of a transactional producer sets ``transactions`` together with ``identity``.
         self.transactions: Transactions | None = None
         self.transactional_id: str | None = config["transactional.id"]
         if config["enable.idempotence"] and self.transactional_id is None:

@@ -102,7 +102,11 @@ def add(
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option("--config", "-c", help="The controller's properties file, in place of the three options above."),
+        typer.Option(
+            "--config",
+            "-c",
+            help="The controller's properties file, in place of --node-id, --directory-id and --address.",
+        ),
     ] = None,
     timeout: _Timeout = _TIMEOUT_S,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,

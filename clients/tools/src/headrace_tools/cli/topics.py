@@ -116,7 +116,9 @@ def describe(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="[NAME]", help="The topic; optional with one of the flags below.", autocompletion=complete.topics
+            metavar="[NAME]",
+            help="The topic; optional with a flag that selects partitions.",
+            autocompletion=complete.topics,
         ),
     ] = None,
     under_replicated: Annotated[

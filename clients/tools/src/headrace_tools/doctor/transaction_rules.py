@@ -23,7 +23,7 @@ LATE_MS = 30_000
 OLD_MS = 900_000
 #: Milliseconds after which missing markers of a decided transaction are a fault.
 MARKERS_MS = 30_000
-#: Milliseconds after which a prepared transaction is worth advice.
+#: After this number of milliseconds, the doctor gives advice about a prepared transaction.
 PREPARED_MS = 60_000
 
 

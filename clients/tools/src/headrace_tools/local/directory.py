@@ -462,7 +462,7 @@ class ClusterDirectory:
         """Send a signal to the process of a node. Raises IllegalStateError when the node is dead."""
         node = self.state().node(role, node_id)
         if node.process is None or not node.process.signal(number):
-            raise IllegalStateError(f"{role} {node_id} is not running; `restart` starts it")
+            raise IllegalStateError(f"{role} {node_id} is not running; `restart` starts the node")
 
     def kill(self, role: str, node_id: int) -> None:
         """Kill a node with SIGKILL and wait until its process has ended; a dead node stays dead."""

@@ -46,7 +46,9 @@ def data_file(name: str) -> Path:
         path = Path(str(distribution.locate_file(f"{DISTRIBUTION}/data/{name}{suffix}")))
         if path.is_file():
             return path
-    raise MissingDependencyError(f"{DISTRIBUTION} {distribution.version} has no data/{name}; version 0.0.3 does")
+    raise MissingDependencyError(
+        f"{DISTRIBUTION} {distribution.version} has no data/{name}; version 0.0.3 has this file"
+    )
 
 
 def read_csv(name: str) -> Iterator[dict[str, str]]:

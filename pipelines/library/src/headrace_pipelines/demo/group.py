@@ -33,7 +33,7 @@ def described(servers: str) -> list[str]:
     command = [sys.executable, "-m", "headrace_tools", "groups", "describe", GROUP, "-b", servers]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     if done.returncode:
-        raise GroupFailedError(f"headrace groups describe {GROUP}: {done.stderr.strip()}")
+        raise GroupFailedError(f"headrace groups describe {GROUP} failed: {done.stderr.strip()}")
     return [line.rstrip() for line in done.stdout.splitlines() if line.strip()]
 
 

@@ -269,10 +269,10 @@ async def _of_leaders(
 def _leader(call: Call, topic: str, partition: int) -> int:
     found = call.cluster.topic(topic)
     if found is None or not 0 <= partition < len(found.partitions):
-        raise UnknownTopicOrPartitionError(f"{topic}-{partition} does not exist")
+        raise UnknownTopicOrPartitionError(f"partition {topic}-{partition} does not exist")
     leader = found.partitions[partition].leader
     if leader < 0:
-        raise LeaderNotAvailableError(f"{topic}-{partition} has no leader")
+        raise LeaderNotAvailableError(f"partition {topic}-{partition} has no leader")
     asked = call.client.broker_id
     if asked not in (BOOTSTRAP, leader):
         raise NotLeaderOrFollowerError(f"broker {asked} does not lead {topic}-{partition}")

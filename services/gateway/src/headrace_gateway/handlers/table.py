@@ -70,5 +70,5 @@ HANDLERS: dict[Api, Handler] = {
     Api.DESCRIBE_TRANSACTIONS: transactions.describe_transactions,
 }
 
-#: Handlers that need no asyncio task for each request.
+#: The handlers that need no asyncio task for each request.
 FAST: dict[Api, FastHandler] = {Api.PRODUCE: produce, Api.FETCH: fetch}

@@ -51,7 +51,7 @@ _VERSION_2 = 5  #: The version of EndTxn and TxnOffsetCommit from which a client
 _MANY_TRANSACTIONS = 4
 
 #: For each request type, the first version in which clients know PRODUCER_FENCED (KIP-588). Clients with an earlier
-#: version get INVALID_PRODUCER_EPOCH.
+#: version get INVALID_PRODUCER_EPOCH instead of PRODUCER_FENCED.
 _FENCED_FROM = {
     Api.INIT_PRODUCER_ID: 4,
     Api.ADD_PARTITIONS_TO_TXN: 2,
@@ -60,7 +60,7 @@ _FENCED_FROM = {
     Api.TXN_OFFSET_COMMIT: 1_000,  # always INVALID_PRODUCER_EPOCH, as in Kafka
 }
 #: For each request type, the first version in which clients know TRANSACTION_ABORTABLE (KIP-890). Clients with an
-#: earlier version get INVALID_TXN_STATE.
+#: earlier version get INVALID_TXN_STATE instead of TRANSACTION_ABORTABLE.
 _ABORTABLE_FROM = {
     Api.INIT_PRODUCER_ID: 5,
     Api.ADD_PARTITIONS_TO_TXN: 5,
@@ -397,7 +397,7 @@ async def _abort_hanging(call: Call, topic: str, index: int, marker: Message) ->
         if marker.transaction_result:
             raise InvalidRequestError("only a coordinator may commit a transaction")
         if not _exists(call, TopicPartition(topic, index)):
-            raise UnknownTopicOrPartitionError(f"{topic}-{index} does not exist")
+            raise UnknownTopicOrPartitionError(f"partition {topic}-{index} does not exist")
         image = call.cluster.topic(topic)
         assert image is not None
         leader = image.partitions[index].leader
