@@ -143,8 +143,9 @@ def _print_up(cluster: ClusterDirectory, started: Started, seconds: float, detac
     else:
         say(f"headrace is already running in {cluster.directory} ({_counted(state)})")
     names = {f"{node.role} {node.id}": node for node in state.nodes}
+    width = max(21, *(len(node.address) for node in state.nodes))
     for name, node in names.items():
-        say(f"  {name:<{max(map(len, names))}}  {node.address:<21}  pid {node.pid()}")
+        say(f"  {name:<{max(map(len, names))}}  {node.address:<{width}}  pid {node.pid()}")
     if state.kafka_bootstrap_servers:
         say(f"\nKafka's clients: bootstrap.servers={state.kafka_bootstrap_servers}")
     if state.registry_urls:

@@ -35,6 +35,7 @@ class Role(enum.StrEnum):
     BROKER = "broker"
     COORDINATOR = "coordinator"
     GATEWAY = "gateway"
+    REGISTRY = "registry"
 
 
 def roll(
@@ -56,7 +57,8 @@ def roll(
 ) -> None:
     """Restart the nodes of a cluster on this machine one by one, while clients use it.
 
-    Controllers are restarted first, the active controller last of them; then brokers, coordinators, gateways.
+    Controllers are restarted first, the active controller last of them; then brokers, coordinators, gateways and
+    registries.
     Before each stop, and at the end, four conditions must hold: all nodes are alive, all replicas are in sync, all
     controllers are caught up, and all groups have a coordinator. If one of the four conditions does not hold in
     time, the command fails with the reason (exit code 1) and stops no further node. Ctrl-C ends the command after

@@ -1,8 +1,8 @@
 """Decide when the next node may be stopped, and which node is next. All functions of the module are pure: they derive
 reasons from facts.
 
-The order of restarts is: controllers (the active controller last), then brokers, then coordinators, then gateways;
-within a role by id.
+The order of restarts is: controllers (the active controller last), then brokers, then coordinators, then gateways,
+then registries; within a role by id.
 
 * **Controllers** are restarted first, as in an upgrade (docs/operations/upgrades.md). Nodes register with the versions
   that they support, and controllers must not be older than other nodes. It is safest to begin with a controller,
@@ -12,7 +12,7 @@ within a role by id.
   election.
 * **Coordinators** are restarted after the brokers: a new coordinator reads its partitions of ``__consumer_offsets``
   from their leaders, and after the restart of all brokers the leaders no longer change.
-* **Gateways** are restarted last, because a gateway may use calls that older brokers do not have.
+* **Gateways and registries** are restarted last, because they may use calls that older brokers do not have.
 
 Before a node is stopped the *whole* cluster must be healthy (whole): every node is alive, every replica is in sync,
 every voter is caught up, and every partition of ``__consumer_offsets`` has a coordinator. A healthy cluster tolerates
@@ -31,7 +31,7 @@ from headrace.models import BrokerInfo, CoordinatorInfo, PartitionDescription, Q
 from headrace_core.plurals import counted
 
 #: All roles, in the order in which they are restarted.
-TURNS = ("controller", "broker", "coordinator", "gateway")
+TURNS = ("controller", "broker", "coordinator", "gateway", "registry")
 
 #: Milliseconds without a fetch from a voter after which `roll` treats the voter as absent.
 VOTER_SILENT_MS = 10_000
@@ -161,6 +161,8 @@ def unavoidable(seen: Seen, nodes: Collection[NodeName]) -> list[str]:
         notes.append("there is one coordinator: groups wait while it restarts")
     if len(seen.of_role("gateway")) == 1 and any(name.role == "gateway" for name in nodes):
         notes.append("there is one gateway: Kafka's clients wait while it restarts")
+    if len(seen.of_role("registry")) == 1 and any(name.role == "registry" for name in nodes):
+        notes.append("there is one registry: requests for schemas wait while it restarts")
     return notes
 
 
