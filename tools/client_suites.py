@@ -304,7 +304,7 @@ class SpawnedService:
 
 
 class KafkaGo:
-    """kafka-go's tests. The suite's own CI skips the tests of package nettest, and so does this tool."""
+    """kafka-go's tests. This tool skips the tests of package nettest, because the suite's own CI skips them, too."""
 
     name, version = "kafka-go", "v0.4.51"
     module = "github.com/segmentio/kafka-go"

@@ -89,7 +89,7 @@ def outcomes_of_junit(text: str) -> dict[str, str]:
 
 
 def parse_explanations(text: str, suite: str) -> dict[str, str]:
-    """The explained differences of a suite from the lines ``SUITE TEST: explanation``."""
+    """Read the explained differences of a suite from lines such as ``SUITE TEST: explanation``."""
     found = {}
     for line in text.splitlines():
         if line.startswith(f"{suite} "):

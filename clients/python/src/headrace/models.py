@@ -342,7 +342,7 @@ ElectionType = Literal["preferred", "unclean"]
 @dataclass(frozen=True, slots=True)
 class PartitionReassignment:
     """A partition whose replicas are being moved to other brokers (KIP-455). ``replicas``: all current replicas,
-    including those to be removed; ``waits``: the reassignment is queued, and no data are copied yet."""
+    including the replicas that will be removed; ``waits``: the reassignment is queued, and no data are copied yet."""
 
     replicas: tuple[int, ...]
     adding_replicas: tuple[int, ...]

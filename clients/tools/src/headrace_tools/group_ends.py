@@ -17,8 +17,8 @@ from headrace_core.errors import HeadraceError, UnknownTopicOrPartitionError
 from headrace_core.plurals import counted
 from headrace_core.types import TopicPartition
 
-_THREADS_MAX = 16  #: Number of partition leaders that are asked at the same time.
-_NAMED_MAX = 3  #: Number of partitions that a message names.
+_THREADS_MAX = 16  #: Maximum number of partition leaders that are asked at the same time.
+_NAMED_MAX = 3  #: Maximum number of partitions that an error message names.
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """Read the checkpoints of a pipeline's queries: how far each query is, from the files that Spark writes.
 
 A checkpoint is the directory ``DIR/checkpoints/QUERY``. Spark writes ``offsets/N`` before it runs batch N, and
-``commits/N`` after the sink has committed the batch. Both files have a line with the version, and then JSON.
+``commits/N`` after the sink has committed the batch. The files ``offsets/N`` and ``commits/N`` have a line with the
+version, and then JSON.
 """
 
 from __future__ import annotations

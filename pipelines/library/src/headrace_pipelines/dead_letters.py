@@ -34,7 +34,7 @@ from headrace_spark.schema import RECORD_WITH_HEADERS
 from .errors import InvalidColumnsError
 from .expectations import REASON
 
-#: Prefix of the headers that a dead letter has in addition to those of its record.
+#: Prefix of the headers that a dead letter has in addition to the headers of its record.
 PREFIX = "headrace.dead-letter."
 SUFFIX = ".dead-letters"
 #: Columns of the source that a dead letter needs.
@@ -114,9 +114,9 @@ def create_dead_letter_topics(
 ) -> list[str]:
     """Create the missing dead-letter topics of ``topics``, and return the names of the new ones.
 
-    A dead-letter topic accepts records as large as those of its source topic, and keeps them for as long as
-    ``config`` says (default: ``retention.ms`` of the source topic). For records above 1 MiB also give the sink
-    the options LARGE_RECORDS.
+    A dead-letter topic accepts records as large as the records of its source topic, and keeps them for as long as
+    ``config`` says (default: ``retention.ms`` of the source topic). For records above 1 MiB also give the sink the
+    options LARGE_RECORDS.
     """
     there = set(admin.list_topics())
     missing = [topic for topic in dict.fromkeys(topics) if dead_letter_topic(topic) not in there]

@@ -32,7 +32,8 @@ class SchemaChangeError(InvalidArgumentError):
 
 
 class TableConflictError(ClientError):
-    """Other writers of a lake table committed first, again and again. No row of the failed write is visible."""
+    """A write to a lake table failed repeatedly, because other writers committed first. No row of the failed write is
+    visible."""
 
     code = "TABLE_CONFLICT"
 

@@ -58,8 +58,8 @@ _WHOLE = (ByteType, ShortType, IntegerType, LongType)
 _NUMBERS = (FloatType, DoubleType, DecimalType)
 _TIMES = (DateType, TimestampType, TimestampNTZType)
 #: A marker that ends the JSON array in which a text is parsed. Spark's parser ignores all text after the first value,
-#: so a text is parsed as the first element of an array of two. If other text follows the first element, the second
-#: element of the array is not the marker.
+#: so a text is parsed as the first element of an array of two. If further text follows the JSON value, the second
+#: element of the array is this text, and not the marker.
 _END = "headrace:end-of-record"
 
 

@@ -39,8 +39,8 @@ def is_replayed(record: Record) -> bool:
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
     """A record of a dead-letter topic. ``topic``, ``partition``, ``offset`` and ``timestamp_ms`` are the source
-    position; ``headers`` are those of the original record; ``tries`` counts its replays; ``written_ms`` is the time of
-    the dead letter."""
+    position; ``headers`` are the headers of the original record; ``tries`` counts its replays; ``written_ms`` is the
+    time of the dead letter."""
 
     topic: str
     partition: int

@@ -193,7 +193,7 @@ def kill_session(leader: int) -> None:
 
 
 def _members(leader: int) -> list[int]:
-    """The processes of a session, without those that have ended."""
+    """The processes of a session that have not ended."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Spark's local properties that contain the query and batch of a task. Spark does not document these properties.
+#: Spark's local properties that contain the query and batch of a task. Spark does not document the local properties
+#: with the ids of query and batch.
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 ABORT_S = 5.0  #: Maximum number of seconds for a failed task to abort its transaction.
 

@@ -1,6 +1,6 @@
 """The offsets of a batch, and their split into tasks. Pure arithmetic.
 
-The rules for offsets and tasks are those of the Kafka source. A limit on offsets is split in proportion to each
+The rules for offsets and tasks are the rules of the Kafka source. A limit on offsets is split in proportion to each
 partition's backlog. A partition that is new to the query is read from its start. Records that the log no longer has are
 reported as a possible data loss.
 """

@@ -2,8 +2,8 @@
 
 The bytes of a request count from their arrival until the gateway has answered the request. When the limit is reached,
 connections with an unfinished large frame stop reading and queue. To guarantee progress, one connection at a time may
-read its whole frame beyond the limit. The sweep of connection.py closes such a connection if its client stalls. Small
-frames never wait: the number of connections bounds them.
+read its whole frame beyond the limit. The sweep of connection.py closes a connection whose client stalls during such a
+read. Small frames never wait: the number of connections bounds them.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ class Reader(Protocol):
 
 class Answers:
     """Counts the answer bytes that clients have not read, and the fetches in progress. The fewer bytes of ``limit`` are
-    free, the fewer bytes each fetch asks for. So clients that read no answers use little memory, and delay no other
-    client. A broker returns more bytes than a fetch asks for if the first batch is larger."""
+    free, the fewer bytes each fetch asks for. Smaller fetches keep the memory small for clients that read no answers,
+    so that these clients delay no other client. A broker returns more bytes than a fetch asks for if the first batch is
+    larger."""
 
     __slots__ = ("fetches", "limit", "unread")
 

@@ -50,7 +50,7 @@ class Client:
         self.principal = principal
         self.client_id = ""
         self.answers = answers or Answers()
-        #: The function that closes the client's connection; the connection sets it.
+        #: The function that closes the client's connection; the connection sets ``hang_up``.
         self.hang_up: Callable[[], None] = _nothing
         self.sends_silently = False  #: Whether the client has sent a Produce request with acks=0.
         #: The client's produce streams (produce_path.py); None before its first Produce request.

@@ -1,10 +1,10 @@
 """The cluster as Kafka's clients see it: each broker id has the address of a gateway.
 
-All gateways give a client the same gateway address for a broker. So a client that switches to another gateway sees no
-address change (librdkafka closes its connections when an address changes). The choice is rendezvous hashing (Thaler and
-Ravishankar, 1998) over broker id, client host and client id, with at most ``ceil(brokers / gateways)`` brokers for each
-gateway. The broker addresses of one client are therefore spread over the gateways. When a gateway dies, only the
-brokers at that gateway get other addresses.
+All gateways give a client the same gateway address for a broker. A client that switches to another gateway therefore
+sees the same broker addresses (librdkafka closes its connections when an address changes). The choice is rendezvous
+hashing (Thaler and Ravishankar, 1998) over broker id, client host and client id, with at most ``ceil(brokers /
+gateways)`` brokers for each gateway. The broker addresses of one client are therefore spread over the gateways. When a
+gateway dies, only the brokers at that gateway get other addresses.
 """
 
 from __future__ import annotations

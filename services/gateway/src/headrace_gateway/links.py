@@ -2,8 +2,8 @@
 
 A stream serves one Kafka connection, or several connections of one user and host. A shared stream sends several
 requests in one message, because a message costs more than a small request. While requests are in flight, the stream
-collects further requests until an answer arrives, for at most LINGER_S (as in Nagle's algorithm, RFC 896). So the
-stream sends a single request at once, and packs many requests into few messages.
+collects further requests until an answer arrives, for at most LINGER_S (as in Nagle's algorithm, RFC 896). A shared
+stream therefore sends a single request at once, and packs many requests into few messages.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ LOOK_S = 1.0  #: Seconds between two checks of the deadlines of a link's request
 #: A message of a shared stream contains at most PACKED_MAX requests, and gets no further request from PACKED_BYTES on.
 #: A broker accepts messages of up to socket.request.max.bytes plus 1 MiB.
 PACKED_MAX, PACKED_BYTES = 100, 256 * 1024
-#: Maximum number of connections that share a stream. Each connection has at most five requests of SMALL_BYTES in
-#: progress. The requests in progress of all these connections stay below 16 MiB, the size at which a broker stops
-#: reading a stream.
+#: Maximum number of connections that share a stream. Each connection on a shared stream has at most five requests of
+#: SMALL_BYTES in progress. The requests in progress on a shared stream stay below 16 MiB, the size at which a broker
+#: stops reading a stream.
 USERS_MAX = 128
 #: Seconds without any answer after which the gateway closes a shared stream that has an overdue request. A broker may
 #: stop reading a stream for 30 s after it has refused requests.

@@ -3,7 +3,7 @@ asyncio task. The gateway does not decode record batches.
 
 A gateway never sends a request twice; the client retries, with the same sequence numbers. When a stream breaks,
 requests that were certainly not sent fail with NOT_LEADER_OR_FOLLOWER, and all other requests with REQUEST_TIMED_OUT.
-Both errors make the client retry, and the next answer names the current leader.
+After either error the client retries, and the next answer names the current leader.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _TRANSACTIONS_V2 = 12  #: The version of Produce from which a client uses transa
 #: Seconds that the gateway waits for a broker beyond the request's timeout, because the broker answers
 #: REQUEST_TIMED_OUT only after the timeout.
 GRACE_S = 5.0
-#: Errors about invalid records. A broker throttles a connection that sends many invalid records.
+#: The numbers of the errors about invalid records. A broker throttles a connection that sends many invalid records.
 _WORTHLESS = frozenset(
     error.number
     for error in (
@@ -89,9 +89,10 @@ def _open_shared(metadata: Any, address: str) -> Link:
 
 class Streams:
     """The streams of one connection. A connection sends small requests on streams that it shares with other connections
-    of the same user and host. It switches to separate streams at its first large request, at its first acks=0 request,
-    or after a broker refused its records. So its large or refused requests delay no other connection. To keep the order
-    of requests, a separate stream sends nothing before all requests on shared streams are answered."""
+    of the same user and host. A connection switches to separate streams at its first large request, at its first acks=0
+    request, or after a broker refused its records. On a separate stream, large or refused requests delay no other
+    connection. To keep the order of requests, a separate stream sends nothing before all requests on shared streams are
+    answered."""
 
     __slots__ = ("_drained", "_is_alone", "_left", "_own", "_shared")
 
@@ -117,7 +118,7 @@ class Streams:
     def send(
         self, leader: int, address: str, request: Any, timeout_s: float, done: Done, *, has_answer: bool = True
     ) -> None:
-        """Send a request to a leader. The arguments are those of ``Link.send``."""
+        """Send a request to a leader. The arguments are the arguments of ``Link.send``."""
         if not self._is_alone and (not has_answer or request.ByteSize() > SMALL_BYTES):
             self._is_alone = True
         if self._is_alone:
@@ -213,7 +214,7 @@ class _Produce:
         """The leader of the partition. If the request cannot be sent to a leader, returns None and stores an error in
         ``result``."""
         if not 0 <= index < len(topic.partitions):
-            self._refuse(result, UnknownTopicOrPartitionError(f"{topic.name} has no partition {index}"))
+            self._refuse(result, UnknownTopicOrPartitionError(f"topic {topic.name} has no partition {index}"))
             return None
         partition = topic.partitions[index]
         asked = self._call.client.broker_id

@@ -194,7 +194,7 @@ async def when_loaded(ask: Callable[[], Awaitable[Any]], is_loading: Callable[[A
 
 def _is_loading(answer: Any) -> bool:
     """Whether an answer says that the coordinator is still loading the group or transactional id. The first result
-    decides, because all results of such an answer have this error."""
+    decides, because all results in the answer of a loading coordinator have the same error."""
     for name in ("groups", "transactions", "results"):
         for each in getattr(answer, name, ()):
             return bool(each.error.code == CoordinatorLoadInProgressError.number)
@@ -202,8 +202,8 @@ def _is_loading(answer: Any) -> bool:
 
 
 def _check(method: str, stub: Stub, request: Any) -> None:
-    """Refuse a request that a node would refuse for its size. A node stops reading a connection for some time after
-    such a request, and other clients share the connection. Raises InvalidRequestError."""
+    """Refuse a request that a node would refuse for its size. A node stops reading a connection for some time after a
+    request that is too large, and other clients share the connection. Raises InvalidRequestError."""
     if request.ByteSize() <= CHECKED_BYTES:
         return
     service = f"{stub.__name__.removesuffix('Stub')}/{method}"

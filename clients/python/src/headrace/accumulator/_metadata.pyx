@@ -1,6 +1,6 @@
 # cython: language_level=3
-"""RecordMetadata: the result of a record's future. One RecordMetadata object is made for each record, so its memory
-layout decides the speed.
+"""RecordMetadata: the result of a record's future. The producer makes one RecordMetadata object for each record, so the
+memory layout of RecordMetadata decides the speed.
 
 RecordMetadata is not a tuple, because the garbage collector tracks tuples. Collections over hundreds of thousands of
 tuples took half of the time of a program that keeps its results.

@@ -31,7 +31,7 @@ def wanted_directory(directory_id: bytes | str | None) -> bytes:
     if directory_id is None:
         return b""
     if isinstance(directory_id, str):
-        # A late import: rarely needed, and its package imports much more.
+        # Import late, because this function is rarely called, and the imported package imports many other modules.
         from headrace_core.node.ids import id_from_text
 
         try:

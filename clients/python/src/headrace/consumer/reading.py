@@ -43,9 +43,7 @@ class Reading:
         self.check_crcs: bool = config["check.crcs"]
         self.reads_committed: bool = config["isolation.level"] == "read_committed"
         self.key_deserializer = deserializer(config["key.deserializer"], "key.deserializer", may_wait=False)
-        self.value_deserializer = deserializer(
-            config["value.deserializer"], "value.deserializer", may_wait=False
-        )
+        self.value_deserializer = deserializer(config["value.deserializer"], "value.deserializer", may_wait=False)
         self.plain = self.key_deserializer is None and self.value_deserializer is None
         self.partitions: dict[TopicPartition, Assigned] = {}
         self._engine = engine
@@ -56,7 +54,7 @@ class Reading:
         self.under_way: RecordIterator | None = None
         # Slices of paused partitions.
         self._held: dict[TopicPartition, deque[tuple[Slice, RecordIterator | None]]] = {}
-        # Slices that are returned before those of the inbox.
+        # Slices that are returned before the slices of the inbox.
         self._resumed: deque[tuple[Slice, RecordIterator | None]] = deque()
         self._errors: dict[TopicPartition, HeadraceError] = {}  # errors of partitions that stay stopped until a seek
         self._taken: list[tuple[Slice, int]] = []  # the first slice of each partition in the last take_arrow

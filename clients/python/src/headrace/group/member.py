@@ -113,8 +113,8 @@ class Answer(NamedTuple):
     #: The epoch of the group's shard (its partition of ``__consumer_offsets``); 0 in a message that the coordinator
     #: pushed without a request, because only responses have the epoch.
     shard_epoch: int = 0
-    #: Seconds before the response at which the coordinator certainly owned the shard under ``shard_epoch``; None if
-    #: unknown.
+    #: Age in seconds, at the time of the response, of the coordinator's last proof that it owns the shard under
+    #: ``shard_epoch``; None if unknown.
     ownership_age_s: float | None = None
 
 

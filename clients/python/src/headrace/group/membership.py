@@ -239,7 +239,7 @@ class Membership:
     def _waits(self, error: HeadraceError) -> None:
         begins = self.waiting is None
         since = time.monotonic() if self.waiting is None else self.waiting[0]
-        # Drop the traceback, which would keep the frames of this object's tasks.
+        # Drop the error's traceback, which would keep the stack frames of this object's tasks in memory.
         self.waiting = since, error.with_traceback(None)
         if begins:
             self.begins_to_wait()

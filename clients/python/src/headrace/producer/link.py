@@ -191,7 +191,7 @@ class BrokerLink:
             try:
                 await self._session()
             except HeadraceError as error:
-                # Drop the traceback, which would keep the frames of this link.
+                # Drop the error's traceback, which would keep the stack frames of this link in memory.
                 self.last_error = error.with_traceback(None)
                 self._failures = 0 if self._correlation > answered + 1 else self._failures + 1
                 logger.info("produce stream to %s failed: %s", self.address, error)

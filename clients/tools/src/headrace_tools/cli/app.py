@@ -18,9 +18,9 @@ from .pipes import broken_pipe
 
 
 def run(arguments: list[str] | None = None, *, begin: Callable[[], object] = lambda: None) -> int:
-    """Parse and execute ``arguments`` (default: those of the process); return the exit code. ``begin`` is called after
-    the import of the command's module, before the command starts. The exit code is 141 if the reader of stdout has
-    closed the pipe."""
+    """Parse and execute ``arguments`` (default: the arguments of the process); return the exit code. ``begin`` is
+    called after the import of the command's module, before the command starts. The exit code is 141 if the reader of
+    stdout has closed the pipe."""
     code = _run(arguments, begin)
     try:
         sys.stdout.flush()  # flush here, because this may be the first write to a closed pipe

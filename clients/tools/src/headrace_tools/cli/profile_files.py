@@ -41,8 +41,9 @@ class Profile:
         """The profile's keys for a client of ``kind`` (``admin``, ``producer``, ``consumer``): an admin client has no
         ``acks``, for example.
 
-        The keys do not include ``group.id``: a consumer with a group commits offsets, and only ``consume -G`` should do
-        so. Raises InvalidConfigError for a key that no client knows, with the key's line and a "did you mean".
+        The keys do not include ``group.id``: a consumer with a group commits offsets, and only ``consume -G`` should
+        commit offsets. Raises InvalidConfigError for a key that no client knows, with the key's line and a "did you
+        mean".
         """
         from headrace.settings import ADMIN, CONSUMER, PRODUCER
 

@@ -82,7 +82,9 @@ def set_keys(
     pairs: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Client keys.")] = None,
     bootstrap: Annotated[
         str | None,
-        typer.Option("--bootstrap", "-b", metavar="HOST:PORT,...", help="The same as bootstrap.servers=HOST:PORT,..."),
+        typer.Option(
+            "--bootstrap", "-b", metavar="HOST:PORT,...", help="A short form of bootstrap.servers=HOST:PORT,..."
+        ),
     ] = None,
     delete_keys: Annotated[
         list[str] | None, typer.Option("--delete", metavar="KEY", help="Remove this key; repeatable.")
@@ -92,7 +94,7 @@ def set_keys(
 ) -> None:
     """Create a profile, or change some of its keys. All keys are checked before the file is written.
 
-    The keys are those of producers, consumers and admin clients (docs/reference/configuration.md); each command uses
+    The keys are the keys of producers, consumers and admin clients (docs/reference/configuration.md); each command uses
     the keys that its client knows. The command writes a new file, so comments in the old file are lost.
 
     \b

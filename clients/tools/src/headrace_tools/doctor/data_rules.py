@@ -12,7 +12,7 @@ from .facts import Facts, GroupFacts
 from .findings import Finding, Severity, brokers_named, count, rule, some
 from .node_rules import starting
 
-#: This number of rebalances within this number of milliseconds is a rebalance storm, if the last rebalance is recent.
+#: STORM_REBALANCES rebalances within STORM_MS milliseconds are a rebalance storm, if the last rebalance is recent.
 STORM_REBALANCES, STORM_MS = 6, 60_000
 
 # -- partitions -------------------------------------------------------------------------------------------------------

@@ -9,10 +9,10 @@
     transaction_rules.py        hanging transactions, transactions that stay open or undecided for long
     pattern_rules.py            patterns of use that work today and become expensive
 
-An ERROR blocks writes or reads now, or will do so after one more failure. A WARNING will become an error, or can hide
-one. ADVICE is about the use of a cluster, and does not make the cluster unhealthy. A rule that is not certain reports
-nothing: a healthy cluster gets no findings. A cluster that could not be observed gets no findings, but does not count
-as healthy.
+An ERROR blocks writes or reads now, or will block them after one more failure. A WARNING will become an error, or can
+hide one. ADVICE is about the use of a cluster, and does not make the cluster unhealthy. A rule that is not certain
+reports nothing: a healthy cluster gets no findings. A cluster that could not be observed gets no findings, but does not
+count as healthy.
 """
 
 from __future__ import annotations

@@ -337,7 +337,7 @@ def _keeps_everything(values: Mapping[str, ConfigEntry]) -> bool:
 
 
 def local_nodes(cluster: ClusterDirectory) -> tuple[LocalNode, ...]:
-    """The nodes in cluster.json, with the pids of those that run."""
+    """The nodes in cluster.json, with the pids of the running nodes."""
     return tuple(
         LocalNode(
             role=node.role,

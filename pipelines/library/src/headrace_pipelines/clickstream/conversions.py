@@ -12,7 +12,8 @@ WITHIN = "30 minutes"
 
 
 def conversions(viewed: DataFrame) -> DataFrame:
-    """Each download with each page that the same address viewed at most WITHIN before it (schema.CONVERSION).
+    """Pair each download with each page that the same address viewed at most WITHIN before the download
+    (schema.CONVERSION).
 
     An inner join emits a pair as soon as both rows have arrived. The watermark and WITHIN say how long Spark keeps the
     rows of each side. A tick (a record that only moves the event time) has no address and matches nothing.

@@ -22,7 +22,7 @@ LINE_BYTES_MAX = 65_536
 #: Longest distance between the time in a line and the time of its record.
 CLOCK_S_MAX = 86_400
 
-# Possessive quantifiers (*+): the pattern takes linear time and constant stack for any line.
+# The pattern uses possessive quantifiers (*+), so it needs linear time and a constant stack for any line.
 _QUOTED = r'"([^"\\]*+(?:\\.[^"\\]*+)*+)"'
 _LINE = rf"^(\S+) [^\[]*\[([^\]]+)\] {_QUOTED} (\d{{3}})(?= |$)(?: (\d{{1,18}}|-))?(?: {_QUOTED}(?: {_QUOTED})?)?"
 _ADDRESS, _TIME, _REQUEST_LINE, _STATUS, _BYTES, _REFERRER, _AGENT = range(1, 8)
@@ -30,7 +30,7 @@ _TIME_FORMAT = "dd/MMM/yyyy:HH:mm:ss Z"
 
 #: A crawler request has the agent ``-``, or an agent that contains one of these words.
 _CRAWLERS = r"(?i)bot|crawl|spider|slurp|feed|archiver"
-#: Matches files that pages load: a request for such a file is no view.
+#: Matches files that pages load; a request for one of these files is not a view.
 _ASSETS = r"(?i)\.(png|jpg|jpeg|gif|ico|css|js|svg|ttf|woff|eot)$"
 
 

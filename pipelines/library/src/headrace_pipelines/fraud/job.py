@@ -42,7 +42,7 @@ PARTITIONS = 2
 RATE = 2_000.0
 SECONDS = 90
 SEED = 21
-#: Maximum number of records in a batch. After a stop, the first batches reach this size. A Python worker has the
+#: Maximum number of records in a batch. After a stop, the first batches have the maximum size. A Python worker has the
 #: records of one shard in memory.
 RECORDS_OF_A_BATCH = 500_000
 #: Latency percentiles leave out the payments of this number of first seconds, because the JVM is still compiling and

@@ -1,8 +1,8 @@
 """Payments of a bank's customers with planted fraud, from a seed. The same seed gives the same events and truth.
 
 Honest customers are not regular. Honest customers travel, shop in many shops, park the car, buy furniture, pay with a
-closed account, and use terminals whose position or clock is wrong. Some thieves behave like honest customers. Therefore
-no rule finds every fraud without a false alarm.
+closed account, and use terminals whose position or clock is wrong. Some thieves behave like honest customers. Because
+honest customers and thieves may look alike, no rule finds every fraud without a false alarm.
 
 The clock of the payments runs faster than the clock on the wall: at 2,000 payments per second, four hours of payments
 pass in one second.

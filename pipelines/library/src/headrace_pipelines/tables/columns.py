@@ -85,7 +85,8 @@ def normal_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def new_fields(rows: pa.Schema, columns: pa.Schema, table: str) -> list[pa.Field]:
-    """The fields of ``rows`` that a table with ``columns`` lacks. Both schemas are in the normal form of this module.
+    """The fields of ``rows`` that a table with ``columns`` lacks. The schema of ``rows`` and the schema of the table
+    are in the normal form of this module.
 
     Raises SchemaChangeError, which names the column, if the type of a column differs and is not narrower, or if a name
     differs in its case only.

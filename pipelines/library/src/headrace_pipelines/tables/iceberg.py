@@ -31,7 +31,7 @@ from ..errors import TableNotFoundError
 from .columns import aligned, normal_schema, rows_without
 from .table import Batch, Compacted, Conflict, How, LakeTable, Version
 
-#: Prefix of the property with the last batch of a query.
+#: Prefix of the table property that stores the last batch of a query.
 BATCH_PROPERTY = "headrace.batch."
 _RETRIES = "commit.retry.num-retries"
 

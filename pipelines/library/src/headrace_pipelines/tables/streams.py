@@ -18,8 +18,8 @@ from headrace_core.errors import UnsupportedVersionError
 
 from .table import Batch, LakeTable
 
-#: Spark's local property with the id of the query, which stays the same for one checkpoint. Spark does not document
-#: this property.
+#: Spark's local property with the id of the query, which stays the same for one checkpoint. Spark does not document the
+#: local property with the query's id.
 _QUERY_ID = "sql.streaming.queryId"
 
 
@@ -53,7 +53,7 @@ def batch_of(frame: DataFrame, number: int) -> Batch:
     if not query:
         raise UnsupportedVersionError(
             f"a lake table needs Spark's local property {_QUERY_ID}, but pyspark {pyspark_version} gave "
-            "none: call batch_of within foreachBatch of a classic session, or pass Batch(NAME, number) with a name "
-            "that is new for each checkpoint"
+            "none: call batch_of within foreachBatch of a classic session, or pass Batch(NAME, number) with a new "
+            "name for each checkpoint"
         )
     return Batch(query, number)

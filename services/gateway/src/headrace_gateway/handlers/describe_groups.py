@@ -198,8 +198,8 @@ async def list_groups(call: Call, request: Message) -> Fields:
 
 def is_listed(call: Call, kind: str, key: str) -> bool:
     """Whether the port that the client uses lists a group or a transactional id. A client asks every broker and merges
-    the lists. So the port of a broker lists only keys whose coordinator, for this client, is that broker; the bootstrap
-    port lists all keys."""
+    the lists. The port of a broker therefore lists only the keys for which this client gets the broker as coordinator.
+    The bootstrap port lists all keys."""
     asked = call.client.broker_id
     return asked == BOOTSTRAP or call.cluster.coordinator_node(call, kind, key).broker_id == asked
 

@@ -7,8 +7,8 @@ objects before it has checked their number, so a few hostile bytes could exhaust
 A decoded message is a ``Message``: attributes by kio's field names (Kafka's names in snake_case; a time has no suffix
 ``_ms``). Values are plain: times and error codes are ints, a UUID is 16 bytes, an array is a list, and record batches
 are a view of the message's bytes. If a message's version lacks a field, the field has the default of the newest version
-that has the field. So code that uses a message needs no version checks. The encoder takes a dict: it ignores fields
-that this version lacks, uses the defaults of missing fields, and raises LookupError for an unknown name.
+that has the field. With these defaults, code that uses a message needs no version checks. The encoder takes a dict: it
+ignores fields that this version lacks, uses the defaults of missing fields, and raises LookupError for an unknown name.
 """
 
 from __future__ import annotations
@@ -84,9 +84,9 @@ class Body:
         self._write = struct.writer()
 
     def read(self, data: bytes, position: int = 0) -> Message:
-        """Decode the message that begins at ``position`` of ``data``. Raises WireError if the bytes are not such a
-        message. Bytes after the message are ignored, as in Kafka: librdkafka 2.16 sends extra bytes in a Metadata
-        request for all topics."""
+        """Decode the message that begins at ``position`` of ``data``. Raises WireError if the bytes are not a message
+        of the type and version. Bytes after the message are ignored, as in Kafka: librdkafka 2.16 sends extra bytes in
+        a Metadata request for all topics."""
         return self._read(Cursor(data, position))  # type: ignore[no-any-return]
 
     def write(self, fields: Mapping[str, Any], out: bytearray | None = None) -> bytearray:
