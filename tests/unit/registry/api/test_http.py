@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 from collections.abc import Iterator
 
@@ -11,10 +12,9 @@ import pytest
 from headrace_registry.api import http
 from headrace_registry.api.http import MEDIA_TYPES, negotiated
 from headrace_registry.schemas.model import SCHEMA_BYTES_MAX
-from tests.unit.registry.api.world import V1, World, record, world
+from tests.unit.registry.api.world import JSON, V1, World, record, world
 
 DEFAULT = "application/vnd.schemaregistry+json"
-JSON = "application/json"
 
 
 @pytest.fixture
@@ -187,6 +187,18 @@ def test_bodies_share_a_budget(api: World, monkeypatch: pytest.MonkeyPatch) -> N
         return refused.status, int(head.split()[1])
 
     assert api.run(two()) == (429, 200)
+
+
+def test_a_compressed_body_counts_as_the_longest_one(api: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing tells the length of a compressed body before it is decompressed."""
+    body = gzip.compress(b'{"schema":"\\"int\\""}')
+    headers = {"Content-Type": JSON, "Content-Encoding": "gzip"}
+    assert api.post("/subjects/s/versions", data=body, headers=headers).body == {"id": 1}
+    bomb = gzip.compress((http.BODY_BYTES_MAX + 1) * b" ")
+    assert len(bomb) < 20_000
+    assert api.post("/subjects/s/versions", data=bomb, headers=headers).status == 413
+    monkeypatch.setattr(http, "BODIES_BYTES_MAX", http.BODY_BYTES_MAX - 1)
+    assert api.post("/subjects/s/versions", data=body, headers=headers).status == 429
 
 
 def test_further_requests_are_refused_at_once(api: World, monkeypatch: pytest.MonkeyPatch) -> None:

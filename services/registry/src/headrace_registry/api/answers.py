@@ -10,7 +10,7 @@ from ..state.records import schema_fields
 
 
 def version(found: Version, text: str | None = None) -> dict[str, Any]:
-    """A version of a subject. ``text`` replaces the schema's text by another format of it."""
+    """A version of a subject. ``text``: the schema's text in another format; None for the stored text."""
     stored = found.stored
     return {
         "subject": found.subject,
@@ -22,7 +22,7 @@ def version(found: Version, text: str | None = None) -> dict[str, Any]:
 
 
 def schema(found: StoredSchema, text: str, max_id: int | None) -> dict[str, Any]:
-    """A schema by its id. Unlike in a version, the text stands before the references."""
+    """A schema by its id. The field ``schema`` precedes ``references``; in a version it follows them."""
     fields = schema_fields(found.schema.type, found.schema.references, found.extras)
     answer: dict[str, Any] = {"schemaType": fields.pop("schemaType")} if "schemaType" in fields else {}
     answer |= {"schema": text, **fields}

@@ -1,4 +1,4 @@
-"""Writes: on the writer by the registry, on other replicas by the writer over HTTP.
+"""Writes on any replica: the writer carries them out, and other replicas forward them to the writer over HTTP.
 
 A replica forwards a request once. The header ``X-Forward`` marks a forwarded request, and a replica that receives a
 marked request and is not the writer answers error 50004. The writer's answer names the offset of ``_schemas`` that the
@@ -32,22 +32,22 @@ T = TypeVar("T")
 
 FORWARD_HEADER = "X-Forward"
 OFFSET_HEADER = "X-Headrace-Offset"
-#: Headers of a request that the writer gets too.
+#: Headers of the client that a forwarded request keeps.
 _PASSED = ("Accept", "Content-Type", "Authorization")
-#: Seconds that the writer has beyond its own time limit of a write.
+#: Seconds that a forwarded request may take beyond the writer's own time limit of a write.
 EXTRA_S = 1.0
 CONNECT_S = 1.0
-#: Connections to the writer.
+#: Connections of a replica to the writer.
 CONNECTIONS_MAX = 100
-#: Bytes of the writer's answer. The longest one is an error message with an old schema in it.
+#: Bytes of an answer of the writer. The longest answer is an error that lists incompatibilities.
 ANSWER_BYTES_MAX = 1 << 20
-#: Seconds that an answer waits until this replica has applied it, and between two looks.
+#: Seconds that a forwarded answer waits for this replica to apply the write, and seconds between two checks.
 SEEN_S, LOOK_S = 1.0, 0.002
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """Confluent's messages for a write that fails for no fault of the client."""
+    """Confluent's messages for a write that the registry could not carry out."""
 
     not_forwarded: str
     no_writer: str
@@ -124,7 +124,10 @@ class Writing:
         decide: Callable[[Image], Decision[T]],
         shape: Callable[[T], object],
     ) -> web.Response:
-        """Decide on the writer. ``shape`` makes the answer's JSON value of what was decided."""
+        """Carry out a write if this replica is the writer, and forward the request otherwise.
+
+        ``shape`` turns the decision's answer into the JSON value of the response. Raises RegistryError.
+        """
         try:
             answer = await self._registry.write(decide)
         except NotWriterError as error:
@@ -166,7 +169,7 @@ class Writing:
         return web.Response(status=status, body=bytes(data), headers={"Content-Type": media_type})
 
     async def _applied(self, offset: int) -> None:
-        """Wait until this replica has applied an offset, at most SEEN_S: the write has succeeded in any case."""
+        """Wait until this replica has applied an offset, at most SEEN_S. The write has succeeded in any case."""
         loop = asyncio.get_running_loop()
         end = loop.time() + SEEN_S
         while self._registry.image.offset < offset and loop.time() < end:  # noqa: ASYNC110 - an image has no event

@@ -1,7 +1,7 @@
-"""The REST API: which path has which handler, and the handlers.
+"""The paths of the REST API, and their handlers.
 
-Reads are answered from what this replica has applied. Writes go to the writer (:mod:`.forwarding`). A registration of a
-schema that the subject has already is a read, so it needs no writer.
+A replica answers reads from the records that it has applied. Writes go to the writer (:mod:`.forwarding`). The
+registration of a schema that the subject already has is a read, so it needs no writer.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ if TYPE_CHECKING:
 
 #: Confluent's defaults of subject.search.max.limit and schema.search.max.limit.
 SUBJECTS_MAX, SCHEMAS_MAX = 20_000, 1_000
-#: Characters of schemas in one answer; a page that has more ends early.
+#: Characters of all schemas in one answer; a page that would have more ends early.
 PAGE_CHARACTERS_MAX = 8 << 20
-#: Characters of a schema, with its references, above which a thread parses it, so that other requests go on.
+#: A thread parses schemas with more characters, references included, so that other requests go on.
 LONG_SCHEMA = 16 * 1024
 
 
@@ -63,9 +63,9 @@ def application(registry: Registry, settings: RegistrySettings) -> web.Applicati
     app = web.Application(middlewares=[api.gate.middleware])
     app.cleanup_ctx.append(api.running)
     for method, path, handler in api.routes():
-        # The default context may be written out.
+        # A client may name the default context in the path.
         for place, each in ((path, handler), (f"/contexts/{{context}}{path}", _in_default_context(handler))):
-            # Without a pattern, aiohttp's parts match no braces.
+            # aiohttp's default pattern for a part of a path excludes braces.
             place = re.sub(r"\{(\w+)\}", r"{\1:[^/]+}", place)
             if method == "GET":
                 app.router.add_get(place, endpoint(each))  # and HEAD
@@ -364,7 +364,7 @@ class Api:
     # --- shared ------------------------------------------------------------------------------------------------------
 
     def _version(self, request: web.Request, *, deleted: bool) -> Version:
-        """The version in the path."""
+        """Return the version that the path names. Raises RegistryError 40401 and 40402."""
         subject, number = requests.subject_of(request), requests.version_of(request)
         found = self._image.version(subject, number, deleted=deleted)
         if found is None:
@@ -374,7 +374,7 @@ class Api:
         return found
 
     def _schema(self, request: web.Request) -> StoredSchema:
-        """The schema whose id is in the path."""
+        """Return the schema whose id is in the path. Raises RegistryError 40403."""
         schema_id = requests.id_of(request)
         found = self._image.schema(schema_id)
         if found is None:
@@ -392,8 +392,8 @@ class Api:
         return flag(request, "normalize") or bool(config.normalize)
 
     async def _text(self, request: web.Request, stored: StoredSchema) -> str:
-        """The text of a schema in the format that the query asks for. An unknown format is the stored text, as in
-        Confluent's registry."""
+        """Return the text of a schema in the format that the query names. As in Confluent's registry, an unknown format
+        means the canonical text."""
         wanted = request.query.get("format", "").strip()
         if not wanted:
             return stored.schema.text

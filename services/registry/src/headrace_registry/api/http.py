@@ -25,18 +25,18 @@ MEDIA_TYPES = (
     "application/vnd.schemaregistry+json",
     "application/json",
 )
-#: Media types of requests; a body without a type counts as the last one.
+#: Media types of requests. The last one also stands for a missing header Content-Type.
 CONSUMED_TYPES = (*MEDIA_TYPES, "application/octet-stream")
 
-#: The longest body. A schema of the longest legal text has room for it, with every character escaped.
+#: The most bytes of a body. The longest legal schema fits, even if every character of its text is escaped.
 BODY_BYTES_MAX = 8 << 20
-#: Bytes of bodies that the registry reads at the same time.
+#: Bytes of the bodies of all requests in progress.
 BODIES_BYTES_MAX = 64 << 20
 #: Seconds that a client has to send its body.
 BODY_S = 15.0
-#: Requests in progress; further ones are refused at once.
+#: Requests in progress; the registry refuses further requests at once.
 REQUESTS_MAX = 512
-#: Characters of a header Accept that count.
+#: Characters of the header Accept that the negotiation reads.
 ACCEPT_MAX = 1024
 
 
@@ -49,7 +49,7 @@ class PlainError(RegistryError):
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """An answer that is sent as it is: the text of a schema."""
+    """The text of a schema as the whole answer, without JSON around the text."""
 
     text: str
 
@@ -58,7 +58,7 @@ Handler = Callable[[web.Request], Awaitable[object]]
 
 
 def endpoint(handler: Handler) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-    """A handler that returns what to answer: a value that becomes JSON, a Raw text, or a whole response."""
+    """Make an aiohttp handler of a handler that returns a value for JSON, a Raw text, or a whole response."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         found = await handler(request)
@@ -76,7 +76,7 @@ def response(request: web.Request, status: int, data: bytes) -> web.Response:
 
 
 class Gate:
-    """The middleware of all requests. ``is_ready`` says whether this replica may answer."""
+    """The middleware of all requests: limits, and errors as JSON. ``is_ready``: whether this replica may answer."""
 
     def __init__(self, is_ready: Callable[[], bool]) -> None:
         self._is_ready = is_ready
@@ -115,13 +115,17 @@ class Gate:
             raise PlainError(415)
 
     async def body(self, request: web.Request) -> bytes:
-        """The body of a request. Raises RegistryError for one that is too long or too slow."""
+        """Read the body of a request. Raises RegistryError if the body is too long or arrives too slowly."""
         length = request.content_length
-        reserved = BODY_BYTES_MAX if length is None and request.body_exists else length or 0
+        if request.body_exists and (length is None or "Content-Encoding" in request.headers):
+            length = BODY_BYTES_MAX  # aiohttp decompresses the body, and nothing tells the length before
+        reserved = length or 0
         if reserved > BODY_BYTES_MAX:
             raise _too_long()
         if self._body_bytes + reserved > BODIES_BYTES_MAX:
-            raise PlainError(429, "The registry reads too many long bodies; send the request again later")
+            raise PlainError(
+                429, f"The bodies of all requests have more than {BODIES_BYTES_MAX} bytes; send the request again later"
+            )
         self._body_bytes += reserved
         try:
             async with asyncio.timeout(BODY_S):
@@ -138,7 +142,7 @@ class Gate:
 
 
 def negotiated(accept: str | None) -> str | None:
-    """The media type of the answer to a header Accept (RFC 9110, 12.5.1); None if the client takes none of ours."""
+    """The answer's media type for a header Accept (RFC 9110, 12.5.1); None if the client accepts no MEDIA_TYPES."""
     if not accept:
         return MEDIA_TYPES[0]
     weights: dict[str, float] = {}
@@ -156,7 +160,7 @@ def negotiated(accept: str | None) -> str | None:
 
 
 def _rating(weights: dict[str, float], media_type: str) -> float:
-    """The weight of the most specific range that matches."""
+    """The weight of the most specific media range that includes ``media_type``; 0 if none does."""
     for name in (media_type, "application/*", "*/*", "*"):
         if name in weights:
             return weights[name]
@@ -188,5 +192,5 @@ def _error(request: web.Request, error: RegistryError) -> web.Response:
 
 
 def _phrase(status: int) -> str:
-    # The names of Jersey (RFC 7231), also where Python has newer ones.
+    # Jersey has the reason phrases of RFC 7231; newer versions of Python have others.
     return {413: "Request Entity Too Large", 422: "Unprocessable Entity"}.get(status) or HTTPStatus(status).phrase

@@ -1,4 +1,4 @@
-"""What a request asks for: its path, query and body as values of the state machine. Raises RegistryError."""
+"""Translate the path, query and body of a request into values of the state machine. Raises RegistryError."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..state.parsing import shown_references
 from ..state.records import INT_MAX
 from .http import PlainError
 
-#: Characters of a subject's name.
+#: The most characters of a subject's name.
 SUBJECT_MAX = 1024
 #: Names that Confluent's registry keeps for itself.
 _RESERVED = ("__GLOBAL", "__EMPTY")
@@ -39,7 +39,7 @@ _UNSUPPORTED_SETTINGS = (
 
 
 def check_context(request: web.Request) -> None:
-    """Check the context in the path."""
+    """Check that the path names the default context. Raises RegistryError 42208."""
     context = request.match_info["context"]
     if context not in (".", ":.:"):
         raise _unknown_context(context)
@@ -70,7 +70,7 @@ def checked_subject(request: web.Request) -> str:
 
 
 def prefix_of(request: web.Request) -> str | None:
-    """The prefix of subjects in the query; None for one that no subject of the default context has."""
+    """The ``subjectPrefix`` of the query without the default context; None if it names another context."""
     prefix = request.query.get("subjectPrefix", "")
     for default in (":*:", ":.:"):
         if prefix.startswith(default):
@@ -79,7 +79,7 @@ def prefix_of(request: web.Request) -> str | None:
 
 
 def version_of(request: web.Request) -> int:
-    """The version in the path; LATEST for the word or -1."""
+    """The version in the path. LATEST stands for the word ``latest`` and for -1."""
     raw = request.match_info["version"]
     word = raw.strip().lower()
     if word == "latest":
@@ -93,7 +93,7 @@ def version_of(request: web.Request) -> int:
 
 
 def id_of(request: web.Request) -> int:
-    """The id in the path. A text that is no number names nothing, as in Jersey."""
+    """The id in the path. As in Jersey, an id that is no number is not found."""
     return _number(request.match_info["id"])
 
 
@@ -125,7 +125,7 @@ def _unknown_context(name: str) -> errors.RegistryError:
 
 @dataclass(frozen=True, slots=True)
 class ConfigRequest:
-    """``sent``: the fields of the request that count, which the answer repeats."""
+    """``sent``: the fields of the request that the registry knows. The answer repeats them."""
 
     config: Config
     sent: dict[str, Any]
@@ -138,7 +138,7 @@ class ModeRequest:
 
 
 def fields_of(data: bytes) -> dict[str, Any]:
-    """The JSON object in a body."""
+    """Decode the JSON object in a body."""
     if not data.strip():
         raise PlainError(422, "The body of the request must not be null")
     try:
@@ -155,7 +155,7 @@ def fields_of(data: bytes) -> dict[str, Any]:
 
 
 def submission_of(subject: str, fields: Mapping[str, Any]) -> Submission:
-    """A body that has a schema: ``schema``, ``schemaType``, ``references``, ``version``, ``id``."""
+    """The schema in a body: the fields ``schema``, ``schemaType``, ``references``, ``version`` and ``id``."""
     for name, code in (
         ("metadata", 42201),
         ("ruleSet", 42210),

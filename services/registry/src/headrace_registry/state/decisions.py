@@ -3,7 +3,7 @@
 A decision is made on an image, and changes nothing: it has the records to append, and the answer for the client. When
 the records are committed, every replica applies them. A refused write raises a :class:`RegistryError`.
 
-The order of the checks is that of Confluent's registry, because it decides which error a client sees.
+The checks have the order of Confluent's registry, because the order decides which error a client sees.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _CHECKS = {
 
 @dataclass(frozen=True, slots=True)
 class Decision(Generic[T_co]):
-    """Records to append as one, and the answer once they are applied."""
+    """Records to append in one transaction, and the answer for the client once they are applied."""
 
     records: tuple[Record, ...]
     answer: T_co
@@ -83,8 +83,8 @@ class Deciding:
     def register(self, image: Image, submitted: Submission, *, normalize: bool) -> Decision[int]:
         """Register a schema as the next version of its subject; the answer is its id.
 
-        A schema that the subject has already keeps its version and id, unless the submission names a version. A schema
-        that any other subject has keeps its id. A submission without text repeats the latest version of the subject.
+        A schema that the subject already has keeps its version and id, unless the submission names a version. A schema
+        that another subject has keeps its id. A submission without text means the latest schema of the subject.
         """
         subject = submitted.subject
         mode = image.mode_in_scope(subject)
@@ -133,7 +133,7 @@ class Deciding:
             stored = image.schema(schema_id)
             if stored is not None and (stored.schema, stored.extras) != (schema, ""):
                 raise errors.not_permitted(f"Overwrite new schema with id {schema_id} is not permitted.")
-        # A soft-deleted version of the same schema makes room for the new one.
+        # The new version replaces soft-deleted versions of the same schema.
         records: list[Record] = [
             (encode_key(SchemaKey(subject, each.number)), None)
             for each in versions
@@ -168,8 +168,8 @@ class Deciding:
         return self._incompatibilities(image, config, parsed, earlier)
 
     def _with_inlined_references(self, image: Image, parsed: Parsed, versions: Sequence[Version]) -> Version | None:
-        """The latest of the versions that has references and equals an Avro schema without references, into which the
-        client has copied them. Java's Avro serializer does that."""
+        """Find the version whose references the client has copied into the text of an Avro schema. Java's Avro
+        serializer sends such schemas. The latest version wins."""
         if parsed.type is not SchemaType.AVRO or parsed.references:
             return None
         for version in reversed(versions):
@@ -253,7 +253,7 @@ class Deciding:
     # --- settings ----------------------------------------------------------------------------------------------------
 
     def set_config(self, image: Image, subject: str | None, config: Config) -> Decision[None]:
-        """Change the settings of a subject or of the registry (None); what ``config`` does not set stays."""
+        """Change the settings of a subject or of the registry (None). Settings that ``config`` leaves out stay."""
         _check_writable(image, subject)
         merged = (image.config(subject) or Config()).updated(config)
         return Decision(((encode_key(ConfigKey(subject)), encode_config(subject, merged)),), None)
@@ -272,8 +272,8 @@ class Deciding:
     def set_mode(self, image: Image, subject: str | None, mode: Mode, *, force: bool) -> Decision[None]:
         """Set the mode of a subject or of the registry (None).
 
-        Mode IMPORT needs a subject without versions, because imports choose ids and versions; soft-deleted versions are
-        then deleted permanently. ``force`` sets the mode in any case.
+        Imports choose ids and versions, so mode IMPORT needs a subject without versions. The change to IMPORT deletes
+        soft-deleted versions permanently. ``force`` skips both.
         """
         self._check_modes_may_change()
         records: list[Record] = []
@@ -324,7 +324,7 @@ def _canonical(submitted: Submission, parsed: Parsed, *, normalize: bool) -> Sch
 
 def _check_writable(image: Image, subject: str | None) -> None:
     if image.mode_in_scope(subject) in (Mode.READONLY, Mode.READONLY_OVERRIDE):
-        # Confluent's message for the registry names Java's null.
+        # In Confluent's message about the whole registry, the subject is Java's null.
         raise errors.not_permitted(f"Subject {'null' if subject is None else subject} is in read-only mode")
 
 
@@ -344,7 +344,7 @@ def _schema_record(version: Version) -> Record:
 
 
 def _removals(image: Image, versions: Sequence[Version]) -> tuple[Record, ...]:
-    """Records that delete versions permanently. The topic forgets their ids, so a record keeps the highest id."""
+    """Records that delete versions permanently. Compaction removes their ids, so one record keeps the highest id."""
     if not versions:
         return ()
     removals = ((encode_key(SchemaKey(each.subject, each.number)), None) for each in versions)

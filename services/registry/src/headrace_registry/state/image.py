@@ -4,14 +4,14 @@ Only ``apply`` changes an image, one record after the other, so the same records
 skips a record that it cannot use (no JSON, an id whose schema is another one), with a warning that names the offset.
 Confluent's registry does the same: one foreign record must not stop the registry.
 
-**One schema, one id.** A schema is its type, canonical text and references. Versions of several subjects share one
-:class:`StoredSchema`, so a text is in memory once. Look-up by content is by a hash of the three.
+**One schema, one id.** Two schemas are the same if type, canonical text and references are equal. Versions of several
+subjects share one :class:`StoredSchema`, so a text is in memory once. A hash finds a schema by its content.
 
-**Deletion.** A soft-deleted version stays, marked. A null value removes a version; a schema without versions is
-forgotten, but its id counts for ``max_id``.
+**Deletion.** A soft-deleted version stays in the image, marked as deleted. A null value removes a version. The image
+forgets a schema without versions, but the id of the schema counts for ``max_id``.
 
 **Drafts.** A writer decides on a ``draft``: a second image that begins as a copy and then applies records that are not
-committed yet. The two share what neither of them changes.
+committed yet. The draft and the image share all parts that neither has changed.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Version:
 
 
 def fingerprint(schema: Schema, extras: str = "") -> bytes:
-    """16 bytes that are equal for the same type, text and references. The text must be canonical."""
+    """A hash of 16 bytes of the type, text and references of a schema. The text must be canonical."""
     found = blake2b(digest_size=16)
     parts = [schema.type, schema.text, extras]
     for each in schema.references:
@@ -88,8 +88,7 @@ def fingerprint(schema: Schema, extras: str = "") -> bytes:
 
 
 class _Groups(Generic[_K, _J, _V]):
-    """A dict of dicts that several images share: each has its own outer dict, and copies an inner one before the first
-    change after a copy."""
+    """Dicts of dicts. Copies share inner dicts, and a copy replaces an inner dict by its own before a change."""
 
     def __init__(self) -> None:
         self._groups: dict[_K, dict[_J, _V]] = {}
@@ -173,7 +172,10 @@ class Image:
 
     def has_subject(self, subject: str, *, deleted: bool = False) -> bool:
         """Whether a subject has a version; ``deleted`` counts soft-deleted versions."""
-        return any(deleted or not each.is_deleted for each in self._versions.get(subject).values())
+        found = self._versions.get(subject)
+        if deleted:
+            return bool(found)
+        return any(not version.is_deleted for version in found.values())
 
     def has_subjects(self) -> bool:
         """Whether any subject has a version that is not soft-deleted."""

@@ -1,8 +1,8 @@
 """Parsing with a bounded cache, and the resolution of references against an image.
 
-A parser is a memo of pure functions: it never changes what a decision answers, only how fast. What a reference means
-depends on the image, because a version can be deleted permanently and its number registered again. The key of the cache
-therefore holds the ids of all referenced schemas, and an id never changes its schema.
+The cache holds results of pure functions: it changes the speed of a decision, never its answer. The meaning of a
+reference depends on the image, because the number of a permanently deleted version can be registered again. The key of
+the cache therefore contains the ids of all referenced schemas. The schema of an id never changes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..schemas.model import REFERENCES_MAX
 from .errors import RegistryError, invalid_schema
 from .image import LATEST, Image, Version, fingerprint
 
-#: Parsed schemas that are kept, and the length of their texts in all. A parsed schema takes many times its text.
+#: Limits of the cache: parsed schemas, and characters of their texts. A parsed schema is much larger than its text.
 ENTRIES_MAX = 1_000
 CHARACTERS_MAX = 2 << 20
 #: Characters of a schema that an error message repeats; Confluent's limit for schemas in its messages.
@@ -64,14 +64,14 @@ class Parser:
         return len(self._results)
 
     def parse_submitted(self, image: Image, submitted: Submission, *, is_new: bool) -> Parsed:
-        """Parse what a client sent. ``is_new``: it shall be registered or checked, so defaults must be valid and
+        """Parse a submitted schema. ``is_new``: the schema may become a version, so its defaults must be valid and its
         references must not be soft-deleted. Raises RegistryError 42201."""
         job = self.job(image, submitted, is_new=is_new)
         return self.kept(job) or self.keep(job, job.run())
 
     def parse_version(self, image: Image, version: Version) -> Parsed:
-        """Parse a registered version. Raises RegistryError 42201 if it is invalid: registries differ in what they
-        accept, and the topic may come from another one."""
+        """Parse a registered version. Raises RegistryError 42201 if it is invalid, which happens when another registry
+        has written the topic."""
         submitted = Submission(version.subject, version.stored.schema, version.number, version.stored.id)
         return self.parse_submitted(image, submitted, is_new=False)
 

@@ -39,12 +39,12 @@ class UnreadableRecordError(Exception):
 
 
 class Mode(StrEnum):
-    """Which writes a subject or the whole registry takes."""
+    """The mode of a subject or of the registry: which writes it accepts."""
 
     READWRITE = "READWRITE"
     READONLY = "READONLY"
-    READONLY_OVERRIDE = "READONLY_OVERRIDE"  #: Of the whole registry: beats the mode of each subject.
-    IMPORT = "IMPORT"  #: Registrations name their ids, and compatibility is not checked.
+    READONLY_OVERRIDE = "READONLY_OVERRIDE"  #: A mode of the registry, which overrides the mode of each subject.
+    IMPORT = "IMPORT"  #: Each registration names its id, and compatibility is not checked.
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class Config:
     level: Level | None = None
 
     def updated(self, other: Config) -> Config:
-        """This configuration with what ``other`` sets."""
+        """Return a copy in which the settings of ``other`` replace those of this configuration."""
         return Config(
             normalize=self.normalize if other.normalize is None else other.normalize,
             validate_fields=self.validate_fields if other.validate_fields is None else other.validate_fields,
