@@ -32,6 +32,7 @@ EDGE = re.compile(
     | clients/python/src/headrace/producer/(sender|link|identity|transactional)\.py   # the calls of a producer
     | clients/python/src/headrace/(consumer|fetch)/(\w*fetch\w*|calls|offsets|\w*session\w*|stream\w*)\.py
     | clients/python/src/headrace/group/(commits|membership)\.py
+    | clients/python/src/headrace/schemas/protobuf\w*\.py   # serializers of a program's own Protobuf messages
     | clients/tools/src/headrace_tools/local/health\.py
     """,
     re.VERBOSE,
@@ -122,7 +123,7 @@ def _loaded_by(statement: str) -> set[str]:
 
 
 HEAVY = {"pyarrow", "pandas", "numpy", "pyspark", "typer", "rich", "zstandard", "cramjam", "msgspec", "matplotlib"}
-SERVICES = {"headrace_broker", "headrace_controller", "headrace_coordinator", "headrace_gateway"}
+SERVICES = {"headrace_broker", "headrace_controller", "headrace_coordinator", "headrace_gateway", "headrace_registry"}
 
 
 def test_importing_the_sdk_loads_nothing_but_itself() -> None:
@@ -153,6 +154,7 @@ def test_a_local_cluster_loads_no_grpc_into_its_owner() -> None:
         "from headrace import Producer, Consumer, Admin",
         "import headrace_broker.__main__",
         "import headrace_controller.__main__",
+        "import headrace_registry.app",
     ],
 )
 def test_grpc_is_never_imported_before_its_switches_are_set(statement: str) -> None:

@@ -29,7 +29,7 @@ def test_a_key_is_declared_whole(key: ConfigKey) -> None:
     assert re.fullmatch(r"[a-z][a-z0-9.]*(\.\*)?", key.name)
     assert key.doc[0].isupper() or key.doc.split()[0].rstrip(",") in key.doc
     assert key.doc[-1] in ".?)", key.doc
-    assert key.source in ("Kafka", "Headrace") or re.fullmatch(r"KIP-\d+", key.source)
+    assert key.source in ("Kafka", "Headrace", "Confluent") or re.fullmatch(r"KIP-\d+", key.source)
     assert not (key.note and key.refusal)
     for said in (key.note, key.refusal):
         assert said is None or said.strip() == said != ""

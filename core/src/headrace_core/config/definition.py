@@ -64,8 +64,8 @@ class ConfigKey:
     strings (of each item, for a LIST).
 
     ``note``: what replaces an accepted key (logged when the key is set). ``refusal``: why only the default value is
-    accepted. ``source``: "Kafka", the KIP that introduced the key, or "Headrace". A name that ends in ``.*`` declares a
-    family: all keys with that prefix that have no declaration.
+    accepted. ``source``: "Kafka", the KIP that introduced the key, "Confluent" or "Headrace". A name that ends in
+    ``.*`` declares a family: all keys with that prefix that have no declaration.
     """
 
     name: str
