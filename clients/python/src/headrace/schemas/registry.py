@@ -9,7 +9,7 @@ import os
 import re
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self, TypedDict, Unpack
 from urllib.parse import quote, urlencode
@@ -29,11 +29,13 @@ from .models import Compatibility, Mode, Reference, RegisteredSchema, ResolvedSc
 from .settings import DEFAULT_URL, URL_VARIABLE, registry_values
 from .transport import Answer, Transport
 
-#: References of one schema, also those of references, and the bytes of their texts.
+#: References of one schema, those of its references included, and the bytes of their texts.
 REFERENCES_MAX: Final = 1_000
 #: Versions of one page of list_versions.
 PAGE: Final = 500
 REFERENCES_BYTES_MAX: Final = 16 * 1024 * 1024
+#: Levels of references.
+DEPTH_MAX: Final = 100
 
 
 class RegistrySettings(TypedDict, total=False):
@@ -83,7 +85,9 @@ class SchemaRegistry:
     have in their caches.
     """
 
-    def __init__(self, config: str | Mapping[str, Any] | None = None, /, **settings: Unpack[RegistrySettings]) -> None:
+    def __init__(
+        self, config: str | Sequence[str] | Mapping[str, Any] | None = None, /, **settings: Unpack[RegistrySettings]
+    ) -> None:
         self._given = (config, dict(settings))
         values = registry_values(config, settings)
         urls = values["schema.registry.url"] or [os.environ.get(URL_VARIABLE) or DEFAULT_URL]
@@ -247,7 +251,8 @@ class SchemaRegistry:
             raise RegistryRefusedError(f"check a schema: the registry answers {found!r:.80}", status=answer.status)
         if found["is_compatible"]:
             return []
-        return [str(each) for each in found.get("messages") or ()] or ["the registry gives no reason"]
+        said = [str(each) for each in found.get("messages") or ()]
+        return _reasons(said) or ["the registry gives no reason"]
 
     def compatibility(self, subject: str | None = None) -> Compatibility:
         """The compatibility level of a subject, or of the registry."""
@@ -363,8 +368,14 @@ class SchemaRegistry:
         found: dict[str, Schema] = {}
         size = 0
 
-        def collect(references: Iterable[Reference], above: tuple[str, ...]) -> None:
+        def collect(references: Sequence[Reference], above: tuple[str, ...]) -> None:
             nonlocal size
+            if len(found) + len(references) > REFERENCES_MAX or size > REFERENCES_BYTES_MAX or len(above) > DEPTH_MAX:
+                raise InvalidSchemaError(
+                    f"the schema with id {schema_id} has more than {REFERENCES_MAX:,} references, "
+                    f"{REFERENCES_BYTES_MAX:,} bytes of them, or {DEPTH_MAX} levels",
+                    schema_id=schema_id,
+                )
             for each in references:
                 if each.name in above:
                     raise InvalidSchemaError(
@@ -377,12 +388,6 @@ class SchemaRegistry:
                     )
                 if each.name in found:
                     continue
-                if len(found) + len(above) >= REFERENCES_MAX or size > REFERENCES_BYTES_MAX or len(above) > 100:
-                    raise InvalidSchemaError(
-                        f"the schema with id {schema_id} has more than {REFERENCES_MAX:,} references or "
-                        f"{REFERENCES_BYTES_MAX:,} bytes of them",
-                        schema_id=schema_id,
-                    )
                 one = self._version(each.subject, each.version, deleted=True, serialized=serialized).schema
                 size += len(one.text)
                 collect(one.references, (*above, each.name))
@@ -443,7 +448,7 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def _unpickled(config: str | Mapping[str, Any] | None, settings: Any) -> SchemaRegistry:
+def _unpickled(config: str | Sequence[str] | Mapping[str, Any] | None, settings: Any) -> SchemaRegistry:
     return SchemaRegistry(config, **settings)
 
 
@@ -509,6 +514,7 @@ def _error_code(answer: Answer) -> int:
 
 _OLD_VERSION = re.compile(r"oldSchemaVersion:\s*(\d+)")
 _REASON = re.compile(r"\{errorType:'([^']*)', description:'(.*?)', additionalInfo:'(.*?)'\}", re.DOTALL)
+_CONTEXT = re.compile(r"\{(oldSchemaVersion|oldSchema|validateFields|compatibility):")
 _PATH = re.compile(r"path '([^']*)'")
 
 
@@ -517,9 +523,21 @@ def _path_in(text: str) -> str:
     return found[1] if found else ""
 
 
+def _reasons(messages: list[str]) -> list[str]:
+    """The reasons of an incompatibility in words. A registry sends texts with ``{errorType:'...', description:'...',
+    additionalInfo:'...'}``, and others with the old schema and its version."""
+    found = []
+    for message in messages:
+        parts = _REASON.findall(message[:1_000_000])
+        found += [f"{kind}: {description}{f' ({more})' if more else ''}" for kind, description, more in parts]
+        if not parts and not _CONTEXT.match(message):
+            found.append(message)
+    return found
+
+
 def _incompatible(said: str, subject: str) -> IncompatibleSchemaError:
     version = _OLD_VERSION.search(said)
-    reasons = tuple(f"{kind}: {description}" for kind, description, _ in _REASON.findall(said[:1_000_000])) or (said,)
+    reasons = tuple(_reasons([said]))
     number = None if version is None else int(version[1])
     against = "an earlier version" if number is None else f"version {number}"
     return IncompatibleSchemaError(

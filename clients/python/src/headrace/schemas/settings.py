@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace_core.config import HEADRACE, ConfigDef, Kind, honoured
@@ -103,9 +103,15 @@ SERIALIZER = ConfigDef(
 )
 
 
-def registry_values(config: str | Mapping[str, Any] | None, settings: Mapping[str, Any]) -> dict[str, Any]:
+def registry_values(
+    config: str | Sequence[str] | Mapping[str, Any] | None, settings: Mapping[str, Any]
+) -> dict[str, Any]:
     """Typed values of the client's keys. Raises InvalidConfigError."""
-    given: dict[str, Any] = {"schema.registry.url": config} if isinstance(config, str) else dict(config or {})
+    if config is not None and not isinstance(config, str | list | tuple | Mapping):
+        raise InvalidConfigError(
+            f"a {REGISTRY.where} takes a URL, a list of URLs, or a dict with dotted keys, not {config!r:.80}"
+        )
+    given = dict(config or {}) if config is None or isinstance(config, Mapping) else {"schema.registry.url": config}
     return _parsed(REGISTRY, given, settings)
 
 
