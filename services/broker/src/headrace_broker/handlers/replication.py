@@ -117,7 +117,7 @@ class ReplicationService(replication_pb2_grpc.ReplicationServicer):
         if hello.leader_id != broker_id:
             raise NotLeaderOrFollowerError(
                 f"wrong broker: broker {hello.broker_id} expected broker {hello.leader_id} at this address, this is "
-                f"broker {broker_id}; its metadata is stale"
+                f"broker {broker_id}; the metadata of broker {hello.broker_id} is stale"
             )
         if hello.broker_id == broker_id:
             raise InvalidRequestError(f"broker {broker_id} cannot follow itself")

@@ -331,7 +331,7 @@ class RaftSettings:
 
     def __post_init__(self) -> None:
         if not 0 < self.heartbeat_ticks < self.election_ticks:
-            raise ValueError(f"heartbeats must come more often than elections: {self}")
+            raise ValueError(f"heartbeat_ticks must be above 0 and below election_ticks: {self}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
