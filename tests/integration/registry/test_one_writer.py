@@ -11,6 +11,7 @@ import pytest
 from headrace import Admin, AsyncProducer, LocalCluster, NewTopic
 from headrace.engine.io_thread import io_thread
 from headrace.errors import InvalidConfigError, RequestTimedOutError
+from headrace_registry import registry as registry_module
 from headrace_registry import topic as topic_module
 from headrace_registry.compat import Level
 from headrace_registry.events import WriterElected
@@ -63,6 +64,29 @@ def test_a_stopped_writer_hands_over_and_the_next_one_knows_every_id(replicas: R
         third = await replicas.start()
         assert third.image.schema_count == 2
         assert third.writer_url == second.url
+
+    run_with(replicas, scenario())
+
+
+def test_writes_in_progress_learn_the_next_writer_when_the_writer_stops(replicas: Replicas) -> None:
+    async def scenario() -> None:
+        await replicas.start()
+        first = await replicas.writer()
+        second = await replicas.start()
+        writes = [asyncio.create_task(first.write(replicas.registering(number))) for number in range(200)]
+        await until_async(lambda: any(each.done() for each in writes))
+        late = asyncio.create_task(first.stop())
+        await asyncio.sleep(0)
+        writes += [asyncio.create_task(first.write(replicas.registering(number))) for number in range(200, 250)]
+        ids = set()
+        for number, outcome in enumerate(await asyncio.gather(*writes, return_exceptions=True)):
+            if isinstance(outcome, BaseException):
+                assert isinstance(outcome, NotWriterError)
+                assert outcome.url == second.url, "the API forwards the request there"
+                outcome = await second.write(replicas.registering(number))
+            ids.add(outcome)
+        assert ids == set(range(1, 251))
+        await late
 
     run_with(replicas, scenario())
 
@@ -236,7 +260,8 @@ async def _started(replicas: Replicas) -> None:
     await replicas.start()
 
 
-def test_a_replica_that_may_not_write_joins_no_group(cluster: LocalCluster) -> None:
+def test_a_replica_that_may_not_write_joins_no_group(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry_module, "ELECTION_S", 0.2)
     replicas = Replicas(cluster, "reader-only", is_eligible=False)
 
     async def scenario() -> None:

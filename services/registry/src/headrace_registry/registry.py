@@ -29,6 +29,7 @@ aborted transaction are decided again, or refused with NotWriterError if this re
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
 from collections.abc import Callable
@@ -72,6 +73,8 @@ BACKOFF_S, BACKOFF_MAX_S = 0.1, 2.0
 RETRY_S = 1.0
 #: Seconds that a writer whose partition is revoked has to finish its transaction.
 HANDOVER_S = 3.0
+#: Seconds that a write waits while no writer is known, as in an election.
+ELECTION_S = 3.0
 CLOSE_S = 2.0
 
 
@@ -109,6 +112,9 @@ class Registry:
         self._announced: tuple[str, str] | None = None  # URL and term of the last announcement
         self._writes: Writes | None = None  # None until the topic's limit of a record is known
         self._announcement = asyncio.Event()  # set by the first announcement that this replica reads
+        self._news = asyncio.Event()  # set, and replaced, when the writer may have changed
+        self._writing = 0  # number of calls of ``write`` that have not returned
+        self._is_stopping = False
         self._wake = asyncio.Event()
         self._assigned = asyncio.Event()
         self._term_id = ""
@@ -125,7 +131,7 @@ class Registry:
     @property
     def writer_url(self) -> str | None:
         """The URL of the writer, as far as this replica knows; its own URL if it writes."""
-        if self.state is State.WRITER:
+        if self.state is State.WRITER and self._assigned.is_set():
             return self.url
         if self._announced is None or self._announced[0] == self.url:  # the announced term of this replica is over
             return None
@@ -135,21 +141,43 @@ class Registry:
         """Decide on the newest image, append the decision's records, and return its answer when they are committed and
         applied. ``decide`` may be called several times, and must read only the image that it gets.
 
-        Raises the RegistryError of ``decide``; NotWriterError on another replica than the writer; WriteTimeoutError if
-        the outcome is not known after ``write_timeout_s``; RecordTooLargeError for a record above the topic's limit.
+        Raises the RegistryError of ``decide``; NotWriterError on another replica than the writer, at once if the writer
+        is known, otherwise after ELECTION_S; WriteTimeoutError if the outcome is not known after ``write_timeout_s``;
+        RecordTooLargeError for a record above the topic's limit.
         """
-        if self._writes is None or not self._assigned.is_set():
-            raise NotWriterError(self.writer_url)
-        outcome = self._writes.submit(decide)
-        self._wake.set()
+        self._writing += 1
         try:
             async with asyncio.timeout(self.settings.write_timeout_s):
-                return await outcome
+                return await self._written(decide)
         except TimeoutError:
             raise WriteTimeoutError(
                 f"the write was not committed within {self.settings.write_timeout_s:g} s and may still take effect; "
                 "read the subject, or send the request again"
             ) from None
+        finally:
+            self._writing -= 1
+            self._tell_news()
+
+    async def _written(self, decide: Callable[[Image], Decision[T]]) -> T:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + ELECTION_S
+        while True:
+            if self._assigned.is_set():
+                assert self._writes is not None
+                outcome = self._writes.submit(decide)
+                self._wake.set()
+                try:
+                    return await outcome
+                except NotWriterError:  # this replica has handed over, and has not written the command
+                    pass
+            if self.writer_url is not None or loop.time() >= deadline or not self.is_ready:
+                raise NotWriterError(self.writer_url)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), deadline - loop.time())
+
+    def _tell_news(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
 
     # --- lifecycle ---------------------------------------------------------------------------------------------------
 
@@ -208,19 +236,35 @@ class Registry:
         await self._tasks.run_until(stop)
 
     async def stop(self, *, at_once: bool = False) -> None:
-        """Stop the replica, in any state of its start. The writer finishes its transaction and leaves the group, unless
-        ``at_once``. Idempotent."""
-        self.is_ready = False
+        """Stop the replica, in any state of its start. Idempotent.
+
+        Unless ``at_once``, the writer finishes its transaction and leaves the group, and writes in progress wait until
+        they know the next writer.
+        """
+        self._is_stopping = True
         timeout_s = 0.0 if at_once else CLOSE_S
         await self._hand_over("the replica stops", timeout_s=timeout_s)
         member, reader = self._member, self._reader
         self._member = self._reader = None
-        await self._tasks.cancel()
         if member is not None:
             await member.close(timeout_s)
+        if not at_once:
+            await self._last_writes()
+        self.is_ready = False
+        await self._tasks.cancel()
+        if self._term is not None:
+            await asyncio.gather(self._term, return_exceptions=True)
         if reader is not None:
             await reader.close(timeout_s)
         await asyncio.gather(*self._closing, return_exceptions=True)
+
+    async def _last_writes(self) -> None:
+        """Wait, at most ELECTION_S, until no call of ``write`` is in progress. The reader still runs, so these calls
+        learn the next writer."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ELECTION_S):
+                while self._writing:
+                    await self._news.wait()
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
@@ -245,6 +289,7 @@ class Registry:
         if (announced := _announcement(record)) is not None:
             self._announced = announced
             self._announcement.set()
+            self._tell_news()
             if announced[1] != self._term_id:
                 self._events.emit(WriterAnnounced(url=announced[0], offset=record.offset))
                 if self.state is State.WRITER:
@@ -275,6 +320,8 @@ class Registry:
             try:
                 await member.poll(1.0)
             except HeadraceError as error:  # the consumer repeats what failed
+                if self._is_stopping:
+                    return
                 logger.warning("group %s: %s", self.settings.group_id, error.message)
                 await asyncio.sleep(RETRY_S)
 
@@ -284,6 +331,7 @@ class Registry:
             assert self._writes is not None
             self._writes.accept()
             self._assigned.set()
+            self._tell_news()
 
     async def _on_revoked(self, member: AsyncConsumer, partitions: list[TopicPartition]) -> None:
         if self._partition in partitions:
@@ -303,6 +351,7 @@ class Registry:
         self.state = State.FOLLOWER
         if self._writes is not None:
             self._writes.refuse(NotWriterError(self.writer_url))
+        self._tell_news()
 
     def _end_term(self, why: str) -> None:
         if self._term is not None and not self._term.done():
