@@ -9,7 +9,6 @@ import pickle
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -35,18 +34,6 @@ from headrace.serializers import WouldWait
 from .fake_registry import FakeRegistry, fake_registry
 
 STRING = Schema('"string"')
-
-
-@pytest.fixture
-def fake() -> Iterator[FakeRegistry]:
-    with fake_registry() as running:
-        yield running
-
-
-@pytest.fixture
-def registry(fake: FakeRegistry) -> Iterator[SchemaRegistry]:
-    with SchemaRegistry(fake.url, retries=0, failure_cache_ms=50) as client:
-        yield client
 
 
 def refused_port() -> int:

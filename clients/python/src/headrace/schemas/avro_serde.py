@@ -9,7 +9,6 @@ from typing import Any, Unpack
 from headrace_core.errors import InvalidConfigError
 
 from . import avro, wire
-from .building import builder
 from .cache import Bounded
 from .errors import CorruptValueError, IncompatibleSchemaError, InvalidSchemaError, InvalidValueError
 from .models import ResolvedSchema, Schema, SchemaType
@@ -98,9 +97,8 @@ class AvroDeserializer(SchemaDeserializer):
         into: Any = None,
         is_key: bool = False,
     ) -> None:
-        super().__init__(registry, is_key=is_key)
+        super().__init__(registry, is_key=is_key, into=into)
         self._schema = given_schema(schema, SchemaType.AVRO)
-        self._build = builder(into)
         self._decoders: Bounded[bytes, tuple[avro.Decoder, ResolvedSchema]] = Bounded(registry.cache_capacity)
         if self._schema is not None and not self._schema.references:
             parsed_avro(ResolvedSchema(-1, self._schema), subject=None)  # raises now, not at the first record

@@ -39,5 +39,9 @@ class Bounded(Generic[K, V]):
         """Another thread of the parent may have held the lock."""
         self._lock = threading.Lock()
 
+    def __reduce__(self) -> tuple[type[Bounded[K, V]], tuple[int]]:
+        """A pickled cache is empty."""
+        return Bounded, (self.capacity,)
+
     def __len__(self) -> int:
         return len(self._entries)

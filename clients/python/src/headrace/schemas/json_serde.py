@@ -10,7 +10,7 @@ from urllib.parse import urljoin
 from headrace_core.errors import MissingDependencyError
 
 from . import wire
-from .building import builder, plain
+from .building import plain
 from .cache import Bounded
 from .errors import CorruptValueError, InvalidSchemaError, InvalidValueError
 from .models import ResolvedSchema, Schema, SchemaType
@@ -115,10 +115,9 @@ class JsonDeserializer(SchemaDeserializer):
         into: Any = None,
         is_key: bool = False,
     ) -> None:
-        super().__init__(registry, is_key=is_key)
+        super().__init__(registry, is_key=is_key, into=into)
         self._schema = given_schema(schema, SchemaType.JSON)
         self._validates = validate
-        self._build = builder(into)
         self._reads: Bounded[bytes, _Read] = Bounded(registry.cache_capacity)
         if validate:
             _jsonschema()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Unpack
 
 from google.protobuf import json_format
@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError, EncodeError, Message
 from headrace_core.errors import InvalidConfigError
 
 from . import wire
-from .building import builder
+from .building import Build
 from .cache import Bounded
 from .errors import CorruptValueError, IncompatibleSchemaError, InvalidValueError
 from .models import Reference, ResolvedSchema, Schema, SchemaType
@@ -163,7 +163,7 @@ class ProtobufDeserializer(SchemaDeserializer):
         into: Any = None,
         is_key: bool = False,
     ) -> None:
-        super().__init__(registry, is_key=is_key)
+        super().__init__(registry, is_key=is_key, into=into)
         classes = (
             () if message_class is None else (message_class,) if isinstance(message_class, type) else message_class
         )
@@ -173,8 +173,10 @@ class ProtobufDeserializer(SchemaDeserializer):
             for each in classes:
                 _check_class(each)
                 self._classes[each.DESCRIPTOR.full_name] = each
-        self._build: Callable[[Any], Any] | None = to_dict if into is dict else builder(into)
         self._reads: Bounded[bytes, _Read] = Bounded(registry.cache_capacity)
+
+    def _builder(self, into: Any) -> Build | None:
+        return to_dict if into is dict else super()._builder(into)
 
     def _deserialize(self, topic: str, data: bytes | None, may_wait: bool) -> Any:
         if data is None:

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, NamedTuple, Self, TypedDict
 from headrace_core.errors import InvalidConfigError
 
 from . import wire
+from .building import Build, builder
 from .cache import Bounded
 from .errors import InvalidSchemaError, InvalidValueError, SchemaError, SchemaNotFoundError
 from .models import ResolvedSchema, Schema, SchemaType
@@ -166,7 +167,7 @@ class SchemaSerializer(FieldBound):
 class SchemaDeserializer(FieldBound):
     """Base of the deserializers."""
 
-    def __init__(self, registry: SchemaRegistry, *, is_key: bool) -> None:
+    def __init__(self, registry: SchemaRegistry, *, is_key: bool, into: Any = None) -> None:
         if not isinstance(registry, SchemaRegistry):
             raise InvalidConfigError(
                 f"{type(self).__name__} needs a SchemaRegistry, not {registry!r:.80}: "
@@ -174,6 +175,20 @@ class SchemaDeserializer(FieldBound):
             )
         self.registry = registry
         self._field = "key" if is_key else "value"
+        self._into = into
+        self._build = self._builder(into)
+
+    def _builder(self, into: Any) -> Build | None:
+        """The function that makes the caller's object from a decoded value. Raises InvalidConfigError."""
+        return builder(into)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The functions of ``_build`` cannot be pickled: they are made again."""
+        return {name: value for name, value in vars(self).items() if name != "_build"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._build = self._builder(self._into)
 
     def __call__(self, topic: str, data: bytes | None) -> Any:
         """Deserialize a topic's value; None stays None."""
@@ -207,7 +222,7 @@ class SchemaDeserializer(FieldBound):
             _check_type(resolved, wanted, type(self).__name__, self._subject(topic, resolved))
         return resolved
 
-    def _built(self, build: Callable[[Any], Any], value: Any, topic: str, resolved: ResolvedSchema) -> Any:
+    def _built(self, build: Build, value: Any, topic: str, resolved: ResolvedSchema) -> Any:
         """The caller's object for a decoded value. Raises InvalidValueError."""
         try:
             return build(value)

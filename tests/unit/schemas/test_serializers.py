@@ -1,0 +1,599 @@
+"""Serializers and deserializers: the wire format, subjects, the choice of a schema, objects, and typed errors."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import datetime
+import decimal
+import enum
+import json
+import pickle
+import uuid
+from typing import Any
+
+import pydantic
+import pytest
+
+from headrace.errors import InvalidConfigError, SerializationError
+from headrace.schemas import (
+    AvroDeserializer,
+    AvroSerializer,
+    CorruptValueError,
+    IncompatibleSchemaError,
+    InvalidSchemaError,
+    InvalidValueError,
+    JsonDeserializer,
+    JsonSerializer,
+    ProtobufDeserializer,
+    ProtobufSerializer,
+    Reference,
+    RegistryDeserializer,
+    RegistryUnavailableError,
+    Schema,
+    SchemaNotFoundError,
+    SchemaRegistry,
+    SchemaType,
+    UnknownSchemaIdError,
+    WrongMagicByteError,
+    plain,
+    wire,
+)
+from headrace.serializers import WouldWait, deserializer, serializer
+from tests.worlds.protobuf_classes import generated
+
+from .fake_registry import FakeRegistry
+
+ORDER = {
+    "type": "record",
+    "name": "Order",
+    "namespace": "com.acme",
+    "fields": [{"name": "id", "type": "long"}, {"name": "note", "type": ["null", "string"], "default": None}],
+}
+ORDER_2 = ORDER | {"fields": [*ORDER["fields"], {"name": "total", "type": "double", "default": 0.5}]}  # type: ignore[misc]
+ORDER_JSON = {
+    "title": "Order",
+    "type": "object",
+    "properties": {
+        "id": {"type": "integer"},
+        "items": {"type": "array", "items": {"type": "object", "required": ["sku"]}},
+        "code": {"type": "string", "pattern": "^(a+)+$"},
+    },
+    "required": ["id"],
+}
+
+
+# --- the wire format --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("indexes", "data"),
+    [
+        ([0], b"\x00"),
+        ([1], b"\x02\x02"),
+        ([0, 0], b"\x04\x00\x00"),
+        ([1, 0, 64], b"\x06\x02\x00\x80\x01"),
+    ],
+)
+def test_protobuf_indexes_are_zigzag_varints(indexes: list[int], data: bytes) -> None:
+    assert wire.write_indexes(indexes) == data
+    assert wire.read_indexes(b"xx" + data + b"rest", 2) == (tuple(indexes), 2 + len(data))
+
+
+@pytest.mark.parametrize("data", [b"", b"\x02", b"\x80", b"\x01", b"\xff\xff\xff\xff\xff\x01", b"\x42", b"\x02\x01"])
+def test_damaged_protobuf_indexes_are_refused(data: bytes) -> None:
+    with pytest.raises(CorruptValueError):
+        wire.read_indexes(data, 0)
+
+
+def test_a_list_of_one_index_zero_is_read_in_its_long_form_too() -> None:
+    assert wire.read_indexes(b"\x02\x00", 0) == ((0,), 2)
+
+
+# --- subjects and the choice of a schema ------------------------------------------------------------------------------
+
+
+def test_a_value_begins_with_magic_byte_and_id(fake: FakeRegistry, registry: SchemaRegistry) -> None:
+    for _ in range(299):
+        fake.schemas.append(("", "", ()))
+    assert fake.add_avro("orders-value", ORDER) == 300
+    assert AvroSerializer(registry, ORDER)("orders", {"id": 1}) == b"\x00\x00\x00\x01\x2c\x02\x00"
+
+
+def test_a_schema_is_not_registered_unless_the_setting_says_so(fake: FakeRegistry, registry: SchemaRegistry) -> None:
+    with pytest.raises(SchemaNotFoundError) as refused:
+        AvroSerializer(registry, ORDER)("orders", {"id": 1})
+    assert refused.value.subject == "orders-value"
+    assert "headrace schemas register orders-value FILE" in refused.value.message
+    assert fake.subjects == {}
+    AvroSerializer(registry, ORDER, {"auto.register.schemas": "true"})("orders", {"id": 1})
+    assert fake.subjects == {"orders-value": [1]}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "subject"),
+    [
+        ("topic", "orders-value"),
+        ("record", "com.acme.Order"),
+        ("topic-record", "orders-com.acme.Order"),
+        ("TopicRecordNameStrategy", "orders-com.acme.Order"),
+        ("io.confluent.kafka.serializers.subject.RecordNameStrategy", "com.acme.Order"),
+        (lambda topic, field, record: f"{record}/{field}/{topic}", "com.acme.Order/value/orders"),
+    ],
+)
+def test_the_strategy_names_the_subject(
+    fake: FakeRegistry, registry: SchemaRegistry, strategy: Any, subject: str
+) -> None:
+    AvroSerializer(registry, ORDER, auto_register_schemas=True, subject_name_strategy=strategy)("orders", {"id": 1})
+    assert list(fake.subjects) == [subject]
+
+
+def test_names_come_from_titles_and_messages_and_a_schema_without_a_name_is_refused(
+    fake: FakeRegistry, registry: SchemaRegistry
+) -> None:
+    settings: Any = {"auto_register_schemas": True, "subject_name_strategy": "record"}
+    JsonSerializer(registry, ORDER_JSON, **settings)("orders", {"id": 1})
+    ProtobufSerializer(registry, **settings)("orders", generated().Customer(name="x"))
+    assert {"Order", "headrace.tests.shop.Customer"} <= set(fake.subjects)
+    with pytest.raises(InvalidConfigError, match="need a schema with a name"):
+        AvroSerializer(registry, "long", **settings)("orders", 1)
+
+
+def test_a_client_tells_the_serializer_whether_it_writes_keys(fake: FakeRegistry, registry: SchemaRegistry) -> None:
+    both = AvroSerializer(registry, ORDER, auto_register_schemas=True)
+    for name in ("key", "value"):
+        call = serializer(both, f"{name}.serializer")
+        assert call is not None
+        call("orders", {"id": 1})
+    AvroSerializer(registry, ORDER, auto_register_schemas=True, is_key=True)("refunds", {"id": 1})
+    assert sorted(fake.subjects) == ["orders-key", "orders-value", "refunds-key"]
+
+
+def test_the_latest_version_writes_and_a_newer_one_takes_over(fake: FakeRegistry) -> None:
+    registry = SchemaRegistry(fake.url, latest_cache_ttl_ms=0)
+    fake.add_avro("orders-value", ORDER)
+    write = AvroSerializer(registry, use_latest_version=True)
+    read = AvroDeserializer(registry)
+    assert read("orders", write("orders", {"id": 1, "total": 2.0})) == {"id": 1, "note": None}
+    fake.add_avro("orders-value", ORDER_2)
+    for _ in range(1_000):
+        if read("orders", write("orders", {"id": 1, "total": 2.0})) == {"id": 1, "note": None, "total": 2.0}:
+            return
+        registry.latest("orders-value")
+    pytest.fail("the new version was not used")
+
+
+def test_a_schema_may_be_named_by_its_id(fake: FakeRegistry, registry: SchemaRegistry) -> None:
+    assert fake.add_avro("other", ORDER_2) == 1
+    data = AvroSerializer(registry, use_schema_id=1)("orders", {"id": 1})
+    assert AvroDeserializer(registry)("orders", data) == {"id": 1, "note": None, "total": 0.5}
+
+
+def test_normalize_schemas_goes_to_the_registry(fake: FakeRegistry, registry: SchemaRegistry) -> None:
+    AvroSerializer(registry, ORDER, auto_register_schemas=True, normalize_schemas=True)("orders", {"id": 1})
+    assert ("POST", "/subjects/orders-value/versions?normalize=true") in fake.requests
+
+
+def test_after_the_first_value_the_registry_is_not_asked(fake: FakeRegistry, registry: SchemaRegistry) -> None:
+    message = generated().Order(id=5)
+    pairs: list[tuple[Any, Any, Any]] = [
+        (AvroSerializer(registry, ORDER, auto_register_schemas=True), AvroDeserializer(registry), {"id": 1}),
+        (JsonSerializer(registry, ORDER_JSON, auto_register_schemas=True), JsonDeserializer(registry), {"id": 1}),
+        (
+            ProtobufSerializer(registry, auto_register_schemas=True),
+            ProtobufDeserializer(registry, generated().Order),
+            message,
+        ),
+    ]
+    for topic, (write, read, value) in zip("ajp", pairs, strict=True):
+        read(topic, write(topic, value))
+    fake.stop()
+    for topic, (write, read, value) in zip("ajp", pairs, strict=True):
+        assert read(topic, write(topic, value)) is not None
+        with pytest.raises(RegistryUnavailableError) as refused:
+            write(f"{topic}2", value)
+        assert refused.value.retriable
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda r: AvroSerializer(r), "needs a schema, or use_latest_version=True"),
+        (lambda r: AvroSerializer(None), "needs a SchemaRegistry, not None"),
+        (lambda r: AvroDeserializer("http://x"), "needs a SchemaRegistry"),
+        (lambda r: AvroSerializer(r, 5), "must be a text, a dict, or a Schema"),
+        (lambda r: AvroSerializer(r, Schema("{}", SchemaType.JSON)), "must be of type AVRO"),
+        (lambda r: AvroSerializer(r, ORDER, subject_name_strategy="x"), "must be topic, record, topic-record"),
+        (lambda r: AvroSerializer(r, ORDER, {"auto.registr.schemas": True}), "did you mean 'auto.register.schemas'"),
+        (lambda r: AvroSerializer(r, ORDER, use_latest_version=True, auto_register_schemas=True), "leave auto"),
+        (lambda r: AvroSerializer(r, use_schema_id=1, use_latest_version=True), "use.schema.id names one schema"),
+        (lambda r: AvroDeserializer(r, into=5), "must be a dataclass, a pydantic model, or a callable"),
+        (lambda r: ProtobufSerializer(r, dict), "must be a generated Protobuf class"),
+    ],
+)
+def test_wrong_arguments_are_refused_at_once(registry: SchemaRegistry, make: Any, text: str) -> None:
+    with pytest.raises(InvalidConfigError) as refused:
+        make(registry)
+    assert text in str(refused.value)
+
+
+def test_a_wrong_schema_is_refused_at_once(registry: SchemaRegistry) -> None:
+    for make in (AvroSerializer, AvroDeserializer, JsonSerializer):
+        with pytest.raises(InvalidSchemaError, match="the given schema is no"):
+            make(registry, '{"type": ')  # type: ignore[operator]
+
+
+# --- typed errors -----------------------------------------------------------------------------------------------------
+
+
+def test_errors_name_subject_version_and_field(fake: FakeRegistry, registry: SchemaRegistry) -> None:
+    fake.add_avro("orders-value", "string")
+    fake.add_avro("orders-value", ORDER)
+    write, read = AvroSerializer(registry, ORDER), AvroDeserializer(registry)
+    with pytest.raises(InvalidValueError) as invalid:
+        write("orders", {"id": "1"})
+    assert vars(invalid.value) | {"topic": "orders", "field": "value", "subject": "orders-value", "version": 2} | {
+        "schema_id": 2,
+        "path": "id",
+    } == vars(invalid.value)
+    assert str(invalid.value) == "field id must be a long, not str '1' (schema: orders-value version 2 (id 2))"
+    good = write("orders", {"id": 1, "note": "x"})
+    assert good is not None
+    with pytest.raises(CorruptValueError) as corrupt:
+        read("orders", good[:-1])
+    assert (corrupt.value.subject, corrupt.value.version, corrupt.value.path) == ("orders-value", 2, "note")
+    with pytest.raises(WrongMagicByteError, match="the first byte is 123") as magic:
+        read("orders", b'{"id": 1}')
+    assert magic.value.subject == "orders-value"
+    with pytest.raises(WrongMagicByteError, match="3 bytes are too short"):
+        read("orders", b"\0\0\0")
+    with pytest.raises(UnknownSchemaIdError) as unknown:
+        read("orders", b"\0\0\0\0\x63abc")
+    assert (unknown.value.subject, unknown.value.schema_id) == ("orders-value", 99)
+    wrong = AvroDeserializer(registry, ORDER | {"fields": [{"name": "id", "type": "int"}]})  # type: ignore[operator]
+    with pytest.raises(IncompatibleSchemaError) as incompatible:
+        wrong("orders", good)
+    assert (incompatible.value.version, incompatible.value.path) == (2, "id")
+    assert all(isinstance(each.value, SerializationError) for each in (invalid, corrupt, magic, unknown))
+
+
+def test_a_schema_of_another_type_is_refused(fake: FakeRegistry, registry: SchemaRegistry) -> None:
+    data = JsonSerializer(registry, ORDER_JSON, auto_register_schemas=True)("orders", {"id": 1})
+    with pytest.raises(InvalidSchemaError, match="is of type JSON, and AvroDeserializer needs AVRO"):
+        AvroDeserializer(registry)("orders", data)
+
+
+def test_a_schema_that_the_registry_has_and_nobody_can_read_is_an_error(
+    fake: FakeRegistry, registry: SchemaRegistry
+) -> None:
+    fake.add("orders-value", {"schema": '{"type": "record"}'})
+    with pytest.raises(InvalidSchemaError, match=r"orders-value version 1 \(id 1\) is no Avro schema") as refused:
+        AvroDeserializer(registry)("orders", b"\0\0\0\0\1a")
+    assert (refused.value.subject, refused.value.version, refused.value.schema_id) == ("orders-value", 1, 1)
+
+
+def test_a_clients_wrapper_keeps_the_class_of_the_error(fake: FakeRegistry, registry: SchemaRegistry) -> None:
+    call = deserializer(AvroDeserializer(registry), "key.deserializer")
+    assert call is not None
+    with pytest.raises(WrongMagicByteError) as refused:
+        call("orders", b"xxxxxx")
+    assert (refused.value.topic, refused.value.field, refused.value.subject) == ("orders", "key", "orders-key")
+    assert refused.value.message.startswith("key.deserializer failed for topic 'orders': ")
+
+
+def test_an_async_clients_wrapper_never_waits(fake: FakeRegistry, registry: SchemaRegistry) -> None:
+    write = serializer(AvroSerializer(registry, ORDER, auto_register_schemas=True), "value.serializer", may_wait=False)
+    read = deserializer(AvroDeserializer(registry), "value.deserializer", may_wait=False)
+    assert write is not None
+    assert read is not None
+    requests = 0
+    data: Any = None
+    fake.gate.clear()
+    while data is None:
+        try:
+            data = write("orders", {"id": 1})
+        except WouldWait as waiting:
+            fake.gate.set()
+            waiting.request.result(10)
+            requests += 1
+    while True:
+        try:
+            assert read("orders", data) == {"id": 1, "note": None}
+            break
+        except WouldWait as waiting:
+            waiting.request.result(10)
+            requests += 1
+    assert requests == 2
+
+
+# --- values -----------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Item:
+    sku: str
+    count: int = 1
+
+
+class Size(enum.Enum):
+    SMALL = "S"
+    LARGE = "L"
+
+
+@dataclasses.dataclass
+class Order:
+    id: int
+    items: list[Item]
+    by_name: dict[str, Item] = dataclasses.field(default_factory=dict)
+    gift: Item | None = None
+    size: Size = Size.SMALL
+    parent: Order | None = None
+
+
+ITEM_AVRO = {
+    "type": "record",
+    "name": "Item",
+    "fields": [{"name": "sku", "type": "string"}, {"name": "count", "type": "int"}],
+}
+NESTED = {
+    "type": "record",
+    "name": "Order",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "items", "type": {"type": "array", "items": ITEM_AVRO}},
+        {"name": "by_name", "type": {"type": "map", "values": "Item"}},
+        {"name": "gift", "type": ["null", "Item"]},
+        {"name": "size", "type": {"type": "enum", "name": "Size", "symbols": ["S", "L"]}},
+        {"name": "parent", "type": ["null", "Order"]},
+    ],
+}
+
+
+def test_dataclasses_go_in_and_come_out(registry: SchemaRegistry) -> None:
+    order = Order(1, [Item("a", 2)], {"x": Item("b")}, Item("c"), Size.LARGE, parent=Order(0, []))
+    data = AvroSerializer(registry, NESTED, auto_register_schemas=True)("orders", order)
+    assert AvroDeserializer(registry, into=Order)("orders", data) == order
+
+
+class Model(pydantic.BaseModel):
+    id: int
+    note: str | None = None
+    when: datetime.date = datetime.date(2013, 1, 1)
+
+
+def test_pydantic_models_go_in_and_come_out(registry: SchemaRegistry) -> None:
+    date = {"name": "when", "type": {"type": "int", "logicalType": "date"}}
+    schema = ORDER | {"fields": [*ORDER["fields"], date]}  # type: ignore[misc]
+    data = AvroSerializer(registry, schema, auto_register_schemas=True)("orders", Model(id=1))
+    assert AvroDeserializer(registry, into=Model)("orders", data) == Model(id=1)
+    as_json = JsonSerializer(registry, Model.model_json_schema(), auto_register_schemas=True)("models", Model(id=1))
+    assert as_json is not None
+    assert json.loads(as_json[5:]) == {"id": 1, "note": None, "when": "2013-01-01"}
+    assert JsonDeserializer(registry, into=Model)("models", as_json) == Model(id=1)
+
+
+def test_an_object_that_cannot_be_made_is_an_error_with_the_schema(registry: SchemaRegistry) -> None:
+    data = AvroSerializer(registry, ORDER, auto_register_schemas=True)("orders", {"id": 1})
+    with pytest.raises(InvalidValueError, match=r"cannot make the object \(into=\) from a value of orders-value"):
+        AvroDeserializer(registry, into=Item)("orders", data)
+
+
+def test_any_object_may_be_converted_first(registry: SchemaRegistry) -> None:
+    write = AvroSerializer(registry, ORDER, auto_register_schemas=True, to_dict=lambda number: {"id": number})
+    assert AvroDeserializer(registry, into=lambda found: found["id"])("orders", write("orders", 7)) == 7
+
+
+def test_null_is_a_tombstone(registry: SchemaRegistry) -> None:
+    for write in (AvroSerializer(registry, ORDER), JsonSerializer(registry, ORDER_JSON), ProtobufSerializer(registry)):
+        assert write("orders", None) is None
+    for read in (AvroDeserializer(registry), JsonDeserializer(registry), ProtobufDeserializer(registry)):
+        assert read("orders", None) is None
+    assert RegistryDeserializer(registry)("orders", None) is None
+
+
+def test_a_readers_schema_gets_old_and_new_values(fake: FakeRegistry, registry: SchemaRegistry) -> None:
+    fake.add_avro("orders-value", ORDER)
+    fake.add_avro("orders-value", ORDER_2)
+    old, new = AvroSerializer(registry, ORDER), AvroSerializer(registry, ORDER_2)
+    read = AvroDeserializer(registry, ORDER_2)
+    assert read("orders", old("orders", {"id": 1})) == {"id": 1, "note": None, "total": 0.5}
+    assert read("orders", new("orders", {"id": 2, "total": 3.0})) == {"id": 2, "note": None, "total": 3.0}
+
+
+def test_avro_schemas_may_refer_to_others(fake: FakeRegistry, registry: SchemaRegistry) -> None:
+    fake.add_avro("item", ITEM_AVRO)
+    text = json.dumps({"type": "array", "items": "Item"})
+    schema = Schema(text, SchemaType.AVRO, (Reference("Item", "item", 1),))
+    data = AvroSerializer(registry, schema, auto_register_schemas=True)("orders", [{"sku": "a", "count": 2}])
+    assert AvroDeserializer(registry)("orders", data) == [{"sku": "a", "count": 2}]
+    assert AvroDeserializer(registry, schema)("orders", data) == [{"sku": "a", "count": 2}]
+
+
+def test_deserializers_are_pickled_with_their_settings(fake: FakeRegistry) -> None:
+    registry = SchemaRegistry(fake.url)
+    write = AvroSerializer(registry, ORDER, auto_register_schemas=True)
+    data = write("orders", {"id": 1})
+    write, read = pickle.loads(pickle.dumps((write, AvroDeserializer(registry, ORDER, into=Model))))
+    assert write("orders", {"id": 1}) == data
+    assert read("orders", data) == Model(id=1)
+
+
+# --- JSON -------------------------------------------------------------------------------------------------------------
+
+
+def test_json_values_are_validated_with_their_path(registry: SchemaRegistry) -> None:
+    write = JsonSerializer(registry, ORDER_JSON, auto_register_schemas=True)
+    assert write("orders", {"id": 1, "items": [Item("a")]}) == b'\0\0\0\0\1{"id":1,"items":[{"sku":"a","count":1}]}'
+    for value, path, reason in (
+        ({}, "", '"id" is a required property'),
+        ({"id": "x"}, "id", 'is not of type "integer"'),
+        ({"id": 1, "items": [{"sku": "a"}, {}]}, "items[1]", '"sku" is a required property'),
+        ({"id": 1, "more": object()}, "", "the value is no JSON: a object cannot be written as JSON"),
+        ({"id": 1, "x": float("nan")}, "", "the value is no JSON"),
+    ):
+        with pytest.raises(InvalidValueError) as refused:
+            write("orders", value)
+        assert reason in refused.value.message
+        assert (refused.value.path, refused.value.subject, refused.value.version) == (path, "orders-value", 1)
+
+
+def test_json_that_was_written_without_validation_is_refused_by_the_reader(registry: SchemaRegistry) -> None:
+    write = JsonSerializer(registry, ORDER_JSON, auto_register_schemas=True, validate=False)
+    data = write("orders", {"id": "x"})
+    with pytest.raises(InvalidValueError, match=r'field id: "x" is not of type "integer"'):
+        JsonDeserializer(registry)("orders", data)
+    assert JsonDeserializer(registry, validate=False)("orders", data) == {"id": "x"}
+    assert JsonDeserializer(registry, {"type": "object"})("orders", data) == {"id": "x"}
+
+
+@pytest.mark.parametrize("body", [b"{", b"\xff", b"[" * 100_000, b"1" * 5_000])
+def test_bytes_that_are_no_json_are_refused(registry: SchemaRegistry, body: bytes) -> None:
+    JsonSerializer(registry, ORDER_JSON, auto_register_schemas=True)("orders", {"id": 1})
+    with pytest.raises(CorruptValueError, match="the bytes are no JSON"):
+        JsonDeserializer(registry)("orders", b"\0\0\0\0\1" + body)
+
+
+def test_a_pattern_cannot_make_the_reader_hang(registry: SchemaRegistry) -> None:
+    """``^(a+)+$`` takes a backtracking engine 2^60 steps."""
+    write = JsonSerializer(registry, ORDER_JSON, auto_register_schemas=True)
+    with pytest.raises(InvalidValueError) as refused:
+        write("orders", {"id": 1, "code": "a" * 60 + "!"})
+    assert refused.value.path == "code"
+
+
+def test_json_references_come_from_the_registry_and_never_from_the_network(
+    fake: FakeRegistry, registry: SchemaRegistry
+) -> None:
+    item = {"type": "object", "required": ["sku"]}
+    fake.add("item", {"schema": json.dumps(item), "schemaType": "JSON"})
+    text = json.dumps({"type": "array", "items": {"$ref": "item.json"}})
+    schema = Schema(text, SchemaType.JSON, (Reference("item.json", "item", 1),))
+    write = JsonSerializer(registry, schema, auto_register_schemas=True)
+    assert JsonDeserializer(registry)("items", write("items", [{"sku": "a"}])) == [{"sku": "a"}]
+    with pytest.raises(InvalidValueError, match="sku"):
+        write("items", [{}])
+    before = len(fake.requests)
+    outside = {"$ref": f"{fake.url}/subjects"}
+    with pytest.raises(InvalidSchemaError, match="is no reference of the schema"):
+        JsonSerializer(registry, outside, auto_register_schemas=True)("other", 1)
+    assert [path for method, path in fake.requests[before:] if method == "GET"] == []
+
+
+def test_plain_values_are_jsons_types() -> None:
+    value = {
+        "d": decimal.Decimal("1.50"), "t": datetime.datetime(2013, 1, 1, tzinfo=datetime.UTC), "b": b"\xff",
+        "u": uuid.UUID(int=1), "s": Size.LARGE, "l": (1, None, True), "i": Item("a"), "m": Model(id=1),
+    }  # fmt: skip
+    found = plain(value)
+    assert json.loads(json.dumps(found)) == found
+    assert found == {
+        "d": "1.50", "t": "2013-01-01T00:00:00+00:00", "b": "/w==", "u": str(uuid.UUID(int=1)), "s": "L",
+        "l": [1, None, True], "i": {"sku": "a", "count": 1}, "m": {"id": 1, "note": None, "when": "2013-01-01"},
+    }  # fmt: skip
+
+
+# --- Protobuf ---------------------------------------------------------------------------------------------------------
+
+
+def test_protobuf_messages_go_in_and_come_out(fake: FakeRegistry, registry: SchemaRegistry) -> None:
+    shop = generated()
+    write = ProtobufSerializer(registry, auto_register_schemas=True)
+    order = shop.Order(id=1, total={"units": 5, "currency": "EUR"}, items=[{"sku": "a", "size": {"cm": 3}}])
+    values = [order, shop.Order.Item(sku="x"), shop.Order.Item.Size(cm=1), shop.Order.Gift(text="y"), shop.Customer()]
+    paths = [b"\2\2", b"\4\2\0", b"\6\2\0\0", b"\4\2\2", b"\0"]
+    read_own = ProtobufDeserializer(registry, [type(each) for each in values])
+    read_any = ProtobufDeserializer(registry)
+    as_dict = ProtobufDeserializer(registry, into=dict)
+    for value, path in zip(values, paths, strict=True):
+        data = write("orders", value)
+        assert data == b"\0\0\0\0\2" + path + value.SerializeToString()
+        found = read_own("orders", data)
+        assert (type(found), found) == (type(value), value)
+        dynamic = read_any("orders", data)
+        assert dynamic.DESCRIPTOR.full_name == value.DESCRIPTOR.full_name
+        assert dynamic.SerializeToString() == value.SerializeToString()
+    assert as_dict("orders", write("orders", order)) == {
+        "id": "1",
+        "total": {"units": "5", "currency": "EUR"},
+        "items": [{"sku": "a", "size": {"cm": 3}}],
+    }
+    assert sorted(fake.subjects) == ["headrace_tests_money.proto", "orders-value"]
+    assert registry.version("orders-value").schema.references == (
+        Reference("headrace_tests_money.proto", "headrace_tests_money.proto", 1),
+    )
+
+
+def test_a_protobuf_serializer_of_one_class_takes_dicts(registry: SchemaRegistry) -> None:
+    shop = generated()
+    write = ProtobufSerializer(registry, shop.Customer, auto_register_schemas=True)
+    assert ProtobufDeserializer(registry, shop.Customer)("t", write("t", {"name": "Ann"})) == shop.Customer(name="Ann")
+    with pytest.raises(InvalidValueError, match=r"is no headrace\.tests\.shop\.Customer"):
+        write("t", {"nam": "Ann"})
+    with pytest.raises(InvalidValueError, match=r"must be a headrace\.tests\.shop\.Customer or a dict, not Order"):
+        write("t", shop.Order())
+
+
+def test_another_message_than_expected_is_refused(registry: SchemaRegistry) -> None:
+    shop = generated()
+    data = ProtobufSerializer(registry, auto_register_schemas=True)("t", shop.Order.Item(sku="a"))
+    with pytest.raises(IncompatibleSchemaError, match=r"the value is a headrace\.tests\.shop\.Order\.Item") as refused:
+        ProtobufDeserializer(registry, shop.Order)("t", data)
+    assert (refused.value.subject, refused.value.version) == ("t-value", 1)
+
+
+def test_damaged_protobuf_values_are_refused(registry: SchemaRegistry) -> None:
+    shop = generated()
+    data = ProtobufSerializer(registry, auto_register_schemas=True)("t", shop.Customer(name="Ann"))
+    assert data is not None
+    read = ProtobufDeserializer(registry, shop.Customer)
+    for body in (b"\0\x0a\x7fx", b"\x02\x40", b"\x04\x02\x40", b"", b"\x80"):
+        with pytest.raises(CorruptValueError) as refused:
+            read("t", data[:5] + body)
+        assert (refused.value.subject, refused.value.version, refused.value.schema_id) == ("t-value", 1, 2)
+
+
+def test_a_message_without_a_required_field_is_refused(registry: SchemaRegistry) -> None:
+    write = ProtobufSerializer(registry, auto_register_schemas=True)
+    with pytest.raises(InvalidValueError) as refused:
+        write("t", generated().strict.Strict())
+    assert refused.value.path == "name"
+
+
+def test_the_latest_protobuf_version_gives_the_path(fake: FakeRegistry, registry: SchemaRegistry) -> None:
+    """In the registry's version another message comes first."""
+    from google.protobuf import descriptor_pb2
+
+    shop = generated()
+    file = descriptor_pb2.FileDescriptorProto()
+    shop.strict.DESCRIPTOR.CopyToProto(file)
+    file.message_type.insert(0, descriptor_pb2.DescriptorProto(name="First"))
+    fake.add("t-value", {"schema": base64.b64encode(file.SerializeToString()).decode(), "schemaType": "PROTOBUF"})
+    write = ProtobufSerializer(registry, use_latest_version=True)
+    assert write("t", shop.strict.Strict(name="a")) == b"\0\0\0\0\1\2\2\x0a\1a"
+    with pytest.raises(IncompatibleSchemaError, match=r"has no message headrace\.tests\.shop\.Customer"):
+        write("t", shop.Customer())
+
+
+@pytest.mark.parametrize("text", ['syntax = "proto3";', "AAAA", ""])
+def test_a_protobuf_schema_that_is_no_descriptor_is_refused(
+    fake: FakeRegistry, registry: SchemaRegistry, text: str
+) -> None:
+    fake.add("t-value", {"schema": text, "schemaType": "PROTOBUF"})
+    with pytest.raises((InvalidSchemaError, CorruptValueError)):
+        ProtobufDeserializer(registry)("t", b"\0\0\0\0\1\0")
+
+
+# --- any type ---------------------------------------------------------------------------------------------------------
+
+
+def test_one_deserializer_reads_every_type(registry: SchemaRegistry) -> None:
+    read = RegistryDeserializer(registry)
+    avro = AvroSerializer(registry, ORDER, auto_register_schemas=True)("a", {"id": 1})
+    as_json = JsonSerializer(registry, ORDER_JSON, auto_register_schemas=True)("j", {"id": 2})
+    protobuf = ProtobufSerializer(registry, auto_register_schemas=True)("p", generated().Customer(name="Ann"))
+    for _ in range(2):
+        assert [read("t", each) for each in (avro, as_json, protobuf)] == [
+            {"id": 1, "note": None},
+            {"id": 2},
+            {"name": "Ann"},
+        ]
