@@ -34,7 +34,7 @@ def commands() -> list[str]:
 
 ROOT: Any = typer.main.get_command(build(()))
 COMMANDS = commands()
-#: Command lines that need no cluster.
+#: Commands that are no clients of a cluster: they work without one, or ask another service by its own URL.
 LOCAL = (
     "up",
     "ps",
@@ -47,6 +47,8 @@ LOCAL = (
     "profile",
     "version",
     "cluster roll",
+    "schemas",
+    "connectors",
 )
 
 

@@ -33,6 +33,7 @@ _HOMES = {
     "groups": "groups",
     "transactions": "transactions",
     "schemas": "schemas",
+    "connectors": "connectors",
     "partitions": "partitions",
     "brokers": "brokers",
     "cluster": "describe",
