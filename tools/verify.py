@@ -127,6 +127,11 @@ SHARDS = (
         1200,
     ),
     Shard(
+        "faults-registries",
+        ("env", "HEADRACE_FAULTS=full", "TEST_WORKERS=1", "tools/test.sh", "tests/system/test_registries_fail.py"),
+        1800,
+    ),
+    Shard(
         "faults-transactions",
         (
             "env",
