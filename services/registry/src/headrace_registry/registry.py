@@ -175,6 +175,16 @@ class Registry:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._news.wait(), deadline - loop.time())
 
+    async def wait_for_other_writer(self, url: str) -> bool:
+        """Wait, at most ELECTION_S, until the writer is not the one at ``url``, which does not write any more; return
+        whether another one, or this replica, is known."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ELECTION_S):
+                while self.writer_url in (None, url):
+                    await self._news.wait()
+                return True
+        return False
+
     def _tell_news(self) -> None:
         self._news.set()
         self._news = asyncio.Event()
@@ -409,6 +419,7 @@ class Registry:
             await producer.init_transactions()
             offset = await self._announce(producer)
             self.state, self._has_written = State.WRITER, True
+            self._tell_news()
             seconds = (self._clock.monotonic_ms() - begun_ms) / 1000
             self._events.emit(WriterElected(url=self.url, offset=offset, seconds=seconds))
             while self._assigned.is_set():
