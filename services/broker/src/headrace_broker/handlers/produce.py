@@ -75,7 +75,7 @@ class Writers(enum.Enum):
 
 
 class ProduceService(produce_pb2_grpc.ProduceServicer):
-    """headrace.v1.Produce. ``writers``: who may write through the service's listener."""
+    """headrace.v1.Produce. ``writers``: the kind of writers that the service's listener allows."""
 
     def __init__(self, broker: BrokerContext, writers: Writers = Writers.CLIENTS) -> None:
         self._broker = broker

@@ -223,7 +223,8 @@ class PartitionFollower:
             if cut >= self.log_end and self.last_epoch > answer.diverging.epoch:
                 # This replica once led in epochs without a record, because the first append of each epoch was refused
                 # or repeated a batch. All records match the leader's log, so the follower removes only the epochs
-                # without records, as in Kafka's UnifiedLog.truncateTo. Such a truncation changes no producer state.
+                # without records, as in Kafka's UnifiedLog.truncateTo. A truncation that removes no record changes no
+                # producer state.
                 self._end(FollowerState.TRUNCATING)
                 return Truncate(self.log_end, answer.diverging.epoch)
             if cut >= self.log_end:  # the leader says that the logs diverge, but not where: truncating cannot help

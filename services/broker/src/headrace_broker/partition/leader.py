@@ -60,8 +60,8 @@ _UNREAD_MAX = 1_024
 
 
 class PartitionWatcher(Protocol):
-    """A listener for a partition's progress, such as a fetch session. Methods of a watcher must not block, subscribe or
-    unsubscribe."""
+    """A listener for a partition's progress, such as a fetch session. Methods of a watcher must not block, and must not
+    call ``subscribe`` or ``unsubscribe``."""
 
     def partition_advanced(self, partition: TopicPartition, readable_bytes: int) -> None:
         """Called when the high watermark advanced by about ``readable_bytes`` bytes of records."""
@@ -72,7 +72,7 @@ class PartitionWatcher(Protocol):
 
 class LogWatcher(Protocol):
     """A listener that pushes new records to followers of the partition, such as a replication stream. Methods of a
-    watcher must not block, watch or unwatch."""
+    watcher must not block, and must not call ``watch`` or ``unwatch``."""
 
     def log_grew(self, partition: TopicPartition) -> None:
         """Called when the log end advanced: push the new records."""
