@@ -53,8 +53,8 @@ OnDamage = Callable[[PartitionLog, CorruptLogError], None]  #: Callback for a da
 #: Callback for the result of an append, called exactly once, in the event loop.
 Done = Callable[[AppendInfo | HeadraceError], None]
 
-#: Asks a transaction's coordinator to add (version 1: to verify) a partition of the transaction, and calls back exactly
-#: once, in the event loop: with None when the coordinator has confirmed, else with the error for the producer.
+#: Asks a transaction's coordinator to add (version 1: to verify) a partition of the transaction. The callback runs
+#: once, in the event loop, with None if the coordinator has confirmed, else with the error for the producer.
 Verify = Callable[["ProducerTransaction", TopicPartition, Callable[[HeadraceError | None], None]], None]
 
 

@@ -169,9 +169,9 @@ class MetadataStorage:
         segment_bytes: int | None = None,
     ) -> MetadataStorage:
         """Lock the directory, recover the log and check the snapshots. Raises InvalidConfigError if the directory is
-        unformatted or belongs to another node, StorageError if another process uses the directory, and DiskFullError if
-        the log needs a file for which the disk has no room. Raises also CorruptLogError, UnsupportedVersionError, and
-        OSError. ``segment_bytes``: size of the log's segments; None: SEGMENT_BYTES."""
+        unformatted or belongs to another node. Raises StorageError if another process uses the directory, and
+        DiskFullError if the disk has no room for a new file of the log. Raises also CorruptLogError,
+        UnsupportedVersionError, and OSError. ``segment_bytes``: size of the log's segments; None: SEGMENT_BYTES."""
         _refuse_lost_log(fs, root.rstrip("/"))
         config = _LOG_CONFIG if segment_bytes is None else replace(_LOG_CONFIG, segment_bytes=segment_bytes)
         try:

@@ -62,8 +62,8 @@ RETRY_BACKOFF_MS = 100
 #: restored within milliseconds. A restarting broker is fenced, which also removes its replicas from the ISR.
 REJOIN_MS = 2_000
 
-#: Milliseconds after which a follower without a stream leaves the ISR, if its stream did not break: the follower has
-#: not joined in this leader epoch, or it left the stream itself. Each failed attempt of a follower to join restarts the
+#: Milliseconds after which a follower without a stream leaves the ISR, if its stream did not break. Such a follower has
+#: not joined in this leader epoch, or has left its stream. Each failed attempt of a follower to join restarts the
 #: JOIN_MS period, because the follower may have to truncate its log first. JOIN_MS also suffices for a starting broker,
 #: which is unfenced when it can follow, and whose replicas join the ISR after the broker is unfenced.
 JOIN_MS = 5_000

@@ -72,7 +72,7 @@ class PartitionWatcher(Protocol):
 
 class LogWatcher(Protocol):
     """A listener that pushes new records to followers of the partition, such as a replication stream. Methods of a
-    watcher must not block, and must not call ``watch`` or ``unwatch``."""
+    watcher must not block, and must not call ``watch_log`` or ``unwatch_log``."""
 
     def log_grew(self, partition: TopicPartition) -> None:
         """Called when the log end advanced: push the new records."""

@@ -255,8 +255,8 @@ class OffsetsLogic:
         return Decision(records)
 
     def _check_committer(self, request: CommitOffsets, *, in_transaction: bool = False) -> None:
-        """A request that names no member may commit in a transaction while the group has members, as in Kafka: clients
-        such as aiokafka and sarama name only the group (before KIP-447, no client named a member)."""
+        """A request that names no member may commit in a transaction while the group has members, as in Kafka. Clients
+        such as aiokafka and sarama name only the group, as all clients did before KIP-447."""
         group_id = request.group_id
         _check_group_id(group_id)
         epoch = _epoch(request)

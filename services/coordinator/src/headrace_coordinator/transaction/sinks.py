@@ -7,9 +7,9 @@ Kafka's readers skip record kinds from 1000 on.
 
 Each task of a sink writes its rows in a separate prepared transaction. The record of the sink decides a batch: it names
 the transactions that are committed. All other transactions of the sink are aborted, up to that batch. The transactions
-of a sink are in the shard of its record, so one step of the state machine can write the sink's record first, and then
-the records that end the transactions. If the log lacks some of the records that end the transactions, a new owner of
-the shard writes them.
+of a sink are in the shard of the sink's record. One step of the state machine therefore writes the sink's record first,
+and then the records that end the transactions. If the log lacks some of the records that end the transactions, a new
+owner of the shard writes them.
 
 The *generation* of a sink grows when a batch is aborted. A transaction of an older generation is never committed.
 """
