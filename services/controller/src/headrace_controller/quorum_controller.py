@@ -267,7 +267,7 @@ class QuorumController:
         address = self.addresses.get(leader, "")
         where = f"controller {leader}{address and f' at {address}'}"
         return NotControllerError(
-            f"controller {self.node_id} is not the leader; {where} is",
+            f"controller {self.node_id} is not the leader; the leader is {where}",
             leader=(leader, self._raft.term, address) if address else None,
         )
 

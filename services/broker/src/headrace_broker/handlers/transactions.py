@@ -50,7 +50,7 @@ class TransactionMarkersService(transactions_pb2_grpc.TransactionMarkersServicer
 
 
 class _Pending(Expiring):
-    """A request for markers in progress. ``results`` has one entry for each partition of the request."""
+    """The state of a request to write markers. ``results`` has one entry for each partition of the request."""
 
     __slots__ = ("answered", "correlation_id", "partitions", "remaining", "results", "stream")
 

@@ -76,7 +76,7 @@ def check_transactional(headers: Sequence[BatchHeader], partition: TopicPartitio
             )
         if (header.producer_id, header.producer_epoch) != (first.producer_id, first.producer_epoch):
             raise InvalidRecordError(
-                f"{partition}: the batches of a transactional request are of one producer and epoch, not of producers "
-                f"{first.producer_id} (epoch {first.producer_epoch}) and {header.producer_id} (epoch "
+                f"{partition}: all batches of a transactional request must be of one producer and epoch, not of "
+                f"producers {first.producer_id} (epoch {first.producer_epoch}) and {header.producer_id} (epoch "
                 f"{header.producer_epoch})"
             )

@@ -195,7 +195,7 @@ class ReadIndexBarriers:
         if leader < 0 or leader == quorum.node_id or not address:
             return NotControllerError("no controller is leader now; retry")
         return NotControllerError(
-            f"controller {quorum.node_id} is not the leader, controller {leader} is",
+            f"controller {quorum.node_id} is not the leader; the leader is controller {leader}",
             leader=(leader, quorum.term, address),
         )
 
