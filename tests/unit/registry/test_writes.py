@@ -62,7 +62,6 @@ async def test_a_batch_is_decided_on_a_draft_and_answered_when_its_last_record_i
     writes.applied(last)
     assert [each.result() for each in answers] == [1, 2, 1]
     assert flight.is_committed.result()
-    assert writes.unsettled == 0
 
 
 @in_a_loop
@@ -172,4 +171,3 @@ async def test_a_command_whose_caller_is_gone_is_not_decided() -> None:
     gone = writes.submit(registering(1))
     gone.cancel()
     assert writes.take(image, 0) is None
-    assert writes.unsettled == 0

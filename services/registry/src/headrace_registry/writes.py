@@ -86,11 +86,6 @@ class Writes:
         self._flights: deque[Flight] = deque()
         self._refusal: NotWriterError | None = None
 
-    @property
-    def unsettled(self) -> int:
-        """Number of commands without an outcome."""
-        return len(self._waiting) + sum(len(flight.commands) for flight in self._flights)
-
     def accept(self) -> None:
         """From now on commands wait for this replica's term."""
         self._refusal = None
