@@ -264,6 +264,7 @@ def test_lists_of_subjects(api: World) -> None:
     assert api.get("/subjects?subjectPrefix=:*:a").body == ["a", "ab"]
     assert api.get("/subjects?subjectPrefix=:.x:").body == []
     assert api.get("/subjects?offset=1&limit=2").body == ["ab", "b"]
+    assert api.get("/subjects?offset=-2").body == ["a", "ab", "b", "c"]
     assert api.get("/subjects?limit=-1").body == ["a", "ab", "b", "c"]
     assert api.get("/subjects?limit=x").error == (404, 404, "HTTP 404 Not Found")
 

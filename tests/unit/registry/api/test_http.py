@@ -187,6 +187,8 @@ def test_bodies_share_a_budget(api: World, monkeypatch: pytest.MonkeyPatch) -> N
         return refused.status, int(head.split()[1])
 
     assert api.run(two()) == (429, 200)
+    for _ in range(3):
+        assert api.post("/subjects/s/versions", {"schema": '"int"', "pad": 600 * "x"}).status == 200
 
 
 def test_a_compressed_body_counts_as_the_longest_one(api: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -217,6 +217,9 @@ def test_metadata_of_another_registry_makes_another_schema_and_is_kept() -> None
     writer.topic.append((key, b'{"id":1,"metadata":{"properties":{"o":"me"}},"schema":"\\"int\\""}'))
     writer.image.apply(*writer.topic[0], 0)
     assert writer.register("t", avro('"int"')) == 2
+    writer.set_mode("u", Mode.IMPORT)
+    expected = (422, 42205, "Overwrite new schema with id 1 is not permitted.")
+    assert refusal(lambda: writer.register("u", avro('"int"'), version=1, id=1)) == expected
     writer.delete_version("s", 1)
     assert writer.topic[-1][1] == (
         b'{"subject":"s","version":1,"id":1,"metadata":{"properties":{"o":"me"}},"schema":"\\"int\\"","deleted":true}'
@@ -263,6 +266,14 @@ def test_an_import_names_its_id() -> None:
     assert refusal(lambda: writer.register("s", avro(V2), version=5, id=5)) == expected
     writer.set_mode("s", Mode.READWRITE)
     assert writer.register("s", avro(V2)) == 6
+
+
+def test_an_import_may_give_a_known_schema_another_id() -> None:
+    writer = Writer()
+    writer.register("s", avro(V1))
+    writer.set_mode("t", Mode.IMPORT)
+    assert writer.register("t", avro(V1), version=1, id=8) == 8
+    assert writer.register("t", avro(V1), version=2, id=1) == 1
 
 
 def test_an_import_is_not_checked_for_compatibility() -> None:
@@ -446,6 +457,16 @@ def test_look_up_finds_what_the_subject_has() -> None:
     writer.delete_subject("s")
     assert look_up("s", V1) is None
     assert look_up("s", V1, deleted=True) == 1
+
+
+def test_look_up_prefers_a_version_that_is_not_deleted() -> None:
+    writer = Writer()
+    writer.register("s", avro(V1))
+    writer.register("s", avro(V1), version=2)
+    writer.delete_version("s", 2)
+    found = writer.deciding.look_up(writer.image, Submission("s", avro(V1)), normalize=False, deleted=True)
+    assert found is not None
+    assert found.number == 1
 
 
 def test_compatibility_names_no_reason_for_the_level_none_and_for_no_versions() -> None:

@@ -10,7 +10,14 @@ import pytest
 from headrace_registry.compat import Level
 from headrace_registry.schemas import SchemaType
 from headrace_registry.state import LATEST, Image, Mode
-from headrace_registry.state.records import SchemaKey, SchemaValue, encode_key, encode_schema
+from headrace_registry.state.records import (
+    DeleteSubjectKey,
+    SchemaKey,
+    SchemaValue,
+    encode_delete_subject,
+    encode_key,
+    encode_schema,
+)
 from tests.unit.registry.state.world import Writer, avro, compacted, record, replayed, state
 
 
@@ -100,6 +107,38 @@ def test_a_deletion_of_a_subject_covers_the_versions_up_to_its_number_only() -> 
     image = replayed(writer.topic)
     assert [(each.number, each.is_deleted) for each in image.versions("s")] == [(1, True), (2, False)]
     assert state(replayed(compacted(writer.topic))) == state(image)
+
+
+def test_a_deletion_record_leaves_later_versions() -> None:
+    image = Image()
+    for number, kind in enumerate(("int", "long", "float"), 1):
+        put(image, "s", number, number, f'"{kind}"')
+    image.apply(encode_key(DeleteSubjectKey("s")), encode_delete_subject("s", 2), 9)
+    assert [(each.number, each.is_deleted) for each in image.versions("s")] == [(1, True), (2, True), (3, False)]
+
+
+def test_the_last_id_of_a_schema_with_several_ids_counts() -> None:
+    writer = Writer()
+    writer.set_mode(None, Mode.IMPORT)
+    writer.register("a", avro('"int"'), version=1, id=9)
+    writer.register("b", avro('"int"'), version=1, id=4)
+    assert writer.image.id_of(avro('"int"')) == 4
+    writer.delete_subject("b")
+    writer.delete_subject("b", permanent=True)
+    assert writer.image.id_of(avro('"int"')) == 9
+
+
+def test_an_id_that_an_import_takes_again_has_no_old_references() -> None:
+    writer = Writer()
+    writer.register("inner", avro(record("Inner", ("f", "int"))))
+    writer.set_mode("s", Mode.IMPORT)
+    writer.register("s", avro(record("Outer", ("f", "Inner")), ("Inner", "inner", 1)), version=1, id=7)
+    assert writer.image.referenced_by("inner", 1) == [7]
+    writer.delete_subject("s")
+    writer.delete_subject("s", permanent=True)
+    writer.set_mode("s", Mode.IMPORT, force=True)
+    writer.register("s", avro('"int"'), version=1, id=7)
+    assert writer.image.referenced_by("inner", 1) == []
 
 
 def test_references_count_while_the_referring_schema_is_in_use() -> None:
