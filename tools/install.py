@@ -43,7 +43,7 @@ DISTRIBUTIONS = {
     "services/coordinator": "",
     "services/gateway": "",
     "services/registry": "",
-    "clients/python": "[arrow,zstd,snappy]",
+    "clients/python": "[arrow,zstd,snappy,schemas]",
     "clients/tools": "[cluster]",
     "pipelines/spark": "",
     "pipelines/library": "[lake]",

@@ -30,8 +30,7 @@ from headrace.schemas import (
     UnknownSchemaIdError,
 )
 from headrace.serializers import WouldWait
-
-from .fake_registry import FakeRegistry, fake_registry
+from tests.worlds.fake_registry import FakeRegistry, fake_registry
 
 STRING = Schema('"string"')
 

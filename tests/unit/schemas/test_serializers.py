@@ -40,9 +40,8 @@ from headrace.schemas import (
     wire,
 )
 from headrace.serializers import WouldWait, deserializer, serializer
+from tests.worlds.fake_registry import FakeRegistry
 from tests.worlds.protobuf_classes import generated
-
-from .fake_registry import FakeRegistry
 
 ORDER = {
     "type": "record",

@@ -35,8 +35,8 @@ class WouldWait(Exception):
         self.request = request
 
     async def end(self, deadline: float) -> bool:
-        """Wait until the request has ended; return False when ``deadline`` (monotonic time) passes first. Cancelling the
-        caller does not cancel the request, which other callers may need."""
+        """Wait until the request has ended; return False when ``deadline`` (monotonic time) passes first. Cancelling
+        the caller does not cancel the request, which other callers may need."""
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
         self.request.add_done_callback(partial(_set_in, loop, ended))
         try:

@@ -16,7 +16,7 @@ from headrace_core.plurals import counted
 from .output import Output, OutputFormat, print_json, print_table, show, usage_of
 
 if TYPE_CHECKING:
-    from headrace.schemas import RegisteredSchema, Schema, SchemaRegistry
+    from headrace.schemas import Compatibility, RegisteredSchema, Schema, SchemaRegistry
 
 #: The largest schema file that is read, in bytes; the registry refuses less.
 _FILE_BYTES_MAX = 16 * 1024 * 1024
@@ -306,19 +306,26 @@ def level(
       headrace schemas level orders-value --set full-transitive
       headrace schemas level --set backward
     """
-    from headrace.schemas import Compatibility
-
     with client(registry, properties) as schemas:
         if wanted is not None:
             chosen = None
             if wanted != "inherit":
-                with usage_of("--set"):
-                    chosen = Compatibility(wanted.upper().replace("-", "_"))
+                chosen = _level(wanted)
             elif subject is None:
                 raise typer.BadParameter("inherit is for a subject", param_hint="--set")
             schemas.set_compatibility(chosen, subject)
         found = schemas.compatibility(subject)
     show(output, {"subject": subject, "level": found.value}, f"{subject or 'the registry'}: {found.value}")
+
+
+def _level(text: str) -> Compatibility:
+    from headrace.schemas import Compatibility
+
+    name = text.upper().replace("-", "_")
+    if name not in list(Compatibility):
+        known = ", ".join(each.lower().replace("_", "-") for each in Compatibility)
+        raise typer.BadParameter(f"{text!r}: must be one of {known}, inherit", param_hint="--set")
+    return Compatibility(name)
 
 
 def client(urls: str, properties: list[str] | None) -> SchemaRegistry:
