@@ -1,4 +1,4 @@
-"""Records that anybody could write into the topic: the image skips them or applies them, and never fails."""
+"""Foreign records in the topic: the image skips them or applies them, and never fails."""
 
 from __future__ import annotations
 
