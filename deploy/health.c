@@ -1,7 +1,8 @@
 /*
  * health HOST PORT: exit 0 when the gRPC server there answers SERVING to the standard health check, else 1, within two
- * seconds. health HOST PORT http: exit 0 when the HTTP server there answers GET / with the status 200. A static program of a millisecond: containers are asked every few seconds, and a Python each time would cost
- * more than the idle node that it asks after.
+ * seconds. health HOST PORT http [PATH]: exit 0 when the HTTP server there answers GET PATH (default: /) with the status
+ * 200. A static program of a millisecond: containers are asked every few seconds, and a Python each time would cost more
+ * than the idle node that it asks after.
  *
  * It speaks the few frames of HTTP/2 (RFC 9113) that one call takes, like headrace_tools.local.health:
  *
@@ -67,11 +68,11 @@ int main(int argc, char **argv) {
     struct timeval limit = {TIMEOUT_MS / 1000, 0};
     long long deadline = now_ms() + TIMEOUT_MS;
     size_t used = strlen(preface), length = 0;
-    int fd, is_http = argc == 4 && !strcmp(argv[3], "http");
+    int fd, is_http = (argc == 4 || argc == 5) && !strcmp(argv[3], "http");
 
     address.sin_family = AF_INET;
     if ((argc != 3 && !is_http) || inet_pton(AF_INET, argv[1], &address.sin_addr) != 1) {
-        fprintf(stderr, "usage: health IPV4_ADDRESS PORT [http]\n");
+        fprintf(stderr, "usage: health IPV4_ADDRESS PORT [http [PATH]]\n");
         return 2;
     }
     address.sin_port = htons((unsigned short)atoi(argv[2]));
@@ -81,8 +82,9 @@ int main(int argc, char **argv) {
     if (connect(fd, (struct sockaddr *)&address, sizeof address)) return 1;
 
     if (is_http) {
-        const char *get = "GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
-        if (send(fd, get, strlen(get), MSG_NOSIGNAL) != (ssize_t)strlen(get)) return 1;
+        int size = snprintf((char *)request, sizeof request, "GET %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+                            argc == 5 ? argv[4] : "/");
+        if (size >= (int)sizeof request || send(fd, request, (size_t)size, MSG_NOSIGNAL) != size) return 1;
         return read_all(fd, frame, 12, deadline) || memcmp(frame, "HTTP/1.1 200", 12);
     }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The cluster in containers: builds the images, then runs tests/compose in a separate project, which is removed
-# afterwards. Needs a Docker engine with Compose v2, and the ports 9095, 9101-9109 and 9201-9209 of 127.0.0.1. Arguments
-# go to pytest.
+# afterwards. Needs a Docker engine with Compose v2, Maven for the jars of Kafka Connect, and the ports that compose.yaml
+# publishes on 127.0.0.1. Arguments go to pytest.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 docker info >/dev/null 2>&1 || { printf 'compose-test: no Docker engine answers (docker info)\n' >&2; exit 2; }
@@ -11,6 +11,7 @@ unset HEADRACE_BOOTSTRAP_SERVERS HEADRACE_FULL HEADRACE_VERSION
 mkdir -p build/compose
 started=$SECONDS
 log=build/compose/build.log
+deploy/connect/jars.sh
 # Build the images one by one: BuildKit of Docker 20.10 sometimes loses a layer's directory, or even the Dockerfile,
 # when two builds of one context start together. Its cache keeps the rest, so a second try succeeds.
 images=$(docker compose --profile "*" config --format json |
