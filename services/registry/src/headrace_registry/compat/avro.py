@@ -55,6 +55,8 @@ class _Check:
     def __init__(self) -> None:
         # The results of pairs by identity; None while a pair is being compared, which ends a recursion.
         self._results: dict[tuple[int, int], _Problems | None] = {}
+        # The branches of a reader's union by identity of the union, for each label of a writer's type.
+        self._branches: dict[int, dict[str, list[Node]]] = {}
 
     def compare(self, reader: Node, writer: Node, path: _Path) -> Steps[_Problems]:
         pair = (id(reader), id(writer))
@@ -79,7 +81,7 @@ class _Check:
                     below = yield self.compare(reader, branch, None)
                     problems.extend(below)
             case Union(), _:
-                for branch in reader.branches:
+                for branch in self._candidates(reader, writer):
                     below = yield self.compare(branch, writer, None)
                     if not below:
                         return []
@@ -103,6 +105,17 @@ class _Check:
                 detail = f"reader type: {reader.kind.upper()} not compatible with writer type: {writer.kind.upper()}"
                 problems.append(Difference("TYPE_MISMATCH", _shown(path), detail))
         return problems
+
+    def _candidates(self, reader: Union, writer: Node) -> list[Node]:
+        """The branches of a reader's union that may read a type: those of its name, or all that have no name."""
+        found = self._branches.get(id(reader))
+        if found is None:
+            found = self._branches[id(reader)] = {}
+            for branch in reader.branches:
+                names = [branch.name, *branch.aliases] if isinstance(branch, Named) else []
+                for label in {name.simple for name in names} or {""}:
+                    found.setdefault(label, []).append(branch)
+        return found.get(writer.name.simple if isinstance(writer, Named) else "", [])
 
     def _fields(self, problems: _Problems, reader: Record, writer: Record, path: _Path) -> Steps[None]:
         for index, one in enumerate(reader.fields):

@@ -292,7 +292,7 @@ class _Reader:
     def add(self, name: str, value: Any) -> None:
         """Add the document of a reference, under the name by which the schemas refer to it."""
         resource = self._document(name, value)
-        for uri in (name, _join(self._root.uri, name, _Place(resource, ()))):
+        for uri in (name, f"./{name}", _join(self._root.uri, name, _Place(resource, ()))):
             self._resources.setdefault(urldefrag(uri).url, resource)
 
     def _index(self, value: Any, place: _Place) -> None:
@@ -325,14 +325,15 @@ class _Reader:
             pointer.target = self._target(reference, place)
             pointers.append((pointer, place))
         for pointer, place in pointers:
-            seen = {id(pointer)}
-            target = pointer.target
+            chain: dict[int, Pointer] = {}
+            target: Node | None = pointer
             while isinstance(target, Pointer):
-                if id(target) in seen:
+                if id(target) in chain:
                     place.refuse("the reference leads only to itself; let it lead to a schema", "$ref")
-                seen.add(id(target))
+                chain[id(target)] = target
                 target = target.target
-            pointer.target = target
+            for passed in chain.values():
+                passed.target = target
         return root
 
     def _target(self, reference: str, place: _Place) -> Node:

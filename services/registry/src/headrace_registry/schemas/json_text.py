@@ -132,11 +132,13 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def java_double(number: float) -> str:
-    """A finite double as Java's ``Double.toString`` writes it: ``1.0``, ``1.0E10``, ``1.5E-5``."""
+    """A double as Java's ``Double.toString`` writes it: ``1.0``, ``1.0E10``, ``1.5E-5``; infinity and NaN in quotes."""
+    if not math.isfinite(number):
+        return '"NaN"' if math.isnan(number) else f'"{"-" if number < 0 else ""}Infinity"'
     if number == 0:
         return "-0.0" if math.copysign(1, number) < 0 else "0.0"
     sign, digits, exponent = Decimal(repr(number)).as_tuple()
-    assert isinstance(exponent, int), "json.loads gives no infinity: too large numbers are refused before"
+    assert isinstance(exponent, int), "the number is finite"
     figures = "".join(map(str, digits)).rstrip("0") or "0"
     magnitude = exponent + len(digits) - 1
     if -3 <= magnitude < 7:

@@ -87,7 +87,6 @@ _LABELS: Final = {1: Label.OPTIONAL, 2: Label.REQUIRED, 3: Label.REPEATED}
 _LABEL_NUMBERS: Final = {label: number for number, label in _LABELS.items()}
 _SCALAR_NAMES: Final = {number: name for name, number in SCALARS.items()}
 _GROUP, _MESSAGE, _ENUM = 10, 11, 14
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 def _table(text: str) -> dict[int, tuple[str, str, bool]]:
@@ -176,6 +175,8 @@ def _wire_fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
                 position += 4
             case other:
                 raise _refuse(f"the wire type {other} is unknown")
+        if position > len(data):
+            raise _refuse("the bytes end in the middle of a field")
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:

@@ -57,6 +57,8 @@ def parse(schema: Schema, resolved: Mapping[str, Schema]) -> ProtobufSchema:
     """
     check_size(schema)
     file = _read(schema.text)
+    if not (file.types or file.services or file.extensions or file.imports or file.public_imports):
+        raise InvalidSchemaError("invalid Protobuf schema: the file declares nothing; declare a message")
     types = Types()
     files: dict[str, File] = {}
     direct = {reference.name: reference for reference in schema.references}

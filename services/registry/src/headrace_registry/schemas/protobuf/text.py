@@ -44,6 +44,8 @@ _ESCAPE = re.compile(r"\\([xX][0-9A-Fa-f]{1,2}|[0-7]{1,3}|u[0-9A-Fa-f]{4}|U[0-9A
 _ESCAPES = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 #: The deepest nesting of messages, as in Google's compiler.
 NESTING_MAX = 32
+#: The most words and signs of a file, without comments.
+TOKENS_MAX = 250_000
 _LABELS = {label.value: label for label in Label}
 
 
@@ -82,6 +84,8 @@ class _Reader:
             elif token in "}]":
                 depth -= 1
             tokens.append(_Token(token, found.start()))
+            if len(tokens) > TOKENS_MAX:
+                self._refuse(f"the schema has more than {TOKENS_MAX} words and signs; split the file", found.start())
         return tokens
 
     def _refuse(self, problem: str, start: int) -> NoReturn:
