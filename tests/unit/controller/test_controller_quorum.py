@@ -85,7 +85,7 @@ def test_the_leader_is_named_to_those_who_ask_another(world: QuorumWorld) -> Non
     leader = world.leader
     assert isinstance(asked.result, NotControllerError)
     assert asked.result.leader == (leader.node_id, leader.term, f"host:{leader.node_id}")
-    assert f"controller {leader.node_id} at host:{leader.node_id} is" in asked.result.message
+    assert f"the leader is controller {leader.node_id} at host:{leader.node_id}" in asked.result.message
 
 
 def test_a_leader_that_stands_still_for_long_fences_nobody_when_it_wakes(rng: random.Random) -> None:
