@@ -33,7 +33,7 @@ REPLICAS = 3
 RATE, CLIENTS = 50, 5
 #: Seconds without a new schema when the writer is killed. `make test` runs other tests beside this one.
 WRITER_KILL_S = 3.0 if FULL else 10.0
-PEACE_S = 2.0
+PEACE = 2  #: How many seconds' worth of schemas are registered before the next writer is killed.
 CLIENT_TIMEOUT_S = 2.0  #: Short, because a suspended replica accepts connections and does not answer.
 SCHEMAS = 20_000
 START_S, LOOK_UP_MS, MEMORY_MIB = (5.0, 5.0, 200) if FULL else (15.0, 25.0, 200)
@@ -47,7 +47,7 @@ class Load:
         self.urls = urls
         self.acknowledged: dict[tuple[str, str], int] = {}  # subject, schema -> id
         self.moments: list[float] = []
-        self.refusals = 0
+        self.refusals: list[str] = []
         self.unexpected: list[str] = []
         self._numbers = itertools.count()
         self._lock = threading.Lock()
@@ -94,7 +94,7 @@ class Load:
                 if refusal.status < 500:
                     self.unexpected.append(f"{subject}: {refusal}")
                     return
-                self.refusals += 1
+                self.refusals.append(str(refusal))
                 time.sleep(0.02)
                 continue
             with self._lock:
@@ -168,18 +168,29 @@ def test_killed_writers_give_no_id_twice_and_lose_no_schema(cluster: LocalCluste
     silences: list[float] = []
     with Load(urls(cluster)) as load:
         for _ in range(WRITER_KILLS):
-            load.goes_on()
-            time.sleep(PEACE_S)
+            for _ in range(PEACE):
+                load.goes_on()
             victim, began = writer(cluster), time.monotonic()
             with cluster.killed("registry", victim):
                 load.goes_on()
                 silences.append(load.longest_silence(began, time.monotonic()))
     check(cluster, load)
     print(
-        f"{len(load.acknowledged)} schemas, {load.refusals} refusals; silences of killed writers: median "
+        f"{len(load.acknowledged)} schemas, {len(load.refusals)} refusals; silences of killed writers: median "
         f"{statistics.median(silences):.2f} s, longest {max(silences):.2f} s"
     )
     check_silence("no schema was registered", max(silences), WRITER_KILL_S)
+
+
+def test_replicas_that_restart_one_by_one_refuse_no_request(cluster: LocalCluster) -> None:
+    """SIGTERM: a stopping writer waits for the next one, and forwards the requests in progress."""
+    with Load(urls(cluster)) as load:
+        load.goes_on()
+        for number in range(1, REPLICAS + 1):
+            cluster.restart("registry", number)
+            load.goes_on()
+    check(cluster, load)
+    assert load.refusals == []
 
 
 @pytest.mark.long

@@ -173,7 +173,8 @@ class Registry:
             if self.writer_url is not None or loop.time() >= deadline or not self.is_ready:
                 raise NotWriterError(self.writer_url)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), deadline - loop.time())
+                async with asyncio.timeout_at(deadline):
+                    await self._news.wait()
 
     async def wait_for_other_writer(self, url: str) -> bool:
         """Wait, at most ELECTION_S, until the writer is not the one at ``url``, which does not write any more; return
