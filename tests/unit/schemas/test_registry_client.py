@@ -31,6 +31,7 @@ from headrace.schemas import (
 )
 from headrace.serializers import WouldWait
 from tests.worlds.fake_registry import FakeRegistry, fake_registry
+from tests.worlds.waiting import until
 
 STRING = Schema('"string"')
 
@@ -92,8 +93,7 @@ def test_many_threads_share_one_request(fake: FakeRegistry, registry: SchemaRegi
     fake.gate.clear()
     with ThreadPoolExecutor(8) as pool:
         found = [pool.submit(registry.schema, 1) for _ in range(8)]
-        while not fake.requests:
-            time.sleep(0.01)
+        until(lambda: fake.requests)
         fake.gate.set()
         assert {each.result(10) for each in found} == {STRING}
     assert [path for _, path in fake.requests] == ["/schemas/ids/1", "/schemas/ids/1/versions"]
@@ -197,10 +197,7 @@ def test_the_latest_version_is_asked_for_again_in_the_background(fake: FakeRegis
     registry = SchemaRegistry(fake.url, latest_cache_ttl_ms=0)
     assert registry.latest("a").registered.version == 1
     fake.add_avro("a", "int")
-    deadline = time.monotonic() + 10
-    while registry.latest("a", may_wait=False).registered.version == 1:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: registry.latest("a", may_wait=False).registered.version == 2)
 
 
 def test_a_kept_connection_that_the_server_closed_is_opened_again() -> None:

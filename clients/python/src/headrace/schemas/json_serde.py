@@ -20,6 +20,9 @@ from .serde import SchemaDeserializer, SchemaSerializer, SerializerSettings, Wri
 #: A validator returns the path of the first mismatch and its reason, or None.
 Validate = Callable[[Any], tuple[str, str] | None]
 
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=plain).encode
+_decode = json.JSONDecoder().decode
+
 
 class JsonSerializer(SchemaSerializer):
     """Writes values as JSON that matches a JSON Schema.
@@ -129,7 +132,7 @@ class JsonDeserializer(SchemaDeserializer):
         if read is None:
             read = self._read(topic, data, may_wait)
         try:
-            value = json.loads(data[wire.HEADER_BYTES :])
+            value = _decode(str(data[wire.HEADER_BYTES :], "utf-8"))
         except (ValueError, RecursionError) as error:
             place = self._place(topic, read.resolved)
             raise CorruptValueError(
@@ -180,7 +183,7 @@ def _encoded(value: Any, validate: Validate | None) -> bytes:
         if found is not None:
             raise _Invalid(found[1], found[0])
     try:
-        return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=plain).encode()
+        return _encode(value).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise _Invalid(f"the value is no JSON: {error}") from error
 

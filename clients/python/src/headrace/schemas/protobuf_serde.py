@@ -174,6 +174,8 @@ class ProtobufDeserializer(SchemaDeserializer):
                 _check_class(each)
                 self._classes[each.DESCRIPTOR.full_name] = each
         self._reads: Bounded[bytes, _Read] = Bounded(registry.cache_capacity)
+        #: By header and path, if each number of the path is one byte.
+        self._short: Bounded[bytes, tuple[type[Message], _Read]] = Bounded(registry.cache_capacity)
 
     def _builder(self, into: Any) -> Build | None:
         return to_dict if into is dict else super()._builder(into)
@@ -181,17 +183,12 @@ class ProtobufDeserializer(SchemaDeserializer):
     def _deserialize(self, topic: str, data: bytes | None, may_wait: bool) -> Any:
         if data is None:
             return None
-        read = self._reads.get(data[: wire.HEADER_BYTES])
-        if read is None:
-            read = self._read(topic, data, may_wait)
-        indexes: tuple[int, ...]
-        if data[wire.HEADER_BYTES : wire.HEADER_BYTES + 1] == b"\0":
-            indexes, at = (0,), wire.HEADER_BYTES + 1
+        at = _after_short_path(data)
+        known = self._short.get(data[:at])
+        if known is not None:
+            kind, read = known
         else:
-            indexes, at = self._indexes(topic, data, read.resolved)
-        kind = read.kinds.get(indexes)
-        if kind is None:
-            kind = read.kinds[indexes] = self._kind(topic, indexes, read)
+            kind, read, at = self._find(topic, data, may_wait)
         try:
             message = kind.FromString(data[at:])
         except DecodeError as error:
@@ -203,6 +200,19 @@ class ProtobufDeserializer(SchemaDeserializer):
                 **place,
             ) from None
         return message if self._build is None else self._built(self._build, message, topic, read.resolved)
+
+    def _find(self, topic: str, data: bytes, may_wait: bool) -> tuple[type[Message], _Read, int]:
+        """The class of the message, and where the message begins."""
+        read = self._reads.get(data[: wire.HEADER_BYTES])
+        if read is None:
+            read = self._read(topic, data, may_wait)
+        indexes, at = self._indexes(topic, data, read.resolved)
+        kind = read.kinds.get(indexes)
+        if kind is None:
+            kind = read.kinds[indexes] = self._kind(topic, indexes, read)
+        if at == _after_short_path(data):
+            self._short.put(bytes(data[:at]), (kind, read))
+        return kind, read, at
 
     def _read(self, topic: str, data: bytes, may_wait: bool) -> _Read:
         resolved = self._resolved(topic, data, SchemaType.PROTOBUF, may_wait=may_wait, serialized=True)
@@ -240,6 +250,11 @@ def to_dict(message: Message) -> dict[str, Any]:
     """A message as proto JSON, with the fields' own names."""
     found: dict[str, Any] = json_format.MessageToDict(message, preserving_proto_field_name=True)
     return found
+
+
+def _after_short_path(data: bytes) -> int:
+    """Where the message begins if each number of its path is one byte: the count (zigzag), and so many indexes."""
+    return wire.HEADER_BYTES + 1 + (data[wire.HEADER_BYTES] >> 1) if len(data) > wire.HEADER_BYTES else 0
 
 
 def _check_class(kind: Any) -> None:

@@ -105,7 +105,7 @@ class SchemaSerializer(FieldBound):
 
     def __call__(self, topic: str, value: Any) -> bytes | None:
         """Serialize a value for a topic; None stays None (a tombstone)."""
-        return self.serialize(topic, value)
+        return self._serialize(topic, value, True)
 
     def serialize(self, topic: str, value: Any) -> bytes | None:
         """Serialize a value for a topic; None stays None (a tombstone). Raises InvalidValueError, SchemaNotFoundError,
@@ -192,7 +192,7 @@ class SchemaDeserializer(FieldBound):
 
     def __call__(self, topic: str, data: bytes | None) -> Any:
         """Deserialize a topic's value; None stays None."""
-        return self.deserialize(topic, data)
+        return self._deserialize(topic, data, True)
 
     def deserialize(self, topic: str, data: bytes | None) -> Any:
         """Deserialize a topic's value; None stays None. Raises WrongMagicByteError, UnknownSchemaIdError,
