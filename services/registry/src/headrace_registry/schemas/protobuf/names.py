@@ -39,20 +39,16 @@ class Types:
     def __init__(self) -> None:
         self._found: dict[str, FoundType] = {}
 
-    def add(self, file: File, reference: Reference | None, *, is_local: bool) -> list[str]:
-        """Add the types of a file, and return the names that were there before."""
-        twice: list[str] = []
+    def add(self, file: File, reference: Reference | None, *, is_local: bool) -> None:
+        """Add the types of a file; a type replaces one of the same name."""
         open_types = [(f"{file.package}." if file.package else "", one) for one in file.types]
         while open_types:
             prefix, element = open_types.pop()
             name = prefix + element.name
-            if name in self._found:
-                twice.append(name)
             self._found[name] = FoundType(name, file.package, element, reference, is_local)
             if isinstance(element, Message):
                 groups = [*element.groups, *(group for oneof in element.oneofs for group in oneof.groups)]
                 open_types += [(f"{name}.", one) for one in (*element.types, *(group.message for group in groups))]
-        return twice
 
     def find(self, name: str, scope: str) -> FoundType | None:
         """The type that a name means in a scope, the full name of a message or package."""

@@ -1,14 +1,14 @@
 """Protobuf schemas: a file with the types of its imports, checked as Google's compiler checks them.
 
-The checks: every import is a reference or a well-known file, every type exists, numbers and names are unique within
-a message, and an enum of proto3 begins with 0.
+The checks: every import is a reference or a well-known file, every type exists, the numbers of fields and the names
+of a scope are unique, and an enum of proto3 begins with 0.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property
 from typing import ClassVar, Final
 
@@ -71,9 +71,6 @@ def parse(schema: Schema, resolved: Mapping[str, Schema]) -> ProtobufSchema:
         _add_imports(files[name], name, files, types)
         types.add(files[name], direct.get(name), is_local=False)
     _add_imports(file, "", files, types)
-    own = Types()
-    for name in own.add(file, None, is_local=True):
-        raise InvalidSchemaError(f'invalid Protobuf schema: the type "{name}" is declared twice; rename one of them')
     types.add(file, None, is_local=True)
     _Checker(file, types).check()
     return ProtobufSchema(schema, file, types)
@@ -112,6 +109,7 @@ class _Checker:
 
     def check(self) -> None:
         package = self._file.package
+        self._unique("the file", [one.name for one in self._file.services], self._file.types)
         for one in self._file.types:
             self._type(one, package)
         for extend in self._file.extensions:
@@ -126,6 +124,15 @@ class _Checker:
     def _refuse(self, problem: str) -> InvalidSchemaError:
         return InvalidSchemaError(f"invalid Protobuf schema: {problem}")
 
+    def _unique(self, where: str, names: Iterable[str], types: Collection[Message | Enum]) -> None:
+        """Check the names of a scope. The constants of an enum belong to the scope around the enum."""
+        seen: set[str] = set()
+        constants = [constant.name for one in types if isinstance(one, Enum) for constant in one.constants]
+        for name in (*names, *(one.name for one in types), *constants):
+            if name in seen:
+                raise self._refuse(f'{where} declares the name "{name}" twice; rename one of them')
+            seen.add(name)
+
     def _type(self, one: Message | Enum, outer: str) -> None:
         name = f"{outer}.{one.name}" if outer else one.name
         if isinstance(one, Message):
@@ -136,7 +143,6 @@ class _Checker:
     def _message(self, message: Message, name: str) -> None:
         groups = [*message.groups, *(group for oneof in message.oneofs for group in oneof.groups)]
         numbers: dict[int, str] = {}
-        names: set[str] = set()
         fields = [*message.fields, *(one for oneof in message.oneofs for one in oneof.fields)]
         for one in (*fields, *(group.field for group in groups)):
             if one.number in numbers:
@@ -145,10 +151,8 @@ class _Checker:
                     f"{one.number}; give one of them a new number"
                 )
             numbers[one.number] = one.name
-        for one_name in (*(one.name for one in fields), *(oneof.name for oneof in message.oneofs)):
-            if one_name in names:
-                raise self._refuse(f'"{name}" has two fields or oneofs of the name "{one_name}"; rename one of them')
-            names.add(one_name)
+        names = [*(one.name for one in fields), *(oneof.name for oneof in message.oneofs)]
+        self._unique(f'"{name}"', names, [*message.types, *(group.message for group in groups)])
         self._fields(message.fields, name, f'"{name}"', needs_label=True)
         for oneof in message.oneofs:
             if not oneof.fields and not oneof.groups:
@@ -193,11 +197,7 @@ class _Checker:
             raise self._refuse(f'the first constant of the enum "{name}" is not 0, which proto3 needs')
         may_repeat = any(option.name == "allow_alias" and option.value == "true" for option in enum.options)
         numbers: dict[int, str] = {}
-        names: set[str] = set()
         for one in enum.constants:
-            if one.name in names:
-                raise self._refuse(f'the enum "{name}" has the constant "{one.name}" twice; rename one of them')
-            names.add(one.name)
             if one.number in numbers and not may_repeat:
                 raise self._refuse(
                     f'the constants "{numbers[one.number]}" and "{one.name}" of the enum "{name}" have the same '

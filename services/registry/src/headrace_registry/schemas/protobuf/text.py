@@ -220,17 +220,6 @@ class _Reader:
             self._wrong(f"messages are nested deeper than {NESTING_MAX} levels; declare them side by side")
         while not self._takes("}"):
             word = self._take()
-            following = self._peeked
-            # A field may have the name of a keyword as its type: "message x = 1;" is a field, "message x {" is none.
-            if self._next + 1 < len(self._tokens) and self._tokens[self._next + 1].text == "=" and word not in _LABELS:
-                if word == "option":
-                    message.options.append(self._option_statement())
-                elif word == "group":
-                    self._wrong("a group needs a label, such as optional")
-                else:
-                    self._next -= 1
-                    self._member(message, None, message.fields, message.groups)
-                continue
             match word:
                 case ";":
                     pass
@@ -248,7 +237,7 @@ class _Reader:
                     message.reserved.append(self._reserved())
                 case "extensions":
                     message.extension_ranges.append(self._extension_ranges())
-                case _ if word in _LABELS and following != "=":
+                case _ if word in _LABELS:
                     self._member(message, _LABELS[word], message.fields, message.groups)
                 case _:
                     self._next -= 1

@@ -55,6 +55,7 @@ class _Writer:
         self._lines: list[str] = []
         self._indent = ""
         self._scope = ""
+        self._is_proto3 = False
 
     def _line(self, text: str) -> None:
         for part in text.split("\n"):
@@ -64,7 +65,7 @@ class _Writer:
         return sorted(values, key=key) if self._types else list(values)
 
     def file(self, file: File) -> str:
-        self._scope = file.package
+        self._scope, self._is_proto3 = file.package, file.is_proto3
         if file.syntax is not None:
             self._line(f'syntax = "{file.syntax}";')
         if file.package:
@@ -79,7 +80,7 @@ class _Writer:
             self._options(file.options)
         if file.types:
             self._lines.append("\n")
-            self._nested(file.types)
+            self._nested(self._written(file.types))
         if file.extensions:
             self._lines.append("\n")
             self._extends(file.extensions)
@@ -89,12 +90,16 @@ class _Writer:
                 self._service(service)
         return "".join(self._lines)
 
+    def _written(self, types: list[Message | Enum]) -> list[Message | Enum]:
+        """The messages and then the enums, in the normalized form without the entries of maps."""
+        messages = [one for one in types if isinstance(one, Message) and not (self._types and one.map_entry)]
+        return [*messages, *(one for one in types if isinstance(one, Enum))]
+
     def _nested(self, types: list[Message | Enum]) -> None:
         for one in types:
-            if isinstance(one, Message) and not (self._types and one.map_entry):
+            if isinstance(one, Message):
                 self._message(one)
-        for one in types:
-            if isinstance(one, Enum):
+            else:
                 self._enum(one)
 
     def _block(self, head: str, body: Callable[[], None]) -> None:
@@ -122,7 +127,7 @@ class _Writer:
             (message.oneofs, self._oneofs),
             (message.groups, self._groups),
             (message.extension_ranges, self._extension_ranges),
-            (message.types, self._nested),
+            (self._written(message.types), self._nested),
             (message.extensions, self._extends),
         )
 
@@ -207,7 +212,10 @@ class _Writer:
     def _enum_body(self, enum: Enum) -> None:
         self._reserved(enum.reserved)
         self._options(enum.options)
-        constants: list[Constant] = self._sorted(enum.constants, lambda one: (one.number, one.name))
+        # Confluent sorts by number alone, and so puts -1 before 0, where proto3 does not allow it.
+        constants: list[Constant] = self._sorted(
+            enum.constants, lambda one: (self._is_proto3 and one.number != 0, one.number, one.name)
+        )
         for one in constants:
             self._line(f"{one.name} = {one.number}{self._bracketed(one.options)};")
 

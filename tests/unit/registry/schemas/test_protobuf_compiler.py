@@ -1,0 +1,151 @@
+"""Protobuf schemas against Google's compiler: both accept the same files and write the same descriptors."""
+
+from __future__ import annotations
+
+import base64
+import tomllib
+from pathlib import Path
+
+import grpc_tools
+import pytest
+from google.protobuf import descriptor_pb2
+from grpc_tools import protoc
+
+from headrace_registry.schemas import InvalidSchemaError, Schema, SchemaType, parse
+from tests.unit.registry.schemas.test_protobuf import CANONICAL, INVALID
+
+TABLE = Path(__file__).parents[1] / "compat" / "protobuf.toml"
+FILES = [
+    *dict.fromkeys(
+        row[side]
+        for row in tomllib.loads(TABLE.read_text())["row"]
+        for side in ("old", "new")
+        if "map_entry" not in row[side]  # the compiler writes this option, and does not read it
+    ),
+    # the compiler knows no options but its own
+    CANONICAL.replace("option (message) = -1;", "").replace("option (one) = X;", "").replace(
+        CANONICAL[CANONICAL.index("option (file)") : CANONICAL.index("message Order")], ""
+    ),
+    """syntax = "proto2"; package p;
+    message M {
+      required int32 a = 1 [default = -5]; optional string s = 2 [default = "x;\\n"];
+      optional bool t = 9 [default = true];
+      optional group G = 3 { optional E b = 1 [default = B]; } enum E { A = 1; B = 2; }
+      oneof o { int32 c = 4; group H = 5 { required double d = 1 [default = -inf]; } }
+      extensions 100 to 199; extensions 300; extensions 1000 to max; reserved 50 to 60, 70; reserved "x";
+      extend M { optional int32 e = 100; }
+    }
+    extend M { repeated M f = 101; }""",
+    """syntax = "proto3"; package p;
+    import "google/protobuf/wrappers.proto"; import public "google/protobuf/struct.proto";
+    option optimize_for = CODE_SIZE; option java_multiple_files = true; option cc_enable_arenas = false;
+    message M { optional int32 a = 1; optional M b = 2; oneof o { string s = 3; google.protobuf.Value v = 4; }
+      map<int64, M> some_map = 5; map<bool, K> kinds = 6; int64 big = 7 [jstype = JS_STRING];
+      google.protobuf.BoolValue w = 8; enum K { reserved -5 to -1, 9; ZERO = 0; MINUS = -7; } }
+    service S { rpc A (stream M) returns (stream M); rpc B (M) returns (M) { option deprecated = true; } }""",
+]  # fmt: skip
+
+
+def compiled(text: str, folder: Path) -> descriptor_pb2.FileDescriptorProto | None:
+    """The compiler's descriptor of a file, or None when it refuses the file."""
+    (folder / "default.proto").write_text(text)
+    include = Path(grpc_tools.__file__).parent / "_proto"
+    out = folder / "out"
+    arguments = ["protoc", f"-I{folder}", f"-I{include}", f"--descriptor_set_out={out}", "default.proto"]
+    if protoc.main(arguments):
+        return None
+    return descriptor_pb2.FileDescriptorSet.FromString(out.read_bytes()).file[0]
+
+
+def _sorted(file: descriptor_pb2.FileDescriptorProto) -> descriptor_pb2.FileDescriptorProto:
+    """The descriptor without what has no order in Protobuf, and without names for JSON, which the compiler computes."""
+
+    def clean(message: descriptor_pb2.DescriptorProto) -> None:
+        for one in (*message.field, *message.extension):
+            one.ClearField("json_name")
+        fields = sorted(message.field, key=lambda one: one.number)
+        names = [oneof.name for oneof in message.oneof_decl]
+        oneofs = sorted(names)
+        for one in fields:
+            if one.HasField("oneof_index"):
+                one.oneof_index = oneofs.index(names[one.oneof_index])
+        for enum in message.enum_type:
+            values = sorted(enum.value, key=lambda one: (one.number, one.name))
+            del enum.value[:]
+            enum.value.extend(values)
+        ranges, reserved = sorted(message.reserved_range, key=lambda one: one.start), sorted(message.reserved_name)
+        del message.reserved_range[:], message.reserved_name[:]
+        message.reserved_range.extend(ranges)
+        message.reserved_name.extend(reserved)
+        nested = sorted(message.nested_type, key=lambda one: one.name)
+        for one in nested:
+            clean(one)
+        del message.field[:], message.oneof_decl[:], message.nested_type[:]
+        message.field.extend(fields)
+        message.oneof_decl.extend(descriptor_pb2.OneofDescriptorProto(name=name) for name in oneofs)
+        message.nested_type.extend(nested)
+
+    for message in file.message_type:
+        clean(message)
+    for one in file.extension:
+        one.ClearField("json_name")
+    public = {file.dependency[index] for index in file.public_dependency}
+    dependencies = sorted(file.dependency)
+    del file.dependency[:], file.public_dependency[:]
+    file.dependency.extend(dependencies)
+    file.public_dependency.extend(index for index, path in enumerate(dependencies) if path in public)
+    return file
+
+
+@pytest.mark.parametrize("text", FILES)
+def test_descriptor_is_that_of_the_compiler(text: str, tmp_path: Path) -> None:
+    expected = compiled(text, tmp_path)
+    assert expected is not None
+    schema = parse(Schema(SchemaType.PROTOBUF, text), {})
+    ours = descriptor_pb2.FileDescriptorProto.FromString(base64.b64decode(schema.formatted("serialized")))
+    assert _sorted(ours) == _sorted(expected)
+
+
+@pytest.mark.parametrize("text", FILES)
+def test_descriptor_of_the_compiler_is_read(text: str, tmp_path: Path) -> None:
+    file = compiled(text, tmp_path)
+    assert file is not None
+    for message in file.message_type:
+        _without_json_names(message)
+    for extension in file.extension:
+        extension.ClearField("json_name")
+    from_text = parse(Schema(SchemaType.PROTOBUF, text), {})
+    from_bytes = parse(Schema(SchemaType.PROTOBUF, base64.b64encode(file.SerializeToString()).decode()), {})
+    # A file of proto2 may leave out its syntax; its descriptor always does. Explicit names for JSON went above.
+    without_syntax = from_text.normalized.replace('syntax = "proto2";\n', "")
+    if "json_name" not in text:
+        assert from_bytes.normalized.replace('syntax = "proto2";\n', "") == without_syntax
+
+
+def _without_json_names(message: descriptor_pb2.DescriptorProto) -> None:
+    for one in (*message.field, *message.extension):
+        one.ClearField("json_name")
+    for nested in message.nested_type:
+        _without_json_names(nested)
+
+
+@pytest.mark.parametrize("text", FILES)
+def test_canonical_and_normalized_text_mean_the_same(text: str, tmp_path: Path) -> None:
+    expected = compiled(text, tmp_path)
+    assert expected is not None
+    schema = parse(Schema(SchemaType.PROTOBUF, text), {})
+    for written in (schema.canonical, schema.normalized):
+        again = compiled(written, tmp_path)
+        assert again is not None
+        assert _sorted(again) == _sorted(expected)
+
+
+#: Files that the compiler accepts and Confluent's registry refuses, or that only the registry cannot use.
+ONLY_THE_COMPILER = {"", "syntax = 'proto3';", "edition = '2023';"}
+
+
+@pytest.mark.parametrize("text", [text for text, _ in INVALID if text not in ONLY_THE_COMPILER])
+def test_the_compiler_refuses_what_the_registry_refuses(text: str, tmp_path: Path) -> None:
+    assert compiled(text, tmp_path) is None
+    with pytest.raises(InvalidSchemaError):
+        parse(Schema(SchemaType.PROTOBUF, text), {})
