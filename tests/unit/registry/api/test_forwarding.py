@@ -150,6 +150,44 @@ def test_a_request_is_forwarded_once(
     assert call(cluster, request_line, body, replica=1) == (500, 50004, no_writer)
 
 
+@pytest.mark.parametrize("is_reachable", [True, False], ids=["it steps down", "it cannot be reached"])
+def test_a_request_starts_over_when_the_writer_has_changed(cluster: World, is_reachable: bool) -> None:
+    """The writer that replica 1 knows has not written: replica 1 waits for another one."""
+    cluster.registries[2].writer_url = None
+    cluster.registries[1].writer_url = cluster.url(2) if is_reachable else "http://127.0.0.1:1"
+    cluster.registries[1].next_writer = cluster.url(0)
+    assert cluster.post("/subjects/s/versions", {"schema": '"int"'}, replica=1).body == {"id": 1}
+    assert cluster.registry.writes > 0
+    assert cluster.registries[1].writes == 0
+
+
+def test_a_request_starts_over_on_its_own_replica_when_that_has_become_the_writer(cluster: World) -> None:
+    registry = cluster.registries[1]
+
+    async def elected(url: str) -> bool:
+        registry.is_writer = True
+        return True
+
+    registry.writer_url = "http://127.0.0.1:1"
+    registry.wait_for_other_writer = elected  # type: ignore[method-assign]
+    assert cluster.post("/subjects/s/versions", {"schema": '"int"'}, replica=1).body == {"id": 1}
+    assert registry.writes > 0
+
+
+def test_a_request_starts_over_a_few_times_only(cluster: World) -> None:
+    """Replicas 1 and 2 name each other, and replica 1 believes each time that another writer has been elected."""
+    cluster.registries[1].writer_url, cluster.registries[2].writer_url = cluster.url(2), cluster.url(1)
+    waits: list[str] = []
+
+    async def elected(url: str) -> bool:
+        waits.append(url)
+        return True
+
+    cluster.registries[1].wait_for_other_writer = elected  # type: ignore[method-assign]
+    assert cluster.post("/subjects/s/versions", {"schema": '"int"'}, replica=1).error[1] == 50004
+    assert waits == [cluster.url(2)] * (forwarding.FORWARDS_MAX - 1)
+
+
 def test_the_accepted_type_is_the_writers_too(cluster: World) -> None:
     for media_type in (JSON, V1):
         reply = cluster.put("/config", FULL, replica=1, headers={"Accept": media_type})

@@ -37,6 +37,7 @@ class MemoryRegistry:
         self.is_ready = True
         self.is_writer = True
         self.writer_url: str | None = None
+        self.next_writer: str | None = None
         self.lag_s = 0.01
         self.error: Exception | None = None
         self.writes = 0
@@ -51,6 +52,12 @@ class MemoryRegistry:
     def follow(self, end: int | None = None) -> None:
         for offset in range(self.image.offset + 1, len(self._topic) if end is None else end):
             self.image.apply(*self._topic[offset], offset)
+
+    async def wait_for_other_writer(self, url: str) -> bool:
+        if self.next_writer in (None, url):
+            return False
+        self.writer_url = self.next_writer
+        return True
 
     async def write(self, decide: Callable[[Image], Decision[T]]) -> T:
         if not self.is_writer:

@@ -1,19 +1,31 @@
 """Writes on any replica: the writer carries them out, and other replicas forward them to the writer over HTTP.
 
-A replica forwards a request once. The header ``X-Forward`` marks a forwarded request, and a replica that receives a
-marked request and is not the writer answers error 50004. The writer's answer names the offset of ``_schemas`` that the
-writer has applied. The forwarding replica waits until it has applied that offset too, so a client reads its own write.
+The header ``X-Forward`` marks a forwarded request. A replica that receives a marked request and is not the writer does
+not forward the request again, and answers error 50004. If the writer cannot be reached or answers 50004, it has not
+written: the forwarding replica waits for another writer, and starts over.
+
+The writer's answer names the offset of ``_schemas`` that the writer has applied. The forwarding replica waits until it
+has applied that offset too, so a client reads its own write.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector, web
+from aiohttp import (
+    ClientConnectorError,
+    ClientError,
+    ClientSession,
+    ClientTimeout,
+    ConnectionTimeoutError,
+    TCPConnector,
+    web,
+)
 
 from headrace.errors import HeadraceError, RecordTooLargeError
 
@@ -37,6 +49,10 @@ _PASSED = ("Accept", "Content-Type", "Authorization")
 #: Seconds that a forwarded request may take beyond the writer's own time limit of a write.
 EXTRA_S = 1.0
 CONNECT_S = 1.0
+#: How often a replica forwards a request, each time to another writer.
+FORWARDS_MAX = 3
+#: Error code of a replica that is not the writer.
+NO_WRITER = 50004
 #: Connections of a replica to the writer.
 CONNECTIONS_MAX = 100
 #: Bytes of an answer of the writer. The longest answer is an error that lists incompatibilities.
@@ -99,6 +115,23 @@ DELETE_MODE = Operation(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class _Forwarded:
+    """The outcome of a forwarded request. ``answer`` is None if the writer cannot be reached. ``is_final`` is False if
+    the receiver has certainly not written."""
+
+    answer: web.Response | None
+    is_final: bool
+
+
+def _error_code(data: bytes) -> object:
+    try:
+        found = json.loads(data)
+    except ValueError:
+        return None
+    return found.get("error_code") if isinstance(found, dict) else None
+
+
 class Writing:
     """Carries out writes. ``timeout_s``: the time limit of a write on the writer."""
 
@@ -128,12 +161,30 @@ class Writing:
 
         ``shape`` turns the decision's answer into the JSON value of the response. Raises RegistryError.
         """
+        for number in range(1, FORWARDS_MAX + 1):
+            try:
+                return await self._write(request, operation, decide, shape)
+            except NotWriterError as error:
+                if error.url is None or FORWARD_HEADER in request.headers:
+                    raise errors.unknown_leader(operation.no_writer) from None
+                found = await self._forward(error.url, request, body, operation)
+                is_last = found.is_final or number == FORWARDS_MAX
+                if is_last or not await self._registry.wait_for_other_writer(error.url):
+                    break
+        if found.answer is None:
+            raise errors.forwarding_failed(operation.not_forwarded)
+        return found.answer
+
+    async def _write(
+        self,
+        request: web.Request,
+        operation: Operation,
+        decide: Callable[[Image], Decision[T]],
+        shape: Callable[[T], object],
+    ) -> web.Response:
+        """Write on this replica. Raises NotWriterError, and the RegistryError of a write that fails."""
         try:
             answer = await self._registry.write(decide)
-        except NotWriterError as error:
-            if error.url is None or FORWARD_HEADER in request.headers:
-                raise errors.unknown_leader(operation.no_writer) from None
-            return await self._forward(error.url, request, body, operation)
         except WriteTimeoutError:
             raise errors.operation_timeout(operation.timed_out) from None
         except RecordTooLargeError:
@@ -145,7 +196,8 @@ class Writing:
         found.headers[OFFSET_HEADER] = str(self._registry.image.offset)
         return found
 
-    async def _forward(self, url: str, request: web.Request, body: bytes, operation: Operation) -> web.Response:
+    async def _forward(self, url: str, request: web.Request, body: bytes, operation: Operation) -> _Forwarded:
+        """Forward a request to the writer at ``url``. Raises RegistryError 50003 if the outcome is unknown."""
         assert self._session is not None
         headers = {name: request.headers[name] for name in _PASSED if name in request.headers}
         headers[FORWARD_HEADER] = "true"
@@ -153,20 +205,24 @@ class Writing:
         try:
             async with self._session.request(
                 request.method, target, data=body, headers=headers, allow_redirects=False
-            ) as answer:
+            ) as received:
                 data = bytearray()
-                async for chunk in answer.content.iter_any():
+                async for chunk in received.content.iter_any():
                     data += chunk
                     if len(data) > ANSWER_BYTES_MAX:
                         raise ClientError(f"the answer has more than {ANSWER_BYTES_MAX} bytes")
-                status, media_type = answer.status, answer.headers.get("Content-Type", "application/json")
-                offset = answer.headers.get(OFFSET_HEADER, "")
+                status, media_type = received.status, received.headers.get("Content-Type", "application/json")
+                offset = received.headers.get(OFFSET_HEADER, "")
+        except (ClientConnectorError, ConnectionTimeoutError) as error:
+            logger.warning("%s %s: the writer %s cannot be reached: %s", request.method, request.path, url, error)
+            return _Forwarded(None, is_final=False)
         except (ClientError, TimeoutError, OSError, ValueError) as error:
             logger.warning("%s %s: the writer %s did not answer: %r", request.method, request.path, url, error)
             raise errors.forwarding_failed(operation.not_forwarded) from None
         if offset.isdecimal():
             await self._applied(int(offset))
-        return web.Response(status=status, body=bytes(data), headers={"Content-Type": media_type})
+        answer = web.Response(status=status, body=bytes(data), headers={"Content-Type": media_type})
+        return _Forwarded(answer, is_final=status != 500 or _error_code(bytes(data)) != NO_WRITER)
 
     async def _applied(self, offset: int) -> None:
         """Wait until this replica has applied an offset, at most SEEN_S. The write has succeeded in any case."""
