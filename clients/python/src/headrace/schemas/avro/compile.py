@@ -129,10 +129,11 @@ class _WriterBuilder:
     def _default(self, field: Field, record: Type) -> bytes | None:
         if field.default is MISSING:
             return None
-        return _encoded_default(field, record)
+        return encoded_default(field, record)
 
 
-def _encoded_default(field: Field, record: Type) -> bytes:
+def encoded_default(field: Field, record: Type) -> bytes:
+    """The default of a record's field, encoded. Raises Unresolvable."""
     try:
         return encoded_json(field.type, field.default)
     except (ValueError, RecursionError) as error:
@@ -248,7 +249,7 @@ class _ReaderBuilder:
         if reader.kind == "union":
             return self._of_union(writer, reader, path)
         if writer.kind == "record" and reader.kind == "record":
-            _check_names(writer, reader, path)
+            check_names(writer, reader, path)
             record = self._made[key] = codec.RecordReader()
             try:
                 self._fill_record(record, writer, reader, path)
@@ -267,7 +268,7 @@ class _ReaderBuilder:
 
     def _of_union(self, writer: Type, reader: Type, path: str) -> codec.Reader:
         """The first branch of the same type and name, otherwise the first branch that can read the writer's type."""
-        same = [each for each in reader.branches if each.kind == writer.kind and _is_called(writer, each)]
+        same = [each for each in reader.branches if each.kind == writer.kind and is_called(writer, each)]
         reasons = []
         for each in (*same, *(each for each in reader.branches if each not in same)):
             try:
@@ -292,12 +293,12 @@ class _ReaderBuilder:
             mapped.value = self.build(_item(writer), _item(reader), f"{path}[]")
             return mapped
         if writer.kind == reader.kind == "enum":
-            _check_names(writer, reader, path)
+            check_names(writer, reader, path)
             known = set(reader.symbols)
             symbols = [each if each in known else reader.default for each in writer.symbols]
             return codec.EnumReader(reader.name, symbols, writer.symbols)
         if writer.kind == reader.kind == "fixed":
-            _check_names(writer, reader, path)
+            check_names(writer, reader, path)
             if writer.size != reader.size:
                 raise Unresolvable(f"fixed {reader.name} has {reader.size} bytes, the writer's {writer.size}", path)
             return _logical(codec.FixedReader(writer.size), writer, reader, path)
@@ -309,19 +310,12 @@ class _ReaderBuilder:
         return _logical(promoted(), writer, reader, path)
 
     def _fill_record(self, record: codec.RecordReader, writer: Type, reader: Type, path: str) -> None:
-        written_names = {each.name for each in writer.fields}
-        by_name = {each.name: each for each in reader.fields}
-        for each in reader.fields:
-            if each.name not in written_names:
-                for alias in each.aliases:
-                    by_name.setdefault(alias, each)
         taken: set[str] = set()
         names: list[str | None] = []
         readers = []
-        for written in writer.fields:
-            wanted = by_name.get(written.name)
+        for written, wanted in zip(writer.fields, matched_fields(writer, reader), strict=True):
             at = f"{path}.{written.name}" if path else written.name
-            if wanted is None or wanted.name in taken:
+            if wanted is None:
                 names.append(None)
                 readers.append(self.build(written.type, written.type, at))
             else:
@@ -343,7 +337,7 @@ class _ReaderBuilder:
         record.fill(names, readers, made)
 
     def _default(self, field: Field, record: Type, path: str) -> Callable[[], Any]:
-        encoded = _encoded_default(field, record)
+        encoded = encoded_default(field, record)
         root = self.build(field.type, field.type, path)
         return lambda: codec.Decoder(root).decode(encoded)  # (a new list or dict for each record)
 
@@ -357,7 +351,28 @@ def _logical(base: codec.Reader, writer: Type, reader: Type, path: str) -> codec
     return codec.LogicalReader(base, _conversion(reader)[1])
 
 
-def _is_called(writer: Type, reader: Type) -> bool:
+def matched_fields(writer: Type, reader: Type) -> list[Field | None]:
+    """For each field of the writer's record, the reader's field that it is read into: by name, or by an alias; None:
+    the reader does not have it."""
+    written_names = {each.name for each in writer.fields}
+    by_name = {each.name: each for each in reader.fields}
+    for each in reader.fields:
+        if each.name not in written_names:
+            for alias in each.aliases:
+                by_name.setdefault(alias, each)
+    taken: set[str] = set()
+    matched: list[Field | None] = []
+    for written in writer.fields:
+        wanted = by_name.get(written.name)
+        if wanted is not None and wanted.name in taken:
+            wanted = None
+        if wanted is not None:
+            taken.add(wanted.name)
+        matched.append(wanted)
+    return matched
+
+
+def is_called(writer: Type, reader: Type) -> bool:
     """Whether a named type of the reader means the writer's type: the same unqualified name, or an alias."""
     if not writer.is_named:
         return True
@@ -369,8 +384,9 @@ def _is_called(writer: Type, reader: Type) -> bool:
     )
 
 
-def _check_names(writer: Type, reader: Type, path: str) -> None:
-    if not _is_called(writer, reader):
+def check_names(writer: Type, reader: Type, path: str) -> None:
+    """Raises Unresolvable unless the reader's named type means the writer's."""
+    if not is_called(writer, reader):
         raise Unresolvable(
             f"the writer's {writer.label} is not the reader's {reader.label}; give {reader.name} the alias "
             f"{writer.name}",
