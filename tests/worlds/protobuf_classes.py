@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 import tempfile
 from functools import cache
@@ -51,10 +52,15 @@ def generated() -> Any:
     files = [f"headrace_tests_{name}.proto" for name in names]
     code = protoc.main(["protoc", f"-I{folder}", f"-I{include}", f"--python_out={folder}", *files])
     assert code == 0, f"protoc ended with {code}"
-    sys.path.insert(0, str(folder))
-    try:
-        module = importlib.import_module("headrace_tests_order_pb2")
-        module.strict = importlib.import_module("headrace_tests_strict_pb2")  # type: ignore[attr-defined]
-    finally:
-        sys.path.remove(str(folder))
+    modules = {name: _loaded(folder, f"headrace_tests_{name}_pb2") for name in names}  # each after what it imports
+    modules["order"].strict = modules["strict"]
+    return modules["order"]
+
+
+def _loaded(folder: Path, name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
     return module
