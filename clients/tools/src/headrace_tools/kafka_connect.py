@@ -22,20 +22,20 @@ from urllib.parse import quote, unquote, urlsplit
 
 from headrace_core.errors import ClientError, InvalidArgumentError, RequestTimedOutError
 
-#: The largest answer, in bytes: thousands of connectors with their configurations and stack traces.
+#: Maximum size of an answer in bytes: enough for thousands of connectors with configurations and stack traces.
 ANSWER_BYTES_MAX: Final = 32 * 1024 * 1024
-#: How long one worker may take to accept a connection, in seconds; then the next one is tried.
+#: Seconds that one worker may take to accept a connection; then the client tries the next worker.
 CONNECT_S: Final = 10.0
 #: The pause between two attempts while the workers rebalance, in seconds.
 RETRY_S: Final = 0.5
-#: The longest part of an answer that a message quotes.
+#: Maximum number of characters of an answer that an error message quotes.
 _QUOTED_MAX: Final = 2_000
 FAILED: Final = "FAILED"
 RUNNING: Final = "RUNNING"
 
 
 class ConnectError(ClientError):
-    """Base of the errors of Kafka Connect's workers. ``status``: the HTTP status of the answer, or 0."""
+    """Base of the errors of Kafka Connect's workers. ``status``: the HTTP status of the answer; 0 without an answer."""
 
     code = "CONNECT_REFUSED"
 
@@ -51,7 +51,7 @@ class ConnectUnavailableError(ConnectError):
 
 
 class ConnectRebalancingError(ConnectError):
-    """The Connect workers rebalanced until the timeout ended; nothing was changed."""
+    """The Connect workers rebalanced until the timeout ended, so the request changed nothing."""
 
     code, retriable = "CONNECT_REBALANCING", True
 
@@ -69,7 +69,7 @@ class ConnectorAlreadyExistsError(ConnectError):
 
 
 class InvalidConnectorConfigError(ConnectError):
-    """The configuration of a connector is not valid. ``reasons``: each fault, in Connect's words."""
+    """The configuration of a connector is not valid. ``reasons``: the texts of all faults that Connect has found."""
 
     code = "INVALID_CONNECTOR_CONFIG"
 
@@ -107,7 +107,7 @@ class ConnectorStatus:
     tasks: tuple[TaskStatus, ...]
 
     def is_running(self) -> bool:
-        """Whether the connector, at least one task and all tasks run."""
+        """Whether the connector and all its tasks run, and there is at least one task."""
         return bool(self.tasks) and {self.state, *(task.state for task in self.tasks)} == {RUNNING}
 
     def in_words(self) -> str:
@@ -115,7 +115,7 @@ class ConnectorStatus:
         return plain(f"connector {self.state}, {tasks or 'no task'}")
 
     def failure(self) -> str | None:
-        """What has failed, with the first line of its stack trace; None if nothing has failed."""
+        """The failed connector or task, with the first line of its stack trace; None if nothing has failed."""
         parts = [("the connector", self.state, self.trace)]
         parts += [(f"task {task.id}", task.state, task.trace) for task in self.tasks]
         for part, state, trace in parts:
@@ -126,7 +126,7 @@ class ConnectorStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedConnector:
-    """A connector of a list. ``connector_class``: the value of its key ``connector.class``."""
+    """An entry in the list of connectors. ``connector_class``: the value of its key ``connector.class``."""
 
     status: ConnectorStatus
     connector_class: str
@@ -209,7 +209,8 @@ class ConnectClient:
         return answer.status == http.client.CREATED
 
     def restart(self, name: str, *, only_failed: bool = False) -> None:
-        """Restart the connector and its tasks, or those of them that have failed. Returns before they run."""
+        """Restart the connector and its tasks, or only the failed ones. The call returns before the connector and its
+        tasks run."""
         query = f"includeTasks=true&onlyFailed={str(only_failed).lower()}"
         self._call("POST", f"{_path(name)}/restart?{query}", f"restart connector {name!r}")
 
@@ -222,8 +223,8 @@ class ConnectClient:
         self._call("DELETE", _path(name), f"delete connector {name!r}")
 
     def wait_until_running(self, name: str, within_s: float) -> None:
-        """Wait until a new connector and at least one task run. Raises ConnectorFailedError when one of them fails, and
-        RequestTimedOutError.
+        """Wait until a new connector and at least one task run. Raises ConnectorFailedError if the connector or a task
+        fails, and RequestTimedOutError.
 
         A state counts when two reads in a row give it: after a deletion, workers show the status of the deleted
         connector for a moment."""
@@ -303,7 +304,7 @@ class ConnectClient:
         return _Answer(response.status, _document(worker, response, raw, what), worker.url)
 
     def _connection(self, worker: _Worker, deadline: float) -> http.client.HTTPConnection:
-        """An open connection, whose reads and writes end at about the deadline."""
+        """An open connection to a worker; its reads and writes end soon after the deadline."""
         left_s = max(deadline - self._now(), 0.05)
         kind = http.client.HTTPSConnection if worker.scheme == "https" else http.client.HTTPConnection
         connection = kind(worker.host, worker.port, timeout=min(left_s, CONNECT_S))
@@ -348,7 +349,8 @@ def _document(worker: _Worker, response: http.client.HTTPResponse, raw: bytes, w
 
 
 def _accepted(answer: _Answer, what: str) -> _Answer:
-    """The answer, if the worker did what it was asked. Raises the error that the answer's status means."""
+    """Return the answer if the request succeeded. Raises the error that corresponds to the HTTP status of the
+    answer."""
     status, said = answer.status, _message(answer)
     if 200 <= status < 300:
         return answer
@@ -376,7 +378,7 @@ _PLUGIN = re.compile(r"PluginDesc\{klass=class ([\w.$]+)")
 
 
 def _config_faults(answer: _Answer) -> tuple[str, ...] | None:
-    """The faults that Connect found in a configuration; None if the answer is about something else."""
+    """The faults that Connect found in a configuration; None if the answer lists no such faults."""
     text = _raw_message(answer)
     if (missing := _NO_CLASS.search(text)) is not None:
         classes = sorted({name.rpartition(".")[2] for name in _PLUGIN.findall(text)})
@@ -392,7 +394,8 @@ def _config_faults(answer: _Answer) -> tuple[str, ...] | None:
 
 
 def _already_exists(answer: _Answer) -> bool:
-    """Whether a conflict means that the connector exists. All other conflicts are rebalances."""
+    """Whether an answer with status 409 (conflict) means that the connector exists already. Every other 409 means a
+    rebalance."""
     return _raw_message(answer).endswith("already exists")
 
 
@@ -454,13 +457,14 @@ def _text(value: Any) -> str:
 
 
 def plain(text: str) -> str:
-    """Text of an answer in one line that a terminal can show."""
+    """The text of an answer as one line of printable characters."""
     line = "".join(each if each.isprintable() else "?" for each in " ".join(text.split()))
     return line if len(line) <= _QUOTED_MAX else f"{line[:_QUOTED_MAX]}..."
 
 
 def first_line(trace: str | None) -> str:
-    """The first line of a stack trace: the exception and its message. The line of the innermost cause is appended."""
+    """The first line of a stack trace: the exception and its message. The first line of the innermost cause is
+    appended."""
     lines = (trace or "").strip().splitlines()
     if not lines:
         return ""
@@ -473,7 +477,8 @@ def first_line(trace: str | None) -> str:
 
 
 def _check(name: str) -> None:
-    """Refuse a name that Connect accepts, but that its REST API cannot find again: Jetty refuses such a path."""
+    """Refuse a connector name that Connect accepts, but that its REST API cannot find again, because Jetty refuses the
+    name in a path."""
     if name in ("", ".", "..") or not name.isprintable() or any(each in name for each in "/\\%"):
         raise InvalidArgumentError(
             f"the name {name!r} cannot be part of a URL of Kafka Connect; use letters, digits, '.', '-' and '_'"

@@ -102,7 +102,7 @@ def _add_replay(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--skip-older",
         action="store_true",
-        help="with --from: never replay older dead letters, also not in later replays",
+        help="with --from: skip older dead letters, in this replay and in later replays",
     )
     parser.add_argument(
         "--tries-max", type=int, default=3, metavar="N", help="replay a record at most N times (default %(default)s)"

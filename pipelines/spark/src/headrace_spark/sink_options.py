@@ -22,8 +22,8 @@ from .options import client_settings, lower_case, unknown_notes
 KNOWN = ("topic", "checkpointLocation", "queryName", "path", "groupIdPrefix", *SOURCE_OPTIONS)
 
 #: Spark's option for asynchronous progress tracking: Spark writes a query's progress later than the batch. Spark
-#: refuses the option for Python sinks, unless an internal option overrides the check. With the option, a restarted
-#: query would give the numbers of decided batches to other rows.
+#: refuses the option for Python sinks, unless an internal option overrides the check. With asynchronous progress
+#: tracking, a restarted query would give the numbers of decided batches to other rows.
 ASYNC_PROGRESS = "asyncProgressTrackingEnabled"
 
 #: Client keys that the user cannot set because the sink sets them, each with the reason.

@@ -39,7 +39,7 @@ from .wire.sessions import NO_SESSION, FetchSession, Key, SessionError, Wanted
 RACK_CHARS_MAX = 1_000
 WAIT_MS_MAX = 5 * 60_000  #: Upper limit of a client's max_wait_ms, in milliseconds.
 #: A connection's first fetch asks for FETCH_BYTES_MIN bytes of records, and each further fetch for FETCH_GROWTH times
-#: as many. The small first fetches limit the memory for a client that reads no answers.
+#: as many. A small first fetch limits the memory for a client that reads no answers.
 FETCH_GROWTH = 4
 _BY_ID = 13  #: The version of Fetch from which requests name topics by their ids (KIP-516).
 _INT_MAX = 2**31 - 1

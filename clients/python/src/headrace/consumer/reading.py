@@ -54,7 +54,7 @@ class Reading:
         self.under_way: RecordIterator | None = None
         # Slices of paused partitions.
         self._held: dict[TopicPartition, deque[tuple[Slice, RecordIterator | None]]] = {}
-        # Slices that are returned before the slices of the inbox.
+        # Slices (fetched batches of one partition) that the consumer returns before the slices of the inbox.
         self._resumed: deque[tuple[Slice, RecordIterator | None]] = deque()
         self._errors: dict[TopicPartition, HeadraceError] = {}  # errors of partitions that stay stopped until a seek
         self._taken: list[tuple[Slice, int]] = []  # the first slice of each partition in the last take_arrow

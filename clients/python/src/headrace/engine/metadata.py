@@ -112,7 +112,8 @@ class MetadataCache:
         self._version = 0
         self._doubted_at = 0.0
         self._tracked: set[str] = set()
-        #: Set when the metadata watch must be opened again, because the topics or the broker have changed.
+        #: An event that is set when the metadata watch must be opened again, because the topics or the broker have
+        #: changed.
         self._rewatch = asyncio.Event()
 
     async def topic(self, name: str, *, create: bool, deadline: float) -> TopicInfo:

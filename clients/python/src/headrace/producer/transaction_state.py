@@ -64,8 +64,8 @@ class Call(Enum):
     COMPLETE = "complete()"
 
 
-#: For each state: the calls that a program may make. A program may also call ``begin_transaction`` in the state
-#: ABORTING: the producer then finishes the abort first.
+#: Maps each state of a transactional producer to the calls that a program may make. A program may also call
+#: ``begin_transaction`` in the state ABORTING: the producer then finishes the abort first.
 CALLS: dict[State, tuple[Call, ...]] = {
     State.NEW: (Call.INIT, Call.BEGIN),
     State.READY: (Call.BEGIN,),
@@ -79,7 +79,7 @@ CALLS: dict[State, tuple[Call, ...]] = {
     State.DEAD: (),
 }
 
-#: For each state: the states that may follow.
+#: Maps each state of a transactional producer to the states that may follow.
 NEXT: dict[State, tuple[State, ...]] = {
     State.NEW: (State.READY, State.PREPARED, State.DEAD),
     State.READY: (State.OPEN, State.DEAD),

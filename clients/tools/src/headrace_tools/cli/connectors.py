@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 DEFAULT_URL = "http://127.0.0.1:8083"
 #: Exit code of --fail-on: neither 1 (a failed command) nor 2 (a wrong command line).
 _FAIL_ON_EXIT_CODE = 3
-#: The largest file of a configuration, in bytes; Connect keeps it in one record.
+#: Maximum size in bytes of a configuration file, because Connect stores a configuration in one record.
 _FILE_BYTES_MAX = 1024 * 1024
 _TIMEOUT_S = 60.0
 
@@ -72,7 +72,8 @@ def list_connectors(
     timeout: Timeout = _TIMEOUT_S,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """List the connectors with their states. TASKS is how many tasks run, of how many.
+    """List the connectors with their states. The column TASKS shows the number of running tasks and the number of all
+    tasks.
 
     \b
     Examples:
@@ -156,8 +157,8 @@ def status(
     timeout: Timeout = _TIMEOUT_S,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Show the state of a connector and of its tasks, the workers that run them, and why one has failed. -o json has
-    the whole stack trace.
+    """Show the state of a connector and of its tasks, the workers that run them, and the cause of a failure. -o json
+    has the whole stack trace.
 
     \b
     Examples:
@@ -184,12 +185,13 @@ def status(
 def restart(
     name: _Name,
     task: Annotated[int | None, typer.Option("--task", metavar="N", min=0, help="Restart only this task.")] = None,
-    failed: Annotated[bool, typer.Option("--failed", help="Restart only what has failed.")] = False,
+    failed: Annotated[bool, typer.Option("--failed", help="Restart only failed tasks and a failed connector.")] = False,
     url: Url = DEFAULT_URL,
     timeout: Timeout = _TIMEOUT_S,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Restart a connector and its tasks. The command returns before they run: `headrace connectors status` shows when.
+    """Restart a connector and its tasks. The command returns before the tasks run: `headrace connectors status` shows
+    their state.
 
     \b
     Examples:
@@ -216,7 +218,7 @@ def delete(
     output: Output = OutputFormat.TEXT,
 ) -> None:
     """Stop a connector and delete its configuration. Its topics stay. A source keeps its offsets: a new connector of
-    the same name continues where this one ended. A sink keeps its consumer group connect-NAME.
+    the same name continues where the deleted connector ended. A sink keeps its consumer group connect-NAME.
 
     \b
     Examples:
@@ -272,7 +274,8 @@ def _judge(fail_on: FailOn | None, statuses: list[ConnectorStatus]) -> None:
 
 
 def _read(file: str, name: str) -> dict[str, str]:
-    """The configuration in a JSON file: the body of Connect's POST /connectors, or of its PUT of a configuration."""
+    """Read a connector's configuration from a JSON file, which has the body of Connect's POST /connectors or of PUT
+    /connectors/NAME/config."""
     if file == "-":
         raw = sys.stdin.buffer.read(_FILE_BYTES_MAX + 1)
     else:

@@ -33,7 +33,7 @@ def decoders(formats: list[str] | None, registry: str | None) -> dict[str, Any]:
 
 
 def _fields(text: str) -> list[str]:
-    """The fields that one -s means. Raises a usage error."""
+    """The fields (key, value) that one option -s selects. Raises a usage error."""
     field, equals, kind = text.rpartition("=")
     if kind not in _FORMATS or (equals and field not in ("key", "value")):
         raise typer.BadParameter(f"{text!r}: must be registry, key=registry or value=registry", param_hint="-s")
@@ -41,7 +41,7 @@ def _fields(text: str) -> list[str]:
 
 
 class RegistryDecoder:
-    """A consumer's deserializer, whose results are printed as JSON. ``is_strict``: False leaves data as they are that
+    """A consumer's deserializer, whose results are printed as JSON. ``is_strict``: False returns data unchanged if they
     have no schema id, or an id that the registry does not know."""
 
     def __init__(self, inner: RegistryDeserializer, is_strict: bool) -> None:

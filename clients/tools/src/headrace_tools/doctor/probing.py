@@ -50,9 +50,9 @@ def try_addresses(addresses: Iterable[str], *, timeout_s: float) -> list[Tried]:
 
 
 def try_address(address: str, *, timeout_s: float) -> Tried:
-    """Resolve the name, connect, and send the health check. ``try_address`` blocks; a fault of the address is in the
-    result and never raised. If a name has several addresses, the first address that accepts a connection is used, as
-    clients do."""
+    """Resolve the name, connect, and send the health check. ``try_address`` blocks. The result contains a fault of the
+    address; the function raises no error. If a name has several addresses, the first address that accepts a connection
+    is used, as clients do."""
     try:
         host, port = split_address(address)
         infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)

@@ -42,7 +42,7 @@ Failed = Callable[[int, int, str], Fields]
 class _Asked(NamedTuple):
     topic: str
     partition: int
-    message: Any  #: The partition's message in the request to the leader.
+    message: Any  #: The gRPC message for the partition in the request to the leader.
     topic_at: int
     at: int
 

@@ -56,7 +56,7 @@ class Cursor:
         """Advance the position by ``size`` bytes; returns the old position."""
         position = self.position
         if size < 0 or size > self.end - position:
-            raise self.fail(f"{size} bytes expected, {self.end - position} left")
+            raise self.fail(f"{size} bytes expected, but {self.end - position} bytes are left")
         self.position = position + size
         return position
 
