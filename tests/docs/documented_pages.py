@@ -29,6 +29,7 @@ CLI = [
         "produce-consume",
         "groups",
         "transactions",
+        "connectors",
         "logs",
         "bench",
     )
