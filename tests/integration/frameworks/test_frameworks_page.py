@@ -6,10 +6,12 @@ import os
 import shlex
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from headrace import LocalCluster
 from tests.docs import documented_pages as pages
@@ -94,6 +96,14 @@ def connect_jars() -> Path:
     return maven_jars("connect", *(("org.apache.kafka", name, KAFKA) for name in CONNECT_JARS))
 
 
+def is_healthy(connect_url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{connect_url}/health", timeout=30) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
 def test_streams(reader: Reader) -> None:
     heading = "Kafka Streams"
     libs = maven_jars("streams", ("org.apache.kafka", "kafka-streams", KAFKA))
@@ -107,7 +117,9 @@ def test_streams(reader: Reader) -> None:
             return dict(line.split() for line in reader.sh(consume).splitlines())
 
         until(
-            lambda: counts() == {"the": "2", "quick": "1", "fox": "1", "lazy": "1", "dog": "1"}, counts, within_s=ALL_S
+            lambda: counts() == {"the": "2", "quick": "1", "fox": "1", "lazy": "1", "dog": "1"},
+            lambda: str(counts()),
+            within_s=ALL_S,
         )
         app.stop()
     assert "word-count" in reader.sh("headrace groups list")
@@ -117,15 +129,7 @@ def test_connect(reader: Reader, connect_jars: Path) -> None:
     heading = "Kafka Connect"
     reader.save("worker.properties", reader.block(heading, "properties"))
     with reader.java(heading, connect_jars) as worker:
-        until(
-            lambda: (
-                subprocess.run(
-                    ["curl", "-sf", f"{reader.connect_url}/health"], capture_output=True, check=False
-                ).returncode
-                == 0
-            ),
-            within_s=ALL_S,
-        )
+        until(lambda: is_healthy(reader.connect_url), "the worker is ready", within_s=ALL_S)
         listed = reader.sh(reader.block(heading, "sh", "seq 1000")).splitlines()[-2:]
         assert [line.split()[:4] for line in listed] == [
             ["from-file", "source", "RUNNING", "1/1"],
@@ -165,7 +169,5 @@ def test_mirror_maker(reader: Reader, cluster: LocalCluster, connect_jars: Path,
         assert all(0 < offset <= read[partition] for partition, offset in translated.items()), (translated, read)
         assert sorted(everything(new, "old.orders")) == sorted(everything(old, "orders")) == sorted(before)
         # The source cluster has only its own topics: MirrorMaker wrote nothing to it.
-        from confluent_kafka.admin import AdminClient
-
         topics = AdminClient({"bootstrap.servers": old}).list_topics(timeout=30).topics
         assert set(topics) == {"orders", "__consumer_offsets"}
