@@ -101,7 +101,7 @@ def take(source: Consumer, count: int) -> list[Row]:
 
 
 def everything(servers: str, topic: str) -> list[Row]:
-    with consumer(servers, "nobody") as source:
+    with consumer(servers, "measuring") as source:
         places = [TopicPartition(topic, number) for number in range(PARTITIONS)]
         count = sum(source.get_watermark_offsets(each, timeout=30)[1] for each in places)
         source.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
@@ -110,7 +110,7 @@ def everything(servers: str, topic: str) -> list[Row]:
 
 def size(servers: str, topic: str) -> int:
     """The number of records; 0 for a topic that does not exist."""
-    with consumer(servers, "nobody") as source:
+    with consumer(servers, "measuring") as source:
         if topic not in source.list_topics(timeout=30).topics:
             return 0
         places = [TopicPartition(topic, number) for number in range(PARTITIONS)]
