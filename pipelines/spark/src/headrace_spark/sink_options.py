@@ -66,7 +66,7 @@ class SinkOptions:
 def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     """Check the options ``given``, including the keys of the producer.
 
-    Raises InvalidConfigError, and InvalidTopicError for an invalid name.
+    Raises InvalidConfigError, and InvalidTopicError for an invalid topic name.
     """
     options = lower_case(given)
     is_exactly_once, application = _guarantee(options)

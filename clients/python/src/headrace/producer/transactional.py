@@ -85,12 +85,13 @@ class Transactions:
         return self.producer.identity
 
     def numbered(self, sequences: PartitionSequences[SendBatch]) -> None:
-        """A partition begins to number the batches of the open transaction."""
+        """Note that a partition gives its first sequence number in the open transaction."""
         self.producer.sent()
         self._numbered.append(sequences)
 
     def ask(self) -> None:
-        """A partition cannot number its next batch: only the next transaction has a new epoch."""
+        """Handle a partition that has no sequence number for its next batch, because only the next transaction has a
+        new producer epoch."""
         self.record_failed(
             OutOfOrderSequenceNumberError("a sequence number is missing in a partition of the transaction")
         )

@@ -20,10 +20,10 @@ _PORTION_RECORDS = 2_000
 class _Ledger:
     """Checks the offsets of each partition: each offset must come once, in order, from the earliest on.
 
-    Every offset is checked, for the field ``verified`` of the result. The time that the check takes is included in the
-    reading time. The offsets of whole runs of consecutive records of one partition are checked at once, because a check
-    per record would be slower. With ``ends``, each partition is read up to its end: records beyond the end are checked,
-    but not counted.
+    The ledger checks every offset, and the field ``verified`` of the result depends on the check. The time that the
+    check takes is included in the reading time. The offsets of whole runs of consecutive records of one partition are
+    checked at once, because a check per record would be slower. With ``ends``, each partition is read up to its end:
+    records beyond the end are checked, but not counted.
     """
 
     def __init__(self, starts: dict[TopicPartition, int], ends: dict[TopicPartition, int] | None = None) -> None:

@@ -108,7 +108,7 @@ def verify(
 
     Changes nothing. Exit code 1 means damage; each problem is a line on stderr with file, position, offset and cure. An
     incomplete last batch, which the broker cuts off when it starts, is only a note on stderr and no damage: the exit
-    code stays 0. For a certain result stop the broker first: a record that the broker is writing may look like damage.
+    code stays 0. For a reliable result stop the broker first: a record that the broker is writing may look like damage.
 
     \b
     Examples:

@@ -67,8 +67,8 @@ def pick(count: int, *, avoid: Collection[int] = (), chance: random.Random | Non
 
 
 def _of_this_worker(ports: list[int]) -> list[int]:
-    """The share of this process's worker of pytest-xdist; all ports outside of a worker. Child processes of a worker
-    inherit the variables that pytest-xdist sets."""
+    """The ports that a pytest-xdist worker may use; all ports in a process that is not such a worker. Child processes
+    of a worker inherit the variables that pytest-xdist sets."""
     name, count = os.environ.get("PYTEST_XDIST_WORKER", ""), os.environ.get("PYTEST_XDIST_WORKER_COUNT", "")
     number = name.removeprefix("gw")
     if not (number.isdigit() and count.isdigit() and int(count) > 0):

