@@ -10,6 +10,7 @@ both alike.
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import sys
 import time
@@ -19,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import fastavro
 
 from headrace.schemas import AvroDeserializer, AvroSerializer, JsonDeserializer, JsonSerializer, SchemaRegistry
 from tests.worlds.fake_registry import fake_registry
@@ -90,6 +93,24 @@ ORDER_JSON = {
 }
 
 
+def fastavro_calls(schema: Any, value: Any, data: bytes) -> tuple[Callable[[], bytes], Callable[[], Any]]:
+    """What a serializer on fastavro would do at least: header and value to bytes, and back."""
+    parsed, header = fastavro.parse_schema(schema), data[:5]
+
+    def write() -> bytes:
+        out = io.BytesIO()
+        out.write(header)
+        fastavro.schemaless_writer(out, parsed, value)
+        return out.getvalue()
+
+    def read() -> Any:
+        source = io.BytesIO(data)
+        source.read(5)
+        return fastavro.schemaless_reader(source, parsed, None)
+
+    return write, read
+
+
 def per_call_us(*calls: Callable[[], Any]) -> list[float]:
     """The best round of each call, in microseconds; the calls take turns."""
     counts = []
@@ -115,9 +136,11 @@ def compare(url: str) -> dict[str, dict[str, float]]:
     ours, theirs = SchemaRegistry(url), SchemaRegistryClient({"url": url})
     found: dict[str, dict[str, float]] = {}
 
-    def pair(name: str, our_call: Callable[[], Any], their_call: Callable[[], Any]) -> None:
-        our_us, their_us = per_call_us(our_call, their_call)
+    def pair(name: str, our_call: Callable[[], Any], their_call: Callable[[], Any], *others: Callable[[], Any]) -> None:
+        our_us, their_us, *other_us = per_call_us(our_call, their_call, *others)
         found[name] = {"headrace_us": our_us, "confluent_us": their_us, "times": their_us / our_us}
+        if other_us:
+            found[name]["fastavro_us"] = other_us[0]
 
     register: Any = {"auto_register_schemas": True}
 
@@ -126,11 +149,14 @@ def compare(url: str) -> dict[str, dict[str, float]]:
         write = AvroSerializer(ours, schema, **register)
         their_write = their_avro.AvroSerializer(theirs, json.dumps(schema))
         data = write(name, value)
+        assert data is not None
         assert data == their_write(value, at)
-        pair(f"avro {name} serialize", lambda: write(name, value), lambda: their_write(value, at))
+        bare_write, bare_read = fastavro_calls(schema, value, data)
+        assert data == bare_write()
+        pair(f"avro {name} serialize", lambda: write(name, value), lambda: their_write(value, at), bare_write)
         read, their_read = AvroDeserializer(ours), their_avro.AvroDeserializer(theirs)
         assert read(name, data) == their_read(data, at)
-        pair(f"avro {name} deserialize", lambda: read(name, data), lambda: their_read(data, at))
+        pair(f"avro {name} deserialize", lambda: read(name, data), lambda: their_read(data, at), bare_read)
 
     avro_pairs("flat", FLAT, POINT)
     avro_pairs("order", ORDER, VALUE)
@@ -177,9 +203,10 @@ def main() -> None:
     if given.output == "json":
         print(json.dumps(found))
         return
-    print(f"{'':26}{'headrace':>12}{'confluent':>12}{'times':>8}")
+    print(f"{'':26}{'headrace':>12}{'confluent':>12}{'times':>8}{'fastavro alone':>18}")
     for name, row in found.items():
-        print(f"{name:26}{row['headrace_us']:>9.2f} us{row['confluent_us']:>9.2f} us{row['times']:>8.1f}")
+        bare = f"{row['fastavro_us']:>15.2f} us" if "fastavro_us" in row else ""
+        print(f"{name:26}{row['headrace_us']:>9.2f} us{row['confluent_us']:>9.2f} us{row['times']:>8.1f}{bare}")
 
 
 if __name__ == "__main__":

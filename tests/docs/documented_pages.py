@@ -50,7 +50,17 @@ OPERATIONS = [
 ]
 SDK = [
     f"docs/sdk/{name}.md"
-    for name in ("README", "producing", "transactions", "delivery", "consuming", "groups", "admin", "internals")
+    for name in (
+        "README",
+        "producing",
+        "transactions",
+        "delivery",
+        "consuming",
+        "groups",
+        "schemas",
+        "admin",
+        "internals",
+    )
 ]
 BUGS = sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs" / "reference").glob("bugs-found*.md"))
 _FENCE = re.compile(r"^( *)```(\S*)\s*$")

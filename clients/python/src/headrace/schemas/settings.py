@@ -37,8 +37,8 @@ REGISTRY = ConfigDef(
         honoured("ssl.key.location", None, "A PEM file with the certificate's private key.", kind=Kind.STRING),
         honoured(
             "request.timeout.ms",
-            5_000,
-            "How long the client waits for the answer of one URL.",
+            12_000,
+            "How long the client waits for the answer of one URL. A write may wait for the election of a writer.",
             low=1,
             source=HEADRACE,
         ),

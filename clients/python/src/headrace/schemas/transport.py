@@ -27,6 +27,8 @@ from .errors import RegistryUnavailableError
 ANSWER_BYTES_MAX: Final = 32 * 1024 * 1024
 #: Idle connections that are kept to one URL.
 IDLE_MAX: Final = 4
+#: How long the client waits for a connection, in seconds (less if request.timeout.ms is less).
+CONNECT_TIMEOUT_S: Final = 3.0
 #: How long a URL that failed is tried after all others, in seconds.
 PAUSE_S: Final = 5.0
 CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
@@ -156,15 +158,18 @@ class Transport:
 
     def _connect(self, replica: _Replica) -> http.client.HTTPConnection:
         connection: http.client.HTTPConnection
+        timeout_s = min(self._timeout_s, CONNECT_TIMEOUT_S)
         if replica.scheme == "https":
-            connection = http.client.HTTPSConnection(
-                replica.host, replica.port, timeout=self._timeout_s, context=self._tls
-            )
+            connection = http.client.HTTPSConnection(replica.host, replica.port, timeout=timeout_s, context=self._tls)
         else:
-            connection = http.client.HTTPConnection(replica.host, replica.port, timeout=self._timeout_s)
+            connection = http.client.HTTPConnection(replica.host, replica.port, timeout=timeout_s)
         try:
             connection.connect()
             connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.sock.settimeout(self._timeout_s)
+        except TimeoutError:
+            connection.close()
+            raise _Failed(f"no connection within {timeout_s:g} s", may_have_arrived=False) from None
         except OSError as error:
             connection.close()
             raise _Failed(_reason(error, self._timeout_s), may_have_arrived=False) from None
