@@ -273,6 +273,8 @@ INVALID = [
     ("syntax = 'proto3'; message M { map<double, int32> a = 1; }", "has keys of type double"),
     ("syntax = 'proto3'; message M { repeated map<string, int32> a = 1; }", "a map has no label"),
     ("syntax = 'proto3'; message M { oneof o { repeated int32 a = 1; } }", "a field of a oneof has no label"),
+    ("syntax = 'proto3'; message M { option map_entry = true; string key = 1; }", "needs the fields key = 1 and value"),
+    ("syntax = 'proto3'; message M { option map_entry = true; float key = 1; int32 value = 2; }", "a key of type"),
     ("syntax = 'proto3'; message M { oneof o { } }", 'the oneof "o" of "M" is empty'),
     ("syntax = 'proto3'; message M { X a = 1; }", 'the type "X" of the field "a" of "M" is unknown'),
     ("syntax = 'proto3'; message M { map<string, X> a = 1; }", 'the type "X" of the field "a" of "M" is unknown'),

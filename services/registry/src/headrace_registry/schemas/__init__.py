@@ -1,7 +1,7 @@
 """Schemas in the three languages of Confluent's registry: parsing, limits, and when two texts are the same schema.
 
-The package is pure: it opens no file and no connection. A text comes from a client, so each parser refuses a text that
-is too long, nested too deeply or costly, with an :class:`InvalidSchemaError` that names the place.
+The package is pure: it opens no file and no connection. A text comes from a client, so each parser has limits. A parser
+refuses a text that is too long, nested too deeply or costly with an :class:`InvalidSchemaError`, which names the place.
 
 ================ =====================================================================================================
 module           content
@@ -28,8 +28,8 @@ __all__ = ["InvalidSchemaError", "Parsed", "Reference", "Schema", "SchemaType", 
 def parse(schema: Schema, resolved: Mapping[str, Schema], *, is_new: bool = True) -> Parsed:
     """Parse a schema. ``resolved`` has the schema of each name in its references, also of transitive ones.
 
-    ``is_new=False`` is for a schema that the registry has stored: defaults of Avro fields are not checked, because old
-    versions of Confluent's registry stored invalid ones. Raise InvalidSchemaError.
+    ``is_new=False`` is for a schema that the registry has stored. The defaults of its Avro fields are not checked,
+    because old versions of Confluent's registry stored invalid ones. Raise InvalidSchemaError.
     """
     match schema.type:
         case SchemaType.AVRO:

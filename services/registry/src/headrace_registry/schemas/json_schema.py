@@ -1,9 +1,9 @@
 """JSON Schema: drafts 4, 6, 7, 2019-09 and 2020-12, as nodes that a check of compatibility compares.
 
 Confluent's registry compares schemas in the model of the library ``everit``, and so does Headrace. In that model a
-schema has one kind (a string, an object, …), and a schema with keywords of several kinds is an ``allOf`` of its parts:
-``{"type": "string", "enum": ["a"]}`` becomes ``allOf(enum, string)``. Keywords without a ``type`` imply a kind. The
-model ignores ``format``, ``contains``, ``propertyNames`` and unknown keywords.
+schema has one kind, such as a string or an object. A schema with keywords of several kinds is an ``allOf`` of its
+parts: ``{"type": "string", "enum": ["a"]}`` becomes ``allOf(enum, string)``. Keywords without a ``type`` imply a kind.
+The model ignores ``format``, ``contains``, ``propertyNames`` and unknown keywords.
 
 No reference is fetched: a ``$ref`` points into the schema itself or into a schema of the registry's references. A
 ``$ref`` to a meta-schema of json-schema.org accepts everything. A regular expression runs only in RE2, in linear time.

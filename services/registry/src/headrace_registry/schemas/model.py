@@ -1,4 +1,4 @@
-"""What every schema has, whatever its language: its text, its references, its limits, and the error of an invalid one.
+"""What schemas of all languages have: a text, references, limits, and the error of an invalid schema.
 
 A :class:`Schema` is what a client sends and what the topic ``_schemas`` stores. A :class:`Parsed` is what a parser of
 this package made of a schema. Two schemas are the same schema when their types, canonical texts and references are

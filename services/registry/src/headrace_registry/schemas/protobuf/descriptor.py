@@ -33,8 +33,8 @@ from headrace_registry.schemas.protobuf.elements import (
 from headrace_registry.schemas.protobuf.names import Types
 from headrace_registry.schemas.protobuf.text import NESTING_MAX
 
-#: The fields of each message: number, name, and kind. The kinds are s (string), i (int32 or enum), b (bool), o
-#: (options, read and written by their table), or the name of a message; a star means repeated.
+#: The fields of each message: number, name and kind. A kind is s (string), i (int32), b (bool), the name of a message
+#: or the name of an enum. A star means repeated.
 _MESSAGES: Final = {
     "File": (
         "1 name s, 2 package s, 3 dependency s*, 10 public_dependency i*, 4 message_type Message*, 5 enum_type Enum*, "

@@ -122,8 +122,8 @@ class Message:
         """The type of the map whose entry this message is; None for an ordinary message."""
         if not any(option.name == "map_entry" and option.value == "true" for option in self.options):
             return None
-        types = {one.name: str(one.type) for one in self.fields}
-        return MapType(types.get("key", "string"), types.get("value", "string"))
+        types = {one.number: str(one.type) for one in self.fields}
+        return MapType(types.get(1, ""), types.get(2, ""))
 
 
 @dataclass(eq=False, slots=True)

@@ -1,7 +1,7 @@
 """The names of the types of a file and of its imports, and how a name in a message finds its type.
 
-A name without a leading dot is looked up from the innermost scope to the outermost: within ``a.b.C``, the name ``D``
-means ``a.b.C.D``, ``a.b.D``, ``a.D`` or ``D``, the first that exists.
+The search for a name without a leading dot goes from the innermost scope to the outermost one. Within ``a.b.C``, the
+name ``D`` means the first of ``a.b.C.D``, ``a.b.D``, ``a.D`` and ``D`` that exists.
 
 Source: protobuf.dev, "Packages and Name Resolution".
 """

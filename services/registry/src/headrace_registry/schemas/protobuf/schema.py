@@ -1,7 +1,8 @@
-"""Protobuf schemas: a file with the types of its imports, checked as Google's compiler checks them.
+"""Protobuf schemas: a file with the types of its imports, checked as Google's compiler checks them:
 
-The checks: every import is a reference or a well-known file, every type exists, the numbers of fields and the names
-of a scope are unique, and an enum of proto3 begins with 0.
+* Every import is a reference or a well-known file, and every type exists.
+* The numbers of the fields of a message and the names of a scope are unique.
+* An enum of proto3 begins with 0.
 """
 
 from __future__ import annotations
@@ -153,6 +154,8 @@ class _Checker:
             numbers[one.number] = one.name
         names = [*(one.name for one in fields), *(oneof.name for oneof in message.oneofs)]
         self._unique(f'"{name}"', names, [*message.types, *(group.message for group in groups)])
+        if message.map_entry:
+            self._map_entry(message, name)
         self._fields(message.fields, name, f'"{name}"', needs_label=True)
         for oneof in message.oneofs:
             if not oneof.fields and not oneof.groups:
@@ -165,6 +168,16 @@ class _Checker:
             self._fields(extend.fields, name, f'an extension in "{name}"', needs_label=True)
         for nested in (*message.types, *(group.message for group in groups)):
             self._type(nested, name)
+
+    def _map_entry(self, message: Message, name: str) -> None:
+        """Check the message of the entries of a map, which a descriptor has in place of the map."""
+        fields = [(one.name, one.number) for one in message.fields]
+        parts = (message.oneofs, message.groups, message.types, message.extensions)
+        if sorted(fields) != [("key", 1), ("value", 2)] or any(parts):
+            raise self._refuse(f'"{name}" has the option map_entry, and so needs the fields key = 1 and value = 2 only')
+        key = next(one.type for one in message.fields if one.number == 1)
+        if key not in _MAP_KEYS:
+            raise self._refuse(f'"{name}" has the option map_entry and a key of type {key}; use a string or an integer')
 
     def _fields(self, fields: Iterable[Field], scope: str, where: str, *, needs_label: bool) -> None:
         for one in fields:
