@@ -64,6 +64,9 @@ def test_the_life_of_a_registrys_replicas(bare_cli: Cli, data: Path) -> None:
     with registry_client(one["address"]) as client:
         assert client.call("GET", "/subjects") == ["orders", "orders-2", "orders-3"]
 
+    rolled = bare_cli("cluster", "roll", "--data", data, "--role", "registry", "-o", "json").json()
+    assert [(each["role"], each["id"]) for each in rolled["restarted"]] == [("registry", 1), ("registry", 2)]
+
     stopped = bare_cli("down", "--data", data, "-o", "json").json()["stopped"]
     assert [each["role"] for each in stopped] == ["controller", "broker", "coordinator", "registry", "registry"]
     bare_cli("up", "--data", data, "-d")
