@@ -56,6 +56,7 @@ SECTIONS: dict[str, list[str]] = {
         "replication.md",
         "invariants.md",
         "invariants-transactions.md",
+        "invariants-registry.md",
         "decisions",
     ],
     "Performance": ["performance"],

@@ -8,7 +8,7 @@ import re
 
 from tests.docs import documented_pages as pages
 
-PAGES = ("docs/invariants.md", "docs/invariants-transactions.md")
+PAGES = ("docs/invariants.md", "docs/invariants-registry.md", "docs/invariants-transactions.md")
 
 
 def guards(text: str) -> list[str]:
