@@ -12,6 +12,7 @@ import math
 import uuid
 from typing import Any, NamedTuple
 
+import attrs
 import fastavro
 import numpy
 import pydantic
@@ -147,6 +148,12 @@ class PydanticOrder(pydantic.BaseModel):
     note: str | None = None
 
 
+@attrs.define
+class AttrsItem:
+    sku: str
+    count: int
+
+
 class TupleItem(NamedTuple):
     sku: str
     count: int
@@ -162,6 +169,7 @@ ORDER = record(("id", "long"), ("items", {"type": "array", "items": ITEM}), ("no
         Order(1, [Item("a", 2)]),
         PydanticOrder(id=1, items=[PydanticItem(sku="a", count=2)]),
         {"id": 1, "items": [TupleItem("a", 2)], "note": None},
+        {"id": 1, "items": [AttrsItem("a", 2)]},
         {"id": numpy.int64(1), "items": [Item("a", numpy.int32(2))]},  # type: ignore[arg-type]
     ],
 )
@@ -460,8 +468,50 @@ def test_names_are_found_in_their_namespace_and_in_references() -> None:
     assert parsed.name == "com.acme.Outer"
 
 
-def test_a_wrong_default_is_refused() -> None:
+def test_a_wrong_default_matters_only_to_a_value_that_needs_it() -> None:
     schema = record(("a", "int"))
     schema["fields"][0]["default"] = "x"
-    with pytest.raises(avro.Unresolvable, match="the default of field a of record R: must be an int"):
-        encode(schema, {"a": 1})
+    assert encode(schema, {"a": 1}) == b"\2"
+    with pytest.raises(avro.Mismatch, match="is missing, and the default of field a of record R: must be an int"):
+        encode(schema, {})
+
+
+def test_defaults_that_double_with_each_level_are_refused_fast() -> None:
+    kind: Any = "int"
+    for level in range(60):
+        fields = [{"name": name, "type": kind, "default": {} if level else 0} for name in "ab"]
+        fields[1]["type"] = f"R{level - 1}" if level else kind
+        kind = {"type": "record", "name": f"R{level}", "fields": fields}
+    with pytest.raises(avro.Mismatch, match="the defaults consist of more than 50,000 values"):
+        encode(kind, {})
+
+
+def test_types_that_refer_to_each_other_over_too_many_levels_are_refused() -> None:
+    kinds: list[Any] = [record(("a", "int"), name="R0")]
+    kinds += [record(("a", f"R{number - 1}"), name=f"R{number}") for number in range(1, 2_000)]
+    parsed = avro.parse('"R1999"', map(json.dumps, kinds))
+    for build in (avro.encoder, avro.decoder):
+        with pytest.raises(avro.Unresolvable, match="over too many levels"):
+            build(parsed)
+
+
+def test_a_union_of_alike_records_is_written_fast() -> None:
+    """Each branch suits each value: looking at all levels would take 3^60 steps."""
+    names = ("Add", "Sub", "Mul")
+    operand: list[Any] = ["null", *names]
+    records = [record(("left", ["null"]), ("right", ["null"]), name=name) for name in names]
+    first = records[0]
+    first["fields"][0]["type"] = ["null", "Add", *records[1:]]
+    for each in records[1:]:
+        for field in each["fields"]:
+            field["type"] = ["null", "Add"]
+    first["fields"][1]["type"] = operand
+    value: Any = None
+    for _ in range(60):
+        value = {"left": value, "right": value if value is None else {"left": None, "right": None}}
+    assert decode(first, encode(first, value))["left"]["left"] is not None
+
+
+def test_numpys_booleans_are_booleans() -> None:
+    assert encode("boolean", numpy.bool_(True)) == b"\1"
+    assert encode(["null", "boolean"], numpy.bool_(False)) == b"\2\0"

@@ -181,6 +181,48 @@ def test_a_symbol_that_the_reader_lacks_matters_only_to_values_that_have_it() ->
     assert refused.value.path == "e"
 
 
+def test_a_pair_that_failed_once_is_no_reader_for_another_branch() -> None:
+    """The reader's union names the same record twice: within A, which does not fit, and within B."""
+    inner = record(("list", {"type": "array", "items": "string"}), ("next", ["null", "Inner"]), name="Inner")
+    writer = record(("x", inner), name="Top")
+    wrong = record(("list", {"type": "array", "items": "int"}), ("next", ["null", "Inner"]), name="Inner")
+    reader = [
+        record(("x", wrong), name="Top", namespace="a"),
+        record(("x", "a.Inner"), field("y", "int", default=1), name="Top", namespace="b"),
+        {"type": "map", "values": "a.Inner"},
+    ]
+    reader[0]["fields"][0]["type"]["namespace"] = "a"  # type: ignore[index]
+    with pytest.raises(avro.Unresolvable, match="string cannot be read as int"):
+        avro.decoder(avro.parse_document(writer), avro.parse_document(reader))
+
+
+def test_a_reader_that_found_an_unfit_type_refuses_its_values() -> None:
+    """B reads the writer's R before it turns out that R does not fit; the union's other branch is taken."""
+    writer = record(("b", ["null", record(("r", ["null", "R"]), name="B")]), ("late", "string"))
+    reader = record(("b", ["null", record(("r", ["null", "R"]), name="B")]), ("late", "int"))
+    written, wanted = avro.parse_document(["null", writer]), avro.parse_document(["null", reader])
+    decode = avro.decoder(written, wanted).decode
+    encode = avro.encoder(written).encode
+    assert decode(encode(None)) is None
+    with pytest.raises(avro.Unreadable, match="string cannot be read as int"):
+        decode(encode({"b": {"r": {"b": None, "late": "x"}}, "late": "y"}))
+
+
+def test_many_alike_records_are_resolved_fast() -> None:
+    """60 records that refer to each other, of which no pair fits."""
+    names = [f"R{number}" for number in range(60)]
+
+    def schemas(last: str) -> Any:
+        made: list[Any] = []
+        for number, name in enumerate(names):
+            made.append(record(("next", ["null", *names[:number]]), ("last", last), name=name))
+        return made
+
+    with pytest.raises(avro.Unresolvable) as refused:
+        avro.decoder(avro.parse_document(schemas("string")), avro.parse_document(schemas("int")))
+    assert len(refused.value.reason) < 1_000
+
+
 def test_defaults_are_not_shared_between_records() -> None:
     writer = avro.parse_document(record())
     reader = avro.parse_document(record(field("l", {"type": "array", "items": "int"}, default=[])))

@@ -442,7 +442,16 @@ def test_json_that_was_written_without_validation_is_refused_by_the_reader(regis
     assert JsonDeserializer(registry, {"type": "object"})("orders", data) == {"id": "x"}
 
 
-@pytest.mark.parametrize("body", [b"{", b"\xff", b"[" * 100_000, b"1" * 5_000])
+def test_what_is_validated_is_what_is_written(registry: SchemaRegistry) -> None:
+    schema = {"type": "object", "additionalProperties": {"type": "number"}}
+    write = JsonSerializer(registry, schema, auto_register_schemas=True)
+    assert write("t", {1: 5}) == b'\0\0\0\0\1{"1":5}'
+    for value in ({"d": decimal.Decimal("1.5")}, {"u": uuid.UUID(int=1)}, {1: "x"}, {"s": Size.SMALL}):
+        with pytest.raises(InvalidValueError, match='is not of type "number"'):
+            write("t", value)
+
+
+@pytest.mark.parametrize("body", [b"NaN", b"{", b"\xff", b"[" * 100_000, b"1" * 5_000])
 def test_bytes_that_are_no_json_are_refused(registry: SchemaRegistry, body: bytes) -> None:
     JsonSerializer(registry, ORDER_JSON, auto_register_schemas=True)("orders", {"id": 1})
     with pytest.raises(CorruptValueError, match="the bytes are no JSON"):

@@ -20,8 +20,14 @@ from .serde import SchemaDeserializer, SchemaSerializer, SerializerSettings, Wri
 #: A validator returns the path of the first mismatch and its reason, or None.
 Validate = Callable[[Any], tuple[str, str] | None]
 
-_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=plain).encode
-_decode = json.JSONDecoder().decode
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+_decode = json.JSONDecoder(parse_constant=_no_constant).decode
 
 
 class JsonSerializer(SchemaSerializer):
@@ -171,19 +177,23 @@ class _Invalid(Exception):
 
 
 def _encoded(value: Any, validate: Validate | None) -> bytes:
-    """The JSON of a value. Raises _Invalid."""
+    """The JSON of a value. What is validated is what the bytes say. Raises _Invalid."""
     if not isinstance(value, dict | list | str | int | float | bool):
         value = _plain(value)
-    if validate is not None:
-        try:
-            found = validate(value)
-        except (TypeError, ValueError):  # an object within a dict or list, such as a dataclass
-            value = _plain(value)
-            found = validate(value)
-        if found is not None:
-            raise _Invalid(found[1], found[0])
     try:
-        return _encode(value).encode()
+        try:
+            text = _encode(value)
+        except TypeError:  # an object within a dict or list, such as a dataclass
+            value = _plain(value)
+            text = _encode(value)
+        if validate is not None:
+            try:
+                found = validate(value)
+            except (TypeError, ValueError):  # a key that is no string, or a subclass of a type of JSON
+                found = validate(_decode(text))
+            if found is not None:
+                raise _Invalid(found[1], found[0])
+        return text.encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise _Invalid(f"the value is no JSON: {error}") from error
 

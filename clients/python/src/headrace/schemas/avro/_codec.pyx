@@ -37,7 +37,7 @@ cdef extern from "Python.h":
 
 cdef enum:
     FRAMES = 128  # of the path; the first frame is unused
-    SCORE_DEPTH = 24  # the choice of a union's branch looks no deeper
+    SCORE_DEPTH = 4  # the choice of a union's branch looks no deeper: each level multiplies its cost
     CLASSES_MAX = 256  # classes whose attributes a record remembers
     DECIMAL_BYTES_MAX = 4096
 
@@ -51,6 +51,9 @@ DEPTH_MAX = FRAMES - 1
 
 #: Items of arrays and maps that need no byte (null, empty records) a message may have beyond its bytes.
 cdef Py_ssize_t FREE_ITEMS = 100_000
+
+#: The names of numpy's type in its versions 1 and 2.
+NUMPY_BOOLEANS = ("bool_", "bool")
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 _LOCAL_EPOCH = datetime.datetime(1970, 1, 1)
@@ -200,14 +203,14 @@ cdef class BooleanWriter(Writer):
             byte = 1
         elif value is False:
             byte = 0
-        elif type(value).__name__ in ("bool_", "bool"):  # numpy's
+        elif type(value).__name__ in NUMPY_BOOLEANS:
             byte = 1 if value else 0
         else:
             raise wrong(value, "a boolean")
         return out.raw(&byte, 1)
 
     cdef long score(self, object value, int depth) except -1:
-        return 4 if value is True or value is False or type(value).__name__ == "bool_" else 0
+        return 4 if value is True or value is False or type(value).__name__ in NUMPY_BOOLEANS else 0
 
     cdef str called(self):
         return "boolean"
@@ -469,7 +472,7 @@ cdef class MapWriter(Writer):
 
 cdef class RecordWriter(Writer):
     """``fill`` sets the fields after the creation, because a type may contain itself. ``defaults``: encoded default of
-    each field, or None. ``attributes_of(class, names)``: names of the attributes that hold the fields, or None for a
+    each field; None without a default; a text that says why the default is wrong. ``attributes_of(class, names)``: names of the attributes that hold the fields, or None for a
     class that is no record."""
 
     cdef readonly str name
@@ -520,9 +523,11 @@ cdef class RecordWriter(Writer):
 
     cdef int _absent(self, Out out, Py_ssize_t at) except -1:
         """Write the default of a field that the value does not have."""
-        cdef bytes encoded = self.defaults[at]
-        if encoded is not None:
+        encoded = self.defaults[at]
+        if isinstance(encoded, bytes):
             return out.raw(PyBytes_AS_STRING(encoded), PyBytes_GET_SIZE(encoded))
+        if encoded is not None:
+            raise Mismatch(f"is missing, and {encoded}")
         if isinstance(self.writers[at], UnionWriter) and (<UnionWriter>self.writers[at]).null >= 0:
             return out.long_((<UnionWriter>self.writers[at]).null)
         raise Mismatch(f"is missing, and record {self.name} has no default for it")

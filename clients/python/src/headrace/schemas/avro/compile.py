@@ -15,12 +15,17 @@ from .schema import MISSING, Field, Type
 
 #: Types (pairs of types for a reader) that one schema may lead to.
 TYPES_MAX = 100_000
+#: Values that the defaults of one schema may consist of: nested defaults of records could double with each level.
+DEFAULT_VALUES_MAX = 50_000
+#: Reasons of nested unions contain each other.
+REASON_CHARACTERS_MAX = 500
 
 
 class Unresolvable(ValueError):
     """The reader's schema cannot read what the writer's schema writes. ``path``: the field."""
 
     def __init__(self, reason: str, path: str = "") -> None:
+        reason = reason if len(reason) <= REASON_CHARACTERS_MAX else f"{reason[:REASON_CHARACTERS_MAX]}..."
         super().__init__(reason)
         self.reason, self.path = reason, path
 
@@ -83,13 +88,21 @@ def _conversion(kind: Type) -> tuple[Callable[[Any], Any], Callable[[Any], Any],
 
 
 def encoder(schema: Type, prefix: bytes = b"") -> codec.Encoder:
-    """The encoder of a schema; ``prefix`` begins each result."""
-    return codec.Encoder(_WriterBuilder().build(schema), prefix)
+    """The encoder of a schema; ``prefix`` begins each result. Raises Unresolvable for a schema that is too deep."""
+    try:
+        return codec.Encoder(_WriterBuilder().build(schema), prefix)
+    except RecursionError:
+        raise _too_deep() from None
+
+
+def _too_deep() -> Unresolvable:
+    return Unresolvable("the types refer to each other over too many levels")
 
 
 class _WriterBuilder:
     def __init__(self) -> None:
         self._made: dict[Type, codec.Writer] = {}
+        self._budget = _Budget()
 
     def build(self, kind: Type) -> codec.Writer:
         if kind in self._made:
@@ -126,33 +139,52 @@ class _WriterBuilder:
         to_avro, _, label = _conversion(kind)
         return codec.LogicalWriter(base, to_avro, label)
 
-    def _default(self, field: Field, record: Type) -> bytes | None:
+    def _default(self, field: Field, record: Type) -> bytes | str | None:
+        """The encoded default; None without one. A wrong default matters only to a value that needs it, so its error is
+        returned as text."""
         if field.default is MISSING:
             return None
-        return encoded_default(field, record)
+        try:
+            return encoded_default(field, record, self._budget)
+        except Unresolvable as error:
+            return error.reason
 
 
-def encoded_default(field: Field, record: Type) -> bytes:
+class _Budget:
+    """How many values the defaults of a schema may still consist of."""
+
+    def __init__(self) -> None:
+        self.left = DEFAULT_VALUES_MAX
+
+    def spend(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise ValueError(f"the defaults consist of more than {DEFAULT_VALUES_MAX:,} values")
+
+
+def encoded_default(field: Field, record: Type, budget: _Budget | None = None) -> bytes:
     """The default of a record's field, encoded. Raises Unresolvable."""
     try:
-        return encoded_json(field.type, field.default)
+        return encoded_json(field.type, field.default, budget)
     except (ValueError, RecursionError) as error:
         raise Unresolvable(f"the default of field {field.name} of record {record.name}: {error}", field.name) from None
 
 
-def encoded_json(kind: Type, value: Any, depth: int = 0) -> bytes:
+def encoded_json(kind: Type, value: Any, budget: _Budget | None = None, depth: int = 0) -> bytes:
     """Encode a default: JSON in which bytes are text (one character for each byte), and a union's value is of its first
     branch (since Avro 1.12 of any branch). Raises ValueError."""
+    budget = _Budget() if budget is None else budget
+    budget.spend()
     if depth > codec.DEPTH_MAX:
         raise ValueError("it is nested too deep")
     if kind.kind == "union":
         problems = []
         for index, each in enumerate(kind.branches):
             try:
-                return _long(index) + encoded_json(each, value, depth + 1)
+                return _long(index) + encoded_json(each, value, budget, depth + 1)
             except ValueError as error:
                 problems.append(str(error))
-        raise ValueError("; ".join(problems) or "a union without branches has no default")
+        raise ValueError("; ".join(problems)[:REASON_CHARACTERS_MAX] or "a union without branches has no default")
     if kind.kind == "record":
         if not isinstance(value, dict):
             raise ValueError(f"must be an object for {kind.label}, not {value!r:.60}")
@@ -161,18 +193,18 @@ def encoded_json(kind: Type, value: Any, depth: int = 0) -> bytes:
             given = value.get(field.name, field.default)
             if given is MISSING:
                 raise ValueError(f"lacks the field {field.name} of {kind.label}")
-            parts.append(encoded_json(field.type, given, depth + 1))
+            parts.append(encoded_json(field.type, given, budget, depth + 1))
         return b"".join(parts)
     if kind.kind == "array":
         if not isinstance(value, list):
             raise ValueError(f"must be a list for an array, not {value!r:.60}")
-        items = [encoded_json(_item(kind), each, depth + 1) for each in value]
+        items = [encoded_json(_item(kind), each, budget, depth + 1) for each in value]
         return (_long(len(items)) + b"".join(items) if items else b"") + b"\0"
     if kind.kind == "map":
         if not isinstance(value, dict):
             raise ValueError(f"must be an object for a map, not {value!r:.60}")
         pairs = [
-            _long(len(key.encode())) + key.encode() + encoded_json(_item(kind), each, depth + 1)
+            _long(len(key.encode())) + key.encode() + encoded_json(_item(kind), each, budget, depth + 1)
             for key, each in value.items()
         ]
         return (_long(len(pairs)) + b"".join(pairs) if pairs else b"") + b"\0"
@@ -227,19 +259,42 @@ def attribute_names(kind: type, names: Sequence[str]) -> tuple[str | None, ...] 
 def decoder(writer: Type, reader: Type | None = None) -> codec.Decoder:
     """The decoder of what ``writer`` wrote, for what ``reader`` expects (None: the writer's own schema). Raises
     Unresolvable."""
-    return codec.Decoder(_ReaderBuilder().build(writer, writer if reader is None else reader, ""))
+    try:
+        return codec.Decoder(_ReaderBuilder().build(writer, writer if reader is None else reader, ""))
+    except RecursionError:
+        raise _too_deep() from None
 
 
 class _ReaderBuilder:
+    """Builds the reader of each pair of types once, because types contain themselves, and because several branches of a
+    union may lead to a pair. A reader is in ``_made`` before its parts are built, so that a recursive type finds itself.
+    When the pair turns out not to fit, readers that found it there get a reader that refuses each value."""
+
     def __init__(self) -> None:
         self._made: dict[tuple[Type, Type], codec.Reader] = {}
+        self._failed: dict[tuple[Type, Type], str] = {}
+        self._budget = _Budget()
 
     def build(self, writer: Type, reader: Type, path: str) -> codec.Reader:
         key = (writer, reader)
         if key in self._made:
             return self._made[key]
-        if len(self._made) > TYPES_MAX:
+        if key in self._failed:
+            raise Unresolvable(self._failed[key], path)
+        if len(self._made) + len(self._failed) > TYPES_MAX:
             raise Unresolvable(f"the schemas have more than {TYPES_MAX:,} pairs of types", path)
+        try:
+            found = self._made[key] = self._new(writer, reader, path)
+        except Unresolvable as error:
+            self._failed[key] = error.reason
+            begun = self._made.pop(key, None)
+            if begun is not None:
+                _refuse(begun, error.reason)
+            raise
+        return found
+
+    def _new(self, writer: Type, reader: Type, path: str) -> codec.Reader:
+        key = (writer, reader)
         if writer.kind == "union":
             union = self._made[key] = codec.UnionReader()
             union.fill([self._branch(each, reader, path) for each in writer.branches])
@@ -251,14 +306,9 @@ class _ReaderBuilder:
         if writer.kind == "record" and reader.kind == "record":
             check_names(writer, reader, path)
             record = self._made[key] = codec.RecordReader()
-            try:
-                self._fill_record(record, writer, reader, path)
-            except Unresolvable:
-                del self._made[key]  # another branch of a union may try this pair, too
-                raise
+            self._fill_record(record, writer, reader, path)
             return record
-        found = self._made[key] = self._plain(writer, reader, path)
-        return found
+        return self._plain(writer, reader, path)
 
     def _branch(self, writer: Type, reader: Type, path: str) -> codec.Reader:
         try:
@@ -337,9 +387,22 @@ class _ReaderBuilder:
         record.fill(names, readers, made)
 
     def _default(self, field: Field, record: Type, path: str) -> Callable[[], Any]:
-        encoded = encoded_default(field, record)
+        encoded = encoded_default(field, record, self._budget)
         root = self.build(field.type, field.type, path)
         return lambda: codec.Decoder(root).decode(encoded)  # (a new list or dict for each record)
+
+
+def _refuse(begun: codec.Reader, reason: str) -> None:
+    """Complete a reader whose types do not fit, so that it refuses each value."""
+    refusing = codec.RefusingReader(reason)
+    if isinstance(begun, codec.RecordReader):
+        begun.fill([None], [refusing], {})
+    elif isinstance(begun, codec.ArrayReader):
+        begun.item = refusing
+    elif isinstance(begun, codec.MapReader):
+        begun.value = refusing
+    elif isinstance(begun, codec.UnionReader):
+        begun.fill([])
 
 
 def _logical(base: codec.Reader, writer: Type, reader: Type, path: str) -> codec.Reader:
