@@ -13,7 +13,7 @@ import pytest
 
 from headrace_registry.compat import ComparisonTooLargeError, Level, check
 from headrace_registry.compat.matching import largest_matching
-from headrace_registry.compat.model import REPORTED_MAX
+from headrace_registry.compat.model import REPORTED_MAX, TEXT_MAX
 from headrace_registry.schemas import Parsed, Schema, SchemaType, parse
 
 
@@ -57,7 +57,7 @@ def test_a_long_chain_of_pointers_is_compared_to_its_end() -> None:
 
     assert check(Level.BACKWARD, chain("number"), [chain("integer")]) == []
     (found,) = check(Level.BACKWARD, chain("integer"), [chain("number")])
-    assert found.path == "#/" + "/".join(["items"] * 5000)
+    assert found.path == ("#/" + "/".join(["items"] * 5000))[:TEXT_MAX] + "…"
 
 
 def test_a_long_chain_of_messages_is_compared_to_its_end() -> None:
@@ -165,3 +165,10 @@ def test_largest_matching_of_many_elements_is_fast() -> None:
     assert largest_matching([[index // 2] for index in range(20_000)]) == 10_000
     # one long path of changes: every element but the last one must move on
     assert largest_matching([[index, index + 1] if index else [1] for index in range(20_000)]) == 20_000
+
+
+def test_answers_do_not_repeat_long_names() -> None:
+    symbols = [f"{'x' * 1000}{index}" for index in range(500)]
+    old, new = (avro({"type": "enum", "name": "E", "symbols": each}) for each in (symbols, ["y"]))
+    (found,) = check(Level.BACKWARD, new, [old])
+    assert len(str(found)) < 3 * TEXT_MAX

@@ -229,3 +229,19 @@ def test_deep_descriptors_are_refused() -> None:
 def test_a_name_in_a_descriptor_must_be_a_name() -> None:
     data = field(4, field(1, b"A; x") + field(2, field(1, b"f") + b"\x18\x01\x28\x05"))
     assert '"{" is expected, not ";"' in refused(PROTOBUF, base64.b64encode(data).decode())
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (AVRO, f'"{"x" * 900_000}"'),
+        (AVRO, f'{{"type":"record","name":"{"x" * 900_000}-","fields":[]}}'),
+        (JSON, f'{{"$ref":"{"x" * 900_000}"}}'),
+        (JSON, f'{{"properties":{{"{"x" * 900_000}":1}}}}'),
+        (PROTOBUF, f'syntax = "proto3"; message M {{ {"x" * 900_000} a = 1; }}'),
+        (PROTOBUF, f'import "{"x" * 900_000}";'),
+    ],
+    ids=["name", "definition", "reference", "property", "type", "import"],
+)
+def test_messages_do_not_repeat_long_names(kind: SchemaType, text: str) -> None:
+    refused(kind, text)

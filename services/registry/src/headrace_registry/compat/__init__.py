@@ -17,7 +17,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 
 from headrace_registry.compat import avro, json_schema, protobuf
-from headrace_registry.compat.model import DIFFERENT_TYPE, ComparisonTooLargeError, Difference, Incompatibility
+from headrace_registry.compat.model import (
+    DIFFERENT_TYPE,
+    TEXT_MAX,
+    ComparisonTooLargeError,
+    Difference,
+    Incompatibility,
+)
 from headrace_registry.schemas import Parsed
 from headrace_registry.schemas.avro import AvroSchema
 from headrace_registry.schemas.json_schema import JsonSchema
@@ -44,10 +50,10 @@ class Level(StrEnum):
 
 
 def check(level: Level, new: Parsed, earlier: Sequence[Parsed]) -> list[Incompatibility]:
-    """The reasons for which ``new`` may not follow the schemas ``earlier`` (the oldest first); none when it may.
+    """Return the reasons why ``new`` may not follow the schemas ``earlier``, of which the oldest comes first.
 
-    The check goes from the latest schema to the oldest and ends at the first schema that is incompatible;
-    ``Incompatibility.earlier`` says which one that is. Raise ComparisonTooLargeError.
+    The check goes from the latest schema to the oldest one, and ends at the first incompatible schema. The attribute
+    ``earlier`` of each Incompatibility is the index of that schema. Raise ComparisonTooLargeError.
     """
     if level is Level.NONE:
         return []
@@ -65,7 +71,7 @@ def check(level: Level, new: Parsed, earlier: Sequence[Parsed]) -> list[Incompat
 def _unreadable(
     reader: Parsed, writer: Parsed, reader_word: str, writer_word: str, earlier: int
 ) -> Iterator[Incompatibility]:
-    """The reasons for which ``reader`` cannot read what ``writer`` wrote. The words name them in the reasons."""
+    """Yield the reasons why ``reader`` cannot read the data of ``writer``. The words name both schemas in a reason."""
     differences: Sequence[Difference] = ()
     reasons: Mapping[str, str] = {}
     match reader, writer:
@@ -77,6 +83,12 @@ def _unreadable(
             differences, reasons = protobuf.can_read(reader, writer), protobuf.REASONS
         case _:
             yield Incompatibility(DIFFERENT_TYPE, "/", "Incompatible because of different schema type", None, earlier)
-    for kind, path, detail in differences:
+    for kind, full_path, full_detail in differences:
+        path, detail = _start_of(full_path), None if full_detail is None else _start_of(full_detail)
         reason = reasons.get(kind, "").format(path=path, detail=detail, reader=reader_word, writer=writer_word)
         yield Incompatibility(kind, path, reason, detail, earlier)
+
+
+def _start_of(text: str) -> str:
+    """The start of a long text: a path can have thousands of parts, and a name can have a megabyte."""
+    return text if len(text) <= TEXT_MAX else f"{text[:TEXT_MAX]}…"

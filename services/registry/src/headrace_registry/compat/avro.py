@@ -1,7 +1,7 @@
 """Avro's resolution of schemas: can a reader with one schema read all data that another schema wrote?
 
 The verdicts, kinds, places and messages are those of ``SchemaCompatibility`` of Avro's Java implementation, as
-Confluent's registry shows them. Three of its habits look odd and are kept:
+Confluent's registry shows them. Three properties of Java's check look odd, and Headrace keeps them:
 
 * names are compared without their namespaces;
 * the place of a problem within a branch of a union begins again at ``/``;
@@ -47,13 +47,13 @@ _Problems = list[Difference]
 
 
 def can_read(reader: AvroSchema, writer: AvroSchema) -> Sequence[Difference]:
-    """The reasons for which ``reader`` cannot read what ``writer`` wrote; none when it can."""
+    """Return the differences that keep ``reader`` from reading the data of ``writer``."""
     return run(_Check().compare(reader.root, writer.root, None))
 
 
 class _Check:
     def __init__(self) -> None:
-        # The results of pairs by identity; None while a pair is being compared, which ends a recursion.
+        # The differences of each pair, by identity of both types. None marks a pair under comparison.
         self._results: dict[tuple[int, int], _Problems | None] = {}
         # The branches of a reader's union by identity of the union, for each label of a writer's type.
         self._branches: dict[int, dict[str, list[Node]]] = {}
@@ -107,7 +107,7 @@ class _Check:
         return problems
 
     def _candidates(self, reader: Union, writer: Node) -> list[Node]:
-        """The branches of a reader's union that may read a type: those of its name, or all that have no name."""
+        """The branches of a reader's union that may read a type. Only a branch of its name may read a named type."""
         found = self._branches.get(id(reader))
         if found is None:
             found = self._branches[id(reader)] = {}
@@ -137,7 +137,7 @@ class _Check:
 
 
 def _written_field(writer: Record, reader: Field) -> Field | None:
-    """The writer's field of the reader's field, by its name or else by its aliases."""
+    """The writer's field with the name of the reader's field, or else with one of its aliases."""
     for name in (reader.name, *reader.aliases):
         if name in writer.by_name:
             return writer.by_name[name]

@@ -133,7 +133,7 @@ _EXPONENT_MAX = 400
 
 
 def can_read(reader: JsonSchema, writer: JsonSchema) -> Sequence[Difference]:
-    """The differences for which ``reader`` refuses a value that ``writer`` accepts; none when it reads all of them."""
+    """Return the differences that let ``reader`` refuse a value which ``writer`` accepts."""
     found = run(_Check().compare(writer.root, reader.root))
     return [Difference(kind, _shown(path)) for kind, path in found]
 
@@ -150,7 +150,7 @@ class _Check:
     """One check, of an original schema (the writer's) with an updated one (the reader's)."""
 
     def __init__(self) -> None:
-        # The results of pairs by identity; None while a pair is being compared, which ends a recursion.
+        # The differences of each pair, by identity of both nodes. None marks a pair under comparison.
         self._results: dict[tuple[int, int], _Found | None] = {}
 
     def compare(self, original: Node, update: Node) -> Steps[_Found]:
@@ -198,7 +198,7 @@ class _Check:
         return [] if type(original) is type(update) else [("TYPE_CHANGED", None)]
 
     def _reads_a_part(self, original: Node, update: Node) -> Steps[bool]:
-        """Whether a combined schema and a simple one agree by one part: a new union has it, or an old allOf had it."""
+        """Whether one part of a combined schema decides: a part of the new union, or a part of the old allOf."""
         pairs: Iterable[tuple[Node, Node]] = ()
         match original, update:
             case Combined(), Combined():

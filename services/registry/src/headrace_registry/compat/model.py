@@ -8,11 +8,14 @@ from typing import Any, NamedTuple, TypeVar
 
 from headrace_core.errors import HeadraceError
 
-#: The most pairs of types that one check compares. A second of Python compares about this many.
+#: The most pairs of types that one check compares. Python compares about this many pairs in a second.
 STEPS_MAX = 250_000
 
 #: The most incompatibilities that one check reports of two schemas.
 REPORTED_MAX = 100
+
+#: The longest path and the longest detail of an incompatibility, in characters.
+TEXT_MAX = 2000
 
 
 class ComparisonTooLargeError(HeadraceError):

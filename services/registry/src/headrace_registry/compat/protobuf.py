@@ -1,8 +1,8 @@
 """Confluent's rules for Protobuf: can a reader with one schema read the bytes that were written with another one?
 
-Bytes of Protobuf have numbers instead of names, so the rules compare the fields of equal numbers within the messages
-of equal names. Renaming a field, adding and removing an optional field, and any change of an enum are compatible.
-Scalar types of one group have the same bytes:
+A record has the numbers of its fields instead of their names. So the rules compare the fields of equal numbers, within
+messages of equal names. Three kinds of changes are compatible: another name of a field, an optional field more or less,
+and any change of an enum. Scalar types of one group have the same bytes:
 
 ====================== ================================================
 group                  types
@@ -65,7 +65,7 @@ _Found = list[Difference]
 
 
 def can_read(reader: ProtobufSchema, writer: ProtobufSchema) -> Sequence[Difference]:
-    """The differences for which ``reader`` cannot read what ``writer`` wrote; none when it can."""
+    """Return the differences that keep ``reader`` from reading the data of ``writer``."""
     return run(_Check(writer, reader).files())
 
 
@@ -78,20 +78,14 @@ def _place(name: str, *below: str | int) -> str:
     return "/".join(["#", *name.split("."), *map(str, below)])
 
 
-class _Side:
-    """One of both schemas: its types, and what a type means in a scope."""
-
-    def __init__(self, types: Types) -> None:
-        self._types = types
-
-    def meaning(self, kind: str | MapType, scope: str) -> str | MapType | FoundType:
-        """A scalar's name, a map, or a type. The message of the entries of a map becomes that map."""
-        if isinstance(kind, MapType) or kind in SCALARS:
-            return kind
-        found = self._types.find(kind, scope)
-        assert found is not None, "the parser checks that all types exist"
-        entry = found.element.map_entry if isinstance(found.element, Message) else None
-        return entry or found
+def _meaning(types: Types, kind: str | MapType, scope: str) -> str | MapType | FoundType:
+    """A scalar's name, a map, or a type. The message of the entries of a map becomes that map."""
+    if isinstance(kind, MapType) or kind in SCALARS:
+        return kind
+    found = types.find(kind, scope)
+    assert found is not None, "the parser checks that all types exist"
+    entry = found.element.map_entry if isinstance(found.element, Message) else None
+    return entry or found
 
 
 class _Check:
@@ -99,8 +93,7 @@ class _Check:
 
     def __init__(self, old: ProtobufSchema, new: ProtobufSchema) -> None:
         self._old, self._new = old, new
-        self._old_side, self._new_side = _Side(old.types), _Side(new.types)
-        # The results of pairs of messages by identity; None while a pair is being compared, which ends a recursion.
+        # The differences of each pair of messages, by identity. None marks a pair under comparison.
         self._results: dict[tuple[int, int], _Found | None] = {}
 
     def files(self) -> Steps[_Found]:
@@ -185,7 +178,7 @@ class _Check:
         old: tuple[str | MapType, str],
         new: tuple[str | MapType, str],
     ) -> Steps[None]:
-        old_type, new_type = self._old_side.meaning(*old), self._new_side.meaning(*new)
+        old_type, new_type = _meaning(self._old.types, *old), _meaning(self._new.types, *new)
         match old_type, new_type:
             case MapType(), MapType():
                 for old_part, new_part in ((old_type.key, new_type.key), (old_type.value, new_type.value)):

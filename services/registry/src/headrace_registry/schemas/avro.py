@@ -1,8 +1,8 @@
 """Avro schemas: parsing, Confluent's canonical text and the normalized text.
 
-This module follows Avro's Java implementation, because Confluent's registry uses that implementation: the same texts
+This module follows Avro's Java implementation, because Confluent's registry uses that implementation. The same texts
 are valid, and ``canonical`` is the output of Java's ``Schema.toString``. The Python packages ``avro`` and ``fastavro``
-accept other texts and write other ones; the tests compare the three.
+accept other texts, and write other ones. The tests compare their verdicts with those of Headrace.
 
 The tree of a schema has one object for each place of the text, and named types appear in many places. So the tree is
 a graph, with cycles for recursive records. The text that defines a name comes before the uses of the name.
@@ -101,7 +101,7 @@ class Fixed(Named):
 
 @dataclass(eq=False, slots=True)
 class Field:
-    """A field of a record. ``default`` is a JSON value, or ABSENT."""
+    """A field of a record. ``default`` is a JSON value; ``has_default`` tells a default of null from no default."""
 
     name: str
     type: Node

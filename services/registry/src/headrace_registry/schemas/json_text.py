@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from headrace_registry.schemas.model import DEPTH_MAX, InvalidSchemaError
 
-#: A string (also one that never ends), a comment (likewise), or a bracket. No alternative can fail halfway, so that a
-#: search takes time in proportion to the text.
+#: A string, a comment or a bracket. Strings and comments may lack their end, so that no alternative fails halfway and
+#: a search takes linear time.
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.?)*+"?+|/\*(?:[^*]|\*(?!/))*+(?:\*/)?+|//[^\n]*+|[\[\]{}]', re.DOTALL)
 #: JSON's own names for what Python calls int, str and so on.
 _NAMES: Final = {dict: "object", list: "array", str: "string", bool: "boolean", type(None): "null"}

@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from headrace_core.errors import HeadraceError
 
-#: The longest text of a schema in UTF-8 bytes; a record of the topic _schemas has room for it.
+#: The longest text of a schema in UTF-8 bytes.
 SCHEMA_BYTES_MAX = 1 << 20
 #: The deepest nesting of braces and brackets in the text of a schema.
 DEPTH_MAX = 128
@@ -23,14 +23,21 @@ DEPTH_MAX = 128
 REFERENCES_MAX = 1000
 #: The longest text in UTF-8 bytes of a schema together with all schemas that it references.
 RESOLVED_BYTES_MAX = 8 << 20
-#: The most validation steps of defaults in one schema; a record of n nested defaults can need 2 ** n of them.
+#: The most steps of the check of a schema's defaults. Records whose defaults contain each other can double the steps.
 DEFAULT_STEPS_MAX = 200_000
+
+#: The longest message of an error, in characters.
+MESSAGE_MAX = 1000
 
 
 class InvalidSchemaError(HeadraceError):
     """The text of a schema is invalid in its language, or is above a limit. The message names the place."""
 
     code = "INVALID_SCHEMA"
+
+    def __init__(self, message: str) -> None:
+        """Keep the start of a long message: the names in a schema can have a megabyte."""
+        super().__init__(message if len(message) <= MESSAGE_MAX else f"{message[:MESSAGE_MAX]}…")
 
 
 class SchemaType(StrEnum):
@@ -119,8 +126,8 @@ def check_size(schema: Schema) -> None:
 def in_order(schema: Schema, resolved: Mapping[str, Schema]) -> Iterator[tuple[str, Schema]]:
     """Yield the name and the schema of each reference of ``schema``, direct and transitive, dependencies first.
 
-    Raise InvalidSchemaError for a name that ``resolved`` lacks, a schema of another language, a cycle, and too many or
-    too long schemas.
+    Raise InvalidSchemaError for a name that ``resolved`` lacks, for a schema of another language and for a cycle. The
+    same error reports too many schemas and too long ones.
     """
     done: set[str] = set()
     open_names: dict[str, None] = {}  # the names from the schema to the place of the search, in order

@@ -1,7 +1,7 @@
 """A .proto file as a FileDescriptorProto, the form in which Protobuf's own libraries pass schemas on.
 
 Clients such as confluent-kafka for Python register the bytes in base64, and ask for them with ``format=serialized``.
-The package does not use Protobuf's library, so that it stays pure and a stranger's bytes meet only the code below.
+The package does not use Protobuf's library, so the package stays pure.
 
 Source: google/protobuf/descriptor.proto; protobuf.dev, "Encoding".
 """
