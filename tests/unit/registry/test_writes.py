@@ -55,7 +55,7 @@ async def test_a_batch_is_decided_on_a_draft_and_answered_when_its_last_record_i
     assert image.schema_count == 0, "the image has only what is committed"
     assert not any(each.done() for each in answers)
     last = append(image, batch, 0)
-    flight = writes.launched(batch, last)
+    flight = writes.sent(batch, last)
     for offset in range(last):
         writes.applied(offset)
     assert not any(each.done() for each in answers), "the transaction's last record is not applied yet"
@@ -73,7 +73,7 @@ async def test_a_write_without_a_record_is_answered_at_once_and_other_batches_do
     again = writes.submit(registering(1))
     assert writes.take(image, 1) is None
     assert again.result() == 1
-    assert not first.done(), "its batch was never launched"
+    assert not first.done(), "its batch was never sent"
 
 
 @in_a_loop
@@ -83,10 +83,10 @@ async def test_a_refusal_that_follows_from_an_uncommitted_record_waits_for_the_c
     refused = writes.submit(refusing)
     batch = taken(writes, image)
     assert not refused.done()
-    writes.returned(batch)  # the transaction failed: both are decided again
+    writes.not_sent(batch)  # the transaction failed: both are decided again
     batch = taken(writes, image)
     last = append(image, batch, 0)
-    writes.launched(batch, last)
+    writes.sent(batch, last)
     writes.applied(last)
     with pytest.raises(RegistryError, match="there are 1 schemas"):
         refused.result()
@@ -97,13 +97,13 @@ async def test_commands_of_an_aborted_transaction_are_decided_again_before_all_o
     writes, image = Writes(10_000), Image()
     first = writes.submit(registering(1, "a"))
     batch = taken(writes, image)
-    writes.launched(batch, 0)
+    writes.sent(batch, 0)
     second = writes.submit(registering(2, "a2"))
     writes.applied(1)  # a later record: the transaction at offset 0 was aborted
     assert not first.done()
     again = taken(writes, image, 2)
     last = append(image, again, 2)
-    writes.launched(again, last)
+    writes.sent(again, last)
     writes.applied(last)
     assert (first.result(), second.result()) == (1, 2)
 
@@ -114,8 +114,8 @@ async def test_a_replica_that_is_no_writer_refuses_what_waits_but_keeps_what_may
     committed, aborted = writes.submit(registering(1)), writes.submit(registering(2))
     both = taken(writes, image)
     one, other = Batch(both.commands[:1], both.records[:1]), Batch(both.commands[1:], both.records[1:])
-    writes.launched(one, 0)
-    writes.launched(other, 2)
+    writes.sent(one, 0)
+    writes.sent(other, 2)
     waiting = writes.submit(registering(3))
     writes.refuse(NotWriterError("http://other"))
     with pytest.raises(NotWriterError, match="http://other"):
@@ -140,7 +140,7 @@ async def test_a_command_with_a_bug_or_a_large_record_fails_alone() -> None:
     good = writes.submit(registering(2))
     batch = taken(writes, image)
     last = append(image, batch, 0)
-    writes.launched(batch, last)
+    writes.sent(batch, last)
     writes.applied(last)
     assert good.result() == 1, "the refused schemas have taken no id"
     with pytest.raises(ZeroDivisionError):
@@ -157,7 +157,7 @@ async def test_a_batch_has_a_limit_and_leaves_the_rest_in_order() -> None:
     while (batch := writes.take(image, offset)) is not None:
         sizes.append(len(batch.records))
         last = append(image, batch, offset)
-        writes.launched(batch, last)
+        writes.sent(batch, last)
         writes.applied(last)
         offset = last + 1
     assert sizes[0] in (BATCH_RECORDS_MAX, BATCH_RECORDS_MAX + 1)

@@ -53,8 +53,8 @@ class RegistryNode:
         await registry.start()
         if not await registry.wait_for_writer(FIRST_WRITER_S):
             logger.warning(
-                "no replica is the writer after %g s: reads are answered, writes are refused; does the cluster have a "
-                "coordinator, and is leader.eligibility=true for a replica?",
+                "no replica became the writer within %g s, so writes are refused and reads are answered; check that "
+                "the cluster has a coordinator, and that a replica has leader.eligibility=true",
                 FIRST_WRITER_S,
             )
         runner = self._runner = web.AppRunner(

@@ -1,7 +1,7 @@
 """One replica of the registry: the state that it has read from the topic, and the writes of the elected writer.
 
-The replicas form a consumer group on the topic (``_schemas``, one partition). The member to which the group assigns the
-partition writes; every replica reads:
+The topic ``_schemas`` has one partition, and the replicas are a consumer group of the topic. Every replica reads the
+topic. The member that has the partition is the writer:
 
     state       meaning                                           left by
     FOLLOWER    reads the topic, refuses writes                   assigned: CANDIDATE
@@ -10,20 +10,20 @@ partition writes; every replica reads:
     WRITER      decides and appends                               revoked, lost: FOLLOWER; fenced, error: CANDIDATE
 
 **One writer.** All terms use the same ``transactional.id``. A candidate's InitProducer fences the last writer's
-producer and ends its open transaction. The candidate then appends a NOOP record, whose headers have its URL and the
-term's id, in a transaction that also commits an offset as a member of the group (KIP-447). The coordinator refuses the
-offset of a replica that is no member any more, so such a replica cannot announce itself. A commit before InitProducer
-also keeps it from fencing the real writer. When the candidate reads its own announcement as committed, it has applied
-every record of every earlier writer.
+producer and ends its open transaction. The candidate then announces itself by a NOOP record, whose headers have the
+candidate's URL and the id of its term. The announcement's transaction also commits an offset as a member of the group
+(KIP-447). The coordinator refuses the offset of a replica that is no member any more, so such a replica cannot announce
+itself. The candidate also commits an offset before InitProducer, because a former member must not fence the real
+writer. When a candidate reads its own announcement as committed, it has applied every record of every earlier writer.
 
-**Writes.** The writer decides waiting commands one after the other on a draft of the image, appends their records in
-one transaction, commits it, and answers when it reads the records back as committed. The image itself never has a
-record that is not committed.
+**Writes.** The writer decides waiting commands one after the other on a draft of the image. It appends their records in
+one transaction, and answers when it reads the records back as committed. The image itself never has a record that is
+not committed.
 
 **Unknown outcomes.** When a commit fails, the outcome of its transaction is unknown, and no command is answered. The
-topic tells the outcome: the next announcement, of this replica or of another, follows the end of that transaction.
-A reader that passes the offsets of the transaction without records from it knows that it was aborted. Commands of an
-aborted transaction are decided again, or refused with NotWriterError if this replica is no longer writer.
+topic tells the outcome: the next announcement of any replica follows the end of that transaction. If a reader passes
+the offsets of the transaction and gets no record of it, the transaction was aborted. The writer decides the commands of
+an aborted transaction again. A replica that is no longer the writer refuses them with NotWriterError.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ URL_HEADER, TERM_HEADER = "writer", "term"
 APPLIED_AT_ONCE = 100  #: Records that the reader applies before other tasks get a turn.
 FETCH_BYTES = 8 * 1024 * 1024  #: Memory for fetched records that are not applied yet.
 PRODUCER_BATCH_BYTES = 256 * 1024
-#: Brokers abort a transaction of a writer that is gone after this time, if no other replica has fenced it before.
+#: After this time the coordinator aborts an open transaction of a dead writer, if no other replica has fenced it.
 TRANSACTION_TIMEOUT_MS = 15_000
 #: Seconds until a candidate tries again after a failed election; each further failure doubles them.
 BACKOFF_S, BACKOFF_MAX_S = 0.1, 2.0
@@ -93,9 +93,10 @@ class _ElectionError(Exception):
 
 
 class Registry:
-    """One replica. Call ``start``, then ``run`` until the replica should stop, then ``stop``.
+    """One replica of the registry. Call ``start``, then ``run`` until the replica should stop, then ``stop``.
 
-    ``url``: where other replicas reach this one. ``image`` is what this replica has applied; only committed records.
+    ``url``: where other replicas reach this one. ``image``: the state from the committed records that this replica has
+    applied.
     """
 
     def __init__(self, settings: RegistrySettings, url: str, *, events: Emitter | None = None) -> None:
@@ -141,9 +142,9 @@ class Registry:
         """Decide on the newest image, append the decision's records, and return its answer when they are committed and
         applied. ``decide`` may be called several times, and must read only the image that it gets.
 
-        Raises the RegistryError of ``decide``; NotWriterError on another replica than the writer, at once if the writer
-        is known, otherwise after ELECTION_S; WriteTimeoutError if the outcome is not known after ``write_timeout_s``;
-        RecordTooLargeError for a record above the topic's limit.
+        Raises the RegistryError of ``decide``, and RecordTooLargeError for a record above the topic's limit. Raises
+        NotWriterError on another replica than the writer: at once if the writer is known, otherwise after ELECTION_S.
+        Raises WriteTimeoutError if the outcome is not known after ``write_timeout_s``.
         """
         self._writing += 1
         try:
@@ -177,8 +178,8 @@ class Registry:
                     await self._news.wait()
 
     async def wait_for_other_writer(self, url: str) -> bool:
-        """Wait, at most ELECTION_S, until the writer is not the one at ``url``, which does not write any more; return
-        whether another one, or this replica, is known."""
+        """Wait, at most ELECTION_S, until the replica at ``url`` is no longer the known writer. Return whether another
+        writer is known, which may be this replica."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ELECTION_S):
                 while self.writer_url in (None, url):
@@ -249,8 +250,8 @@ class Registry:
     async def stop(self, *, at_once: bool = False) -> None:
         """Stop the replica, in any state of its start. Idempotent.
 
-        Unless ``at_once``, the writer finishes its transaction and leaves the group, and writes in progress wait until
-        they know the next writer.
+        Unless ``at_once``, the writer first finishes its transaction and leaves the group. Writes in progress then wait
+        until the next writer is known.
         """
         self._is_stopping = True
         timeout_s = 0.0 if at_once else CLOSE_S
@@ -439,8 +440,8 @@ class Registry:
     async def _announce(self, producer: AsyncProducer) -> int:
         """Append this replica's announcement as a member of the group, and wait until the reader has applied it.
 
-        Returns its offset. Raises HeadraceError if another replica has fenced this one or the group has removed it;
-        _ElectionError if the announcement was aborted.
+        Returns the offset of the announcement. Raises HeadraceError if another replica has fenced this one, or if the
+        group has removed this replica. Raises _ElectionError if the announcement was aborted.
         """
         assert self._writes is not None
         assert self._member is not None
@@ -450,26 +451,26 @@ class Registry:
         sent = await producer.send(self.settings.topic, NOOP_VALUE, NOOP_KEY, headers, 0)
         await producer.send_offsets({self._partition: self.next_offset}, self._member.group_metadata())
         offset: int = (await sent).offset
-        flight = self._writes.launched(Batch(), offset)
+        in_flight = self._writes.sent(Batch(), offset)
         await producer.commit_transaction()
-        if not await flight.is_committed:
+        if not await in_flight.is_committed:
             raise _ElectionError(f"the announcement at offset {offset} was aborted; another replica may be the writer")
         return offset
 
     async def _append(self, producer: AsyncProducer, batch: Batch) -> None:
         """Append a batch as one transaction, and wait until the reader knows its outcome."""
         assert self._writes is not None
-        flight = None
+        in_flight = None
         try:
             await producer.begin_transaction()
             sent = [await producer.send(self.settings.topic, value, key, None, 0) for key, value in batch.records]
             offsets = [(await each).offset for each in sent]
-            flight = self._writes.launched(batch, offsets[-1])
+            in_flight = self._writes.sent(batch, offsets[-1])
             await producer.commit_transaction()
         finally:
-            if flight is None:  # without a commit the transaction cannot take effect
-                self._writes.returned(batch)
-        await flight.is_committed
+            if in_flight is None:  # without a commit the transaction cannot take effect
+                self._writes.not_sent(batch)
+        await in_flight.is_committed
 
 
 def _announcement(record: Record) -> tuple[str, str] | None:

@@ -1,12 +1,13 @@
 """The commands that wait for the writer, and the transactions whose outcome is not read yet. No I/O.
 
-    submit --> waiting --take--> batch --launched--> flight --applied--> committed: answered
-                  ^                |                    |
-                  +--- returned ---+                    +--------------> aborted: waiting again, or refused
+    submit --> waiting --take--> batch --sent--> in flight --applied--> committed: answered
+                  ^                |                 |
+                  +--- not_sent ---+                 +----------------> aborted: waiting again, or refused
 
-A batch is decided on a draft of the image, one command after the other. A flight is a batch whose records have offsets
-in the topic. The reader's progress settles it: a transaction is atomic, so it is committed if its last record is read,
-and aborted if a later record is read first.
+A batch is decided on a draft of the image, one command after the other. A batch is in flight when its records have
+offsets in the topic. The progress of the reader tells the outcome of the batch, because a transaction is atomic. If the
+last record of the batch is read, the transaction is committed. If a later record is read first, the transaction is
+aborted.
 """
 
 from __future__ import annotations
@@ -61,16 +62,16 @@ class Command(Generic[T]):
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """Commands that were decided together, and their records, which go into one transaction."""
+    """Commands that were decided together, and their records. The records go into one transaction."""
 
     commands: list[Command[Any]] = field(default_factory=list)
     records: list[tuple[bytes, bytes | None]] = field(default_factory=list)
 
 
 @dataclass(slots=True, eq=False)
-class Flight:
-    """A transaction whose last record has the offset ``last``. ``is_committed``: its outcome, once the reader knows
-    it."""
+class InFlightBatch:
+    """A batch whose last record has the offset ``last``. ``is_committed``: the outcome of the batch's transaction, once
+    the reader knows the outcome."""
 
     last: int
     is_committed: asyncio.Future[bool]
@@ -83,11 +84,11 @@ class Writes:
     def __init__(self, record_bytes_max: int) -> None:
         self.record_bytes_max = record_bytes_max
         self._waiting: deque[Command[Any]] = deque()
-        self._flights: deque[Flight] = deque()
+        self._in_flight: deque[InFlightBatch] = deque()
         self._refusal: NotWriterError | None = None
 
     def accept(self) -> None:
-        """From now on commands wait for this replica's term."""
+        """Let commands wait until this replica is the writer."""
         self._refusal = None
 
     def refuse(self, error: NotWriterError) -> None:
@@ -106,8 +107,8 @@ class Writes:
 
     def take(self, image: Image, next_offset: int) -> Batch | None:
         """Decide waiting commands, up to the limits of a batch; None if none waits. ``next_offset``: offset after the
-        last record in ``image``. Commands that need no record are answered at once, unless records of earlier commands
-        in the batch could have caused their answer."""
+        last record in ``image``. A command that needs no record is answered at once, unless earlier commands of its
+        batch have records."""
         while self._waiting:
             batch = self._decided(image, next_offset)
             if batch.records:
@@ -144,28 +145,28 @@ class Writes:
                     "max.message.bytes of the topic and restart the registry"
                 )
 
-    def returned(self, batch: Batch) -> None:
-        """The batch was certainly not committed: its commands are decided again, before all others."""
+    def not_sent(self, batch: Batch) -> None:
+        """The transaction of the batch ended without a commit: decide its commands again, before all others."""
         self._again(batch.commands)
 
-    def launched(self, batch: Batch, last: int) -> Flight:
+    def sent(self, batch: Batch, last: int) -> InFlightBatch:
         """The batch's records have offsets, and the commit follows. ``last``: offset of the last record."""
-        flight = Flight(last, asyncio.get_running_loop().create_future(), batch.commands)
-        self._flights.append(flight)
-        return flight
+        in_flight = InFlightBatch(last, asyncio.get_running_loop().create_future(), batch.commands)
+        self._in_flight.append(in_flight)
+        return in_flight
 
     def applied(self, offset: int) -> None:
         """The reader has applied the committed record at ``offset``."""
-        while self._flights and self._flights[0].last <= offset:
-            flight = self._flights.popleft()
-            is_committed = flight.last == offset
-            if not flight.is_committed.done():
-                flight.is_committed.set_result(is_committed)
+        while self._in_flight and self._in_flight[0].last <= offset:
+            in_flight = self._in_flight.popleft()
+            is_committed = in_flight.last == offset
+            if not in_flight.is_committed.done():
+                in_flight.is_committed.set_result(is_committed)
             if is_committed:
-                for command in flight.commands:
+                for command in in_flight.commands:
                     command.settle()
             else:
-                self._again(flight.commands)
+                self._again(in_flight.commands)
 
     def _again(self, commands: list[Command[Any]]) -> None:
         if self._refusal is not None:
