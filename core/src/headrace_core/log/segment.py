@@ -314,7 +314,7 @@ class LogSegment:
         return True
 
     def resume(self) -> None:
-        """Prepare an attached segment for appends."""
+        """Prepare a segment that was opened from its files for appends."""
         self._bytes_since_index = self.size - self.index.last_position()
 
     def close(self) -> None:

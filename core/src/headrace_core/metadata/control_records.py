@@ -179,7 +179,7 @@ def parse_snapshot_header(value: bytes) -> SnapshotHeader:
         timestamp_ms = reader.integer(8)
         tagged = reader.tagged()
         if len(tagged.get(_PLACE_TAG, b"")) != _PLACE.size:
-            raise ValueError("the record does not name the offset of its snapshot")
+            raise ValueError("the header record of the metadata snapshot lacks the offset at which the snapshot ends")
         return SnapshotHeader(_PLACE.unpack(tagged[_PLACE_TAG])[0], timestamp_ms)
 
     return _parsed("SnapshotHeaderRecord", value, parse)

@@ -45,8 +45,8 @@ SEED = 21
 #: Maximum number of records in a batch. After a stop, the first batches have the maximum size. A Python worker has the
 #: records of one shard in memory.
 RECORDS_OF_A_BATCH = 500_000
-#: Latency percentiles leave out the payments of this number of first seconds, because the JVM is still compiling and
-#: the state is empty.
+#: Latency percentiles leave out payments of the first WARM_UP_S seconds, because the JVM is still compiling and the
+#: state is empty.
 WARM_UP_S = 30
 #: Seconds that the query may take to process the last payments.
 DRAIN_S = 120.0

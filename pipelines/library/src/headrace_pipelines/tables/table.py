@@ -141,7 +141,7 @@ class LakeTable(ABC):
 
     @abstractmethod
     def _compact(self, target_bytes: int) -> Compacted:
-        """Compact the newest state. Raises Conflict."""
+        """Merge the small files of the table's newest version. Raises Conflict."""
 
     # -- the loop
 

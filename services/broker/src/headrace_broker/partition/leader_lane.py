@@ -495,8 +495,8 @@ class LeaderLane:
         return Outgoing(Response(joined, tuple(pushes), updates, ended), size + ITEM_BYTES * (items + 1))
 
     def _take_joined(self) -> tuple[Joined, ...]:
-        """The next answers to joins. If a follower must restart with an empty log, its answer contains the log's
-        producers. The producers are added only when the message is made, so that queued answers stay small."""
+        """The next answers to joins. If a follower must restart with an empty log, the leader's answer contains
+        the producers' sequence numbers. The producers are added only when the message is made, so that queued answers stay small."""
         taken: list[Joined] = []
         size = 0
         while self._joined and len(taken) < ITEMS_MAX and size < MESSAGE_BYTES:

@@ -1,5 +1,5 @@
-"""Creation and deletion of topics, and addition of partitions. One request about topics makes one decision: its valid
-items are done together, and each invalid item gets its error."""
+"""Creation and deletion of topics, and addition of partitions. One request about several
+topics becomes one change of the metadata. The change contains the valid topics, and each invalid topic gets an error."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ class RaftLog:
         return self._term_at(offset - 1)[0]
 
     def place_at(self, offset: int) -> Place:
-        """The offset and term (the place) at the end of the entry that ends at ``offset``."""
+        """Return ``offset`` with the term of the entry that ends at this offset."""
         term = self.term_below(offset)
         assert term is not None, f"nothing is known of offset {offset} of a log from {self.start} to {self.end}"
         return Place(offset, term)
