@@ -34,7 +34,8 @@ def blocking(source: str) -> str:
     for pattern, replacement in DIFFERENCES:
         source, count = re.subn(pattern, replacement, source)
         if not count:
-            raise SystemExit(f"{SOURCE.relative_to(ROOT)}: no text matches {pattern!r}; correct DIFFERENCES in {Path(__file__).name}")
+            where = SOURCE.relative_to(ROOT)
+            raise SystemExit(f"{where}: no text matches {pattern!r}; correct DIFFERENCES in {Path(__file__).name}")
     ruff = [str(Path(sys.executable).with_name("ruff")), "format", "--quiet", f"--stdin-filename={TARGET}", "-"]
     formatted: str = subprocess.run(ruff, input=source, capture_output=True, text=True, check=True).stdout
     return formatted

@@ -496,7 +496,8 @@ class LeaderLane:
 
     def _take_joined(self) -> tuple[Joined, ...]:
         """The next answers to joins. If a follower must restart with an empty log, the leader's answer contains
-        the producers' sequence numbers. The producers are added only when the message is made, so that queued answers stay small."""
+        the producers' sequence numbers. They are added only when the message is made, so that queued answers stay
+        small."""
         taken: list[Joined] = []
         size = 0
         while self._joined and len(taken) < ITEMS_MAX and size < MESSAGE_BYTES:

@@ -1,5 +1,5 @@
 """Creation and deletion of topics, and addition of partitions. One request about several
-topics becomes one change of the metadata. The change contains the valid topics, and each invalid topic gets an error."""
+topics becomes one change of the metadata. The change contains the valid topics; each invalid topic gets an error."""
 
 from __future__ import annotations
 

@@ -715,8 +715,9 @@ class TransactionsStateMachine:
     def _is_expired(self, key: str, sink: SinkRecord, now_ms: int) -> bool:
         """Whether no query uses the sink any more. Guard: a sink with transactional ids is in use, because without its
         record a late task of an old generation could prepare. A task reads the sink's state before it gets a
-        transactional id, so reading the sink's state counts as use of the sink. A new owner of the shard does not know the reads, but its first
-        expiry is an interval later. A wall clock that was set forward does not make a record older."""
+        transactional id, so reading the sink's state counts as use of the sink. A new owner of the shard does not know
+        the reads, but its first expiry is an interval later. A wall clock that was set forward does not make a record
+        older."""
         kept_ms = self._settings.sink_timeout_ms if sink.is_final else self._settings.expiration_ms
         used_ms = max(sink.updated_ms, self._described_ms.get(key, sink.updated_ms))
         age_ms = now_ms - max(self._ahead_ms, 0) - used_ms
