@@ -221,6 +221,20 @@ def test_all_replicas_killed_at_once_come_back_with_every_schema(cluster: LocalC
     check(cluster, load)
 
 
+@pytest.mark.long
+def test_all_nodes_of_the_cluster_killed_at_once_come_back_with_every_schema(cluster: LocalCluster) -> None:
+    with Load(urls(cluster)) as load:
+        load.goes_on()
+        nodes = [(node["role"], node["id"]) for node in cluster.ps()]
+        with ThreadPoolExecutor(len(nodes)) as killers:
+            list(killers.map(lambda node: cluster.kill(*node), nodes))
+        for node in nodes:  # controllers first, registries last
+            cluster.restart(*node)
+        load.goes_on()
+    check(cluster, load)
+
+
+@pytest.mark.long
 def test_killed_brokers_and_coordinators_delay_writes_and_lose_none(cluster: LocalCluster) -> None:
     with Load(urls(cluster)) as load:
         for role, number in (("broker", 1), ("coordinator", 1), ("broker", 2), ("controller", 1)):
