@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from . import wire as wire
     from .any_serde import RegistryDeserializer as RegistryDeserializer
+    from .arrow_serde import AvroArrowDeserializer as AvroArrowDeserializer
+    from .arrow_serde import AvroArrowSerializer as AvroArrowSerializer
     from .avro_serde import AvroDeserializer as AvroDeserializer
     from .avro_serde import AvroSerializer as AvroSerializer
     from .building import plain as plain
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
 
 #: Maps each public name to the module that defines it.
 _HOMES = {
+    "AvroArrowDeserializer": ".arrow_serde",
+    "AvroArrowSerializer": ".arrow_serde",
     "AvroDeserializer": ".avro_serde",
     "AvroSerializer": ".avro_serde",
     "Compatibility": ".models",
