@@ -266,9 +266,9 @@ def decoder(writer: Type, reader: Type | None = None) -> codec.Decoder:
 
 
 class _ReaderBuilder:
-    """Builds the reader of each pair of types once, because types contain themselves, and because several branches of a
-    union may lead to a pair. A reader is in ``_made`` before its parts are built, so that a recursive type finds itself.
-    When the pair turns out not to fit, readers that found it there get a reader that refuses each value."""
+    """Builds the reader of each pair of types once, because types contain themselves, and because several branches of
+    a union may lead to a pair. A reader is in ``_made`` before its parts are built, so that a recursive type finds
+    itself. If the pair turns out not to fit, readers that found it there get a reader that refuses each value."""
 
     def __init__(self) -> None:
         self._made: dict[tuple[Type, Type], codec.Reader] = {}

@@ -126,8 +126,8 @@ class _Parser:
         if not isinstance(document, Mapping):
             raise AvroSchemaError(f"a type must be a name, an object or a list, not {document!r:.60}", path)
         kind = document.get("type")
-        if kind in NAMED:
-            return self._named(str(kind), document, namespace, path, depth)
+        if isinstance(kind, str) and kind in NAMED:
+            return self._named(kind, document, namespace, path, depth)
         if kind == "error":
             return self._named("record", document, namespace, path, depth)
         if kind == "array":
@@ -225,12 +225,14 @@ class _Parser:
 def _with_logical(made: Type, document: Mapping[str, Any]) -> Type:
     """Set the logical type, unless it does not suit its type: an implementation must ignore such a logical type."""
     logical = document.get("logicalType")
+    if not isinstance(logical, str):
+        return made
     if logical == "decimal" and made.kind in ("bytes", "fixed"):
         precision, scale = document.get("precision"), document.get("scale", 0)
         if isinstance(precision, int) and isinstance(scale, int) and 0 <= scale <= precision and precision > 0:
             made.logical, made.precision, made.scale = "decimal", precision, scale
     elif (made.kind, logical) in _LOGICAL or (logical == "uuid" and made.kind == "fixed" and made.size == 16):
-        made.logical = str(logical)
+        made.logical = logical
     return made
 
 
