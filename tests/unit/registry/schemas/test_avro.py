@@ -15,57 +15,57 @@ def avro(text: str, **resolved: str) -> Parsed:
     return parse(Schema(SchemaType.AVRO, text, references), schemas)
 
 
-@pytest.mark.parametrize(
-    ("text", "canonical"),
-    [
-        ('"string"', '"string"'),
-        ('{"type": "string"}', '"string"'),
-        ('{"type": "string", "avro.java.string": "String"}', '{"type":"string","avro.java.string":"String"}'),
-        ('{"type": "int", "doc": "ignored"}', '"int"'),
-        ('["null", {"type": "int"}]', '["null","int"]'),
-        ('{"type": "array", "items": "int"}', '{"type":"array","items":"int"}'),
-        ('{"values": {"type": "long"}, "type": "map", "x": 1}', '{"type":"map","values":"long","x":1}'),
-        (
-            '{"symbols": ["A", "B"], "name": "x.E", "type": "enum", "default": "A", "doc": "d", "p": [1.50, 1e10]}',
-            '{"type":"enum","name":"E","namespace":"x","doc":"d","symbols":["A","B"],"default":"A","p":[1.5,1.0E10]}',
-        ),
-        (
-            '{"type": "fixed", "size": 8, "name": "F", "logicalType": "decimal", "precision": 3, "aliases": ["G"]}',
-            '{"type":"fixed","name":"F","size":8,"logicalType":"decimal","precision":3,"aliases":["G"]}',
-        ),
-        (  # the keys of a field have an order of their own; "ascending" is the default order
-            '{"type": "record", "name": "R", "namespace": "a.b", "fields": [{"order": "ascending", "default": null, '
-            '"type": ["null", "R"], "name": "next", "doc": "the next", "aliases": ["n"], "tag": {"b": 1, "a": 2}}, '
-            '{"name": "v", "type": "double", "default": 0.0001, "order": "Descending"}]}',
-            '{"type":"record","name":"R","namespace":"a.b","fields":[{"name":"next","type":["null","R"],'
-            '"doc":"the next","default":null,"aliases":["n"],"tag":{"b":1,"a":2}},'
-            '{"name":"v","type":"double","default":1.0E-4,"order":"descending"}]}',
-        ),
-        (  # a full name wins over the namespace; names are as short as their place allows
-            '{"type": "record", "name": "a.R", "namespace": "ignored", "aliases": ["S", "b.T"], "fields": ['
-            '{"name": "e", "type": {"type": "enum", "name": "b.E", "symbols": ["X"]}}, {"name": "f", "type": "b.E"}, '
-            '{"name": "g", "type": {"type": "fixed", "name": "F", "size": 1}}, {"name": "h", "type": "F"}]}',
-            '{"type":"record","name":"R","namespace":"a","fields":[{"name":"e","type":{"type":"enum","name":"E",'
-            '"namespace":"b","symbols":["X"]}},{"name":"f","type":"b.E"},{"name":"g","type":{"type":"fixed",'
-            '"name":"F","size":1}},{"name":"h","type":"F"}],"aliases":["S","b.T"]}',
-        ),
-        (  # a name without a namespace within a namespace
-            '{"type": "record", "name": "a.R", "fields": [{"name": "n", "type": {"type": "record", "name": "N", '
-            '"namespace": "", "fields": []}}]}',
-            '{"type":"record","name":"R","namespace":"a","fields":[{"name":"n","type":{"type":"record","name":"N",'
-            '"namespace":"","fields":[]}}]}',
-        ),
-        ('{"type": "error", "name": "E", "fields": []}', '{"type":"error","name":"E","fields":[]}'),
-        ('/* c */ {"type": // d\n "int"}', '"int"'),
-        ('{"type": "string", "p": "a\\u0001/\\u00e9\\n"}', '{"type":"string","p":"a\\u0001/é\\n"}'),
-        ('{"type": "string", "type": "int"}', '"int"'),
-        ('{"type": "record", "name": "Größe", "fields": []}', '{"type":"record","name":"Größe","fields":[]}'),
-        (  # a default in quotes of a number
-            '{"type": "record", "name": "R", "fields": [{"name": "f", "type": "double", "default": "1.5"}]}',
-            '{"type":"record","name":"R","fields":[{"name":"f","type":"double","default":1.5}]}',
-        ),
-    ],
-)
+CANONICAL = [
+    ('"string"', '"string"'),
+    ('{"type": "string"}', '"string"'),
+    ('{"type": "string", "avro.java.string": "String"}', '{"type":"string","avro.java.string":"String"}'),
+    ('{"type": "int", "doc": "ignored"}', '"int"'),
+    ('["null", {"type": "int"}]', '["null","int"]'),
+    ('{"type": "array", "items": "int"}', '{"type":"array","items":"int"}'),
+    ('{"values": {"type": "long"}, "type": "map", "x": 1}', '{"type":"map","values":"long","x":1}'),
+    (
+        '{"symbols": ["A", "B"], "name": "x.E", "type": "enum", "default": "A", "doc": "d", "p": [1.50, 1e10]}',
+        '{"type":"enum","name":"E","namespace":"x","doc":"d","symbols":["A","B"],"default":"A","p":[1.5,1.0E10]}',
+    ),
+    (
+        '{"type": "fixed", "size": 8, "name": "F", "logicalType": "decimal", "precision": 3, "aliases": ["G"]}',
+        '{"type":"fixed","name":"F","size":8,"logicalType":"decimal","precision":3,"aliases":["G"]}',
+    ),
+    (  # the keys of a field have an order of their own; "ascending" is the default order
+        '{"type": "record", "name": "R", "namespace": "a.b", "fields": [{"order": "ascending", "default": null, '
+        '"type": ["null", "R"], "name": "next", "doc": "the next", "aliases": ["n"], "tag": {"b": 1, "a": 2}}, '
+        '{"name": "v", "type": "double", "default": 0.0001, "order": "Descending"}]}',
+        '{"type":"record","name":"R","namespace":"a.b","fields":[{"name":"next","type":["null","R"],'
+        '"doc":"the next","default":null,"aliases":["n"],"tag":{"b":1,"a":2}},'
+        '{"name":"v","type":"double","default":1.0E-4,"order":"descending"}]}',
+    ),
+    (  # a full name wins over the namespace; names are as short as their place allows
+        '{"type": "record", "name": "a.R", "namespace": "ignored", "aliases": ["S", "b.T"], "fields": ['
+        '{"name": "e", "type": {"type": "enum", "name": "b.E", "symbols": ["X"]}}, {"name": "f", "type": "b.E"}, '
+        '{"name": "g", "type": {"type": "fixed", "name": "F", "size": 1}}, {"name": "h", "type": "F"}]}',
+        '{"type":"record","name":"R","namespace":"a","fields":[{"name":"e","type":{"type":"enum","name":"E",'
+        '"namespace":"b","symbols":["X"]}},{"name":"f","type":"b.E"},{"name":"g","type":{"type":"fixed",'
+        '"name":"F","size":1}},{"name":"h","type":"F"}],"aliases":["S","b.T"]}',
+    ),
+    (  # a name without a namespace within a namespace
+        '{"type": "record", "name": "a.R", "fields": [{"name": "n", "type": {"type": "record", "name": "N", '
+        '"namespace": "", "fields": []}}]}',
+        '{"type":"record","name":"R","namespace":"a","fields":[{"name":"n","type":{"type":"record","name":"N",'
+        '"namespace":"","fields":[]}}]}',
+    ),
+    ('{"type": "error", "name": "E", "fields": []}', '{"type":"error","name":"E","fields":[]}'),
+    ('/* c */ {"type": // d\n "int"}', '"int"'),
+    ('{"type": "string", "p": "a\\u0001/\\u00e9\\n"}', '{"type":"string","p":"a\\u0001/é\\n"}'),
+    ('{"type": "string", "type": "int"}', '"int"'),
+    ('{"type": "record", "name": "Größe", "fields": []}', '{"type":"record","name":"Größe","fields":[]}'),
+    (  # a default in quotes of a number
+        '{"type": "record", "name": "R", "fields": [{"name": "f", "type": "double", "default": "1.5"}]}',
+        '{"type":"record","name":"R","fields":[{"name":"f","type":"double","default":1.5}]}',
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "canonical"), CANONICAL)
 def test_canonical_text_is_that_of_javas_avro(text: str, canonical: str) -> None:
     parsed = avro(text)
     assert parsed.canonical == canonical

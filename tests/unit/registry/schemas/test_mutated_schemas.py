@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from headrace_registry.compat import Level, check
+from headrace_registry.compat.avro import AMBIGUOUS
 from headrace_registry.schemas import InvalidSchemaError, Schema, SchemaType, parse
 from tests.unit.registry.schemas.test_protobuf import EVERYTHING
 
@@ -71,7 +72,7 @@ def read_or_refused(kind: SchemaType, text: str, old: str) -> bool:
     assert parse(Schema(kind, schema.canonical), {}).canonical == schema.canonical
     again = parse(Schema(kind, schema.normalized), {})
     assert again.normalized == schema.normalized
-    assert check(Level.FULL, again, [schema]) == []
+    assert {one.kind for one in check(Level.FULL, again, [schema])} <= {AMBIGUOUS}
     check(Level.FULL, schema, [parse(Schema(kind, old), {})])
     if kind is SchemaType.PROTOBUF:
         parse(Schema(kind, schema.formatted("serialized")), {})

@@ -3,9 +3,9 @@
 The verdicts, kinds, places and messages are those of ``SchemaCompatibility`` of Avro's Java implementation, as
 Confluent's registry shows them. Three properties of Java's check look odd, and Headrace keeps them:
 
-* names are compared without their namespaces;
-* the place of a problem within a branch of a union begins again at ``/``;
-* a pair of types is compared once; at another place of the same pair its first result is repeated.
+* The check compares names without their namespaces.
+* The check compares a pair of types once. At another place of the same pair, the check repeats the first result.
+* A field is ambiguous when its name and its alias, or two of its aliases, are names of the writer's fields.
 
 Source: the Avro specification 1.12, "Schema Resolution".
 """
@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 from headrace_registry.compat.model import REPORTED_MAX, Difference, Steps, run
-from headrace_registry.schemas.avro import Array, AvroSchema, Enum, Field, Fixed, Map, Named, Node, Record, Union
+from headrace_registry.schemas.avro import Array, AvroSchema, Enum, Fixed, Map, Named, Node, Record, Union
 from headrace_registry.schemas.json_text import pointer
 
 #: Reader's type -> the other writer's types that it reads.
@@ -27,6 +27,9 @@ _PROMOTIONS = {
     "bytes": ("string",),
     "string": ("bytes",),
 }
+#: The kind of a reader's field that several fields of the writer match. Java throws an exception, which Confluent's
+#: registry reports as an incompatibility.
+AMBIGUOUS = "READER_FIELD_MATCHES_SEVERAL_FIELDS"
 #: The reason of each kind in words, for Incompatibility.reason.
 REASONS = {
     "FIXED_SIZE_MISMATCH": "The size of FIXED type field at path '{path}' in the {reader} schema does not match with "
@@ -38,6 +41,8 @@ REASONS = {
     "schema",
     "MISSING_UNION_BRANCH": "The {reader} schema is missing a type inside a union field at path '{path}' in the "
     "{writer} schema",
+    AMBIGUOUS: "The field '{detail}' at path '{path}' in the {reader} schema has the name or alias of several fields "
+    "in the {writer} schema",
     "READER_FIELD_MISSING_DEFAULT_VALUE": "The field '{detail}' at path '{path}' in the {reader} schema has no "
     "default value and is missing in the {writer} schema",
 }
@@ -77,8 +82,8 @@ class _Check:
                     if below:
                         problems.append(_missing_branch(branch, (path, index)))
             case _, Union():
-                for branch in writer.branches:
-                    below = yield self.compare(reader, branch, None)
+                for index, branch in enumerate(writer.branches):
+                    below = yield self.compare(reader, branch, (path, index))
                     problems.extend(below)
             case Union(), _:
                 for branch in self._candidates(reader, writer):
@@ -120,9 +125,11 @@ class _Check:
     def _fields(self, problems: _Problems, reader: Record, writer: Record, path: _Path) -> Steps[None]:
         for index, one in enumerate(reader.fields):
             place = ((path, "fields"), index)
-            written = _written_field(writer, one)
-            if written is not None:
-                below: _Problems = yield self.compare(one.type, written.type, (place, "type"))
+            written = [writer.by_name[name] for name in (one.name, *one.aliases) if name in writer.by_name]
+            if len(written) > 1:
+                problems.append(Difference(AMBIGUOUS, _shown(place), one.name))
+            elif written:
+                below: _Problems = yield self.compare(one.type, written[0].type, (place, "type"))
                 problems.extend(below)
             elif one.has_default:
                 continue
@@ -134,14 +141,6 @@ class _Check:
                 problems.append(Difference("READER_FIELD_MISSING_DEFAULT_VALUE", _shown(place), one.name))
             if len(problems) >= REPORTED_MAX:
                 return
-
-
-def _written_field(writer: Record, reader: Field) -> Field | None:
-    """The writer's field with the name of the reader's field, or else with one of its aliases."""
-    for name in (reader.name, *reader.aliases):
-        if name in writer.by_name:
-            return writer.by_name[name]
-    return None
 
 
 def _names(reader: Named, writer: Named, path: _Path) -> Iterator[Difference]:
