@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from headrace import AsyncConsumer, AsyncProducer, Consumer, LocalCluster, Producer, TopicPartition
-from headrace.errors import SerializationError
+from headrace.errors import IllegalStateError, RequestTimedOutError, SerializationError
 from headrace.schemas import (
     AvroDeserializer,
     AvroSerializer,
@@ -24,7 +24,7 @@ from headrace.schemas import (
     WrongMagicByteError,
 )
 from tests.worlds.fake_registry import FakeRegistry, fake_registry
-from tests.worlds.waiting import until_async
+from tests.worlds.waiting import until, until_async
 
 ORDER = {
     "type": "record",
@@ -292,3 +292,59 @@ def test_a_producer_raises_the_serializers_own_errors(cluster: LocalCluster, reg
             producer.send_many("errors", [{"id": 1}, {"id": "x"}])
         assert invalid.value.path == "id"
         assert "record 1:" in invalid.value.message
+
+
+@pytest.mark.parametrize("kind", ["blocking", "async"])
+def test_a_send_waits_for_the_registry_up_to_max_block_ms(
+    cluster: LocalCluster, fake: FakeRegistry, registry: SchemaRegistry, kind: str
+) -> None:
+    settings: Any = {
+        "bootstrap_servers": cluster.bootstrap_servers,
+        "value_serializer": AvroSerializer(registry, ORDER, auto_register_schemas=True),
+        "max_block_ms": 300,
+    }
+    topic = f"blocked-{kind}"
+    fake.gate.clear()
+
+    async def scenario() -> None:
+        async with AsyncProducer(**settings) as producer:
+            await producer.partitions_for(topic)
+            with pytest.raises(RequestTimedOutError, match=r"the schema registry.* within max\.block\.ms=300"):
+                await producer.send(topic, {"id": 1})
+            with pytest.raises(RequestTimedOutError):
+                await producer.send_many(topic, [{"id": 1}])
+            fake.gate.set()
+            await producer.send_and_wait(topic, {"id": 1})
+
+    if kind == "async":
+        asyncio.run(scenario())
+        return
+    with Producer(**settings) as producer:
+        producer.partitions_for(topic)
+        with pytest.raises(RequestTimedOutError, match=r"the schema registry.* within max\.block\.ms=300"):
+            producer.send(topic, {"id": 1})
+        with pytest.raises(RequestTimedOutError):
+            producer.send_many(topic, [{"id": 1}])
+        fake.gate.set()
+        producer.send(topic, {"id": 1}).result(30)
+
+
+def test_a_callback_must_not_wait_for_the_registry(
+    cluster: LocalCluster, fake: FakeRegistry, registry: SchemaRegistry
+) -> None:
+    serializer = AvroSerializer(registry, ORDER, auto_register_schemas=True)
+    errors: list[BaseException] = []
+    with Producer(bootstrap_servers=cluster.bootstrap_servers, value_serializer=serializer) as producer:
+        for topic in ("first", "second"):
+            producer.partitions_for(topic)
+
+        def again(*_: object) -> None:
+            try:
+                producer.send("second", {"id": 2})
+            except IllegalStateError as error:
+                errors.append(error)
+
+        producer.send("first", {"id": 1}, on_delivery=again).result(30)
+        until(lambda: errors)
+        assert "cannot wait in the callback" in str(errors[0])
+        producer.send("second", {"id": 2}).result(30)

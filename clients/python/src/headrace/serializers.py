@@ -3,9 +3,10 @@
 
 Without a serializer, keys and values must be bytes or None.
 
-A serializer that asks a service (``headrace.schemas``) must not block an event loop. If a serializer has a method
-``serialize_nowait`` (a deserializer: ``deserialize_nowait``), asyncio clients call it in place of ``serialize``. This
-method raises WouldWait instead of waiting; the client awaits the end of the request, then calls the method again.
+A serializer that asks a service (``headrace.schemas``) must not block an event loop, nor wait longer than the client's
+call may take. If a serializer has a method ``serialize_nowait`` (a deserializer: ``deserialize_nowait``), clients call
+it in place of ``serialize``. This method raises WouldWait instead of waiting; the client waits for the end of the
+request, then calls the method again.
 """
 
 from __future__ import annotations
@@ -80,11 +81,11 @@ def from_json(topic: str, data: bytes) -> Any:
     return json.loads(data)
 
 
-def serializer(given: Any, key_name: str, *, may_wait: bool = True) -> Serializer | None:
+def serializer(given: Any, key_name: str) -> Serializer | None:
     """The callable for a configured serializer; its failures become SerializationError, which names the topic and the
-    key or value. ``may_wait``: False for a client of an event loop, which handles WouldWait."""
+    key or value. The callable may raise WouldWait."""
     field = key_name.partition(".")[0]
-    call = _callable(given, "serialize", key_name, field, may_wait=may_wait)
+    call = _callable(given, "serialize", key_name, field)
     if call is None:
         return None
 
@@ -110,11 +111,11 @@ def serializer(given: Any, key_name: str, *, may_wait: bool = True) -> Serialize
     return serialize
 
 
-def deserializer(given: Any, key_name: str, *, may_wait: bool = True) -> Deserializer | None:
-    """The callable for a configured deserializer; keys and values of None are returned without a call. ``may_wait`` as
-    in ``serializer``."""
+def deserializer(given: Any, key_name: str) -> Deserializer | None:
+    """The callable for a configured deserializer; keys and values of None are returned without a call. The callable may
+    raise WouldWait."""
     field = key_name.partition(".")[0]
-    call = _callable(given, "deserialize", key_name, field, may_wait=may_wait)
+    call = _callable(given, "deserialize", key_name, field)
     if call is None:
         return None
 
@@ -141,9 +142,7 @@ def _located(error: SerializationError, key_name: str, topic: str, field: str) -
     return found
 
 
-def _callable(
-    given: Any, method: str, key_name: str, field: str, *, may_wait: bool
-) -> Callable[[str, Any], Any] | None:
+def _callable(given: Any, method: str, key_name: str, field: str) -> Callable[[str, Any], Any] | None:
     """The function of a configured serializer. If the object has a method ``for_field``, that method returns the object
     for keys or for values."""
     if given is None:
@@ -153,9 +152,7 @@ def _callable(
     for_field = getattr(given, "for_field", None)
     if for_field is not None:
         given = for_field(field)
-    bound = getattr(given, method, given)
-    if not may_wait:
-        bound = getattr(given, f"{method}_nowait", bound)
+    bound = getattr(given, f"{method}_nowait", None) or getattr(given, method, given)
     if not callable(bound):
         raise InvalidConfigError(
             f"{key_name}={given!r}: must be callable as (topic, value), or have a method {method}()"

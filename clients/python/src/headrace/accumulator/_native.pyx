@@ -548,7 +548,7 @@ cdef class NativeProducer:
         if on_delivery is None:
             try:
                 batch = accumulator._append(topic, value, key, headers, partition, timestamp_ms, &index, &when)
-            except NoSuchPartition:  # the slow path refreshes the metadata
+            except (NoSuchPartition, WouldWait):  # the slow path waits for what is missing
                 batch = None
             if batch is not None:
                 future = RecordFuture.__new__(RecordFuture)

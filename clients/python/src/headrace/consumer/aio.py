@@ -457,7 +457,7 @@ class AsyncConsumer(Face):
             if limit is None or not limit.expired():  # a callback raised the TimeoutError
                 raise
             logger.warning(
-                "the consumer was not closed within %g s: the coordinator removes it when its connection breaks",
+                "the consumer was not closed within %g s; the coordinator removes it when the connection breaks",
                 timeout,
             )
         finally:

@@ -42,8 +42,8 @@ class Reading:
         self.max_poll_records: int = config["max.poll.records"]
         self.check_crcs: bool = config["check.crcs"]
         self.reads_committed: bool = config["isolation.level"] == "read_committed"
-        self.key_deserializer = deserializer(config["key.deserializer"], "key.deserializer", may_wait=False)
-        self.value_deserializer = deserializer(config["value.deserializer"], "value.deserializer", may_wait=False)
+        self.key_deserializer = deserializer(config["key.deserializer"], "key.deserializer")
+        self.value_deserializer = deserializer(config["value.deserializer"], "value.deserializer")
         self.plain = self.key_deserializer is None and self.value_deserializer is None
         self.partitions: dict[TopicPartition, Assigned] = {}
         self._engine = engine

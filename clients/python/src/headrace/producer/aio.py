@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
@@ -31,7 +30,7 @@ from ..serializers import WouldWait
 from ..settings import PRODUCER, resolve
 from ..typed_settings import ProducerSettings
 from .blocking import ArrowData, OnDelivery
-from .core import ProducerCore, deadline_error
+from .core import ProducerCore, deadline_error, registry_error
 from .futures import ManyFuture
 from .group_offsets import group_offsets
 from .transaction_state import Call
@@ -55,7 +54,7 @@ class AsyncProducer(Face, NativeAsyncProducer):
     def __init__(self, config: Mapping[str, Any] | None = None, /, **settings: Unpack[ProducerSettings]) -> None:
         values = resolve(PRODUCER, config, settings)
         slow = _Slow()
-        core = self._core = ProducerCore(values, slow, may_wait=False)
+        core = self._core = ProducerCore(values, slow)
         slow.core = weakref.ref(core)
         super().__init__(core.accumulator)
         self._finalizer = weakref.finalize(self, core.abandon)
@@ -104,7 +103,8 @@ class AsyncProducer(Face, NativeAsyncProducer):
             except NoSuchPartition as error:
                 await core.engine.io.run_async(core.recheck_partition(topic, error.args[0], core.max_block_s))
             except WouldWait as waiting:
-                await waiting.end(math.inf)
+                if not await waiting.end(deadline):
+                    raise registry_error(topic, core.max_block_s) from None
         runs: list[list[Any]] = []
         while (reached := core.append_prepared(topic, items, start, partition, when, runs)) < len(items):
             if reached > start:
@@ -255,7 +255,8 @@ class _Slow:
                 await core.engine.io.run_async(core.recheck_partition(topic, error.args[0], core.max_block_s))
                 continue
             except WouldWait as waiting:
-                await waiting.end(math.inf)
+                if not await waiting.end(deadline):
+                    raise registry_error(topic, core.max_block_s) from None
                 continue
             if future is not None:
                 return future

@@ -18,6 +18,7 @@ from ..callbacks import check_callback, refuse_to_wait
 from ..engine.transactions import checked_token
 from ..faces import Face
 from ..models import GroupMetadata, OffsetAndMetadata, TransactionToken
+from ..serializers import WouldWait
 from ..settings import PRODUCER, resolve
 from ..typed_settings import ProducerSettings
 from .core import ProducerCore, deadline_error
@@ -103,6 +104,8 @@ class Producer(Face, NativeProducer):
                 break
             except NoSuchPartition as error:
                 core.engine.io.run(core.recheck_partition(topic, error.args[0], core.max_block_s))
+            except WouldWait as waiting:
+                core.wait_for_registry(topic, waiting, deadline)
         runs: list[list[Any]] = []
         while (reached := core.append_prepared(topic, items, start, partition, when, runs)) < len(items):
             if reached > start:
@@ -295,6 +298,9 @@ class _Slow:
                 )
             except NoSuchPartition as error:
                 core.engine.io.run(core.recheck_partition(topic, error.args[0], core.max_block_s))
+                continue
+            except WouldWait as waiting:
+                core.wait_for_registry(topic, waiting, deadline)
                 continue
             if future is not None:
                 break

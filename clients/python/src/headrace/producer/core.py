@@ -31,7 +31,7 @@ from ..engine.metadata import Snapshot, TopicInfo
 from ..faces import several, where
 from ..metrics import Metrics
 from ..partitioners import partitioner
-from ..serializers import serializer
+from ..serializers import WouldWait, serializer
 from .sender import Sender
 from .transaction_state import Call
 from .transactional import Transactions
@@ -49,8 +49,7 @@ class ProducerCore:
     """The core of one producer. Producer and AsyncProducer have no state besides the core, so the garbage collector may
     free them at any time."""
 
-    def __init__(self, config: dict[str, Any], slow: Callable[..., Any], *, may_wait: bool = True) -> None:
-        """``may_wait``: False for AsyncProducer, whose serializers must not block the caller's event loop."""
+    def __init__(self, config: dict[str, Any], slow: Callable[..., Any]) -> None:
         self.config = config
         self.engine = Engine(config, self, on_failure=_stopper(weakref.ref(self)))
         self.metrics = Metrics(config)
@@ -64,8 +63,8 @@ class ProducerCore:
             adaptive=config["partitioner.adaptive.partitioning.enable"],
             ignore_keys=config["partitioner.ignore.keys"],
             partitioner=partitioner(config["partitioner.class"]),
-            key_serializer=serializer(config["key.serializer"], "key.serializer", may_wait=may_wait),
-            value_serializer=serializer(config["value.serializer"], "value.serializer", may_wait=may_wait),
+            key_serializer=serializer(config["key.serializer"], "key.serializer"),
+            value_serializer=serializer(config["value.serializer"], "value.serializer"),
         )
         self.sender.accumulator = self.accumulator
         self.engine.metadata.listeners.append(self._on_snapshot)
@@ -235,6 +234,13 @@ class ProducerCore:
             self.metrics["bufferpool-wait-time"].record(time.monotonic() - begun)
         else:
             await asyncio.sleep(0)
+
+    def wait_for_registry(self, topic: str, waiting: WouldWait, deadline: float) -> None:
+        """Block until a serializer's request has ended. Raises RequestTimedOutError at ``deadline``; IllegalStateError
+        in a callback."""
+        refuse_to_wait("send()")
+        if not waiting.block(deadline):
+            raise registry_error(topic, self.max_block_s)
 
     def _buffer_timeout(self) -> None:
         raise BufferTimeoutError(
@@ -437,6 +443,13 @@ def _waker(core_of: weakref.ref[ProducerCore]) -> Callable[[], None]:
             core.engine.io.call(core.sender.wake)
 
     return wake
+
+
+def registry_error(topic: str, block_s: float) -> RequestTimedOutError:
+    return RequestTimedOutError(
+        f"topic {topic!r}: the schema registry, which a serializer asks, did not answer within "
+        f"max.block.ms={block_s * 1000:g}; check the registry with `headrace schemas list`"
+    )
 
 
 def deadline_error(topic: str, block_s: float) -> RequestTimedOutError:

@@ -18,7 +18,7 @@ def group_offsets(given: Any, group: GroupMetadata | None) -> GroupOffsets:
     core = getattr(given, "_core", None)
     if isinstance(core, ConsumerCore):
         if group is not None:
-            raise arguments.wrong("group", group, "left out together with a consumer, which has its own group")
+            raise arguments.wrong("group", group, "must be None when a consumer is passed, which has its own group")
         return core.offsets_for_transaction()
     offsets = {
         arguments.partition(tp): arguments.offset_to_commit(arguments.partition(tp), offset)

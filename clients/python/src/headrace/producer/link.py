@@ -380,8 +380,8 @@ class BrokerLink:
             return
         if len(response.results) != len(request.batches):
             raise NetworkError(
-                f"{self.address}: {len(response.results)} results in the response to a produce request of "
-                f"{len(request.batches)} batches"
+                f"{self.address}: a produce request had {len(request.batches)} batches, but its response has "
+                f"{len(response.results)} results"
             )
         del self.in_flight[request.correlation_id]
         sender = self.sender

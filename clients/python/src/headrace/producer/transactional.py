@@ -273,7 +273,7 @@ class Transactions:
         except HeadraceError as failure:
             if self.producer.state is State.DEAD:
                 raise failure from error
-            logger.warning("the abort failed; the next begin_transaction() repeats it: %s", failure.message)
+            logger.warning("the abort failed; the next begin_transaction() repeats the abort: %s", failure.message)
 
     async def _seal(self) -> None:
         self.producer.seal()
