@@ -38,12 +38,12 @@ class Replicas:
         self.events: list[Event] = []
         self._number = 0
 
-    def new(self) -> Registry:
-        """A replica that is not started; ``stop_all`` stops it."""
+    def new(self, url: str = "") -> Registry:
+        """A replica that is not started; ``stop_all`` stops it. ``url``: default: a URL of its own."""
         self._number += 1
         events = Emitter()
         events.subscribe(self.events.append)
-        replica = Registry(self.settings, f"http://replica-{self._number}", events=events)
+        replica = Registry(self.settings, url or f"http://replica-{self._number}", events=events)
         self.running.append(replica)
         return replica
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -15,7 +15,7 @@ from headrace_registry import registry as registry_module
 from headrace_registry import topic as topic_module
 from headrace_registry.compat import Level
 from headrace_registry.events import WriterElected
-from headrace_registry.registry import NotWriterError, State, WriteTimeoutError
+from headrace_registry.registry import NotWriterError, Registry, State, WriteTimeoutError
 from headrace_registry.state import Deciding, RegistryError, Rules
 from tests.worlds.registries import Replicas, run_with
 from tests.worlds.waiting import until_async
@@ -199,6 +199,34 @@ def test_a_replica_that_is_no_member_any_more_cannot_fence_the_writer(replicas: 
         first._tasks._tasks.remove(membership)
 
     run_with(replicas, scenario())
+
+
+def test_a_replica_that_claims_a_term_wrongly_gives_way_to_the_member_with_the_partition(replicas: Replicas) -> None:
+    """Two replicas have the same URL by mistake, so the second one believes that it was the last writer."""
+
+    async def scenario() -> None:
+        first = await replicas.start()
+        await replicas.writer()
+        second = replicas.new(url=first.url)
+        writes = asyncio.create_task(_write_all(first, replicas, range(200)))
+        await second.start()
+        assert second._is_claimed
+        await until_async(lambda: not second._is_claimed)
+        await until_async(lambda: first.state is State.WRITER)
+        assert await writes == list(range(1, 201))
+        assert not second._assigned.is_set()
+        assert second.state is State.FOLLOWER
+        await until_async(lambda: second.image.schema_count == 200)
+
+    run_with(replicas, scenario())
+
+
+async def _write_all(writer: Registry, replicas: Replicas, numbers: Iterable[int]) -> list[int]:
+    ids = []
+    for number in numbers:
+        ids.append(await writer.write(replicas.registering(number)))
+        await asyncio.sleep(0.01)
+    return ids
 
 
 def test_a_refused_decision_and_a_write_that_takes_too_long_are_errors_of_the_caller(

@@ -17,7 +17,7 @@ from headrace_registry import app
 from headrace_registry.app import RegistryNode
 from headrace_tools.local.health import answers_http
 from tests.worlds.registries import avro
-from tests.worlds.registry_http import registry_client
+from tests.worlds.registry_http import RegistryClient, RegistryRefusal, registry_client
 from tests.worlds.waiting import until
 
 
@@ -69,6 +69,30 @@ def test_a_node_serves_http_until_it_stops_and_names_its_port_in_the_state_file(
     assert read_state(str(tmp_path / "node.json")) is None
     port = int(state.listeners["http1"].rpartition(":")[2])
     assert not answers_http("127.0.0.1", port, timeout_s=1.0)
+
+
+def test_the_last_writer_writes_again_soon_after_a_crash_of_all_nodes() -> None:
+    """The coordinator has died too, so it keeps the dead member of the group for the session timeout (45 s)."""
+    with LocalCluster(brokers=1, controllers=1, registries=1) as crashed:
+        with registry_client(crashed.registry_urls) as client:
+            assert client.register("before", avro(1)) == 1
+        nodes = [(node["role"], node["id"]) for node in crashed.ps()]
+        for node in nodes:
+            crashed.kill(*node)
+        for node in nodes:
+            crashed.restart(*node)
+        with registry_client(crashed.registry_urls) as client:
+            assert until(lambda: registered(client, "after", 2), "the registry writes again", 20) == 2
+
+
+def registered(client: RegistryClient, subject: str, number: int) -> int | None:
+    """The id of a schema; None while no replica is the writer."""
+    try:
+        return client.register(subject, avro(number))
+    except RegistryRefusal as refusal:
+        if refusal.status < 500:
+            raise
+        return None
 
 
 def test_a_port_that_is_taken_is_named(cluster: LocalCluster) -> None:

@@ -16,6 +16,10 @@ candidate's URL and the id of its term. The announcement's transaction also comm
 itself. The candidate also commits an offset before InitProducer, because a former member must not fence the real
 writer. When a candidate reads its own announcement as committed, it has applied every record of every earlier writer.
 
+**After a crash.** The coordinator keeps a dead member, and its partition, for up to the session timeout (45 s). A
+replica that starts again, and was the last writer by its URL, does not wait: it *claims* a term without the partition
+and without offsets. The transactional id still fences. A claim is made once, so an assigned member wins.
+
 **Writes.** The writer decides waiting commands one after the other on a draft of the image. It appends their records in
 one transaction, and answers when it reads the records back as committed. The image itself never has a record that is
 not committed.
@@ -122,6 +126,7 @@ class Registry:
         self._term: asyncio.Task[None] | None = None
         self._end_reason = ""
         self._has_written = False  # whether this term won its election
+        self._is_claimed = False  # whether this replica is candidate or writer without the partition
         self._closing: set[asyncio.Task[None]] = set()
         self._reader: AsyncConsumer | None = None
         self._member: AsyncConsumer | None = None
@@ -231,6 +236,8 @@ class Registry:
         )
         self._tasks.start(self._follow(reader), "reader")
         if self.settings.is_eligible:
+            if self._announced is not None and self._announced[0] == self.url:
+                self._accept(is_claimed=True)
             self._tasks.start(self._elections(), "elections")
             self._tasks.start(self._membership(), "membership")
 
@@ -340,10 +347,15 @@ class Registry:
     async def _on_assigned(self, member: AsyncConsumer, partitions: list[TopicPartition]) -> None:
         member.pause(partitions)
         if self._partition in partitions:
-            assert self._writes is not None
-            self._writes.accept()
-            self._assigned.set()
-            self._tell_news()
+            self._accept(is_claimed=False)
+
+    def _accept(self, *, is_claimed: bool) -> None:
+        """Begin terms. ``is_claimed``: not because of the group, but because this replica was the last writer."""
+        assert self._writes is not None
+        self._is_claimed = is_claimed
+        self._writes.accept()
+        self._assigned.set()
+        self._tell_news()
 
     async def _on_revoked(self, member: AsyncConsumer, partitions: list[TopicPartition]) -> None:
         if self._partition in partitions:
@@ -360,6 +372,10 @@ class Registry:
         if self._term is not None and not self._term.done():
             await asyncio.wait([self._term], timeout=timeout_s)
             self._end_term(why)
+        self._become_follower()
+
+    def _become_follower(self) -> None:
+        self._assigned.clear()
         self.state = State.FOLLOWER
         if self._writes is not None:
             self._writes.refuse(NotWriterError(self.writer_url))
@@ -387,6 +403,9 @@ class Registry:
             if self._has_written:
                 backoff_s, self._has_written = BACKOFF_S, False
             self._events.emit(WriterSteppedDown(reason=self._why_ended(term)))
+            if self._is_claimed:
+                self._is_claimed = False
+                self._become_follower()
             if self._assigned.is_set():
                 self.state = State.CANDIDATE
                 await asyncio.sleep(backoff_s)
@@ -405,10 +424,11 @@ class Registry:
 
     async def _serve_term(self) -> None:
         assert self._writes is not None
-        assert self._member is not None
         begun_ms = self._clock.monotonic_ms()
         # The coordinator refuses the commit of a replica that is no member any more, before it fences the real writer.
-        await self._member.commit({self._partition: self.next_offset})
+        if not self._is_claimed:
+            assert self._member is not None
+            await self._member.commit({self._partition: self.next_offset})
         producer = AsyncProducer(
             bootstrap_servers=self._servers,
             client_id="schema-registry-writer",
@@ -438,18 +458,20 @@ class Registry:
             closing.add_done_callback(self._closing.discard)
 
     async def _announce(self, producer: AsyncProducer) -> int:
-        """Append this replica's announcement as a member of the group, and wait until the reader has applied it.
+        """Append this replica's announcement, as a member of the group unless the term is claimed, and wait until the
+        reader has applied the announcement.
 
         Returns the offset of the announcement. Raises HeadraceError if another replica has fenced this one, or if the
         group has removed this replica. Raises _ElectionError if the announcement was aborted.
         """
         assert self._writes is not None
-        assert self._member is not None
         self._term_id = secrets.token_hex(8)
         headers = [(URL_HEADER, self.url.encode()), (TERM_HEADER, self._term_id.encode())]
         await producer.begin_transaction()
         sent = await producer.send(self.settings.topic, NOOP_VALUE, NOOP_KEY, headers, 0)
-        await producer.send_offsets({self._partition: self.next_offset}, self._member.group_metadata())
+        if not self._is_claimed:
+            assert self._member is not None
+            await producer.send_offsets({self._partition: self.next_offset}, self._member.group_metadata())
         offset: int = (await sent).offset
         in_flight = self._writes.sent(Batch(), offset)
         await producer.commit_transaction()
