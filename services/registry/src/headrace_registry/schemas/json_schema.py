@@ -525,6 +525,8 @@ class _Parts:
             if (keyword == "dependencies") != (self._draft < 2019):
                 continue
             for name, value in self._dict(keyword).items():
+                if value == []:
+                    continue  # everit knows no dependency on no property
                 if isinstance(value, list):
                     property_dependencies[name] = self._strings(value, keyword, name)
                 else:
@@ -624,8 +626,8 @@ class _Parts:
 
     def _count(self, keyword: str) -> Number | None:
         value = self._number_of(keyword)
-        if value is not None and (value < 0 or (isinstance(value, Decimal) and value != value.to_integral_value())):
-            self._place.refuse(f"{keyword} is a whole number of at least 0", keyword)
+        if isinstance(value, Decimal) and value != value.to_integral_value():
+            self._place.refuse(f"{keyword} is a whole number", keyword)
         return value
 
 
