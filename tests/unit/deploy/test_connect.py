@@ -124,15 +124,18 @@ def composed(*arguments: str) -> dict[str, Any]:
 def test_compose_starts_a_worker_only_by_profile_and_publishes_it_on_loopback() -> None:
     assert "connect" not in composed()
     services = composed("--profile", "connect")
-    assert set(services) - set(composed()) == {"connect"}
-    connect = services["connect"]
-    (port,) = connect["ports"]
-    assert (port["host_ip"], port["published"], port["target"]) == ("127.0.0.1", "8083-8085", 8083)
-    assert (connect["read_only"], connect["cap_drop"]) == (True, ["ALL"])
-    assert set(connect["networks"]) == {"client"}
+    assert set(services) - set(composed()) == {"connect", "connect-edge"}
+    connect, edge = services["connect"], services["connect-edge"]
+    assert "ports" not in connect, "several workers cannot share a port of the host"
+    (port,) = edge["ports"]
+    assert (port["host_ip"], port["published"], port["target"]) == ("127.0.0.1", "8083", 8083)
+    assert edge["command"][-1] == "8083=connect:8083"
+    for service in (connect, edge):
+        assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"])
+        assert set(service["networks"]) == {"client"}
+        assert service["healthcheck"]["test"] == ["CMD", "health", "127.0.0.1", "8083", "http", "/health"]
     assert connect["depends_on"]["gateway"]["condition"] == "service_healthy"
     assert connect["build"]["target"] == "connect"
-    assert connect["healthcheck"]["test"] == ["CMD", "health", "127.0.0.1", "8083", "http", "/health"]
 
 
 def test_the_image_takes_the_jars_from_where_the_script_puts_them() -> None:
