@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
-from tests.fuzz import fuzz_files, fuzz_gateway, fuzz_handlers, fuzz_logs, fuzz_records, fuzz_schemas, fuzz_services
+from tests.fuzz import (
+    fuzz_files,
+    fuzz_gateway,
+    fuzz_handlers,
+    fuzz_logs,
+    fuzz_records,
+    fuzz_schema_columns,
+    fuzz_schemas,
+    fuzz_services,
+)
 
 TARGETS = {
     target.name: target
-    for module in (fuzz_records, fuzz_files, fuzz_logs, fuzz_services, fuzz_handlers, fuzz_gateway, fuzz_schemas)
+    for module in (
+        fuzz_records,
+        fuzz_files,
+        fuzz_logs,
+        fuzz_services,
+        fuzz_handlers,
+        fuzz_gateway,
+        fuzz_schemas,
+        fuzz_schema_columns,
+    )
     for target in module.TARGETS
 }
