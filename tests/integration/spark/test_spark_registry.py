@@ -272,7 +272,7 @@ def test_rows_that_the_schema_does_not_allow(spark: Any, registry: SchemaRegistr
     with pytest.raises(PythonException, match=r"id: an array of type string cannot be written as int"):
         wrong.select(to_registry("o", registry, subject="strict-value", mode="permissive")).collect()
     missing = spark.sql("SELECT named_struct('id', 1) AS o")
-    with pytest.raises(PythonException, match=r"name: the array has no such field, and record Order has no default"):
+    with pytest.raises(PythonException, match=r"name: the array lacks the field, and record Order has no default"):
         missing.select(to_registry("o", registry, subject="strict-value")).collect()
 
 
