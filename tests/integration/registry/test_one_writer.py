@@ -16,7 +16,9 @@ from headrace_registry import topic as topic_module
 from headrace_registry.compat import Level
 from headrace_registry.events import WriterElected
 from headrace_registry.registry import NotWriterError, Registry, State, WriteTimeoutError
-from headrace_registry.state import Deciding, RegistryError, Rules
+from headrace_registry.schemas import Schema, SchemaType
+from headrace_registry.schemas.model import SCHEMA_BYTES_MAX
+from headrace_registry.state import Deciding, RegistryError, Rules, Submission
 from tests.worlds.registries import Replicas, run_with
 from tests.worlds.waiting import until_async
 
@@ -286,6 +288,22 @@ def test_a_new_topic_is_compacted_and_has_as_many_replicas_as_there_are_brokers(
 
 async def _started(replicas: Replicas) -> None:
     await replicas.start()
+
+
+def test_the_largest_schema_with_the_longest_escapes_fits_into_a_record(replicas: Replicas) -> None:
+    async def scenario() -> None:
+        await replicas.start()
+        writer = await replicas.writer()
+        head, tail = '{"type":"record","name":"R","doc":"', '","fields":[]}'
+        room = SCHEMA_BYTES_MAX - len(head) - len(tail)
+        text = head + '\\"' * (room // 2) + tail  # in the record's JSON each of these quotes takes four bytes
+        submitted = Submission("large", Schema(SchemaType.AVRO, text))
+        decide = replicas.deciding.register
+        assert await writer.write(lambda image: decide(image, submitted, normalize=False)) == 1
+        other = await replicas.start()
+        assert other.image.schema_count == 1
+
+    run_with(replicas, scenario())
 
 
 def test_a_replica_that_may_not_write_joins_no_group(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
