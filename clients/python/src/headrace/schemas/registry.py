@@ -248,7 +248,9 @@ class SchemaRegistry:
             return []
         found = self._checked(answer, subject=subject, version=version, what="check a schema")
         if not isinstance(found, dict) or not isinstance(found.get("is_compatible"), bool):
-            raise RegistryRefusedError(f"check a schema: the registry answers {found!r:.80}", status=answer.status)
+            raise RegistryRefusedError(
+                f"cannot check a schema: the registry's answer lacks is_compatible: {found!r:.80}", status=answer.status
+            )
         if found["is_compatible"]:
             return []
         said = [str(each) for each in found.get("messages") or ()]
@@ -320,7 +322,7 @@ class SchemaRegistry:
 
     def latest(self, subject: str, *, serialized: bool = False, may_wait: bool = True) -> LatestVersion:
         """The subject's latest version; cached. When it is older than latest.cache.ttl.ms, the client asks again in the
-        background, and goes on with the old one until the answer is there. Raises SchemaNotFoundError; WouldWait unless
+        background, and returns the old version until the answer arrives. Raises SchemaNotFoundError; WouldWait unless
         ``may_wait``."""
         key = (subject, serialized)
 
@@ -372,8 +374,8 @@ class SchemaRegistry:
             nonlocal size
             if len(found) + len(references) > REFERENCES_MAX or size > REFERENCES_BYTES_MAX or len(above) > DEPTH_MAX:
                 raise InvalidSchemaError(
-                    f"the schema with id {schema_id} has more than {REFERENCES_MAX:,} references, "
-                    f"{REFERENCES_BYTES_MAX:,} bytes of them, or {DEPTH_MAX} levels",
+                    f"the schema with id {schema_id} references too much: the limits are {REFERENCES_MAX:,} schemas, "
+                    f"{REFERENCES_BYTES_MAX:,} bytes in all, and {DEPTH_MAX} levels",
                     schema_id=schema_id,
                 )
             for each in references:

@@ -1,7 +1,7 @@
 """HTTP to the registry's replicas: several URLs, tried in turn, with kept connections.
 
-The registry is asked rarely, because its answers are cached; so this is the standard library's client in the caller's
-thread. A URL that failed is tried last until its pause ends.
+The client caches answers and so sends few requests; therefore it uses the standard library's blocking HTTP client.
+After a failure of a URL, the client tries this URL last for PAUSE_S seconds.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CONNECT_TIMEOUT_S: Final = 3.0
 PAUSE_S: Final = 5.0
 CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 
-#: Statuses that say "try another replica, or later".
+#: HTTP statuses after which the client tries another replica, or the same replica later.
 _BUSY = frozenset({429, 500, 502, 503, 504})
 
 
@@ -112,8 +112,8 @@ class Transport:
                     reasons.append(f"{replica.url}: {failure}")
                     if failure.may_have_arrived and method == "DELETE":
                         raise RegistryUnavailableError(
-                            f"{method} {path}: {failure} ({replica.url}); the registry may have carried it out: look "
-                            "before you repeat it"
+                            f"{method} {path}: {failure} ({replica.url}); the registry may have carried out the "
+                            "request: check before you repeat it"
                         ) from None
                     continue
                 replica.paused_until = 0.0
@@ -144,7 +144,7 @@ class Transport:
                 raw = _read(response, self._now() + self._timeout_s, self._now)
             except (http.client.HTTPException, OSError) as error:
                 connection.close()
-                # The server closes idle connections: a kept one may break before the server saw the request.
+                # The server closes idle connections, so the request may fail before the server receives it.
                 if was_kept and isinstance(error, http.client.RemoteDisconnected | ConnectionError):
                     connection, was_kept = None, False
                     continue

@@ -168,7 +168,11 @@ def check(
     file: _File,
     version: Annotated[
         str,
-        typer.Option("--version", metavar="VERSION", help="Compare with this version; all: as registering would."),
+        typer.Option(
+            "--version",
+            metavar="VERSION",
+            help="Compare with this version; all: with every version that a registration would compare.",
+        ),
     ] = "all",
     kind: _Kind = None,
     references: _References = None,
@@ -259,7 +263,7 @@ def delete(
         str | None, typer.Option("--version", metavar="VERSION", help="Only this version; default: all versions.")
     ] = None,
     permanent: Annotated[
-        bool, typer.Option("--permanent", help="Delete a soft-deleted version or subject for ever, its ids too.")
+        bool, typer.Option("--permanent", help="Permanently delete a soft-deleted version or subject, with its ids.")
     ] = False,
     registry: Registry = DEFAULT_REGISTRY,
     properties: Properties = None,
@@ -291,7 +295,7 @@ def level(
         typer.Option(
             "--set",
             metavar="LEVEL",
-            help="none, backward, forward, full, or one of the last three with -transitive; inherit: the registry's.",
+            help="none, backward, forward, full, or the last three with -transitive; inherit: the registry's level.",
         ),
     ] = None,
     registry: Registry = DEFAULT_REGISTRY,
@@ -312,7 +316,7 @@ def level(
             if wanted != "inherit":
                 chosen = _level(wanted)
             elif subject is None:
-                raise typer.BadParameter("inherit is for a subject", param_hint="--set")
+                raise typer.BadParameter("only a subject can inherit the level; name a subject", param_hint="--set")
             schemas.set_compatibility(chosen, subject)
         found = schemas.compatibility(subject)
     show(output, {"subject": subject, "level": found.value}, f"{subject or 'the registry'}: {found.value}")

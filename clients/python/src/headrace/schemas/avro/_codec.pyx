@@ -7,8 +7,8 @@
     bytes, string   length, bytes                     record       its fields, one after the other
 
 A record is written from a dict or from the attributes of an object, and is read to a dict. While a value is written or
-read, ``names`` and ``indexes`` hold the path to the current place; an error takes its path from there, so that the fast
-path has no ``try``. Reading bounds what bytes of a stranger can cost: nesting by DEPTH_MAX, items by the size of the
+read, ``names`` and ``indexes`` record the path to the current field. An error takes its path from there, so that the
+fast path has no ``try``. A reader limits the cost of hostile bytes: nesting by DEPTH_MAX, items by the size of the
 data. Source: the Avro specification 1.12, "Binary encoding".
 """
 
@@ -46,13 +46,13 @@ cdef int64_t INT_MOST = 2147483647
 cdef int64_t LONG_MOST = 0x7FFFFFFFFFFFFFFF
 cdef int64_t LONG_LEAST = -LONG_MOST - 1
 
-#: Records, arrays and maps may be nested this deep.
+#: The largest number of nested records, arrays and maps in a value.
 DEPTH_MAX = FRAMES - 1
 
-#: Items of arrays and maps that need no byte (null, empty records) a message may have beyond its bytes.
+#: How many array and map items a message may have beyond its number of bytes. Items such as null need no byte.
 cdef Py_ssize_t FREE_ITEMS = 100_000
 
-#: The names of numpy's type in its versions 1 and 2.
+#: The names of numpy's boolean type in numpy 1 and numpy 2.
 NUMPY_BOOLEANS = ("bool_", "bool")
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
@@ -175,7 +175,7 @@ cdef class Writer:
         raise NotImplementedError
 
     cdef long score(self, object value, int depth) except -1:
-        """How well a value suits this branch of a union: 0 not at all, 1 after a conversion, more is better."""
+        """How well a value fits this branch of a union: 0 not at all, 1 after a conversion; higher is better."""
         raise NotImplementedError
 
     cdef str called(self):
@@ -472,8 +472,8 @@ cdef class MapWriter(Writer):
 
 cdef class RecordWriter(Writer):
     """``fill`` sets the fields after the creation, because a type may contain itself. ``defaults``: encoded default of
-    each field; None without a default; a text that says why the default is wrong. ``attributes_of(class, names)``: names of the attributes that hold the fields, or None for a
-    class that is no record."""
+    each field; None without a default; a text that says why the default is wrong. ``attributes_of(class, names)``:
+    names of the attributes that hold the fields, or None for a class that is no record."""
 
     cdef readonly str name
     cdef tuple names
@@ -634,8 +634,8 @@ cdef class UnionWriter(Writer):
 
 
 cdef class LogicalWriter(Writer):
-    """Converts a value, then writes it by another writer. ``convert(value)`` returns None for a value that is none of
-    the logical type; the value is then written as it is, so that raw ints and bytes stay possible."""
+    """Converts a value of a logical type, then writes it by the writer of the base type. If ``convert(value)`` returns
+    None, the value is not of the logical type: it is written without a conversion, such as a raw int or bytes."""
 
     cdef Writer base
     cdef object convert
@@ -760,7 +760,7 @@ cdef class In:
 
 
 cdef class Reader:
-    """Reads values of one type, or of two: as the writer wrote them, for what the reader expects."""
+    """Reads values of a type of the writer's schema, as a type of the reader's schema."""
 
     cdef object read(self, In source):
         raise NotImplementedError
@@ -958,7 +958,7 @@ cdef class MapReader(Reader):
 
 cdef class RecordReader(Reader):
     """``names``: for each field of the writer, the reader's name, or None for a field that the reader does not have.
-    ``made``: {name: function} for the reader's fields that the writer did not write: each call makes the default."""
+    ``made``: {name: function} for the reader's fields that the writer's schema lacks: each call makes a default."""
 
     cdef tuple names
     cdef tuple readers
@@ -1013,7 +1013,8 @@ cdef class UnionReader(Reader):
 
 
 cdef class RefusingReader(Reader):
-    """A branch of the writer's union that the reader cannot take; it matters only when a value has it."""
+    """A branch of the writer's union that the reader's schema cannot read. Reading a value of this branch raises
+    Unreadable."""
 
     cdef str reason
 
@@ -1185,7 +1186,7 @@ cdef class DecimalBytes:
         if not isinstance(exponent, int):
             raise Mismatch(f"must be a finite decimal, not {value}")
         shift = exponent + self.scale
-        # Zeros at the end need no digits: 1.500 has scale 1.
+        # Remove trailing zeros: 1.500 fits the scale 1.
         while shift < 0 and digits and digits[-1] == 0:
             digits, shift = digits[:-1], shift + 1
         if shift < 0 and any(digits):

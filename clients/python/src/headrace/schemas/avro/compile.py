@@ -1,7 +1,7 @@
 """Build the codec's Writers and Readers from schemas, and resolve a reader's schema against a writer's.
 
-Source: the Avro specification 1.12, "Schema Resolution". A mismatch between two schemas is found here, once, except
-within a union of the writer: there it matters only when a value has the branch that does not fit (RefusingReader).
+Source: the Avro specification 1.12, "Schema Resolution". A mismatch between two schemas raises Unresolvable, before any
+value is read. In a union of the writer only values of the branch that does not fit raise an error (RefusingReader).
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 from . import _codec as codec
 from .schema import MISSING, Field, Type
 
-#: Types (pairs of types for a reader) that one schema may lead to.
+#: The largest number of pairs (the writer's type, the reader's type) of two schemas.
 TYPES_MAX = 100_000
-#: Values that the defaults of one schema may consist of: nested defaults of records could double with each level.
+#: The largest number of values in the defaults of one schema: nested defaults of records can double with each level.
 DEFAULT_VALUES_MAX = 50_000
-#: Reasons of nested unions contain each other.
+#: The largest length of a reason in an error: the reason of a union contains the reasons of its branches.
 REASON_CHARACTERS_MAX = 500
 
 
@@ -249,7 +249,7 @@ def attribute_names(kind: type, names: Sequence[str]) -> tuple[str | None, ...] 
         known = {name: name for name in kind._fields}
     else:
         return None
-    # A property may hold a field too.
+    # A property may have the value of a field, too.
     return tuple(known.get(name, name if hasattr(kind, name) else None) for name in names)
 
 
@@ -331,7 +331,7 @@ class _ReaderBuilder:
         )
 
     def _plain(self, writer: Type, reader: Type, path: str) -> codec.Reader:
-        """Everything but records and unions."""
+        """The reader of any type except records and unions."""
         if writer.kind == reader.kind == "array":
             array = codec.ArrayReader()
             self._made[writer, reader] = array
@@ -410,7 +410,7 @@ def _logical(base: codec.Reader, writer: Type, reader: Type, path: str) -> codec
     if not reader.logical:
         return base
     if reader.logical == writer.logical == "decimal" and reader.scale != writer.scale:
-        raise Unresolvable(f"the writer's decimal has scale {writer.scale}, the reader's {reader.scale}", path)
+        raise Unresolvable(f"the writer's decimal has scale {writer.scale}, the reader's has {reader.scale}", path)
     return codec.LogicalReader(base, _conversion(reader)[1])
 
 
