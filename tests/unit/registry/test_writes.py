@@ -145,7 +145,7 @@ async def test_a_command_with_a_bug_or_a_large_record_fails_alone() -> None:
     assert good.result() == 1, "the refused schemas have taken no id"
     with pytest.raises(ZeroDivisionError):
         bad.result()
-    with pytest.raises(RecordTooLargeError, match=r"has \d+ bytes, and the topic takes 400"):
+    with pytest.raises(RecordTooLargeError, match=r"has \d+ bytes, and the topic accepts at most 400"):
         large.result()
 
 
