@@ -68,7 +68,7 @@ async def _create(admin: AsyncAdmin, settings: RegistrySettings, *, takes_fewer:
     if replicas == 0 or (replicas < settings.replication_factor and not takes_fewer):
         raise InvalidReplicationFactorError(
             f"cannot create topic {settings.topic} with {settings.replication_factor} replicas yet: "
-            f"{counted(brokers, 'broker')} of the cluster alive"
+            f"the cluster has {counted(brokers, 'live broker')}"
         )
     config = {"cleanup.policy": "compact", "max.message.bytes": str(MESSAGE_BYTES)}
     if replicas > IN_SYNC_MIN:

@@ -141,8 +141,8 @@ class Writes:
         for key, value in records:
             if (size := len(key) + len(value or b"")) > self.record_bytes_max:
                 raise RecordTooLargeError(
-                    f"the schema's record has {size} bytes, and the topic takes {self.record_bytes_max}; raise "
-                    "max.message.bytes of the topic and restart the registry"
+                    f"the schema's record has {size} bytes, and the topic accepts at most {self.record_bytes_max}; "
+                    "raise max.message.bytes of the topic and restart the registry"
                 )
 
     def not_sent(self, batch: Batch) -> None:
