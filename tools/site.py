@@ -37,7 +37,7 @@ SECTIONS: dict[str, list[str]] = {
     "Kafka": ["migrating.md", "gateway.md", "frameworks.md", "registry.md", "kafka-compatibility.md"],
     "Programs": ["sdk"],
     "Command line": ["cli"],
-    "Spark": ["spark.md", "spark-exactly-once.md", "spark-running.md"],
+    "Spark": ["spark.md", "spark-exactly-once.md", "spark-schemas.md", "spark-running.md"],
     "Pipelines": [
         "pipelines-running.md",
         "pipelines-clickstream.md",

@@ -24,6 +24,7 @@ RUN = (
     *pages.OPERATIONS,
     "docs/spark.md",
     "docs/spark-exactly-once.md",
+    "docs/spark-schemas.md",
     "docs/tutorial.md",
     "docs/spark-running.md",
     "docs/migrating.md",
