@@ -204,7 +204,7 @@ def _life(bootstrap: str) -> Iterator[None]:
         thread.start()
     try:
         if not reads.wait(120):
-            raise TimeoutError("the group packers has read no record for two minutes")
+            raise TimeoutError("group 'packers' has read no record for two minutes")
         yield
     finally:
         over.set()

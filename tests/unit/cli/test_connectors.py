@@ -386,7 +386,7 @@ def test_a_rebalance_is_waited_for_but_not_forever(connect: Connect, capsys: pyt
     assert [method for method, _ in connect.asked] == ["POST"] * 6
     connect.rebalances = 1_000_000
     line = failed(capsys, "delete", "lines", "--timeout", "200ms")
-    assert f"still rebalanced after 0.2 s ({REBALANCE}); repeat it, with a longer --timeout" in line
+    assert f"were still rebalancing after 0.2 s ({REBALANCE}); repeat the command with a longer --timeout" in line
     assert line.endswith("[CONNECT_REBALANCING]")
     assert "lines" in connect.configs
 

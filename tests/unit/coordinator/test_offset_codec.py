@@ -122,7 +122,7 @@ def test_a_varint_without_an_end_and_a_topic_id_of_another_size_are_damage() -> 
     head = b"\x00\x04" + struct.pack(">qi", 42, 9)
     with pytest.raises(CorruptLogError, match="varint"):
         decode_value(head + b"\xff" * 6 + bytes(20))
-    with pytest.raises(CorruptLogError, match="tagged field 0, is damaged: a field of 16 bytes at byte 0 of 1"):
+    with pytest.raises(CorruptLogError, match="tagged field 0, is damaged: a field at byte 0 of 1 claims 16 bytes"):
         decode_value(head + b"\x01" + struct.pack(">q", 1) + b"\x01\x00\x01x")
 
 

@@ -162,7 +162,7 @@ def test_a_header_that_does_not_say_its_offset_is_refused() -> None:
     kafkas = ControlRecord(ControlType.SNAPSHOT_HEADER, bytes(10) + b"\0")
     data = encode_control_batch([kafkas, *_version_and_voters()], base_offset=0, epoch=1, timestamp_ms=0)
     data += encode_control_batch([snapshot_footer()], base_offset=3, epoch=1, timestamp_ms=0)
-    with pytest.raises(CorruptLogError, match="does not name the offset"):
+    with pytest.raises(CorruptLogError, match="lacks the offset"):
         check_snapshot(data)
 
 

@@ -56,7 +56,7 @@ def test_a_refused_write_that_is_there_is_found_whichever_comes_first() -> None:
         history.committed("a", 0)
     history.begin("b")
     history.committed("b", 1)
-    with pytest.raises(HistoryViolation, match="refused, and is committed"):
+    with pytest.raises(HistoryViolation, match="refused, but is committed"):
         history.refuse("b")
 
 

@@ -24,7 +24,7 @@ SECONDS_MAX = 2_147_483.0
 
 def wrong(name: str, given: Any, must: str) -> InvalidArgumentError:
     shown = repr(given)
-    return InvalidArgumentError(f"{name}={shown if len(shown) <= 100 else shown[:97] + '...'}: must be {must}")
+    return InvalidArgumentError(f"{name}={shown if len(shown) <= 100 else shown[:97] + '...'}: {must}")
 
 
 def whole(name: str, given: Any, low: int = 0, high: int = INT64_MAX) -> int:
@@ -34,7 +34,7 @@ def whole(name: str, given: Any, low: int = 0, high: int = INT64_MAX) -> int:
     except TypeError:
         value = low - 1
     if isinstance(given, bool) or not low <= value <= high:
-        raise wrong(name, given, f"a whole number from {low} to {high}")
+        raise wrong(name, given, f"must be a whole number from {low} to {high}")
     return value
 
 
@@ -45,7 +45,7 @@ def offset(given: Any, name: str = "offset") -> int:
 
 def flag(name: str, given: Any) -> bool:
     if not isinstance(given, bool):
-        raise wrong(name, given, "True or False")
+        raise wrong(name, given, "must be True or False")
     return given
 
 
@@ -65,29 +65,29 @@ def seconds(given: Any, name: str = "timeout", *, none: bool = False, negative: 
     if negative and value < 0:
         return 0.0
     if not value >= 0:
-        raise wrong(name, given, f"a number of seconds, 0 or more{', or None' if none else ''}")
+        raise wrong(name, given, f"must be a number of seconds, 0 or more{', or None' if none else ''}")
     return min(value, SECONDS_MAX)
 
 
 def text(name: str, given: Any, *, empty: bool = True) -> str:
     """Check a str argument, which must be valid UTF-8."""
     if not isinstance(given, str) or not (given or empty):
-        raise wrong(name, given, "a string" if empty else "a string that is not empty")
+        raise wrong(name, given, "must be a string" if empty else "must be a string that is not empty")
     try:
         given.encode()
     except UnicodeEncodeError:
-        raise wrong(name, given, "a string that can be encoded as UTF-8") from None
+        raise wrong(name, given, "must be a string that can be encoded as UTF-8") from None
     return given
 
 
 def items(name: str, given: Any, what: str) -> list[Any]:
     """Check an argument that is an iterable, and return its items as a list; text and bytes are refused."""
     if isinstance(given, str | bytes | bytearray):
-        raise wrong(name, given, f"a list of {what}")
+        raise wrong(name, given, f"must be a list of {what}")
     try:
         return list(given)
     except TypeError:
-        raise wrong(name, given, f"a list of {what}") from None
+        raise wrong(name, given, f"must be a list of {what}") from None
 
 
 def texts(name: str, given: Any, *, empty: bool = False) -> list[str]:
@@ -98,7 +98,7 @@ def texts(name: str, given: Any, *, empty: bool = False) -> list[str]:
 
 def mapping(name: str, given: Any, what: str) -> Mapping[Any, Any]:
     if not isinstance(given, Mapping):
-        raise wrong(name, given, f"a dict of {what}")
+        raise wrong(name, given, f"must be a dict of {what}")
     return given
 
 
@@ -117,7 +117,7 @@ def partition(given: Any) -> TopicPartition:
 def partitions(given: Any, name: str = "partitions") -> list[TopicPartition]:
     """The TopicPartitions of an argument, in order and without duplicates."""
     if isinstance(given, TopicPartition):
-        raise wrong(name, given, "a list of TopicPartition(topic, number)")
+        raise wrong(name, given, "must be a list of TopicPartition(topic, number)")
     return list(dict.fromkeys(partition(each) for each in items(name, given, "TopicPartition(topic, number)")))
 
 
@@ -142,7 +142,7 @@ def batching(timeout: Any, max_records: Any) -> tuple[float, int | None]:
     """Check the arguments of ``batches``: a timeout of 0 would poll without a pause."""
     checked, most = polling(timeout, max_records)
     if checked == 0:
-        raise wrong("timeout", timeout, "a number of seconds above 0, because the iteration waits for records")
+        raise wrong("timeout", timeout, "must be a number of seconds above 0, because the iteration waits for records")
     return checked, most
 
 

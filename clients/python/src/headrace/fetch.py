@@ -187,7 +187,7 @@ class RangeReader(Face):
 
 def _checked(item: Any) -> OffsetRange:
     if not isinstance(item, tuple) or len(item) != 4:
-        raise arguments.wrong("range", item, _FIELDS)
+        raise arguments.wrong("range", item, f"must be {_FIELDS}")
     tp = arguments.partition(item[:2])
     start = arguments.offset(item[2], f"start of {tp}")
     return OffsetRange(*tp, start, arguments.whole(f"end of {tp} (at or after its start)", item[3], start))

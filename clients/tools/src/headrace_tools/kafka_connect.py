@@ -261,8 +261,8 @@ class ConnectClient:
                 return _accepted(answer, what)
             if self._now() + RETRY_S >= deadline:
                 raise ConnectRebalancingError(
-                    f"cannot {what}: the Connect workers still rebalanced after {self._timeout_s:g} s "
-                    f"({_message(answer)}); repeat it, with a longer --timeout",
+                    f"cannot {what}: the Connect workers were still rebalancing after {self._timeout_s:g} s "
+                    f"({_message(answer)}); repeat the command with a longer --timeout",
                     status=answer.status,
                 )
             self._sleep(RETRY_S)

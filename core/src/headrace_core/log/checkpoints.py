@@ -163,9 +163,7 @@ def load_offsets(fs: FileSystem, path: str) -> dict[TopicPartition, int] | None:
     try:
         return parse_offsets(found.rows)
     except ValueError as error:
-        logger.error(
-            "checkpoint %s is damaged and ignored: %s; safe offsets are used in place of its offsets", path, error
-        )
+        logger.error("checkpoint %s is damaged and ignored: %s; recovery uses safe offsets instead", path, error)
         return None
 
 

@@ -84,7 +84,7 @@ def check_fence(fence: Fence, largest_epoch: int, end: int, partition: TopicPart
         )
     if fence.expected_end is not None and fence.expected_end != end:
         raise UnexpectedLogEndError(
-            f"{partition}: the append expects a log that ends at {fence.expected_end}, but it ends at {end}: "
+            f"{partition}: the append expects a log that ends at {fence.expected_end}, but the log ends at {end}: "
             "nothing was written; replay the log, then append again"
         )
 

@@ -233,8 +233,8 @@ class _Opening:
 
     def corrupt(self, segment: LogSegment, why: str) -> CorruptLogError:
         return CorruptLogError(
-            f"{segment.path}, {why}. The log is not served and its files are left as they are: restore them, or delete "
-            f"{self.directory}: all its records on this broker are lost then (docs/operations/damage.md)"
+            f"{segment.path}, {why}. The broker does not serve the log, and left the files unchanged: restore them, or "
+            f"delete {self.directory}: all records of the log on this broker are lost then (docs/operations/damage.md)"
         )
 
 
@@ -359,15 +359,15 @@ def _scan_unflushed(
         if gap < 0 or (gap > 0 and not may_have_gaps):
             raise opening.corrupt(
                 after,
-                f"position 0: begins with offset {after.base_offset}, but the segment before it ends at "
+                f"position 0: the segment begins with offset {after.base_offset}, but the previous segment ends at "
                 f"{before.next_offset}",
             )
         epochs_before, epochs_after = before.epochs, scans[following].epochs
         if epochs_before and epochs_after and epochs_after[0].epoch < epochs_before[-1].epoch:
             raise opening.corrupt(
                 after,
-                f"position 0 (offset {after.base_offset}): leader epoch {epochs_after[0].epoch} cannot follow "
-                f"{epochs_before[-1].epoch}",
+                f"position 0 (offset {after.base_offset}): leader epoch {epochs_after[0].epoch} cannot follow epoch "
+                f"{epochs_before[-1].epoch} of the previous segment",
             )
     return scans
 

@@ -63,7 +63,7 @@ def check_order(
 ) -> None:
     """The part of ``check_replicated`` that depends on the log. Raises UnexpectedOffsetError, UnexpectedEpochError."""
     if not headers:
-        raise UnexpectedOffsetError(f"no batches, expected a batch at offset {log_end_offset}")
+        raise UnexpectedOffsetError(f"the message has no batches; expected a batch at offset {log_end_offset}")
     expected = log_end_offset
     for header in headers:
         offsets = f"a batch with offsets {header.base_offset} to {header.last_offset}"
@@ -88,7 +88,7 @@ def prepare_replicated(data: Buffer, headers: Sequence[BatchHeader], segment_byt
     do not belong to the data."""
     if sum(header.size for header in headers) != len(data):
         raise CorruptMessageError(
-            f"{len(data)} bytes of records, but the sizes of the batches in them add up to another number"
+            f"the message has {len(data)} bytes of records, but the headers of its batches announce another number"
         )
     view = memoryview(data)
     start = position = first = 0

@@ -105,8 +105,7 @@ def decode_control_batch(data: bytes | memoryview, position: int = 0) -> list[Co
             control_type = ControlType(number)
         except ValueError:
             raise UnsupportedVersionError(
-                f"offset {record.offset}: a control record of type {number}, which this node does not know: "
-                "upgrade this node"
+                f"offset {record.offset}: this node does not know control records of type {number}: upgrade this node"
             ) from None
         found.append(ControlRecord(control_type, bytes(record.value)))
     return found
@@ -312,4 +311,4 @@ def _parsed(what: str, value: bytes, parse: Callable[[_Reader], T]) -> T:
     try:
         return parse(_Reader(value))
     except ValueError as error:
-        raise CorruptLogError(f"a {what} that cannot be read: {error}") from None
+        raise CorruptLogError(f"a {what} cannot be read: {error}") from None

@@ -507,7 +507,7 @@ class ImageBuilder:
             resource = (ConfigResourceType(record.resource_type), record.resource_name)
         except ValueError:
             raise UnsupportedVersionError(
-                f"a configuration entry of resource type {record.resource_type}, which this node does not know: "
+                f"a configuration entry has resource type {record.resource_type}, which this node does not know: "
                 "upgrade this node"
             ) from None
         entries = dict(self._configs.get(resource) or _NO_CONFIG)

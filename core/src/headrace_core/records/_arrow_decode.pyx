@@ -316,7 +316,7 @@ cdef class Decoder:
             return False
         if size > max_bytes:
             raise InvalidRecordError(
-                f"the batch with base offset {batch.base_offset}: decompressed it has {size} bytes, more than the limit {max_bytes}"
+                f"the batch with base offset {batch.base_offset} decompresses to {size} bytes, more than {max_bytes} bytes, the limit"
             )
         if self._part_count == self._part_capacity:
             capacity = max(16, 2 * self._part_capacity)

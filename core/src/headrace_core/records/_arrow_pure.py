@@ -103,7 +103,7 @@ class Decoder:
                     break
                 if size > max_bytes:
                     raise InvalidRecordError(
-                        f"the batch with base offset {header.base_offset}: decompressed it has more than "
+                        f"the batch with base offset {header.base_offset} decompresses to more than "
                         f"{max_bytes} bytes, the limit"
                     )
                 self._bytes += size

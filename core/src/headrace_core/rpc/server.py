@@ -119,7 +119,7 @@ class AnswerBytes:
         ):
             if of_connection and used + size > most:
                 raise ServerBusyError(
-                    f"{method}: {used} bytes of answers to {whose} are unread, at most {most} are kept; read the "
+                    f"{method}: {whose} has not read {used} bytes of answers, and the limit is {most}; read the "
                     "answers, then retry"
                 )
 

@@ -21,7 +21,7 @@ class ManualClock:
 
     def advance(self, ms: float) -> None:
         if ms < 0:
-            raise ValueError(f"a clock advances forwards only, not by {ms} ms; see jump()")
+            raise ValueError(f"ms={ms}: must be 0 or more; use jump() to set a clock back")
         self._monotonic_ms += ms
         self._now_ms += int(ms)
 
@@ -65,7 +65,7 @@ class NodeClock:
     def leap(self, ms: float) -> None:
         """Advance the monotonic time at once, as after the suspension of a virtual machine."""
         if ms < 0:
-            raise ValueError(f"a monotonic clock does not go back, by {ms} ms")
+            raise ValueError(f"ms={ms}: must be 0 or more, because a monotonic clock never goes back")
         self._base_ms += ms
 
     @property

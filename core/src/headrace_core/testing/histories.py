@@ -48,7 +48,7 @@ class WriteHistory:
 
     def begin(self, mark: Hashable) -> None:
         if mark in self._writes:
-            raise ValueError(f"{mark} is written twice")
+            raise ValueError(f"write {mark} is sent twice")
         self._writes[mark] = Write(mark)
 
     def __getitem__(self, mark: Hashable) -> Write:
@@ -63,21 +63,21 @@ class WriteHistory:
         write.offset = offset
         self.acknowledged += 1
         if write.found < 0:
-            raise HistoryViolation(f"{mark} was acknowledged at {offset}, and is not committed")
+            raise HistoryViolation(f"write {mark} was acknowledged at {offset}, but is not committed")
         if write.found >= offset:
-            raise HistoryViolation(f"{mark} is at {write.found}, and was acknowledged as being below {offset}")
+            raise HistoryViolation(f"write {mark} is at {write.found}, but was acknowledged as below {offset}")
 
     def refuse(self, mark: Hashable) -> None:
         """Record that a write was finally refused."""
         write = self._answered(mark, Outcome.REFUSED)
         self.refused += 1
         if write.found >= 0:
-            raise HistoryViolation(f"{mark} was refused, and is committed at {write.found}")
+            raise HistoryViolation(f"write {mark} was refused, but is committed at {write.found}")
 
     def _answered(self, mark: Hashable, outcome: Outcome) -> Write:
         write = self._writes[mark]
         if write.outcome is not Outcome.UNKNOWN:
-            raise HistoryViolation(f"{mark} was {write.outcome.value}, and now {outcome.value}: answered twice")
+            raise HistoryViolation(f"write {mark} was answered twice: first {write.outcome.value}, now {outcome.value}")
         write.outcome = outcome
         return write
 
@@ -87,16 +87,16 @@ class WriteHistory:
         if write is None:
             return
         if write.found >= 0:
-            raise HistoryViolation(f"{mark} is committed twice, at {write.found} and at {offset}")
+            raise HistoryViolation(f"write {mark} is committed twice, at {write.found} and at {offset}")
         write.found = offset
         if write.outcome is Outcome.REFUSED:
-            raise HistoryViolation(f"{mark} was refused, and then committed at {offset}")
+            raise HistoryViolation(f"write {mark} was refused, and then committed at {offset}")
 
     def finish(self) -> None:
         """Check that every acknowledged write is in the committed history."""
         for write in self._writes.values():
             if write.outcome is Outcome.ACKNOWLEDGED and write.found < 0:
-                raise HistoryViolation(f"{write.mark} was acknowledged, and is lost")
+                raise HistoryViolation(f"write {write.mark} was acknowledged, but is lost")
 
 
 class ReadHistory:

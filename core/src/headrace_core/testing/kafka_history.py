@@ -113,7 +113,7 @@ class History:
     def sent(self, mark: Mark, partition: int) -> None:
         """Report that a producer sends a record. The record's outcome is unknown until it is reported."""
         if mark in self._sent:
-            raise ValueError(f"{mark} is sent twice")
+            raise ValueError(f"record {mark} is sent twice")
         self._sent[mark] = _Sent(partition)
 
     def acknowledged(self, mark: Mark, offset: int = -1) -> None:
@@ -128,7 +128,7 @@ class History:
     def _settle(self, mark: Mark, fate: _Fate) -> None:
         sent = self._sent[mark]
         if sent.fate is not _Fate.UNKNOWN:
-            raise ValueError(f"{mark} was {sent.fate.value}, and now {fate.value}: answered twice")
+            raise ValueError(f"record {mark} was answered twice: first {sent.fate.value}, now {fate.value}")
         sent.fate = fate
 
     def positioned(self, consumer: str, partition: int) -> None:

@@ -140,7 +140,7 @@ class OffsetReader:
             if starting and unmatched and not self.options.latest_when_no_match:
                 listed = ", ".join(f"{p} at {times[p]}" for p in sorted(unmatched))
                 raise NoOffsetForPartitionError(
-                    f"startingTimestamp: no record is as late as these times: {listed} (milliseconds). To start "
+                    f"startingTimestamp: partitions have no record at or after their time (ms): {listed}. To start "
                     "such partitions at their end, set startingOffsetsByTimestampStrategy to latest"
                 )
             found |= dict.fromkeys(unmatched, LATEST)

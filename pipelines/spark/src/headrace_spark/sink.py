@@ -119,7 +119,7 @@ class HeadraceStreamWriter(SinkTask, DataSourceStreamArrowWriter):
         super().__init__(options, schema)
         if self.options.application is not None:
             raise InvalidConfigError(
-                f"{APP_ID}: not needed for a stream, because Spark numbers its batches; set {DELIVERY}={EXACTLY_ONCE}. "
+                f"{APP_ID}: leave it out, because Spark numbers a stream's batches; set {DELIVERY}={EXACTLY_ONCE}. "
                 f"{APP_ID} is for a df.write within foreachBatch"
             )
         settle()  # one process creates the writers of all batches, and another process commits the batches

@@ -109,7 +109,7 @@ def _check_sink_id(app_id: str, target: str) -> None:
         raise InvalidConfigError(
             f"{APP_ID}={app_id[:50]!r}...: the id of the sink, with the topic, is {excess} characters longer than "
             f"{SINK_BYTES_MAX}; characters other than letters, digits and _.-~ count three for each byte. Choose a "
-            "shorter one"
+            "shorter id"
         )
 
 

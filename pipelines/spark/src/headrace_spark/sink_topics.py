@@ -85,7 +85,7 @@ class SinkTopics:
                     self._seen.add(topic)
                     created = TopicCreated(topic, len(found.partitions), len(found.partitions[0].replicas))
                     return created if was_missing else None
-                failure: HeadraceError = LeaderNotAvailableError(f"topic {topic!r} is new; not every node has it")
+                failure: HeadraceError = LeaderNotAvailableError(f"topic {topic!r} is not known to every node yet")
             except HeadraceError as error:
                 if not _is_passing(error):
                     raise

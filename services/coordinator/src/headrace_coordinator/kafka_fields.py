@@ -37,7 +37,7 @@ class FieldReader:
         start = self._position
         if not 0 <= size <= len(self._data) - start:
             raise CorruptLogError(
-                f"{self._what} is damaged: a field of {size} bytes at byte {start} of {len(self._data)}"
+                f"{self._what} is damaged: a field at byte {start} of {len(self._data)} claims {size} bytes"
             )
         self._position = start + size
         return bytes(self._data[start : start + size])
@@ -67,7 +67,7 @@ class FieldReader:
         try:
             return self.take(size).decode()
         except UnicodeDecodeError as error:
-            raise CorruptLogError(f"{self._what} is damaged: a text that is not UTF-8 ({error})") from None
+            raise CorruptLogError(f"{self._what} is damaged: a text is not valid UTF-8 ({error})") from None
 
     def tagged(self) -> Iterator[tuple[int, FieldReader]]:
         """Yield each tagged field: its tag, and a reader of its bytes."""

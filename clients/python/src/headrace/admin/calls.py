@@ -267,14 +267,14 @@ def raise_failures(results: Iterable[tuple[str, Any]]) -> None:
 
 def new_topics(topics: Iterable[NewTopic | str] | NewTopic | str) -> list[NewTopic | str]:
     """Check the topics of create_topics in the caller's thread; a single topic becomes a list of one."""
-    what = "NewTopic, or names"
+    what = "NewTopic objects or topic names"
     found = [topics] if isinstance(topics, str | NewTopic) else arguments.items("topics", topics, what)
     for topic in found:
         if isinstance(topic, str):
             arguments.text("topic", topic)
             continue
         if not isinstance(topic, NewTopic):
-            raise arguments.wrong("topics", topic, what)
+            raise arguments.wrong("topics", topic, f"must be {what}")
         name = arguments.text("NewTopic.name", topic.name)
         for field, count in (("partitions", topic.partitions), ("replication_factor", topic.replication_factor)):
             if count is not None:

@@ -40,7 +40,7 @@ def wanted_directory(directory_id: bytes | str | None) -> bytes:
             raise InvalidArgumentError(f"directory_id: {error.message}") from None
     if not isinstance(directory_id, bytes):
         raise arguments.wrong(
-            "directory_id", directory_id, f"a directory id: {_DIRECTORY_BYTES} bytes, or 22 characters of base64"
+            "directory_id", directory_id, f"must be {_DIRECTORY_BYTES} bytes, or a string of 22 base64 characters"
         )
     if len(directory_id) != _DIRECTORY_BYTES:
         raise InvalidArgumentError(f"directory_id: {len(directory_id)} bytes, must be {_DIRECTORY_BYTES}")

@@ -32,7 +32,7 @@ _RESOURCE_NAMES = {number: name for name, number in _RESOURCE_TYPES.items()}
 def wanted_resources(resources: Iterable[ConfigResource]) -> list[ConfigResource]:
     what = "ConfigResource(type, name)"
     if isinstance(resources, ConfigResource):
-        raise arguments.wrong("resources", resources, f"a list of {what}")
+        raise arguments.wrong("resources", resources, f"must be a list of {what}")
     return [_checked(each) for each in arguments.items("resources", resources, what)]
 
 

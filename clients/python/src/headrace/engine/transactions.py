@@ -19,7 +19,7 @@ def checked_token(given: Any) -> TransactionToken:
     if isinstance(given, str):
         return TransactionToken.parse(given)
     if not isinstance(given, TransactionToken):
-        raise InvalidArgumentError(f"token={given!r:.100}: must be the token of prepare(), or its text")
+        raise InvalidArgumentError(f"token={given!r:.100}: must be a token that prepare() returned, or its text")
     return TransactionToken.parse(str(given))
 
 

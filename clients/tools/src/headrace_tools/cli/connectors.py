@@ -133,7 +133,7 @@ def create(
       headrace connectors create lines -f lines.json -o json                          {"name", "created"}
     """
     if replace and wait is not None:
-        raise typer.BadParameter("waits only for a new connector; leave out --replace", param_hint="--wait")
+        raise typer.BadParameter("--wait waits only for a new connector; leave out --replace", param_hint="--wait")
     wanted = ({} if file is None else _read(file, name)) | key_values(config or (), "-c")
     if not wanted:
         raise typer.BadParameter("pass the configuration: -c KEY=VALUE, or -f FILE", param_hint="-c")

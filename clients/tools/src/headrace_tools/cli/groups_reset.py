@@ -208,7 +208,7 @@ def reset_offsets(
         typer.Option(
             "--by-duration",
             metavar="DURATION",
-            help="Reset to the first record of the last period of this length, such as 7d or PT1H30M.",
+            help="Reset to the first record that is at most this old, such as 7d or PT1H30M.",
         ),
     ] = None,
     shift_by: Annotated[

@@ -65,7 +65,7 @@ def feed_segment(
                     return position  # refused
                 if header.size > size - position:
                     raise CorruptMessageError(
-                        f"the batch has {header.size} bytes by its header, only {size - position} are in the file"
+                        f"the header of the batch says {header.size} bytes, only {size - position} are in the file"
                     )
                 wanted = header.size
                 continue

@@ -222,5 +222,5 @@ def check_no_open_batch(directory: Path) -> None:
         if each.next_batch is not None:
             raise PipelineFailedError(
                 f"query {each.query}: batch {each.next_batch} is not committed, and the new release has other rules "
-                "for its rows; run the previous release until it ends, then deploy the new release"
+                "for its rows; run the previous release until this batch is committed, then deploy the new release"
             )

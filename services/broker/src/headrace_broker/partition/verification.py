@@ -52,8 +52,8 @@ class WaitingRoom:
         """Raises ServerBusyError."""
         if self.appends and (self.appends >= self.appends_max or self.bytes + size > self.bytes_max):
             raise ServerBusyError(
-                f"{self.appends} appends with {self.bytes} bytes wait for their transactions' coordinators: nothing "
-                "was written; retry"
+                f"too many appends wait for their transactions' coordinators ({self.appends}, with {self.bytes} "
+                "bytes): nothing was written; retry"
             )
         self.appends += 1
         self.bytes += size
@@ -100,8 +100,8 @@ class Verifications(Generic[T]):
         found = self._of.get((producer_id, epoch))
         if found is not None and len(found.waiting) >= WAITING_MAX:
             raise ServerBusyError(
-                f"{WAITING_MAX} batches of producer {producer_id} wait for the coordinator of its transaction: nothing "
-                "was written; retry"
+                f"producer {producer_id} already has {WAITING_MAX} batches, the limit, that wait for the coordinator "
+                "of its transaction: nothing was written; retry"
             )
         self._room.enter(size)
         verification = found or Verification(producer_id, epoch)

@@ -109,7 +109,7 @@ def request_of(message: Any) -> Request:
     count = len(message.joins) + len(message.leaves) + len(message.acks) + len(message.cannot_append)
     if count > ITEMS_MAX:
         raise InvalidRequestError(
-            f"{count} joins, leaves and acknowledgements in one request, at most {ITEMS_MAX} are allowed"
+            f"the request has {count} joins, leaves and acknowledgements, at most {ITEMS_MAX} are allowed"
         )
     joins = tuple(
         Join(

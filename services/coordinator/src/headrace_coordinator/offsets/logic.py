@@ -284,7 +284,7 @@ class OffsetsLogic:
             return InvalidRequestError(f"{_where(offset)}: offset {offset.offset} is negative; must be 0 or more")
         if offset.topic_id is not None and len(offset.topic_id) != TOPIC_ID_BYTES:
             return InvalidRequestError(
-                f"{_where(offset)}: a topic id of {len(offset.topic_id)} bytes, not {TOPIC_ID_BYTES}"
+                f"{_where(offset)}: the topic id has {len(offset.topic_id)} bytes, not {TOPIC_ID_BYTES}"
             )
         limit = min(self._settings.metadata_bytes_max, STRING_BYTES_MAX)
         if len(offset.metadata) > limit // UTF8_BYTES_MAX and (size := len(offset.metadata.encode())) > limit:

@@ -263,8 +263,8 @@ class Shard:
             self._flying = flight
             self._drop(
                 CoordinatorNotAvailableError(
-                    f"{self.name}: written at offset {base_offset}, expected {self._end}: another writer appends to "
-                    "the partition"
+                    f"{self.name}: the records were written at offset {base_offset}, expected {self._end}: another "
+                    "writer appends to the partition"
                 )
             )
             return

@@ -61,13 +61,13 @@ class TransactionOffsets:
         count, count_bytes = self._of_producer[producer_id], self._bytes_of_producer[producer_id]
         if count and (count >= WAITING_OF_PRODUCER_MAX or count_bytes + size > WAITING_BYTES_OF_PRODUCER_MAX):
             raise ServerBusyError(
-                f"{count} requests of producer {producer_id} with {count_bytes} bytes wait for their transaction's "
-                "coordinator: retry"
+                f"producer {producer_id} has too many requests ({count}, with {count_bytes} bytes) that wait for the "
+                "coordinator of its transaction: retry"
             )
         if self._waiting and (self._waiting >= WAITING_MAX or self._waiting_bytes + size > WAITING_BYTES_MAX):
             raise ServerBusyError(
-                f"{self._waiting} requests with {self._waiting_bytes} bytes wait for their transactions' coordinators: "
-                "retry"
+                f"too many requests wait for their transactions' coordinators ({self._waiting}, with "
+                f"{self._waiting_bytes} bytes): retry"
             )
 
     def _enter(self, producer_id: int, count: int, size: int) -> None:

@@ -150,7 +150,7 @@ async def incremental_alter_configs(call: Call, request: Message) -> Fields:
             if kind is None:
                 raise InvalidRequestError(f"{config.name}: operation {config.config_operation}: must be from 0 to 3")
             if config.value is None and kind != admin_pb2.AlterConfigOp.KIND_DELETE:
-                raise InvalidRequestError(f"{config.name}: the value is null; give one, or delete the key")
+                raise InvalidRequestError(f"{config.name}: the value is null; give a value, or delete the key")
             made.append(admin_pb2.AlterConfigOp(kind=kind, name=config.name, value=config.value or ""))
         return made
 

@@ -120,7 +120,7 @@ class ArrowDecoder:
             return self._union_column(kind, nullable=nullable, path=path, within=within)
         if kind.kind == "record":
             if kind in within:
-                raise NoArrowTypeError(f"{kind.label} contains itself, and Arrow has no such type", path)
+                raise NoArrowTypeError(f"{kind.label} contains itself, and Arrow has no recursive types", path)
             children = [
                 self._column(each.type, nullable=False, path=_below(path, each.name), within=(*within, kind))
                 for each in kind.fields
@@ -169,7 +169,7 @@ class ArrowDecoder:
         else:
             values = list(kind.branches)
             if len(values) > 127:
-                raise NoArrowTypeError(f"the union has {len(values)} branches; Arrow's have at most 127", path)
+                raise NoArrowTypeError(f"the union has {len(values)} branches; an Arrow union has at most 127", path)
             children = [self._column(each, nullable=True, path=path, within=within) for each in values]
             fields = [pa.field(each.branch, child.type, True) for each, child in zip(values, children, strict=True)]
             column = self._added(pa.dense_union(fields), Kind.DENSE, False, children=children)
@@ -359,7 +359,7 @@ class _Resolution:
         at = column.index
         pair = (writer.kind, reader.kind)
         if reader.logical == writer.logical == "decimal" and reader.scale != writer.scale:
-            raise Unresolvable(f"the writer's decimal has scale {writer.scale}, the reader's {reader.scale}", path)
+            raise Unresolvable(f"the writer's decimal has scale {writer.scale}, the reader's has {reader.scale}", path)
         if reader.logical == "decimal" and pair in _TEXTS | {("fixed", "fixed")}:
             fixed = writer.kind == "fixed"
             return self._program.node(
@@ -495,7 +495,7 @@ class ArrowEncoder:
             return self._program.node(Op.WRITE_NOTHING)
         if pa.types.is_null(array):
             raise NoArrowTypeError(
-                f"the array has only nulls (type null), and the schema's {kind.label} allows none", path
+                f"the array has only nulls (type null), and the schema's {kind.label} does not allow null", path
             )
         if kind.kind == "record":
             return self._record(kind, array, slot, path)
@@ -583,7 +583,7 @@ class ArrowEncoder:
                 child = self._program.slot(slot, at)
                 children.append(self._node(each.type, array.field(at).type, child, below))
             elif len(array.get_all_field_indices(each.name)) > 1:
-                raise NoArrowTypeError("the array has several fields with this name", below)
+                raise NoArrowTypeError(f"the array has several fields with the name {each.name!r}", below)
             else:
                 children.append(self._program.node(Op.WRITE_CONSTANT, constants=[_absent(each, kind, below)]))
         node = self._linked(Op.WRITE_RECORD, slot, children)
@@ -659,7 +659,7 @@ def _absent(each: Any, record: Type, path: str) -> bytes:
         return encoded_default(each, record)
     null = next((at for at, branch in enumerate(each.type.branches) if branch.kind == "null"), -1)
     if null < 0:
-        raise NoArrowTypeError(f"the array has no such field, and {record.label} has no default for it", path)
+        raise NoArrowTypeError(f"the array lacks the field, and {record.label} has no default for the field", path)
     return _long(null)
 
 
@@ -670,7 +670,7 @@ def _flat_type(kind: Type, layout: Layout, path: str) -> pa.DataType:
     spark = layout is Layout.SPARK
     if kind.logical == "decimal":
         if kind.precision > (38 if spark else 76):
-            raise NoArrowTypeError(f"a decimal of {kind.precision} digits has no {layout.value} type", path)
+            raise NoArrowTypeError(f"no {layout.value} type can represent a decimal of {kind.precision} digits", path)
         return (pa.decimal128 if kind.precision <= 38 else pa.decimal256)(kind.precision, kind.scale)
     if kind.kind == "fixed":
         return pa.binary() if spark else pa.binary(kind.size)
