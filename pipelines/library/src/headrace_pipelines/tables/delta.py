@@ -14,7 +14,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.exceptions import TableNotFoundError as NoDeltaTableError
 
 from ..errors import TableNotFoundError
-from .columns import normal_schema
+from .columns import aligned, normal_schema
 from .table import Batch, Compacted, Conflict, How, LakeTable, Version
 
 
@@ -46,6 +46,10 @@ class DeltaLakeTable(LakeTable):
         """The number of data files of the table. Raises TableNotFoundError."""
         return len(self._open().file_uris())
 
+    def columns(self) -> pa.Schema | None:
+        """The columns of the table now; None if there is no table at the location."""
+        return normal_schema(_columns(self._open())) if self.exists() else None
+
     def exists(self) -> bool:
         """Whether there is a Delta table at the location."""
         return DeltaTable.is_deltatable(self.location, self._storage_options)
@@ -76,7 +80,13 @@ class DeltaLakeTable(LakeTable):
         return self._loaded.transaction_version(query)
 
     def _commit(
-        self, rows: pa.Table, new: list[pa.Field], how: How, keys: tuple[str, ...], batch: Batch | None
+        self,
+        rows: pa.Table,
+        new: list[pa.Field],
+        how: How,
+        keys: tuple[str, ...],
+        batch: Batch | None,
+        deleted: pa.Table | None,
     ) -> None:
         written = None if batch is None else [Transaction(batch.query, batch.number)]
         # Allow no retries: in a retry, delta-rs would write to a newer state of the table, which _last_batch has not
@@ -98,16 +108,42 @@ class DeltaLakeTable(LakeTable):
                     commit_properties=properties,
                 )
                 return
-            same = " AND ".join(f"target.{_quoted(key)} = source.{_quoted(key)}" for key in keys)
-            merge = self._loaded.merge(
-                rows,
-                same,
-                source_alias="source",
-                target_alias="target",
-                merge_schema=bool(new),
-                commit_properties=properties,
-            )
+            if deleted is not None and new:
+                # A merge with deletes has a column more than the table, so it cannot add columns itself.
+                self._loaded.alter.add_columns(
+                    DeltaSchema.from_arrow(pa.schema(new)).fields,
+                    commit_properties=CommitProperties(max_commit_retries=0),
+                )
+            self._merge(rows, bool(new), keys, deleted, properties)
+
+    def _merge(
+        self,
+        rows: pa.Table,
+        is_wider: bool,
+        keys: tuple[str, ...],
+        deleted: pa.Table | None,
+        properties: CommitProperties,
+    ) -> None:
+        names = rows.column_names
+        source = rows
+        if deleted is not None:
+            source = pa.concat_tables([rows.append_column(_KEPT, _flags(rows, True)), _padded(deleted, rows.schema)])
+        merge = self._loaded.merge(
+            source,
+            " AND ".join(f"target.{_quoted(key)} = source.{_quoted(key)}" for key in keys),
+            source_alias="source",
+            target_alias="target",
+            merge_schema=is_wider and deleted is None,
+            commit_properties=properties,
+        )
+        if deleted is None:
             merge.when_matched_update_all().when_not_matched_insert_all().execute()
+            return
+        values = {_quoted(name): f"source.{_quoted(name)}" for name in names}
+        kept = f"source.{_quoted(_KEPT)}"
+        merge.when_matched_update(values, predicate=kept).when_matched_delete().when_not_matched_insert(
+            values, predicate=kept
+        ).execute()
 
     def _compact(self, target_bytes: int) -> Compacted:
         table = self._open()
@@ -115,6 +151,19 @@ class DeltaLakeTable(LakeTable):
         with _conflicts():
             table.optimize.compact(target_size=target_bytes, commit_properties=CommitProperties(max_commit_retries=0))
         return Compacted(before, len(table.file_uris()))
+
+
+#: A column of the rows of a merge with deletes: whether the row is kept.
+_KEPT = "__kept"
+
+
+def _flags(rows: pa.Table, value: bool) -> pa.Array:
+    return pa.array([value] * rows.num_rows, pa.bool_())
+
+
+def _padded(deleted: pa.Table, columns: pa.Schema) -> pa.Table:
+    """The keys of deleted rows, with null in all other columns."""
+    return aligned(deleted, columns).append_column(_KEPT, _flags(deleted, False))
 
 
 def _columns(table: DeltaTable) -> pa.Schema:

@@ -75,6 +75,10 @@ class IcebergTable(LakeTable):
         """The number of data files of the table. Raises TableNotFoundError."""
         return len(list(self._open().scan().plan_files()))
 
+    def columns(self) -> pa.Schema | None:
+        """The columns of the table now; None if the catalog has no such table."""
+        return normal_schema(self._open().schema().as_arrow()) if self.exists() else None
+
     def exists(self) -> bool:
         """Whether the catalog has the table."""
         return self._catalog.table_exists(self.name)
@@ -111,7 +115,13 @@ class IcebergTable(LakeTable):
         return None if last is None else int(last)
 
     def _commit(
-        self, rows: pa.Table, new: list[pa.Field], how: How, keys: tuple[str, ...], batch: Batch | None
+        self,
+        rows: pa.Table,
+        new: list[pa.Field],
+        how: How,
+        keys: tuple[str, ...],
+        batch: Batch | None,
+        deleted: pa.Table | None,
     ) -> None:
         summary = {}
         with _conflicts(), self._loaded.transaction() as transaction:
@@ -124,23 +134,30 @@ class IcebergTable(LakeTable):
             if how == "append":
                 transaction.append(rows, snapshot_properties=summary)
             elif how == "merge":
-                self._merge_rows(transaction, rows, keys, summary)
+                self._merge_rows(transaction, rows, keys, deleted, summary)
             else:
                 every = [task.file for task in self._loaded.scan().plan_files()]
                 _swap(transaction, every, _written(transaction, rows) if rows.num_rows else [], summary)
 
     def _merge_rows(
-        self, transaction: Transaction, rows: pa.Table, keys: tuple[str, ...], summary: dict[str, str]
+        self,
+        transaction: Transaction,
+        rows: pa.Table,
+        keys: tuple[str, ...],
+        deleted: pa.Table | None,
+        summary: dict[str, str],
     ) -> None:
-        """Rewrite the files that have rows with the keys of ``rows``, and add ``rows``."""
+        """Rewrite the files that have rows with the keys of ``rows`` and ``deleted``, and add ``rows``."""
+        changed = rows.select(keys) if deleted is None else pa.concat_tables([rows.select(keys), deleted])
         touched, kept = [], []
-        for task in self._loaded.scan(row_filter=_between(rows, keys)).plan_files():
+        for task in self._loaded.scan(row_filter=_between(changed, keys)).plan_files():
             before = self._read(transaction, [task])
-            after = rows_without(before, keys, rows)
+            after = rows_without(before, keys, changed)
             if after.num_rows < before.num_rows:
                 touched.append(task.file)
                 kept.append(after)
-        _swap(transaction, touched, _written(transaction, pa.concat_tables([*kept, rows])), summary)
+        written = pa.concat_tables([*kept, rows])
+        _swap(transaction, touched, _written(transaction, written) if written.num_rows else [], summary)
 
     def _compact(self, target_bytes: int) -> Compacted:
         table = self._newest()

@@ -80,17 +80,21 @@ class LakeTable(ABC):
         """
         return self._write(rows, "append", (), batch)
 
-    def merge(self, rows: pa.Table, keys: Sequence[str], batch: Batch | None = None) -> bool:
+    def merge(
+        self, rows: pa.Table, keys: Sequence[str], batch: Batch | None = None, *, deleted: pa.Table | None = None
+    ) -> bool:
         """Replace the rows of the table that have the ``keys`` of ``rows``, and add all other rows of ``rows``.
 
-        A column that ``rows`` lack becomes null. Returns the same value as ``append``. Raises InvalidColumnsError, also
-        if a key is null or occurs twice in ``rows``, SchemaChangeError and TableConflictError.
+        ``deleted``: keys whose rows are removed in the same transaction. A key without a row in the table changes
+        nothing. A column that ``rows`` lack becomes null. Returns the same value as ``append``. Raises
+        InvalidColumnsError, also if a key is null or occurs twice in ``rows`` and ``deleted``, SchemaChangeError and
+        TableConflictError.
         """
         if not keys or isinstance(keys, str):
             raise InvalidColumnsError(
                 f"cannot merge into table {self.name} by keys={keys!r}: give a list of column names"
             )
-        return self._write(rows, "merge", tuple(keys), batch)
+        return self._write(rows, "merge", tuple(keys), batch, deleted)
 
     def replace(self, rows: pa.Table, batch: Batch | None = None) -> bool:
         """Replace all rows of the table by ``rows``, which may be none; a column that ``rows`` lack becomes null.
@@ -118,6 +122,10 @@ class LakeTable(ABC):
         """The number of data files of the table. Raises TableNotFoundError."""
 
     @abstractmethod
+    def columns(self) -> pa.Schema | None:
+        """The columns of the table now; None if no write has created the table."""
+
+    @abstractmethod
     def exists(self) -> bool:
         """Whether a write has created the table."""
 
@@ -134,10 +142,16 @@ class LakeTable(ABC):
 
     @abstractmethod
     def _commit(
-        self, rows: pa.Table, new: list[pa.Field], how: How, keys: tuple[str, ...], batch: Batch | None
+        self,
+        rows: pa.Table,
+        new: list[pa.Field],
+        how: How,
+        keys: tuple[str, ...],
+        batch: Batch | None,
+        deleted: pa.Table | None,
     ) -> None:
-        """Write ``rows`` as a change of the loaded state. ``new``: the fields that the table lacks. Raises Conflict if
-        the table has changed since it was loaded."""
+        """Write ``rows`` as a change of the loaded state. ``new``: the fields that the table lacks. ``deleted``: in a
+        merge, the keys of rows to remove. Raises Conflict if the table has changed since it was loaded."""
 
     @abstractmethod
     def _compact(self, target_bytes: int) -> Compacted:
@@ -145,15 +159,29 @@ class LakeTable(ABC):
 
     # -- the loop
 
-    def _write(self, rows: pa.Table, how: How, keys: tuple[str, ...], batch: Batch | None) -> bool:
+    def _write(
+        self,
+        rows: pa.Table,
+        how: How,
+        keys: tuple[str, ...],
+        batch: Batch | None,
+        deleted: pa.Table | None = None,
+    ) -> bool:
         rows = normalized(rows, self.name)
         if keys:
             check_keys(rows, keys, self.name)
-        if not rows.num_rows and how != "replace":
+        if deleted is not None and deleted.num_rows:
+            deleted = aligned(deleted, pa.schema([rows.schema.field(key) for key in keys]))
+            check_keys(pa.concat_tables([rows.select(keys), deleted]), keys, self.name)
+        else:
+            deleted = None
+        if not rows.num_rows and deleted is None and how != "replace":
             return False
-        return self._until_committed(lambda: self._attempt(rows, how, keys, batch))
+        return self._until_committed(lambda: self._attempt(rows, how, keys, batch, deleted))
 
-    def _attempt(self, rows: pa.Table, how: How, keys: tuple[str, ...], batch: Batch | None) -> bool:
+    def _attempt(
+        self, rows: pa.Table, how: How, keys: tuple[str, ...], batch: Batch | None, deleted: pa.Table | None
+    ) -> bool:
         columns = normal_schema(self._load(rows.schema))
         if batch is not None:
             last = self._last_batch(batch.query)
@@ -162,7 +190,10 @@ class LakeTable(ABC):
         new = new_fields(rows.schema, columns, self.name)
         if any(field.name in keys for field in new):
             how = "append"  # the key column is new, so no row of the table has the key of a new row
-        self._commit(aligned(rows, pa.schema([*columns, *new])), new, how, keys, batch)
+        every = pa.schema([*columns, *new])
+        if deleted is not None:
+            deleted = aligned(deleted, pa.schema([every.field(key) for key in keys]))
+        self._commit(aligned(rows, every), new, how, keys, batch, deleted)
         return True
 
     def _until_committed(self, attempt: Callable[[], Result]) -> Result:
