@@ -292,6 +292,17 @@ def test_dense_unions_survive_bad_rows() -> None:
     assert spark.values[6].as_py() == {"u": {"member0": None, "member1": None, "member2": {"x": "y"}}}
 
 
+def test_bad_rows_cost_no_more_after_many_good_ones() -> None:
+    schema = {"type": "array", "items": ["int", "string", "long", "boolean"]}
+    good = encoder(typed(schema)).encode([1, True] * 500)
+    rows = [good] * 1000 + [b"\x02\x02\x09"] * 9000
+    began = time.process_time()
+    found = decode(schema, rows)
+    assert time.process_time() - began < 3
+    assert len(found.reasons) == 9000
+    assert found.values[999].as_py() == [1, True] * 500
+
+
 def test_a_decimal_of_many_bytes_is_read_if_its_value_fits() -> None:
     schema = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}
     data = [b"\x00", b"\x28" + b"\xff" * 19 + b"\x9c", b"\x28" + bytes(18) + b"\x04\xd2"]

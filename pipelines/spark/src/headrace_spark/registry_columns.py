@@ -12,11 +12,12 @@ value at a time; in Spark such a value is its JSON text.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pickle
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pyspark.sql import Column
@@ -70,13 +71,12 @@ def from_registry(
     Raises SchemaNotFoundError, InvalidSchemaError (a field has no Spark type, such as a record that contains itself),
     RegistryUnavailableError, InvalidArgumentError.
     """
-    client = _client(registry)
     _check(mode, subject)
-    if schema is not None:
-        given = schema if isinstance(schema, Schema) else Schema(schema)
-        resolved = client.with_references(given)
-    else:
-        _, resolved = _fixed(client, subject, version)
+    with _client(registry) as client:
+        if schema is not None:
+            resolved = client.with_references(schema if isinstance(schema, Schema) else Schema(schema))
+        else:
+            _, resolved = _fixed(client, subject, version)
     reading = _Reading(client, subject, resolved, mode)
     return _udf(reading, reading.converter().spark_type, mode)(column)
 
@@ -102,16 +102,22 @@ def to_registry(
 
     Raises SchemaNotFoundError, InvalidSchemaError, RegistryUnavailableError, InvalidArgumentError.
     """
-    client = _client(registry)
     _check(mode, subject)
-    registered, resolved = _fixed(client, subject, version)
+    with _client(registry) as client:
+        registered, resolved = _fixed(client, subject, version)
     writing = _Writing(client, registered, resolved, mode)
     writing.converter()  # raises here what the schema itself does not allow
     return _udf(writing, BinaryType(), mode)(column)
 
 
-def _client(registry: SchemaRegistry | str | Mapping[str, Any] | None) -> SchemaRegistry:
-    return registry if isinstance(registry, SchemaRegistry) else SchemaRegistry(registry)
+@contextlib.contextmanager
+def _client(registry: SchemaRegistry | str | Mapping[str, Any] | None) -> Iterator[SchemaRegistry]:
+    """The caller's client, or one that is closed at the end; workers make their own from its settings."""
+    if isinstance(registry, SchemaRegistry):
+        yield registry
+    else:
+        with SchemaRegistry(registry) as made:
+            yield made
 
 
 def _check(mode: str, subject: str) -> None:

@@ -371,12 +371,10 @@ cdef void cut(State* state, Column* column, int64_t length) noexcept nogil:
     elif column.kind == DENSE:
         for at in range(column.count):
             child = &state.columns[state.links[column.first + at]]
-            ends = 0
-            row = length
-            while row:
-                row -= 1
+            ends = child.length
+            for row in range(length, column.data.size):  # (never the rows that stay: a batch may have many bad rows)
                 if column.data.data[row] == at:
-                    ends = (<int32_t*>column.values.data)[row] + 1
+                    ends = (<int32_t*>column.values.data)[row]
                     break
             cut(state, child, ends)
         column.values.size = length * 4
@@ -1103,9 +1101,8 @@ cdef int looked_up(int64_t wanted, const int64_t* ids, const int* nodes, int cou
     return nodes[low] if low < count and ids[low] == wanted else -1
 
 
-def schema_ids(capsule, bint wide, int most):
-    """The different schema ids of a binary array's framed values, at most ``most``. Values without a frame count as
-    none."""
+def schema_ids(capsule, bint wide):
+    """The different schema ids of a binary array's framed values. Values without a frame have none."""
     cdef ArrowArray* array = <ArrowArray*>PyCapsule_GetPointer(capsule, "arrow_array")
     cdef int64_t row, at, start, end, known = -1, found
     cdef const uint8_t* data = <const uint8_t*>array.buffers[2]
@@ -1124,8 +1121,6 @@ def schema_ids(capsule, bint wide, int most):
         if found != known:
             known = found
             ids.add(found)
-            if len(ids) >= most:
-                break
     return ids
 
 

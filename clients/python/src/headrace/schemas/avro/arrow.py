@@ -41,8 +41,6 @@ COLUMNS_MAX: Final = 20_000
 NODES_MAX: Final = 1_000_000
 #: Memory for the columns of one batch.
 BATCH_BYTES_MAX: Final = 4 << 30
-#: Schema ids of one batch.
-IDS_MAX: Final = 1_000
 
 _DAY_MS = 86_400_000
 
@@ -190,11 +188,11 @@ class ArrowDecoder:
         self._writers[schema_id] = self._compiled(writer)
 
     def missing(self, values: pa.Array) -> list[int]:
-        """The schema ids of framed values that have no writer yet, at most IDS_MAX."""
+        """The schema ids of framed values that have no writer yet."""
         if self._program.size > NODES_MAX:
             self._start()
         capsule, wide = _exported(values)
-        return sorted(schema_ids(capsule, wide, IDS_MAX) - self._writers.keys())
+        return sorted(schema_ids(capsule, wide) - self._writers.keys())
 
     def _compiled(self, writer: Type) -> int:
         return _Resolution(self._program, self._words, self._layout).node(writer, self._reader, self._root, "")
