@@ -4,8 +4,8 @@
 
 The record has seven fields: long, string, double, nullable string, int, boolean, timestamp. Each round runs every
 workload once, so that a slow minute affects all of them. A figure is records per second: the median and the best round,
-and the median by processor time. The latter is what two cores (for Python alone: one core) would do without other work
-on the machine. The Spark job includes the query's start, and drops its result (format ``noop``).
+and the median by processor time. The latter is what two cores (for Python alone: one core) would do
+on an idle machine. The Spark job includes the query's start, and drops its result (format ``noop``).
 
     spark.rows               the rows alone, which every other job computes too
     spark.identity           a function that returns its Arrow batch: what Spark takes to hand rows to Python and back

@@ -15,7 +15,12 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(480)]
 
 PAGE = "docs/spark-schemas.md"
 #: After the page's first block: a record that is no Avro, which must become a dead letter.
-BAD = 'from headrace import Producer\nwith Producer(bootstrap_servers="127.0.0.1:9095") as p: p.send("orders", b"{} is no Avro")\n'
+BAD = """
+from headrace import Producer
+
+with Producer(bootstrap_servers="127.0.0.1:9095") as producer:
+    producer.send("orders", b"{} is no Avro")
+"""
 
 
 def test_the_blocks_of_columns_with_schemas(tmp_path: Path) -> None:
