@@ -9,6 +9,7 @@ import gc
 import json
 import struct
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
@@ -521,6 +522,24 @@ def test_many_batches_leave_no_memory_behind() -> None:
             sizes.append(_allocated())
     assert kept[0].to_pylist() == [value]
     assert max(sizes[2:]) - sizes[1] < 2_000_000, sizes
+
+
+def test_threads_may_share_a_decoder_and_an_encoder() -> None:
+    schema = record(("id", "long"), ("text", "string"), ("u", ["int", "string"]))
+    writer = typed(schema)
+    decoder = ArrowDecoder(writer)
+    writing = ArrowEncoder(writer, decoder.type)
+
+    def turn(number: int) -> bool:
+        decoder.add_writer(number, writer)
+        values = [{"id": at, "text": "x" * (at % 50), "u": number} for at in range(2000)]
+        data = [wire.header(number) + encoder(writer).encode(value) for value in values]
+        found = decoder.decode(pa.array(data, pa.binary()))
+        back = writing.encode(found.values, wire.header(number))
+        return bool(found.values.to_pylist() == values and back.values.to_pylist() == data)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(turn, range(40)))
 
 
 def test_programs_and_their_memory_end_with_their_owner() -> None:

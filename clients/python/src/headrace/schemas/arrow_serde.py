@@ -41,8 +41,8 @@ class AvroArrowDeserializer:
     """Reads binary arrays with Confluent's wire format as arrays of ``type``.
 
     ``reader``: the schema to which each value is resolved (fields by name and alias, defaults, promotions); the values
-    may have several writers' schemas. ``subject`` is for errors. ``layout``: which Arrow types stand for Avro's. Not
-    thread-safe. Raises InvalidSchemaError: the reader's schema is no Avro schema, or a field has no Arrow type.
+    may have several writers' schemas. ``subject`` is for errors. ``layout``: which Arrow types stand for Avro's. Raises
+    InvalidSchemaError: the reader's schema is no Avro schema, or a field has no Arrow type.
     """
 
     def __init__(
@@ -71,14 +71,15 @@ class AvroArrowDeserializer:
         """Deserialize an array of type binary; null stays null. Raises RegistryUnavailableError, BatchTooLargeError. A
         schema that is unknown, or that the reader's schema cannot read, is a reason of its values."""
         unusable = {}
-        for schema_id in self._decoder.missing(values):
-            try:
-                self._add_writer(schema_id)
-            except RegistryUnavailableError:
-                raise
-            except SchemaError as error:
-                unusable[schema_id] = error.message
-        return self._decoder.decode(values, unusable)
+        with self._decoder.lock:
+            for schema_id in self._decoder.missing(values):
+                try:
+                    self._add_writer(schema_id)
+                except RegistryUnavailableError:
+                    raise
+                except SchemaError as error:
+                    unusable[schema_id] = error.message
+            return self._decoder.decode(values, unusable)
 
     def refuse(self, converted: Converted) -> None:
         """Raise CorruptValueError if a value could not be deserialized."""
@@ -116,8 +117,8 @@ class AvroArrowSerializer:
     """Writes arrays as binary arrays with Confluent's wire format.
 
     ``registered``: the version to write with, ``resolved``: its schema with references. A struct's fields are found by
-    name. A field that the array does not have gets its default; fields that the schema does not have are ignored. Not
-    thread-safe. Raises InvalidSchemaError.
+    name. A field that the array does not have gets its default; fields that the schema does not have are ignored.
+    Thread-safe. Raises InvalidSchemaError.
     """
 
     def __init__(self, registered: RegisteredSchema, resolved: ResolvedSchema) -> None:

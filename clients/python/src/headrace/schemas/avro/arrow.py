@@ -25,6 +25,7 @@ the Avro specification 1.12, "Schema Resolution" and "Logical Types".
 from __future__ import annotations
 
 import enum
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
@@ -89,13 +90,15 @@ class _Column:
 
 
 class ArrowDecoder:
-    """Decodes values to arrays of ``type``, which is the reader's schema as an Arrow type. Not thread-safe.
+    """Decodes values to arrays of ``type``, which is the reader's schema as an Arrow type.
 
+    Thread-safe: one thread at a time holds ``lock``, because the codec releases the GIL while it uses the columns.
     Raises NoArrowTypeError.
     """
 
     def __init__(self, reader: Type, *, layout: Layout = Layout.ARROW) -> None:
         self._reader, self._layout = reader, layout
+        self.lock = threading.RLock()
         self._start()
         self.type: pa.DataType = self._root.type
 
@@ -185,14 +188,16 @@ class ArrowDecoder:
     def add_writer(self, schema_id: int, writer: Type) -> None:
         """Let values with this schema id be decoded. Raises Unresolvable: the reader's schema cannot read what this
         writer's schema writes."""
-        self._writers[schema_id] = self._compiled(writer)
+        with self.lock:
+            self._writers[schema_id] = self._compiled(writer)
 
     def missing(self, values: pa.Array) -> list[int]:
         """The schema ids of framed values that have no writer yet."""
-        if self._program.size > NODES_MAX:
-            self._start()
         capsule, wide = _exported(values)
-        return sorted(schema_ids(capsule, wide) - self._writers.keys())
+        with self.lock:
+            if self._program.size > NODES_MAX:
+                self._start()
+            return sorted(schema_ids(capsule, wide) - self._writers.keys())
 
     def _compiled(self, writer: Type) -> int:
         return _Resolution(self._program, self._words, self._layout).node(writer, self._reader, self._root, "")
@@ -200,29 +205,35 @@ class ArrowDecoder:
     def decode(self, values: pa.Array, unusable: Mapping[int, str] | None = None) -> Converted:
         """Decode framed values: a magic byte, a schema id, a value. ``unusable``: {schema id: reason} of ids without a
         writer. Null stays null. Raises BatchTooLargeError."""
-        return self._decoded(values, True, self._writers, unusable or {})
+        with self.lock:
+            return self._decoded(values, True, self._writers, unusable or {})
 
     def decode_bare(self, values: pa.Array, writer: Type) -> Converted:
         """Decode values that have no frame. Raises BatchTooLargeError, Unresolvable."""
-        if self._unframed is None or self._unframed[0] is not writer:
-            self._unframed = (writer, self._compiled(writer))
-        return self._decoded(values, False, {0: self._unframed[1]}, {})
+        with self.lock:
+            if self._unframed is None or self._unframed[0] is not writer:
+                self._unframed = (writer, self._compiled(writer))
+            return self._decoded(values, False, {0: self._unframed[1]}, {})
 
     def _decoded(
         self, values: pa.Array, framed: bool, writers: dict[int, int], unusable: Mapping[int, str]
     ) -> Converted:
         capsule, wide = _exported(values)
-        bad, fault, row = self._program.decode(capsule, wide, framed, writers, self._root.index, BATCH_BYTES_MAX)
-        if fault:
+        try:
+            bad, fault, row = self._program.decode(capsule, wide, framed, writers, self._root.index, BATCH_BYTES_MAX)
+            if fault:
+                _raise_batch(fault, row, len(values))
+            found = self._array(self._root)
+        except BaseException:
             self._program.reset()
-            _raise_batch(fault, row, len(values))
+            raise
         reasons = {}
         for at, kind, node, detail, frames in bad:
             if kind == Fault.WRITER:
                 reasons[at] = unusable.get(detail, f"the schema id {detail} has no schema here")
             else:
                 reasons[at] = self._words.said(kind, node, detail, frames)
-        return Converted(self._array(self._root), reasons)
+        return Converted(found, reasons)
 
     def _array(self, column: _Column) -> pa.Array:
         length, nulls, validity, values, data = self._program.take(column.index)
@@ -452,7 +463,7 @@ _SKIPS_BELOW: Final = {
 
 
 class ArrowEncoder:
-    """Encodes arrays of one Arrow type as values of a schema. Not thread-safe.
+    """Encodes arrays of one Arrow type as values of a schema. Thread-safe: one thread at a time encodes.
 
     A struct's fields are found by name; a field that the array does not have gets its default, and fields that the
     schema does not have are ignored. Raises NoArrowTypeError.
@@ -460,6 +471,7 @@ class ArrowEncoder:
 
     def __init__(self, schema: Type, array_type: pa.DataType) -> None:
         self.type = array_type
+        self._lock = threading.Lock()
         self._plain = _without_dictionaries(array_type)
         self._program = Encoding()
         self._words = _Words()
@@ -473,9 +485,10 @@ class ArrowEncoder:
             return Converted(pa.nulls(len(values), pa.binary()), {})
         _, capsule = values.__arrow_c_array__()
         has_validity = not pa.types.is_union(values.type)
-        validity, offsets, data, nulls, bad, fault, row = self._program.encode(
-            capsule, prefix, self._root, has_validity, BATCH_BYTES_MAX
-        )
+        with self._lock:
+            validity, offsets, data, nulls, bad, fault, row = self._program.encode(
+                capsule, prefix, self._root, has_validity, BATCH_BYTES_MAX
+            )
         if fault:
             _raise_batch(fault, row, len(values))
         buffers = [None if validity is None else _buffer(validity), _buffer(offsets), _buffer(data)]
