@@ -26,7 +26,7 @@ from headrace.schemas import (
     SchemaRegistry,
     wire,
 )
-from headrace.schemas.avro import Type, Unresolvable, encoder, parse
+from headrace.schemas.avro import Type, Unresolvable, decoder, encoder, parse
 from headrace.schemas.avro import arrow as module
 from headrace.schemas.avro.arrow import ArrowDecoder, ArrowEncoder, BatchTooLargeError, Layout, NoArrowTypeError
 from tests.worlds.fake_registry import FakeRegistry
@@ -52,8 +52,8 @@ def logical(kind: str, name: str, **more: Any) -> dict[str, Any]:
 
 
 def decode(schema: Any, data: list[bytes | None], reader: Any = None, layout: Layout = Layout.ARROW) -> Any:
-    decoder = ArrowDecoder(typed(schema if reader is None else reader), layout=layout)
-    found = decoder.decode_bare(pa.array(data, pa.binary()), typed(schema))
+    reading = ArrowDecoder(typed(schema if reader is None else reader), layout=layout)
+    found = reading.decode_bare(pa.array(data, pa.binary()), typed(schema))
     found.values.validate(full=True)
     return found
 
@@ -184,12 +184,12 @@ def test_few_bytes_cannot_fill_the_memory() -> None:
 
 def test_a_batch_beyond_the_limit_is_refused_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BATCH_BYTES_MAX", 1 << 20)
-    decoder = ArrowDecoder(typed("string"))
+    reading = ArrowDecoder(typed("string"))
     writer = typed("string")
     value = encoder(writer).encode("x" * 100_000)
     with pytest.raises(BatchTooLargeError, match=r"batch of 20 rows is too large at row 1\d.*fewer rows"):
-        decoder.decode_bare(pa.array([value] * 20, pa.binary()), writer)
-    found = decoder.decode_bare(pa.array([value] * 5, pa.binary()), writer)
+        reading.decode_bare(pa.array([value] * 20, pa.binary()), writer)
+    found = reading.decode_bare(pa.array([value] * 5, pa.binary()), writer)
     assert found.values.to_pylist() == ["x" * 100_000] * 5
     with pytest.raises(BatchTooLargeError, match="at row"):
         ArrowEncoder(writer, pa.string()).encode(pa.array(["x" * 100_000] * 20))
@@ -271,11 +271,11 @@ def test_schemas_that_do_not_fit_are_refused(writer: Any, reader: Any, path: str
 
 def test_a_refused_writer_leaves_the_others_alone() -> None:
     reader = record(("a", "int"))
-    decoder = ArrowDecoder(typed(reader))
-    decoder.add_writer(7, typed(reader))
+    reading = ArrowDecoder(typed(reader))
+    reading.add_writer(7, typed(reader))
     with pytest.raises(Unresolvable):
-        decoder.add_writer(8, typed(record(("a", "string"))))
-    found = decoder.decode(pa.array([FRAME + b"\x02", wire.header(8) + b"\x02a"], pa.binary()), {8: "does not fit"})
+        reading.add_writer(8, typed(record(("a", "string"))))
+    found = reading.decode(pa.array([FRAME + b"\x02", wire.header(8) + b"\x02a"], pa.binary()), {8: "does not fit"})
     assert found.values.to_pylist() == [{"a": 1}, None]
     assert found.reasons == {1: "does not fit"}
 
@@ -302,6 +302,21 @@ def test_bad_rows_cost_no_more_after_many_good_ones() -> None:
     assert time.process_time() - began < 3
     assert len(found.reasons) == 9000
     assert found.values[999].as_py() == [1, True] * 500
+
+
+@pytest.mark.parametrize("name", ["timestamp-nanos", "local-timestamp-nanos"])
+def test_nanoseconds_are_kept(name: str) -> None:
+    schema = record(("at", logical("long", name)))
+    data = [encoder(typed(schema)).encode({"at": 1_700_000_000_123_456_789})]
+    zone = None if name.startswith("local") else "UTC"
+    found = decode(schema, data)
+    assert found.values.field(0).equals(pa.array([1_700_000_000_123_456_789], pa.timestamp("ns", zone)))
+    assert ArrowEncoder(typed(schema), found.values.type).encode(found.values).values.to_pylist() == data
+    finer = pa.StructArray.from_arrays([pa.array([5], pa.timestamp("us", zone))], ["at"])
+    assert ArrowEncoder(typed(schema), finer.type).encode(finer).values.to_pylist() == [b"\x90\x4e"]
+    spark = decode(schema, data, layout=Layout.SPARK)
+    assert spark.values.to_pylist() == [{"at": 1_700_000_000_123_456_789}]
+    assert decoder(typed(schema)).decode(data[0]) == {"at": 1_700_000_000_123_456_789}
 
 
 def test_a_decimal_of_many_bytes_is_read_if_its_value_fits() -> None:
@@ -506,13 +521,13 @@ def test_many_batches_leave_no_memory_behind() -> None:
     value = {"id": 1, "text": "x" * 50, "note": None, "list": [1, 2], "u": "y", "d": decimal.Decimal("1.25")}
     good = FRAME + encoder(writer).encode(value)
     batch = pa.array([good, good[:-1], None, b"x", good] * 400, pa.binary())
-    decoder = ArrowDecoder(writer)
-    decoder.add_writer(7, writer)
-    writing = ArrowEncoder(writer, decoder.type)
+    reading = ArrowDecoder(writer)
+    reading.add_writer(7, writer)
+    writing = ArrowEncoder(writer, reading.type)
     kept = []
     sizes = []
     for turn in range(60):
-        found = decoder.decode(batch)
+        found = reading.decode(batch)
         back = writing.encode(found.values, FRAME)
         if turn == 30:
             kept.append(found.values.slice(5, 1))  # an array outlives the decoder's next batches
@@ -527,14 +542,14 @@ def test_many_batches_leave_no_memory_behind() -> None:
 def test_threads_may_share_a_decoder_and_an_encoder() -> None:
     schema = record(("id", "long"), ("text", "string"), ("u", ["int", "string"]))
     writer = typed(schema)
-    decoder = ArrowDecoder(writer)
-    writing = ArrowEncoder(writer, decoder.type)
+    reading = ArrowDecoder(writer)
+    writing = ArrowEncoder(writer, reading.type)
 
     def turn(number: int) -> bool:
-        decoder.add_writer(number, writer)
+        reading.add_writer(number, writer)
         values = [{"id": at, "text": "x" * (at % 50), "u": number} for at in range(2000)]
         data = [wire.header(number) + encoder(writer).encode(value) for value in values]
-        found = decoder.decode(pa.array(data, pa.binary()))
+        found = reading.decode(pa.array(data, pa.binary()))
         back = writing.encode(found.values, wire.header(number))
         return bool(found.values.to_pylist() == values and back.values.to_pylist() == data)
 
@@ -546,10 +561,10 @@ def test_programs_and_their_memory_end_with_their_owner() -> None:
     schema = record(*[(f"f{at}", ["null", "string"]) for at in range(200)])
 
     def turn() -> None:
-        decoder = ArrowDecoder(typed(schema))
-        decoder.add_writer(7, typed(schema))
-        decoder.decode(pa.array([FRAME + bytes(200)], pa.binary()))
-        ArrowEncoder(typed(schema), decoder.type)
+        reading = ArrowDecoder(typed(schema))
+        reading.add_writer(7, typed(schema))
+        reading.decode(pa.array([FRAME + bytes(200)], pa.binary()))
+        ArrowEncoder(typed(schema), reading.type)
 
     for _ in range(3):
         turn()
@@ -564,11 +579,11 @@ def test_programs_and_their_memory_end_with_their_owner() -> None:
 def test_a_decoder_forgets_its_writers_when_they_need_too_many_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "NODES_MAX", 100)
     reader = record(("a", "int"))
-    decoder = ArrowDecoder(typed(reader))
+    reading = ArrowDecoder(typed(reader))
     value = struct.pack(">BI", 0, 1) + b"\x02"
     for number in range(200):
         array = pa.array([wire.header(number) + value[5:]], pa.binary())
-        for each in decoder.missing(array):
-            decoder.add_writer(each, typed(reader))
-        assert decoder.decode(array).values.to_pylist() == [{"a": 1}]
-    assert decoder.missing(pa.array([wire.header(0) + b"\x02"], pa.binary())) == [0]
+        for each in reading.missing(array):
+            reading.add_writer(each, typed(reader))
+        assert reading.decode(array).values.to_pylist() == [{"a": 1}]
+    assert reading.missing(pa.array([wire.header(0) + b"\x02"], pa.binary())) == [0]

@@ -16,6 +16,8 @@ has a reason; the others are kept.
     time-millis, time-micros            time32(ms), time64(us)           time64(ns)
     timestamp-millis, -micros           timestamp(ms, us; UTC)           timestamp(us; UTC)
     local-timestamp-millis, -micros     timestamp(ms, us)                timestamp(us)
+    timestamp-nanos                     timestamp(ns; UTC)               int64
+    local-timestamp-nanos               timestamp(ns)                    int64
     uuid (string, fixed)                string, fixed_size_binary(16)    string, binary
 
 Other logical types are ignored, as the specification demands. A schema that contains itself has no Arrow type. Source:
@@ -708,6 +710,8 @@ _LOGICAL: Final = {
     "timestamp-micros": pa.timestamp("us", "UTC"),
     "local-timestamp-millis": pa.timestamp("ms"),
     "local-timestamp-micros": pa.timestamp("us"),
+    "timestamp-nanos": pa.timestamp("ns", "UTC"),
+    "local-timestamp-nanos": pa.timestamp("ns"),
 }
 _SPARK_LOGICAL: Final = {
     "date": pa.date32(),
@@ -719,12 +723,12 @@ _SPARK_LOGICAL: Final = {
     "local-timestamp-micros": pa.timestamp("us"),
 }
 #: Nanoseconds of the units of Arrow, and of Avro's logical types.
-_NANOSECONDS: Final = {"s": 10**9, "ms": 10**6, "us": 1000, "ns": 1, "millis": 10**6, "micros": 1000}
+_NANOSECONDS: Final = {"s": 10**9, "ms": 10**6, "us": 1000, "ns": 1, "millis": 10**6, "micros": 1000, "nanos": 1}
 
 
 def _scale(array: pa.DataType, logical: str) -> int:
     """The factor from Avro's unit to Arrow's."""
-    if logical == "date":
+    if logical == "date" or pa.types.is_integer(array):
         return 1
     return int(_NANOSECONDS[logical.rpartition("-")[2]] // _NANOSECONDS[array.unit])
 

@@ -77,6 +77,11 @@ _CONVERSIONS: dict[tuple[str, str], tuple[Callable[[Any], Any], Callable[[Any], 
 }
 
 
+def _is_converted(kind: Type) -> bool:
+    """Whether a logical type has a type of Python; nanoseconds have none, and stay numbers."""
+    return kind.logical == "decimal" or (kind.kind, kind.logical) in _CONVERSIONS
+
+
 def _conversion(kind: Type) -> tuple[Callable[[Any], Any], Callable[[Any], Any], str]:
     if kind.logical == "decimal":
         numbers = codec.DecimalBytes(kind.precision, kind.scale, kind.size)
@@ -134,7 +139,7 @@ class _WriterBuilder:
         if kind.kind == "enum":
             return codec.EnumWriter(kind.name, kind.symbols)
         base = codec.FixedWriter(kind.name, kind.size) if kind.kind == "fixed" else _WRITERS[kind.kind]()
-        if not kind.logical:
+        if not _is_converted(kind):
             return base
         to_avro, _, label = _conversion(kind)
         return codec.LogicalWriter(base, to_avro, label)
@@ -407,7 +412,7 @@ def _refuse(begun: codec.Reader, reason: str) -> None:
 
 def _logical(base: codec.Reader, writer: Type, reader: Type, path: str) -> codec.Reader:
     """The reader's logical type decides what a value becomes. Decimals must have the same scale."""
-    if not reader.logical:
+    if not _is_converted(reader):
         return base
     if reader.logical == writer.logical == "decimal" and reader.scale != writer.scale:
         raise Unresolvable(f"the writer's decimal has scale {writer.scale}, the reader's has {reader.scale}", path)

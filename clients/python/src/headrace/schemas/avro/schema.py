@@ -245,6 +245,8 @@ _LOGICAL: Final = frozenset(
         ("long", "timestamp-micros"),
         ("long", "local-timestamp-millis"),
         ("long", "local-timestamp-micros"),
+        ("long", "timestamp-nanos"),
+        ("long", "local-timestamp-nanos"),
         ("string", "uuid"),
     }
 )
