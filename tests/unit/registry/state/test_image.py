@@ -9,7 +9,7 @@ import pytest
 
 from headrace_registry.compat import Level
 from headrace_registry.schemas import SchemaType
-from headrace_registry.state import LATEST, Image, Mode
+from headrace_registry.state import LATEST, Decision, Image, Mode
 from headrace_registry.state.records import (
     DeleteSubjectKey,
     SchemaKey,
@@ -99,6 +99,47 @@ def test_an_import_that_replaces_a_version_keeps_the_old_id_from_being_given_aga
     assert restarted.register("t", avro('"float"')) == 41
 
 
+def test_the_id_and_the_version_of_a_skipped_schema_are_not_given_again() -> None:
+    """A plug-in of Confluent's registry adds a schema type, and clients use the schema's id."""
+    writer = Writer()
+    value = b'{"subject":"s","version":2,"id":7,"schemaType":"THRIFT","schema":"struct S {}","deleted":false}'
+    writer.carry_out(Decision(((encode_key(SchemaKey("s", 2)), value),), None))
+    draft = writer.image.draft()
+    assert (draft.next_version("s"), draft.next_version("t")) == (3, 1)
+    assert writer.register("s", avro('"int"')) == 8
+    assert (encode_key(SchemaKey("s", 2)), value) in compacted(writer.topic)
+    assert state(replayed(compacted(writer.topic))) == state(writer.image)
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_permanent_deletion_also_deletes_the_key_of_an_old_registry(is_replaced: bool) -> None:
+    """Registries before 3.1 wrote the magic number 0, so compaction keeps two records of one version."""
+    writer = Writer()
+    old_key = b'{"keytype":"SCHEMA","subject":"s","version":1,"magic":0}'
+    value = SchemaValue("s", 1, 1, SchemaType.AVRO, '"int"')
+    writer.carry_out(Decision(((old_key, encode_schema(value)),), None))
+    writer.delete_version("s", 1)
+    if is_replaced:
+        writer.register("s", avro('"int"'))
+    else:
+        writer.delete_version("s", 1, permanent=True)
+    assert [each.number for each in writer.image.versions("s")] == ([2] if is_replaced else [])
+    assert state(replayed(compacted(writer.topic))) == state(writer.image)
+
+
+def test_a_second_deletion_of_a_subject_covers_the_first_one_after_compaction() -> None:
+    writer = Writer()
+    writer.set_level(None, Level.NONE)
+    writer.register("s", avro('"int"'))
+    writer.register("s", avro('"long"'))
+    writer.delete_subject("s")
+    writer.set_mode("s", Mode.IMPORT, force=True)
+    writer.register("s", avro('"int"'), version=1, id=1)
+    assert writer.delete_subject("s") == [1]
+    assert writer.live("s") == []
+    assert state(replayed(compacted(writer.topic))) == state(writer.image)
+
+
 def test_a_deletion_of_a_subject_covers_the_versions_up_to_its_number_only() -> None:
     writer = Writer()
     writer.register("s", avro('"int"'))
@@ -162,6 +203,8 @@ def test_references_count_while_the_referring_schema_is_in_use() -> None:
         (b"junk", b"{}", "the key is no JSON"),
         (encode_key(SchemaKey("s", 1)), b"junk", "the value is no JSON"),
         (encode_key(SchemaKey("t", 1)), b'{"id":1,"schema":"\\"long\\""}', "id 1 of another schema"),
+        (encode_key(SchemaKey("t", 1)), b'{"id":1,"schema":"","metadata":{"a":"\\ud800"}}', "cannot be encoded"),
+        (b'{"keytype":"SCHEMA","subject":"\\ud800","version":1,"magic":1}', b'{"id":1,"schema":""}', "surrogate"),
         (b'{"keytype":"MODE","subject":null,"magic":0}', b'{"mode":"SLOW"}', "unknown value 'SLOW'"),
     ],
 )

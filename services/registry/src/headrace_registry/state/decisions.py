@@ -41,10 +41,10 @@ T_co = TypeVar("T_co", covariant=True)
 
 Record = tuple[bytes, bytes | None]
 
-#: Characters of one reason in the answer to an incompatible schema.
+#: Maximum number of characters of one reason in the answer to an incompatible schema.
 REASON_MAX = 2_000
 
-#: Level -> the checks of one pair, in the order of Confluent's messages.
+#: Maps a compatibility level to the directions in which two schemas are compared, in the order of Confluent's messages.
 _CHECKS = {
     Level.BACKWARD: (Level.BACKWARD,),
     Level.BACKWARD_TRANSITIVE: (Level.BACKWARD,),
@@ -117,7 +117,7 @@ class Deciding:
             messages = self._incompatibilities(image, config, parsed, live)
             if messages:
                 raise errors.incompatible_schema(subject, messages)
-        next_version = versions[-1].number + 1 if versions else 1
+        next_version = image.next_version(subject)
         version = submitted.version if submitted.version > 0 else next_version
         if version != next_version and mode is not Mode.IMPORT:
             raise errors.invalid_schema("Version is not one more than previous version")
@@ -135,9 +135,10 @@ class Deciding:
                 raise errors.not_permitted(f"Overwrite new schema with id {schema_id} is not permitted.")
         # The new version replaces soft-deleted versions of the same schema.
         records: list[Record] = [
-            (encode_key(SchemaKey(subject, each.number)), None)
+            (key, None)
             for each in versions
             if each.is_deleted and each.stored.id == schema_id and each.number < version
+            for key in image.keys(each)
         ]
         if version != next_version:  # an import may replace a version, and the topic then forgets the version's id
             records.append(_max_id_record(image))
@@ -247,7 +248,9 @@ class Deciding:
         numbers = [each.number for each in versions]
         if permanent:
             return Decision(_removals(image, versions), numbers)
-        deletion = (encode_key(DeleteSubjectKey(subject)), encode_delete_subject(subject, numbers[-1]))
+        # Compaction removes an earlier record of this kind, so this one covers the versions that were deleted before.
+        last = image.versions(subject)[-1].number
+        deletion = (encode_key(DeleteSubjectKey(subject)), encode_delete_subject(subject, last))
         return Decision((deletion, *_reset_settings(image, subject)), numbers)
 
     # --- settings ----------------------------------------------------------------------------------------------------
@@ -324,7 +327,7 @@ def _canonical(submitted: Submission, parsed: Parsed, *, normalize: bool) -> Sch
 
 def _check_writable(image: Image, subject: str | None) -> None:
     if image.mode_in_scope(subject) in (Mode.READONLY, Mode.READONLY_OVERRIDE):
-        # In Confluent's message about the whole registry, the subject is Java's null.
+        # For the whole registry, Confluent's message has Java's "null" in place of a subject.
         raise errors.not_permitted(f"Subject {'null' if subject is None else subject} is in read-only mode")
 
 
@@ -347,7 +350,7 @@ def _removals(image: Image, versions: Sequence[Version]) -> tuple[Record, ...]:
     """Records that delete versions permanently. Compaction removes their ids, so one record keeps the highest id."""
     if not versions:
         return ()
-    removals = ((encode_key(SchemaKey(each.subject, each.number)), None) for each in versions)
+    removals = ((key, None) for each in versions for key in image.keys(each))
     return (_max_id_record(image), *removals)
 
 

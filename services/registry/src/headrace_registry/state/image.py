@@ -2,7 +2,8 @@
 
 Only ``apply`` changes an image, one record after the other, so the same records always give the same image. An image
 skips a record that it cannot use (no JSON, an id whose schema is another one), with a warning that names the offset.
-Confluent's registry does the same: one foreign record must not stop the registry.
+Confluent's registry does the same: one foreign record must not stop the registry. The id and the version of a skipped
+schema are not given again, because a client may use the id, and a new record would replace the skipped one.
 
 **One schema, one id.** Two schemas are the same if type, canonical text and references are equal. Versions of several
 subjects share one :class:`StoredSchema`, so a text is in memory once. A hash finds a schema by its content.
@@ -43,6 +44,7 @@ from .records import (
     decode_max_id,
     decode_mode,
     decode_schema,
+    encode_key,
 )
 
 logger = logging.getLogger("headrace.registry")
@@ -146,6 +148,8 @@ class Image:
         self._referenced_by: _Groups[tuple[str, int], int, None] = _Groups()  # version -> ids of referring schemas
         self._configs: dict[str | None, Config] = {}
         self._modes: dict[str | None, Mode] = {}
+        self._skipped: dict[str, int] = {}  # subject -> the highest version of a schema that was skipped
+        self._foreign_keys: dict[SchemaKey, frozenset[bytes]] = {}  # keys whose bytes differ from encode_key
 
     def draft(self) -> Image:
         """An image with the same state. Records that are applied to one of the two do not change the other one."""
@@ -159,6 +163,8 @@ class Image:
         found._referenced_by = self._referenced_by.copy()
         found._configs = self._configs.copy()
         found._modes = self._modes.copy()
+        found._skipped = self._skipped.copy()
+        found._foreign_keys = self._foreign_keys.copy()
         return found
 
     # --- subjects and versions ---------------------------------------------------------------------------------------
@@ -194,6 +200,16 @@ class Image:
             return found[max(live)] if live else None
         version = found.get(number)
         return version if version is not None and (deleted or not version.is_deleted) else None
+
+    def next_version(self, subject: str) -> int:
+        """The number of the next version: above all versions, soft-deleted and skipped ones too."""
+        return 1 + max(*self._versions.get(subject), self._skipped.get(subject, 0), 0)
+
+    def keys(self, version: Version) -> list[bytes]:
+        """The keys of a version's records. Registries before 3.1 wrote other bytes, and compaction compares bytes: only
+        a null value for each of the keys removes the version."""
+        key = SchemaKey(version.subject, version.number)
+        return [encode_key(key), *sorted(self._foreign_keys.get(key, ()))]
 
     # --- schemas -----------------------------------------------------------------------------------------------------
 
@@ -265,6 +281,8 @@ class Image:
         self.offset = offset
         try:
             found = decode_key(key)
+            if isinstance(found, SchemaKey):
+                self._note_key(found, key, is_deleted=value is None)
             if found is None:
                 logger.debug(
                     "record at offset %d of _schemas skipped: a kind that this registry does not serve", offset
@@ -274,7 +292,18 @@ class Image:
             else:
                 self._put(found, value)
         except UnreadableRecordError as error:
+            self.max_id = max(self.max_id, error.schema_id)
             logger.warning("record at offset %d of _schemas skipped: %s", offset, error)
+
+    def _note_key(self, key: SchemaKey, data: bytes | None, *, is_deleted: bool) -> None:
+        if data is None or data == encode_key(key):
+            return
+        kept = self._foreign_keys.get(key, frozenset())
+        kept = kept - {data} if is_deleted else kept | {data}
+        if kept:
+            self._foreign_keys[key] = kept
+        else:
+            self._foreign_keys.pop(key, None)
 
     def _delete(self, key: Key) -> None:
         match key:
@@ -289,22 +318,26 @@ class Image:
 
     def _put(self, key: Key, value: bytes) -> None:
         match key:
-            case SchemaKey():
-                self._put_schema(decode_schema(key, value))
+            case SchemaKey(subject, version):
+                try:
+                    self._put_schema(decode_schema(key, value))
+                except UnreadableRecordError:
+                    self._skipped[subject] = max(version, self._skipped.get(subject, 0))
+                    raise
             case ConfigKey(subject):
                 self._configs[subject] = decode_config(value)
             case ModeKey(subject):
                 self._modes[subject] = decode_mode(value)
             case DeleteSubjectKey(subject):
                 last = decode_delete_subject(value)
-                for number, version in list(self._versions.get(subject).items()):
-                    if number <= last and not version.is_deleted:
-                        self._versions.put(subject, number, replace(version, is_deleted=True))
+                for number, found in list(self._versions.get(subject).items()):
+                    if number <= last and not found.is_deleted:
+                        self._versions.put(subject, number, replace(found, is_deleted=True))
             case ClearSubjectKey(subject):
                 for name in list(self._subjects) if subject is None else [subject]:
-                    for version in self.versions(name):
-                        if version.is_deleted:
-                            self._remove(name, version.number)
+                    for found in self.versions(name):
+                        if found.is_deleted:
+                            self._remove(name, found.number)
             case NoopKey(is_max_id):
                 if is_max_id:
                     self.max_id = max(self.max_id, decode_max_id(value))

@@ -35,7 +35,12 @@ _Word = TypeVar("_Word", bound=StrEnum)
 
 
 class UnreadableRecordError(Exception):
-    """A record of ``_schemas`` that is no record of a schema registry; the message says why."""
+    """A record of ``_schemas`` that is no record of a schema registry; the message says why.
+
+    ``schema_id``: the id in the record of a schema, which no other schema may get; 0 if the record has none.
+    """
+
+    schema_id = 0
 
 
 class Mode(StrEnum):
@@ -43,8 +48,9 @@ class Mode(StrEnum):
 
     READWRITE = "READWRITE"
     READONLY = "READONLY"
-    READONLY_OVERRIDE = "READONLY_OVERRIDE"  #: A mode of the registry, which overrides the mode of each subject.
-    IMPORT = "IMPORT"  #: Each registration names its id, and compatibility is not checked.
+    #: A read-only mode of the whole registry, which overrides the mode of each subject.
+    READONLY_OVERRIDE = "READONLY_OVERRIDE"
+    IMPORT = "IMPORT"  #: Each registration sets the id of its schema, and the registry does not check compatibility.
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +204,7 @@ def decode_key(data: bytes | None) -> Key | None:
     kind = fields.get("keytype")
     magic = fields.get("magic")
     if kind == "SCHEMA":
-        # Registries before 3.1 wrote the magic number 0, with the same fields.
+        # Confluent's registries before 3.1 wrote the magic number 0, with the same fields.
         if magic not in (0, 1):
             raise UnreadableRecordError(f"a SCHEMA key has the magic number {magic!r}, expected 0 or 1")
         return SchemaKey(_text(fields, "subject"), _number(fields, "version", 1))
@@ -221,20 +227,33 @@ def decode_key(data: bytes | None) -> Key | None:
 def decode_schema(key: SchemaKey, data: bytes) -> SchemaValue:
     """Raises UnreadableRecordError. The key's subject and version count; the value repeats them."""
     fields = _object(data, "value")
+    schema_id = _number(fields, "id", 0)
+    try:
+        return _schema(key, schema_id, fields)
+    except UnreadableRecordError as error:
+        error.schema_id = schema_id
+        raise
+
+
+def _schema(key: SchemaKey, schema_id: int, fields: Mapping[str, Any]) -> SchemaValue:
     listed = fields.get("references") or []
     if not isinstance(listed, list) or not all(isinstance(each, dict) for each in listed):
         raise UnreadableRecordError('"references" is no list of objects')
     extras = {name: fields[name] for name in ("metadata", "ruleSet") if fields.get(name) is not None}
+    try:
+        extras_text = dump(extras).decode() if extras else ""
+    except (ValueError, RecursionError) as error:
+        raise UnreadableRecordError(f'"metadata" or "ruleSet" cannot be encoded: {error}') from None
     return SchemaValue(
         subject=key.subject,
         version=key.version,
-        id=_number(fields, "id", 0),
+        id=schema_id,
         type=_word(SchemaType, fields.get("schemaType") or SchemaType.AVRO, "schemaType"),
         text=_text(fields, "schema"),
         references=tuple(
             Reference(_text(each, "name"), _text(each, "subject"), _number(each, "version", -1)) for each in listed
         ),
-        extras=dump(extras).decode() if extras else "",
+        extras=extras_text,
         is_deleted=_flag_or_none(fields, "deleted") or False,
     )
 
@@ -279,6 +298,10 @@ def _text(fields: Mapping[str, Any], name: str) -> str:
     value = fields.get(name)
     if not isinstance(value, str):
         raise UnreadableRecordError(f'"{name}" is no string')
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise UnreadableRecordError(f'"{name}" has half of a surrogate pair') from None
     return value
 
 
