@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -171,3 +173,24 @@ async def test_a_command_whose_caller_is_gone_is_not_decided() -> None:
     gone = writes.submit(registering(1))
     gone.cancel()
     assert writes.take(image, 0) is None
+
+
+@in_a_loop
+async def test_commands_whose_callers_are_gone_take_no_memory_while_no_batch_is_taken() -> None:
+    writes, image = Writes(10_000), Image()
+
+    def submitted() -> weakref.ref[Callable[[Image], Decision[int]]]:
+        decide = registering(1)
+        writes.submit(decide).cancel()
+        return weakref.ref(decide)
+
+    waiting = submitted()
+    writes.submit(registering(2))
+    batch = taken(writes, image)
+    batch.commands[0].outcome.cancel()
+    in_batch = weakref.ref(batch.commands[0].decide)
+    writes.not_sent(batch)
+    del batch
+    await asyncio.sleep(0)
+    gc.collect()
+    assert (waiting(), in_batch()) == (None, None)

@@ -24,7 +24,7 @@ from .state import Decision, Image
 
 T = TypeVar("T")
 
-#: Limits of one batch. A command whose records exceed them is alone in its batch.
+#: Maximum number of records and bytes in one batch. A command that exceeds a limit gets a batch of its own.
 BATCH_RECORDS_MAX = 500
 BATCH_BYTES_MAX = 512 * 1024
 
@@ -103,7 +103,13 @@ class Writes:
         """Queue a command; the future gets its answer or its error."""
         command = Command(decide, asyncio.get_running_loop().create_future())
         self._waiting.append(command)
+        command.outcome.add_done_callback(lambda _: self._forget(command))
         return command.outcome
+
+    def _forget(self, command: Command[Any]) -> None:
+        """Drop a command whose caller is gone. Without a quorum or a coordinator, no batch would take it for long."""
+        if command in self._waiting:
+            self._waiting.remove(command)
 
     def take(self, image: Image, next_offset: int) -> Batch | None:
         """Decide waiting commands, up to the limits of a batch; None if none waits. ``next_offset``: offset after the
@@ -173,4 +179,4 @@ class Writes:
             for command in commands:
                 command.refuse(self._refusal)
         else:
-            self._waiting.extendleft(reversed(commands))
+            self._waiting.extendleft(each for each in reversed(commands) if not each.outcome.done())
