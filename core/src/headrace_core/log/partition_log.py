@@ -336,7 +336,7 @@ class PartitionLog(LogReader):
         if known is not None and known.cuts == self.cuts:
             if known.end == end:
                 return known.epoch
-            # ``known`` is the epoch of an append in the group, and other batches follow that append.
+            # The group has further batches after the append to which ``known`` belongs.
             if known.end > self.log_end_offset:
                 return max(known.epoch, largest_epoch(self._segments))
         found = largest_epoch(self._segments)

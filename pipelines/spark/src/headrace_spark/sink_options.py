@@ -41,7 +41,7 @@ AT_LEAST_ONCE, EXACTLY_ONCE = "at-least-once", "exactly-once"
 #: The transaction timeout of a task, unless the user sets one: the brokers' default of transaction.max.timeout.ms. The
 #: decision about the batch usually ends the transaction of a lost task earlier.
 TASK_TIMEOUT_MS = 900_000
-EACH_TOPIC = "*"  #: In the id of an exactly-once sink: the target if each row names its topic.
+EACH_TOPIC = "*"  #: The target in the id of an exactly-once sink whose rows name their topics.
 VERSION_DIGITS_MAX = 18  #: Maximum number of digits of the version of a write.
 
 

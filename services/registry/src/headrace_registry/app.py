@@ -24,8 +24,8 @@ from .settings import RegistrySettings
 
 logger = logging.getLogger("headrace.registry")
 
-BACKLOG = 128  #: Connections that may wait until the registry accepts them.
-#: Seconds that the first requests wait for a writer, if the topic names none; then only reads are answered.
+BACKLOG = 128  #: Maximum number of connections that wait in the kernel until the registry accepts them.
+#: Seconds that the first requests wait for a writer. Without a writer, the registry then answers reads only.
 FIRST_WRITER_S = 10.0
 DRAIN_S = 2.0  #: Seconds that a stopping registry has to answer requests in progress.
 
@@ -111,7 +111,7 @@ async def _bound(listener: ListenerAddress) -> socket.socket:
         found = await asyncio.get_running_loop().getaddrinfo(
             host, listener.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
-        # Prefer IPv6 for a wildcard: such a socket accepts IPv4 too.
+        # For a wildcard host prefer an IPv6 socket, which accepts IPv4 connections too.
         family, kind, protocol, _, address = max(found, key=lambda each: host is None and each[0] == socket.AF_INET6)
         bound = socket.socket(family, kind, protocol)
         try:

@@ -60,24 +60,24 @@ logger = logging.getLogger("headrace.registry")
 
 T = TypeVar("T")
 
-#: Key of the announcements. Confluent's registry writes records with this key too, and ignores them when it reads.
+#: Key of the records with which a new writer announces itself. Confluent's registry ignores records with this key.
 NOOP_KEY = b'{"keytype":"NOOP","magic":0}'
-#: Value of the announcements: not null, because compaction deletes a null value after delete.retention.ms.
+#: Value of a writer's announcement: not null, because compaction deletes a null value after delete.retention.ms.
 NOOP_VALUE = b"{}"
 URL_HEADER, TERM_HEADER = "writer", "term"
 
-APPLIED_AT_ONCE = 100  #: Records that the reader applies before other tasks get a turn.
-FETCH_BYTES = 8 * 1024 * 1024  #: Memory for fetched records that are not applied yet.
+APPLIED_AT_ONCE = 100  #: Number of records that the reader applies before other tasks run.
+FETCH_BYTES = 8 * 1024 * 1024  #: Maximum bytes of fetched records that are not applied yet.
 PRODUCER_BATCH_BYTES = 256 * 1024
-#: After this time the coordinator aborts an open transaction of a dead writer, if no other replica has fenced it.
+#: Milliseconds after which the coordinator aborts a dead writer's open transaction, unless a new writer has aborted it.
 TRANSACTION_TIMEOUT_MS = 15_000
-#: Seconds until a candidate tries again after a failed election; each further failure doubles them.
+#: First and longest pause in seconds after a failed election; each further failure doubles the pause.
 BACKOFF_S, BACKOFF_MAX_S = 0.1, 2.0
-#: Seconds between two attempts of the reader or of the member after an error.
+#: Seconds after an error until the replica reads the topic again, or joins the group again.
 RETRY_S = 1.0
-#: Seconds that a writer whose partition is revoked has to finish its transaction.
+#: Seconds within which a writer must finish its transaction after the group has revoked its partition.
 HANDOVER_S = 3.0
-#: Seconds that a write waits while no writer is known, as in an election.
+#: Maximum number of seconds that a write waits during an election, while no writer is known.
 ELECTION_S = 3.0
 CLOSE_S = 2.0
 
@@ -425,7 +425,8 @@ class Registry:
     async def _serve_term(self) -> None:
         assert self._writes is not None
         begun_ms = self._clock.monotonic_ms()
-        # The coordinator refuses the commit of a replica that is no member any more, before it fences the real writer.
+        # Commit first: the coordinator refuses the commit of a replica that is no longer a member, so such a replica
+        # cannot fence the present writer.
         if not self._is_claimed:
             assert self._member is not None
             await self._member.commit({self._partition: self.next_offset})

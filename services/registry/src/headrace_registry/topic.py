@@ -21,13 +21,14 @@ from .settings import RegistrySettings
 logger = logging.getLogger("headrace.registry")
 
 RETRY_S = 0.5
-#: Seconds that a new topic waits for further brokers, if the cluster has fewer than replicas are wanted.
+#: Seconds that the creation of the topic waits for further brokers, if the cluster has fewer brokers than the
+#: configured replication factor.
 MORE_BROKERS_S = 5.0
 #: max.message.bytes of a new topic: a schema of 1 MiB, in JSON with escapes.
 MESSAGE_BYTES = 4 * 1024 * 1024
 #: Bytes of a record batch that are neither key nor value.
 OVERHEAD_BYTES = 1024
-#: Replicas that must have a record before it counts as written, if the topic has at least three replicas.
+#: min.insync.replicas of a topic with at least three replicas.
 IN_SYNC_MIN = 2
 
 
@@ -50,7 +51,7 @@ async def ensure_topic(settings: RegistrySettings) -> int:
             except InvalidConfigError:
                 raise
             except HeadraceError as error:
-                # Brokers that are starting refuse calls, and a new topic takes a moment to reach each of them.
+                # A starting broker refuses calls, and a new topic takes a moment to reach every broker.
                 if loop.time() + RETRY_S >= deadline:
                     raise
                 logger.warning("topic %s: %s; trying again", settings.topic, error.message)

@@ -23,7 +23,7 @@ from .errors import RegistryUnavailableError
 
 V = TypeVar("V")
 
-#: Threads that make requests for callers in event loops.
+#: Maximum number of threads that send registry requests for callers in event loops.
 WORKERS_MAX: Final = 4
 
 

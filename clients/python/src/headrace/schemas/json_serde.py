@@ -248,7 +248,7 @@ def _jsonschema() -> Any:
     return jsonschema_rs
 
 
-#: The base of a schema without $id, as jsonschema-rs names it.
+#: The base URI that jsonschema-rs gives to a schema without $id.
 _BASE = "json-schema:///"
 
 

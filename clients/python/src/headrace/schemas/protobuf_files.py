@@ -20,9 +20,9 @@ from google.protobuf.message import DecodeError, Message
 from .errors import InvalidSchemaError
 from .models import ResolvedSchema
 
-#: Files that every registry and every Protobuf library has: no schema refers to them.
+#: Imports below these paths need no reference, because every registry and every Protobuf library has the files.
 _BUILT_IN: Final = ("google/protobuf/",)
-#: Files that may be imported from Python packages, by the packages' usual names.
+#: Imports below these paths may be taken from installed Python packages.
 _PACKAGED: Final = ("google/protobuf/", "google/type/", "google/rpc/", "google/api/")
 
 

@@ -29,13 +29,14 @@ from .models import Compatibility, Mode, Reference, RegisteredSchema, ResolvedSc
 from .settings import DEFAULT_URL, URL_VARIABLE, registry_values
 from .transport import Answer, Transport
 
-#: References of one schema, those of its references included, and the bytes of their texts.
+#: Maximum number of schemas that one schema may reference, directly and through other references, and the maximum
+#: bytes of their texts.
 REFERENCES_MAX: Final = 1_000
-#: Versions of one page of list_versions.
-PAGE: Final = 500
 REFERENCES_BYTES_MAX: Final = 16 * 1024 * 1024
-#: Levels of references.
+#: Maximum number of levels of references.
 DEPTH_MAX: Final = 100
+#: Number of versions on one page of list_versions.
+PAGE: Final = 500
 
 
 class RegistrySettings(TypedDict, total=False):

@@ -10,7 +10,7 @@ from headrace_core.errors import InvalidConfigError
 
 from .subjects import strategy
 
-#: Names of Confluent's Python client and of its Java serializers that mean another key.
+#: Maps key names of Confluent's Python client and Java serializers to Headrace's names of the same keys.
 _SAME = {
     "url": "schema.registry.url",
     "schema.registry.basic.auth.user.info": "basic.auth.user.info",

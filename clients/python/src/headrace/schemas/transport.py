@@ -25,11 +25,11 @@ from .errors import RegistryUnavailableError
 
 #: The largest answer, in bytes: a list of 100,000 long subjects or a schema of the largest size with its JSON escapes.
 ANSWER_BYTES_MAX: Final = 32 * 1024 * 1024
-#: Idle connections that are kept to one URL.
+#: Maximum number of idle connections that the client keeps to one URL.
 IDLE_MAX: Final = 4
 #: How long the client waits for a connection, in seconds (less if request.timeout.ms is less).
 CONNECT_TIMEOUT_S: Final = 3.0
-#: How long a URL that failed is tried after all others, in seconds.
+#: For this number of seconds after a failure of a URL, the client tries all other URLs first.
 PAUSE_S: Final = 5.0
 CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 

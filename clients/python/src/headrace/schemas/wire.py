@@ -18,7 +18,7 @@ from .errors import CorruptValueError, WrongMagicByteError
 
 MAGIC: Final = 0
 HEADER_BYTES: Final = 5
-#: How deep a Protobuf message may be nested in others.
+#: Maximum nesting depth of a Protobuf message within other messages.
 INDEXES_MAX: Final = 32
 
 _HEADER = struct.Struct(">BI")

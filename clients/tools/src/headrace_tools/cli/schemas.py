@@ -18,7 +18,7 @@ from .output import Output, OutputFormat, print_json, print_table, show, usage_o
 if TYPE_CHECKING:
     from headrace.schemas import Compatibility, RegisteredSchema, Schema, SchemaRegistry
 
-#: The largest schema file that is read, in bytes; the registry refuses less.
+#: Maximum size in bytes of a schema file that the command reads; the registry has a lower limit.
 _FILE_BYTES_MAX = 16 * 1024 * 1024
 
 _BY_SUFFIX = {".avsc": "AVRO", ".proto": "PROTOBUF", ".json": "JSON"}

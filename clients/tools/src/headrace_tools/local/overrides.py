@@ -95,7 +95,7 @@ def check(config: Mapping[str, str], *, directory: Path, wanted: Mapping[str, st
         raise type(error)(f"{error.message}; `{cure} {removal}` removes the stored value") from None
 
 
-#: An example node of each role: users cannot override keys whose values differ between the nodes of a role.
+#: One example node of each role, for which ``check`` validates the overrides.
 _EXAMPLES = tuple(
     Node(role=role, id=1, host="127.0.0.1", port=port, internal_port=port + 1, data_dirs=("/data",))
     for role, port in (

@@ -73,8 +73,8 @@ COLD_READS_MAX = 2  #: Maximum number of disk reads that run at the same time fo
 #: message.
 SILENCE_MS = 3_000
 ITEM_BYTES = 32  #: Bytes counted for an item in a replication message, in addition to the item's records.
-#: Maximum bytes of the producers in an answer to a join: 700,000 producers. A follower of a log with more producers
-#: begins without them.
+#: Maximum bytes of the producers in an answer to a join: 700,000 producers. If a log has more producers, its
+#: new follower begins without producer state.
 PRODUCERS_MAX = 32 * 1024 * 1024
 ENDED_QUEUED_MAX = 1_000  #: Maximum number of ended joins that the queues of a stream may contain.
 ITEMS_MAX = 2_000  #: Maximum number of items (such as pushes or answers to joins) in one replication message.

@@ -44,18 +44,18 @@ T = TypeVar("T")
 
 FORWARD_HEADER = "X-Forward"
 OFFSET_HEADER = "X-Headrace-Offset"
-#: Headers of the client that a forwarded request keeps.
+#: Headers of the client's request that a replica also sends to the writer.
 _PASSED = ("Accept", "Content-Type", "Authorization")
 #: Seconds that a forwarded request may take beyond the writer's own time limit of a write.
 EXTRA_S = 1.0
 CONNECT_S = 1.0
-#: How often a replica forwards a request, each time to another writer.
+#: Maximum number of times that a replica forwards one request, each time to a different writer.
 FORWARDS_MAX = 3
-#: Error code of a replica that is not the writer.
+#: Error code with which a replica refuses a forwarded request because it is not the writer.
 NO_WRITER = 50004
-#: Connections of a replica to the writer.
+#: Maximum number of connections from a replica to the writer.
 CONNECTIONS_MAX = 100
-#: Bytes of an answer of the writer. The longest answer is an error that lists incompatibilities.
+#: Maximum bytes of an answer of the writer. The longest answer is an error that lists incompatibilities.
 ANSWER_BYTES_MAX = 1 << 20
 #: Seconds that a forwarded answer waits for this replica to apply the write, and seconds between two checks.
 SEEN_S, LOOK_S = 1.0, 0.002

@@ -51,9 +51,9 @@ if TYPE_CHECKING:
 
 #: Confluent's defaults of subject.search.max.limit and schema.search.max.limit.
 SUBJECTS_MAX, SCHEMAS_MAX = 20_000, 1_000
-#: Characters of all schemas in one answer; a page that would have more ends early.
+#: Maximum number of characters of all schemas in one answer; a longer page ends early.
 PAGE_CHARACTERS_MAX = 8 << 20
-#: A thread parses schemas with more characters, references included, so that other requests go on.
+#: A schema with more characters than this number, references included, is parsed in a thread, not in the event loop.
 LONG_SCHEMA = 16 * 1024
 
 

@@ -25,18 +25,18 @@ MEDIA_TYPES = (
     "application/vnd.schemaregistry+json",
     "application/json",
 )
-#: Media types of requests. The last one also stands for a missing header Content-Type.
+#: Media types of requests; a request without the header Content-Type counts as application/octet-stream.
 CONSUMED_TYPES = (*MEDIA_TYPES, "application/octet-stream")
 
-#: The most bytes of a body. The longest legal schema fits, even if every character of its text is escaped.
+#: Maximum bytes of a request body. The longest legal schema fits, even if every character of its text is escaped.
 BODY_BYTES_MAX = 8 << 20
-#: Bytes of the bodies of all requests in progress.
+#: Maximum bytes of the bodies of all requests in progress together.
 BODIES_BYTES_MAX = 64 << 20
-#: Seconds that a client has to send its body.
+#: Seconds within which a client must send the body of its request.
 BODY_S = 15.0
-#: Requests in progress; the registry refuses further requests at once.
+#: Maximum number of requests in progress; the registry refuses further requests at once.
 REQUESTS_MAX = 512
-#: Characters of the header Accept that the negotiation reads.
+#: Maximum number of characters of the header Accept that the registry reads.
 ACCEPT_MAX = 1024
 
 
@@ -192,5 +192,5 @@ def _error(request: web.Request, error: RegistryError) -> web.Response:
 
 
 def _phrase(status: int) -> str:
-    # Jersey has the reason phrases of RFC 7231; newer versions of Python have others.
+    # Confluent's registry uses the reason phrases of RFC 7231; newer versions of Python have different phrases.
     return {413: "Request Entity Too Large", 422: "Unprocessable Entity"}.get(status) or HTTPStatus(status).phrase

@@ -18,7 +18,7 @@ from ..state.parsing import shown_references
 from ..state.records import INT_MAX
 from .http import PlainError
 
-#: The most characters of a subject's name.
+#: Maximum number of characters in a subject's name.
 SUBJECT_MAX = 1024
 #: Names that Confluent's registry keeps for itself.
 _RESERVED = ("__GLOBAL", "__EMPTY")

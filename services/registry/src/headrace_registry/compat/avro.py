@@ -19,7 +19,7 @@ from headrace_registry.compat.model import REPORTED_MAX, Difference, Steps, run
 from headrace_registry.schemas.avro import Array, AvroSchema, Enum, Fixed, Map, Named, Node, Record, Union
 from headrace_registry.schemas.json_text import pointer
 
-#: Reader's type -> the other writer's types that it reads.
+#: Maps a reader's type to the different types of a writer that the reader promotes.
 _PROMOTIONS = {
     "long": ("int",),
     "float": ("int", "long"),
@@ -27,10 +27,10 @@ _PROMOTIONS = {
     "bytes": ("string",),
     "string": ("bytes",),
 }
-#: The kind of a reader's field that several fields of the writer match. Java throws an exception, which Confluent's
-#: registry reports as an incompatibility.
+#: The kind of the incompatibility if a reader's field matches several fields of the writer. Avro for Java throws an
+#: exception, which Confluent's registry reports as an incompatibility.
 AMBIGUOUS = "READER_FIELD_MATCHES_SEVERAL_FIELDS"
-#: The reason of each kind in words, for Incompatibility.reason.
+#: Maps each kind of incompatibility to its reason in words (Incompatibility.reason).
 REASONS = {
     "FIXED_SIZE_MISMATCH": "The size of FIXED type field at path '{path}' in the {reader} schema does not match with "
     "the {writer} schema",
@@ -46,7 +46,7 @@ REASONS = {
     "READER_FIELD_MISSING_DEFAULT_VALUE": "The field '{detail}' at path '{path}' in the {reader} schema has no "
     "default value and is missing in the {writer} schema",
 }
-#: A place in a schema: the place above and the last part; None is the whole schema.
+#: A path into a schema as (parent path, last part); None means the whole schema.
 _Path: TypeAlias = "tuple[_Path, str | int] | None"
 _Problems = list[Difference]
 
@@ -58,9 +58,9 @@ def can_read(reader: AvroSchema, writer: AvroSchema) -> Sequence[Difference]:
 
 class _Check:
     def __init__(self) -> None:
-        # The differences of each pair, by identity of both types. None marks a pair under comparison.
+        # Maps a pair of types (their object ids) to its differences; None while the pair is being compared.
         self._results: dict[tuple[int, int], _Problems | None] = {}
-        # The branches of a reader's union by identity of the union, for each label of a writer's type.
+        # For each union of the reader (its object id): the branches that a type of the writer may match, by label.
         self._branches: dict[int, dict[str, list[Node]]] = {}
 
     def compare(self, reader: Node, writer: Node, path: _Path) -> Steps[_Problems]:
@@ -134,7 +134,7 @@ class _Check:
             elif one.has_default:
                 continue
             elif isinstance(one.type, Enum) and one.type.default is not None:
-                # Java compares the enum with the writer's record here, which never succeeds.
+                # As in Avro for Java: compare the reader's enum with the writer's record, which always differ.
                 below = yield self.compare(one.type, writer, (place, "type"))
                 problems.extend(below)
             else:

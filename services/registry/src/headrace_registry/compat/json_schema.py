@@ -66,7 +66,8 @@ _ADDED_UNCOVERED = (
     "The {reader} schema has a property or item at path '{path}' which is missing in the {writer} schema and is not "
     "covered by its partially open content model"
 )
-#: The reason of each kind in words, for Incompatibility.reason. Confluent has no words for SCHEMA_ADDED.
+#: Maps each kind of incompatibility to its reason in words (Incompatibility.reason). Confluent's reason of SCHEMA_ADDED
+#: is empty.
 REASONS = {
     "SCHEMA_ADDED": "",
     "TYPE_CHANGED": _OTHER_TYPE,
@@ -124,11 +125,11 @@ REASONS = {
     "SUM_TYPE_NARROWED": _FEWER,
     "NOT_TYPE_EXTENDED": _LONGER,
 }
-#: A place: its first part and the place below that part; None is the compared schema itself.
+#: A path into a schema as (first part, path below that part); None means the compared schema itself.
 _Path: TypeAlias = "tuple[str, _Path] | None"
-#: Incompatible differences with their places relative to the compared pair of schemas.
+#: Incompatible differences as (kind, path from the compared schema).
 _Found: TypeAlias = "list[tuple[str, _Path]]"
-#: Decimal exponents up to which multipleOf is compared exactly.
+#: Largest decimal exponent with which two values of multipleOf are compared exactly.
 _EXPONENT_MAX = 400
 
 
@@ -150,7 +151,7 @@ class _Check:
     """One check, of an original schema (the writer's) with an updated one (the reader's)."""
 
     def __init__(self) -> None:
-        # The differences of each pair, by identity of both nodes. None marks a pair under comparison.
+        # Maps a pair of nodes (their object ids) to its differences; None while the pair is being compared.
         self._results: dict[tuple[int, int], _Found | None] = {}
 
     def compare(self, original: Node, update: Node) -> Steps[_Found]:

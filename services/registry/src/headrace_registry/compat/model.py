@@ -8,13 +8,13 @@ from typing import Any, NamedTuple, TypeVar
 
 from headrace_core.errors import HeadraceError
 
-#: The most pairs of types that one check compares. Python compares about this many pairs in a second.
+#: Maximum number of pairs of types that one check compares: about as many as Python compares in a second.
 STEPS_MAX = 250_000
 
-#: The most incompatibilities that one check reports of two schemas.
+#: Maximum number of incompatibilities between two schemas that one check reports.
 REPORTED_MAX = 100
 
-#: The longest path and the longest detail of an incompatibility, in characters.
+#: Maximum number of characters of an incompatibility's path, and of its detail.
 TEXT_MAX = 2000
 
 
@@ -59,11 +59,12 @@ class Incompatibility:
         return f'{{errorType:"{self.kind}", description:"{self.reason}"}}'
 
 
-#: The kind of an incompatibility between two schema languages. Confluent has only a sentence for it.
+#: The kind of the incompatibility between schemas of different types, such as Avro and Protobuf. Confluent's registry
+#: has a sentence and no kind for this incompatibility.
 DIFFERENT_TYPE = "SCHEMA_TYPE_CHANGED"
 
 _T = TypeVar("_T")
-#: A computation that yields other computations and receives their results.
+#: A recursive computation as a generator, which ``run`` runs: it yields further generators and receives their results.
 Steps = Generator[Any, Any, _T]
 
 

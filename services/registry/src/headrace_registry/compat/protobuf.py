@@ -30,7 +30,7 @@ from headrace_registry.schemas.protobuf.elements import SCALARS, Enum, Field, La
 from headrace_registry.schemas.protobuf.names import FoundType, Types
 from headrace_registry.schemas.protobuf.schema import ProtobufSchema
 
-#: The reason of each kind in words, for Incompatibility.reason.
+#: Maps each kind of incompatibility to its reason in words (Incompatibility.reason).
 REASONS: Final = {
     "MESSAGE_REMOVED": "The {reader} schema is missing a MESSAGE type at path '{path}' in the {writer} schema",
     "FIELD_KIND_CHANGED": "The type of a field at path '{path}' in the {reader} schema does not match the {writer} "
@@ -51,7 +51,7 @@ REASONS: Final = {
     "FIELD_MOVED_TO_EXISTING_ONEOF": "A field in the oneof at path '{path}' in the {reader} schema is outside an "
     "existing oneof in the {writer} schema",
 }
-#: The group of each scalar type whose types have the same bytes.
+#: Maps each scalar type to its group; types of one group have the same encoding.
 _GROUPS: Final = {
     **dict.fromkeys(("int32", "int64", "uint32", "uint64", "bool"), "varint"),
     **dict.fromkeys(("sint32", "sint64"), "zigzag"),
@@ -93,7 +93,7 @@ class _Check:
 
     def __init__(self, old: ProtobufSchema, new: ProtobufSchema) -> None:
         self._old, self._new = old, new
-        # The differences of each pair of messages, by identity. None marks a pair under comparison.
+        # Maps a pair of messages (their object ids) to its differences; None while the pair is being compared.
         self._results: dict[tuple[int, int], _Found | None] = {}
 
     def files(self) -> Steps[_Found]:
@@ -159,7 +159,7 @@ class _Check:
         for number in sorted(old_all.keys() & new_all.keys()):
             if len(found) >= REPORTED_MAX:
                 return
-            # Confluent names the oneof when the field stays in it, and otherwise only the number of the field.
+            # As in Confluent's registry, name the oneof only if the field stays in the same oneof.
             place = _place(name, number)
             if number in old_in_oneofs and number in new_in_oneofs:
                 old_oneof, new_oneof = old_in_oneofs[number][0].name, new_in_oneofs[number][0].name

@@ -36,7 +36,7 @@ from headrace_registry.schemas.model import (
 
 Number = int | Decimal
 
-#: The drafts by their $schema, without the "#" at the end. Another $schema, or none, means draft 7.
+#: Maps $schema, without the "#" at the end, to the draft. A missing or unknown $schema means draft 7.
 _DRAFTS: Final = {
     "http://json-schema.org/draft-04/schema": 4,
     "http://json-schema.org/draft-06/schema": 6,
@@ -63,7 +63,8 @@ _OBJECT_KEYS: Final = (
 _ARRAY_KEYS: Final = ("items", "prefixItems", "additionalItems", "minItems", "maxItems", "uniqueItems", "contains")
 _CONDITION_KEYS: Final = ("if", "then", "else")
 
-#: What RE2 says of expressions that are wrong in every dialect. Other errors name features that only RE2 lacks.
+#: Beginnings of RE2's error messages for expressions that are wrong in every dialect. RE2's other errors name features
+#: that only RE2 lacks.
 _WRONG_EXPRESSIONS: Final = ("missing ", "unexpected )", "no argument for repetition", "trailing \\", "invalid UTF-8")
 _RE2_OPTIONS = re2.Options()
 _RE2_OPTIONS.log_errors = False
@@ -453,7 +454,7 @@ class _Parts:
             parts.append(_combined(Criterion.ANY, each, f"type {self._key}"))
         elif "type" in value:
             parts.append(self._of_type(kind, "type"))
-        # Keywords whose kind the type does not name imply a part of that kind.
+        # Keywords of arrays, objects and so on imply a part of their kind, even if "type" does not name the kind.
         if self._left.intersection(_ARRAY_KEYS):
             parts.append(self._array())
         if self._left.intersection(_OBJECT_KEYS):

@@ -15,10 +15,10 @@ from typing import Any, Final
 
 from headrace_registry.schemas.model import DEPTH_MAX, InvalidSchemaError
 
-#: A string, a comment or a bracket. Strings and comments may lack their end, so that no alternative fails halfway and
-#: a search takes linear time.
+#: Matches a string, a comment or a bracket. The end of a string or comment is optional, so that no alternative fails
+#: halfway and a search takes linear time.
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.?)*+"?+|/\*(?:[^*]|\*(?!/))*+(?:\*/)?+|//[^\n]*+|[\[\]{}]', re.DOTALL)
-#: JSON's own names for what Python calls int, str and so on.
+#: Maps Python's types to JSON's names of these types.
 _NAMES: Final = {dict: "object", list: "array", str: "string", bool: "boolean", type(None): "null"}
 
 

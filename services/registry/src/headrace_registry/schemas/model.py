@@ -15,18 +15,19 @@ from typing import ClassVar
 
 from headrace_core.errors import HeadraceError
 
-#: The longest text of a schema in UTF-8 bytes.
+#: Maximum size of a schema's text, in UTF-8 bytes.
 SCHEMA_BYTES_MAX = 1 << 20
-#: The deepest nesting of braces and brackets in the text of a schema.
+#: Maximum nesting depth of braces and brackets in a schema's text.
 DEPTH_MAX = 128
-#: The most schemas that one schema may reference, directly and through other references.
+#: Maximum number of schemas that one schema may reference, directly and through other references.
 REFERENCES_MAX = 1000
-#: The longest text in UTF-8 bytes of a schema together with all schemas that it references.
+#: Maximum size of a schema together with all schemas that it references, in UTF-8 bytes.
 RESOLVED_BYTES_MAX = 8 << 20
-#: The most steps of the check of a schema's defaults. Records whose defaults contain each other can double the steps.
+#: Maximum number of steps of the check of a schema's defaults. Nested defaults of records can double the steps with
+#: each level.
 DEFAULT_STEPS_MAX = 200_000
 
-#: The longest message of an error, in characters.
+#: Maximum number of characters in an error message.
 MESSAGE_MAX = 1000
 
 

@@ -16,10 +16,11 @@ from ..schemas.model import REFERENCES_MAX
 from .errors import RegistryError, invalid_schema
 from .image import LATEST, Image, Version, fingerprint
 
-#: Limits of the cache: parsed schemas, and characters of their texts. A parsed schema is much larger than its text.
+#: Maximum number of parsed schemas in the cache, and of characters of their texts. A parsed schema takes much more
+#: memory than its text.
 ENTRIES_MAX = 1_000
 CHARACTERS_MAX = 2 << 20
-#: Characters of a schema that an error message repeats; Confluent's limit for schemas in its messages.
+#: Maximum number of characters of a schema that an error message quotes, as in Confluent's registry.
 SHOWN_MAX = 10 * 1024
 
 

@@ -31,9 +31,9 @@ cdef int64_t INT_MOST = 2147483647
 cdef int64_t LONG_MOST = 0x7FFFFFFFFFFFFFFF
 cdef int64_t LONG_LEAST = -LONG_MOST - 1
 
-#: Items without bytes (nulls, empty records) that a value may have beyond the number of its bytes.
+#: Maximum number of items that a value may have beyond its number of bytes. Items such as null need no byte.
 cdef int64_t FREE_ITEMS = 100_000
-#: What one value may add to the columns: so many bytes, and so many for each of its bytes.
+#: The memory limit of one value in the columns: ROW_BYTES, plus ROW_FACTOR times the size of the encoded value.
 cdef int64_t ROW_BYTES = 16 << 20
 cdef int64_t ROW_FACTOR = 512
 
@@ -62,7 +62,7 @@ cpdef enum Fault:
     IS_NULL
     FIXED_SIZE
     NO_MEMBER
-    # Faults of the whole batch:
+    # Faults that end the whole batch, not only one value:
     BATCH
     NO_MEMORY
 
@@ -237,7 +237,7 @@ cdef int grow(State* state, Buffer* buffer, int64_t more) noexcept nogil:
     grown = realloc(buffer.data, wanted)
     if grown is NULL:
         return NO_MEMORY
-    # The bits of validity and of booleans are only ever set: new memory is zero.
+    # Zero the new memory: the decoder sets bits of validity and of booleans, and never clears a bit.
     memset(<uint8_t*>grown + buffer.capacity, 0, wanted - buffer.capacity)
     state.bytes += wanted - buffer.capacity
     buffer.data = <uint8_t*>grown

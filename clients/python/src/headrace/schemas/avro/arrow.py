@@ -38,11 +38,12 @@ from ._arrow import Decoding, Encoding, Fault, Kind, Memory, Op, schema_ids
 from .compile import Unresolvable, check_names, encoded_default, encoded_json, is_called, matched_fields
 from .schema import MISSING, Type
 
-#: Columns of one schema, with those below records and unions.
+#: Maximum number of columns of one schema, columns within records and unions included.
 COLUMNS_MAX: Final = 20_000
-#: Nodes of the programs of all writers' schemas; beyond it the decoder forgets the writers.
+#: Maximum number of nodes in the decoding programs of all writers' schemas; beyond this number the decoder drops its
+#: programs.
 NODES_MAX: Final = 1_000_000
-#: Memory for the columns of one batch.
+#: Maximum bytes of memory for the columns of one batch.
 BATCH_BYTES_MAX: Final = 4 << 30
 
 _DAY_MS = 86_400_000
@@ -722,7 +723,7 @@ _SPARK_LOGICAL: Final = {
     "local-timestamp-millis": pa.timestamp("us"),
     "local-timestamp-micros": pa.timestamp("us"),
 }
-#: Nanoseconds of the units of Arrow, and of Avro's logical types.
+#: Maps each time unit of Arrow and of Avro's logical types to its nanoseconds.
 _NANOSECONDS: Final = {"s": 10**9, "ms": 10**6, "us": 1000, "ns": 1, "millis": 10**6, "micros": 1000, "nanos": 1}
 
 

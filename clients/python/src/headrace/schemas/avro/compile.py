@@ -52,7 +52,7 @@ _READERS: dict[str, Callable[[], codec.Reader]] = {
     "string": codec.StringReader,
 }
 
-#: The writer's type, the reader's type -> how to read it.
+#: Maps (writer's type, reader's type) to a reader that promotes the written values.
 _PROMOTIONS: dict[tuple[str, str], Callable[[], codec.Reader]] = {
     ("int", "long"): codec.LongReader,
     ("int", "float"): lambda: codec.IntAsReal(True),
@@ -254,7 +254,7 @@ def attribute_names(kind: type, names: Sequence[str]) -> tuple[str | None, ...] 
         known = {name: name for name in kind._fields}
     else:
         return None
-    # A property may have the value of a field, too.
+    # The value of a field may also come from a property of the class.
     return tuple(known.get(name, name if hasattr(kind, name) else None) for name in names)
 
 

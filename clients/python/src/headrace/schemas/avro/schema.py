@@ -14,7 +14,7 @@ from typing import Any, Final
 
 #: The largest schema text, in bytes.
 SCHEMA_BYTES_MAX = 5 * 1024 * 1024
-#: How deep the types of a schema may be nested.
+#: Maximum nesting depth of the types in a schema.
 DEPTH_MAX = 100
 
 PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
@@ -36,7 +36,7 @@ class _Missing:
         return "MISSING"
 
 
-#: The default of a field without a default; a default of null is None.
+#: Stands for the default of a field that declares no default; the default null is None.
 MISSING: Final = _Missing()
 
 

@@ -33,8 +33,8 @@ from headrace_registry.schemas.protobuf.elements import (
 from headrace_registry.schemas.protobuf.names import Types
 from headrace_registry.schemas.protobuf.text import NESTING_MAX
 
-#: The fields of each message: number, name and kind. A kind is s (string), i (int32), b (bool), the name of a message
-#: or the name of an enum. A star means repeated.
+#: Maps each message of descriptor.proto to its fields: number, name and kind. A kind is s (string), i (int32), b
+#: (bool), the name of a message or the name of an enum. A star marks a repeated field.
 _MESSAGES: Final = {
     "File": (
         "1 name s, 2 package s, 3 dependency s*, 10 public_dependency i*, 4 message_type Message*, 5 enum_type Enum*, "
@@ -76,7 +76,7 @@ _MESSAGES: Final = {
     "ServiceOptions": "33 deprecated b",
     "CallOptions": "33 deprecated b, 34 idempotency_level IdempotencyLevel",
 }
-#: The constants of the enums of options, by name.
+#: Maps each enum of descriptor.proto that an option uses to its constants.
 _ENUMS: Final = {
     "OptimizeMode": {"SPEED": 1, "CODE_SIZE": 2, "LITE_RUNTIME": 3},
     "CType": {"STRING": 0, "CORD": 1, "STRING_PIECE": 2},

@@ -7,10 +7,10 @@ from enum import Enum as PythonEnum
 from enum import StrEnum
 from typing import Any, Final
 
-#: The largest number of a field, which ``max`` means in a range.
+#: The largest field number, for which ``max`` stands in a range.
 NUMBER_MAX: Final = (1 << 29) - 1
 
-#: The scalar types, with their numbers in FieldDescriptorProto.
+#: Maps each scalar type to its number in FieldDescriptorProto.
 SCALARS: Final = {
     "double": 1,
     "float": 2,
@@ -101,7 +101,7 @@ class OneOf:
     options: list[Option] = field(default_factory=list)
 
 
-#: A reserved name, a number, or the first and last number of a range.
+#: An item of a ``reserved`` statement: a name, a number, or the first and last number of a range.
 Reserved = str | int | tuple[int, int]
 
 

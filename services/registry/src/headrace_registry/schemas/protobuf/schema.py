@@ -85,7 +85,8 @@ def _read(content: str) -> File:
         data = base64.b64decode("".join(content.split()), validate=True)
     except (binascii.Error, ValueError):
         return text.read(content)  # which says what is wrong with it
-    # The names in the bytes may be anything. As text they must be names, and the text is what the registry stores.
+    # A name in the bytes may be any string. Parse the text of the descriptor, which refuses invalid names: the registry
+    # stores the text.
     return text.read(writer.canonical(descriptor.read(data)))
 
 

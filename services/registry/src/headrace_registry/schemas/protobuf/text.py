@@ -29,7 +29,7 @@ from headrace_registry.schemas.protobuf.elements import (
     Word,
 )
 
-#: Space, comments, strings (also unterminated ones), words (names, numbers), and single characters.
+#: Matches a space, a comment, a string (also without its end), a word (name or number), or a single character.
 _TOKEN = re.compile(
     r"""(?P<space>\s++|//[^\n]*+|/\*(?:[^*]|\*(?!/))*+(?P<closed>\*/)?+)
     |(?P<string>"(?:[^"\\\n]|\\.?)*+"?+|'(?:[^'\\\n]|\\.?)*+'?+)
@@ -42,9 +42,9 @@ _TYPE_NAME = re.compile(r"\.?[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*\Z
 _INTEGER = re.compile(r"-?(0[xX][0-9A-Fa-f]{1,16}|[0-9]{1,20})\Z", re.ASCII)
 _ESCAPE = re.compile(r"\\([xX][0-9A-Fa-f]{1,2}|[0-7]{1,3}|u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}|.)", re.DOTALL | re.ASCII)
 _ESCAPES = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
-#: The deepest nesting of messages, as in Google's compiler.
+#: Maximum nesting depth of messages, as in Google's compiler.
 NESTING_MAX = 32
-#: The most words and signs of a file, without comments.
+#: Maximum number of words and signs in a .proto file, without comments.
 TOKENS_MAX = 250_000
 _LABELS = {label.value: label for label in Label}
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from headrace_registry.schemas.protobuf.elements import Enum, File, Message
 
-#: The path of a file -> its types. A nested type follows its message after a dot; an enum has the sign "#" before it.
+#: Maps the path of a file to its types. The name of a nested type is MESSAGE.TYPE; the sign "#" marks an enum.
 _TYPES: Final = {
     "google/protobuf/any.proto": "Any",
     "google/protobuf/api.proto": "Api Method Mixin",

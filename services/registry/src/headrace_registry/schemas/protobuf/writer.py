@@ -212,7 +212,8 @@ class _Writer:
     def _enum_body(self, enum: Enum) -> None:
         self._reserved(enum.reserved)
         self._options(enum.options)
-        # Confluent sorts by number alone, and so puts -1 before 0, where proto3 does not allow it.
+        # In proto3 the constant 0 must come first. Confluent's registry sorts by number alone, and so puts -1 before
+        # 0.
         constants: list[Constant] = self._sorted(
             enum.constants, lambda one: (self._is_proto3 and one.number != 0, one.number, one.name)
         )
