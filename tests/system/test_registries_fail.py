@@ -195,6 +195,7 @@ def test_a_killed_writer_that_is_back_at_once_gives_no_id_twice(cluster: LocalCl
     check(cluster, load)
 
 
+@pytest.mark.long
 def test_replicas_that_restart_one_by_one_refuse_no_request(cluster: LocalCluster) -> None:
     """SIGTERM: a stopping writer waits for the next one, and forwards the requests in progress."""
     with Load(urls(cluster)) as load:
@@ -222,6 +223,7 @@ def test_a_suspended_writer_that_wakes_up_writes_nothing_of_its_own(cluster: Loc
     check(cluster, load)
 
 
+@pytest.mark.long
 def test_all_replicas_killed_at_once_come_back_with_every_schema(cluster: LocalCluster) -> None:
     with Load(urls(cluster)) as load:
         for _ in range(ALL_KILLS):
@@ -259,6 +261,7 @@ def test_killed_brokers_and_coordinators_delay_writes_and_lose_none(cluster: Loc
     check(cluster, load)
 
 
+@pytest.mark.long
 def test_twenty_thousand_schemas_start_fast_look_up_fast_and_fit() -> None:
     with LocalCluster(brokers=1, controllers=1, registries=1) as cluster:
         cluster.kill("registry", 1)

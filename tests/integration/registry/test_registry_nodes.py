@@ -71,6 +71,7 @@ def test_a_node_serves_http_until_it_stops_and_names_its_port_in_the_state_file(
     assert not answers_http("127.0.0.1", port, timeout_s=1.0)
 
 
+@pytest.mark.long
 def test_the_last_writer_writes_again_soon_after_a_crash_of_all_nodes() -> None:
     """The coordinator has died too, so it keeps the dead member of the group for the session timeout (45 s)."""
     with LocalCluster(brokers=1, controllers=1, registries=1) as crashed:

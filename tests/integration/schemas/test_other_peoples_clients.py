@@ -77,7 +77,8 @@ def ours(cluster: LocalCluster) -> Iterator[SchemaRegistry]:
 
 @pytest.fixture
 def theirs(cluster: LocalCluster) -> Iterator[Any]:
-    with SchemaRegistryClient({"url": cluster.registry_urls.split(",")[-1]}) as client:
+    # The replica that ours asks, too: the other one reads a write some milliseconds later.
+    with SchemaRegistryClient({"url": cluster.registry_urls.split(",")[0]}) as client:
         yield client
 
 
