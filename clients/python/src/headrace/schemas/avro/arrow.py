@@ -1,40 +1,36 @@
-"""Avro values to Arrow arrays and back: types, and programs for the compiled codec (``_arrow``).
+"""Avro values to Arrow arrays and back: programs for the compiled codec (``_arrow``).
 
 ArrowDecoder turns a binary array into an array of the reader's type; its values may come from several writers'
 schemas. ArrowEncoder turns an array into a binary array. A value that cannot be decoded or encoded becomes null, and
 has a reason; the others are kept.
 
-    Avro                                Arrow                            with Layout.SPARK
-    null, boolean, int, long, float     null, bool, int32, int64, ...
-    bytes, string, enum                 binary, string, string
-    fixed                               fixed_size_binary                binary
-    record, array, map                  struct, list, map
-    ["null", T]                         T, nullable
-    other unions                        dense_union                      struct of member0, member1, ... (one is set)
-    decimal                             decimal128, decimal256           decimal128
-    date                                date32
-    time-millis, time-micros            time32(ms), time64(us)           time64(ns)
-    timestamp-millis, -micros           timestamp(ms, us; UTC)           timestamp(us; UTC)
-    local-timestamp-millis, -micros     timestamp(ms, us)                timestamp(us)
-    timestamp-nanos                     timestamp(ns; UTC)               int64
-    local-timestamp-nanos               timestamp(ns)                    int64
-    uuid (string, fixed)                string, fixed_size_binary(16)    string, binary
-
-Other logical types are ignored, as the specification demands. A schema that contains itself has no Arrow type. Source:
-the Avro specification 1.12, "Schema Resolution" and "Logical Types".
+``arrow_types.py`` has the table of types. Source: the Avro specification 1.12, "Schema Resolution".
 """
 
 from __future__ import annotations
 
-import enum
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
 from ._arrow import Decoding, Encoding, Fault, Kind, Memory, Op, schema_ids
+from .arrow_reasons import Words, joined
+from .arrow_types import (
+    Layout,
+    NoArrowTypeError,
+    decimal_bounds,
+    flat_type,
+    integer_flag,
+    is_binary,
+    is_text,
+    offset_bytes,
+    ratio,
+    scale,
+    without_dictionaries,
+)
 from .compile import Unresolvable, check_names, encoded_default, encoded_json, is_called, matched_fields
 from .schema import MISSING, Type
 
@@ -49,20 +45,7 @@ BATCH_BYTES_MAX: Final = 4 << 30
 _DAY_MS = 86_400_000
 
 
-class Layout(enum.Enum):
-    """Which Arrow types stand for Avro's (see above)."""
-
-    ARROW = "arrow"
-    SPARK = "spark"
-
-
-class NoArrowTypeError(ValueError):
-    """A schema, or a field of it, has no Arrow type, or an array's type does not fit the schema. ``path``: the
-    field."""
-
-    def __init__(self, reason: str, path: str = "") -> None:
-        super().__init__(reason)
-        self.reason, self.path = reason, path
+__all__ = ["ArrowDecoder", "ArrowEncoder", "BatchTooLargeError", "Converted", "Layout", "NoArrowTypeError"]
 
 
 class BatchTooLargeError(ValueError):
@@ -108,7 +91,7 @@ class ArrowDecoder:
     def _start(self) -> None:
         self._program = Decoding()
         self._columns = 0
-        self._words = _Words()
+        self._words = Words()
         self._root = self._column(self._reader, nullable=True, path="", within=())
         self._writers: dict[int, int] = {}
         self._unframed: tuple[Type, int] | None = None
@@ -126,7 +109,7 @@ class ArrowDecoder:
             if kind in within:
                 raise NoArrowTypeError(f"{kind.label} contains itself, and Arrow has no recursive types", path)
             children = [
-                self._column(each.type, nullable=False, path=_below(path, each.name), within=(*within, kind))
+                self._column(each.type, nullable=False, path=joined(path, each.name), within=(*within, kind))
                 for each in kind.fields
             ]
             made = pa.struct(
@@ -147,7 +130,7 @@ class ArrowDecoder:
             named = [pa.field("key", pa.string(), False), pa.field("value", value.type, value.nullable)]
             entries = self._added(pa.struct(named), Kind.STRUCT, False, children=[key, value])
             return self._added(pa.map_(*named), Kind.LIST, nullable, children=[entries])
-        flat = _flat_type(kind, self._layout, path)
+        flat = flat_type(kind, self._layout, path)
         if kind.kind == "null":
             return self._added(flat, Kind.NOTHING, True)
         if kind.kind == "boolean":
@@ -165,7 +148,7 @@ class ArrowDecoder:
             return self._column(values[0], nullable=nullable, path=path, within=within)
         if self._layout is Layout.SPARK:
             children = [
-                self._column(each, nullable=True, path=_below(path, f"member{at}"), within=within)
+                self._column(each, nullable=True, path=joined(path, f"member{at}"), within=within)
                 for at, each in enumerate(values)
             ]
             made = pa.struct([pa.field(f"member{at}", each.type, True) for at, each in enumerate(children)])
@@ -262,7 +245,7 @@ class _Resolution:
     """Builds the nodes that read one writer's schema into the reader's columns. A mismatch between two schemas is found
     here, except within a union of the writer: there it matters only when a value has the branch (REFUSE)."""
 
-    def __init__(self, program: Decoding, words: _Words, layout: Layout) -> None:
+    def __init__(self, program: Decoding, words: Words, layout: Layout) -> None:
         self._program, self._words, self._layout = program, words, layout
         self._made: dict[tuple[Type, Type | None, int], int] = {}
 
@@ -342,7 +325,7 @@ class _Resolution:
         children = []
         names = []
         for written, wanted in zip(writer.fields, matched_fields(writer, reader), strict=True):
-            at = _below(path, written.name)
+            at = joined(path, written.name)
             names.append(written.name if wanted is None else wanted.name)
             if wanted is None:
                 children.append(self._skipped(written.type))
@@ -351,7 +334,7 @@ class _Resolution:
         for each in reader.fields:
             if each.name not in columns:
                 continue
-            at = _below(path, each.name)
+            at = joined(path, each.name)
             if each.default is MISSING:
                 raise Unresolvable(
                     f"the reader's field {each.name} of record {reader.name} has no default, and the writer's schema "
@@ -378,7 +361,7 @@ class _Resolution:
                 Op.READ_FIXED_DECIMAL if fixed else Op.READ_DECIMAL,
                 at,
                 size=writer.size,
-                constants=_bounds(reader.precision, column.type.bit_width // 8),
+                constants=decimal_bounds(reader.precision, column.type.bit_width // 8),
             )
         if pair == ("fixed", "fixed"):
             fixed_op = Op.READ_FIXED_BYTES if column.kind == Kind.TEXT else Op.READ_FIXED
@@ -386,7 +369,7 @@ class _Resolution:
         if pair in _TEXTS:
             return self._program.node(Op.READ_TEXT if reader.kind == "string" else Op.READ_BYTES, at)
         if reader.logical and reader.kind in ("int", "long") and pair in _INTEGERS:
-            factor = _scale(column.type, reader.logical)
+            factor = scale(column.type, reader.logical)
             if reader.logical.startswith("time-"):
                 limit = _DAY_MS * (1 if reader.logical == "time-millis" else 1000)
                 return self._program.node(Op.READ_TIME, at, size=limit, factor=factor)
@@ -475,9 +458,9 @@ class ArrowEncoder:
     def __init__(self, schema: Type, array_type: pa.DataType) -> None:
         self.type = array_type
         self._lock = threading.Lock()
-        self._plain = _without_dictionaries(array_type)
+        self._plain = without_dictionaries(array_type)
         self._program = Encoding()
-        self._words = _Words()
+        self._words = Words()
         self._root = self._node(schema, self._plain, 0, "")
 
     def encode(self, values: pa.Array, prefix: bytes = b"") -> Converted:
@@ -538,18 +521,18 @@ class ArrowEncoder:
             if pa.types.is_float32(array) or pa.types.is_float64(array):
                 made = self._program.node(Op.WRITE_REAL, slot, size=size, flag=array.bit_width)
             elif pa.types.is_integer(array):
-                made = self._program.node(Op.WRITE_INTEGER_AS_REAL, slot, size=size, flag=_integer_flag(array))
-        elif kind.kind == "string" and _is_text(array):
-            made = self._program.node(Op.WRITE_BYTES, slot, flag=_offset_bytes(array))
-        elif kind.kind == "enum" and _is_text(array):
+                made = self._program.node(Op.WRITE_INTEGER_AS_REAL, slot, size=size, flag=integer_flag(array))
+        elif kind.kind == "string" and is_text(array):
+            made = self._program.node(Op.WRITE_BYTES, slot, flag=offset_bytes(array))
+        elif kind.kind == "enum" and is_text(array):
             symbols = [each.encode() for each in kind.symbols]
-            made = self._program.node(Op.WRITE_ENUM, slot, flag=_offset_bytes(array), constants=symbols)
+            made = self._program.node(Op.WRITE_ENUM, slot, flag=offset_bytes(array), constants=symbols)
             self._words.labels[made] = (kind.name, kind.symbols)
         elif kind.kind in ("bytes", "fixed"):
             fixed = kind.kind == "fixed"
-            if _is_binary(array):
+            if is_binary(array):
                 op = Op.WRITE_FIXED if fixed else Op.WRITE_BYTES
-                made = self._program.node(op, slot, size=kind.size, flag=_offset_bytes(array))
+                made = self._program.node(op, slot, size=kind.size, flag=offset_bytes(array))
                 self._words.labels[made] = (f"{kind.name} of {kind.size} bytes", ())
             elif pa.types.is_fixed_size_binary(array) and (not fixed or array.byte_width == kind.size):
                 made = self._program.node(Op.WRITE_FLAT, slot, size=array.byte_width, flag=0 if fixed else 1)
@@ -560,17 +543,17 @@ class ArrowEncoder:
     def _integer(self, kind: Type, array: pa.DataType, slot: int, path: str) -> int | None:
         factor, flag = 1, 0
         if pa.types.is_integer(array):
-            flag = _integer_flag(array)
+            flag = integer_flag(array)
         elif kind.logical == "date" and pa.types.is_date32(array):
             flag = 32
         elif kind.logical.startswith("time-") and pa.types.is_time(array):
-            flag, factor = array.bit_width, _ratio(array.unit, kind.logical)
+            flag, factor = array.bit_width, ratio(array.unit, kind.logical)
         elif "timestamp-" in kind.logical and pa.types.is_timestamp(array):
             is_local = kind.logical.startswith("local-")
             if is_local is not (array.tz is None):
                 cure = "a timestamp without a time zone" if is_local else "a timestamp with a time zone"
                 raise NoArrowTypeError(f"{kind.logical} needs {cure}, not {array}", path)
-            flag, factor = 64, _ratio(array.unit, kind.logical)
+            flag, factor = 64, ratio(array.unit, kind.logical)
         else:
             return None
         return self._program.node(Op.WRITE_INTEGER, slot, size=4 if kind.kind == "int" else 8, factor=factor, flag=flag)
@@ -581,7 +564,7 @@ class ArrowEncoder:
         if array.scale != kind.scale:
             raise NoArrowTypeError(f"the array's decimals have scale {array.scale}, the schema's {kind.scale}", path)
         width = array.bit_width // 8
-        bounds = _bounds(min(kind.precision, array.precision), width)
+        bounds = decimal_bounds(min(kind.precision, array.precision), width)
         made = self._program.node(Op.WRITE_DECIMAL, slot, size=kind.size, flag=width, constants=bounds)
         self._words.labels[made] = (f"decimal({kind.precision}, {kind.scale})", ())
         return made
@@ -592,7 +575,7 @@ class ArrowEncoder:
         children = []
         for each in kind.fields:
             at = array.get_field_index(each.name)
-            below = _below(path, each.name)
+            below = joined(path, each.name)
             if at >= 0:
                 child = self._program.slot(slot, at)
                 children.append(self._node(each.type, array.field(at).type, child, below))
@@ -677,118 +660,6 @@ def _absent(each: Any, record: Type, path: str) -> bytes:
     return _long(null)
 
 
-# --- types ------------------------------------------------------------------------------------------------------------
-
-
-def _flat_type(kind: Type, layout: Layout, path: str) -> pa.DataType:
-    spark = layout is Layout.SPARK
-    if kind.logical == "decimal":
-        if kind.precision > (38 if spark else 76):
-            raise NoArrowTypeError(f"no {layout.value} type can represent a decimal of {kind.precision} digits", path)
-        return (pa.decimal128 if kind.precision <= 38 else pa.decimal256)(kind.precision, kind.scale)
-    if kind.kind == "fixed":
-        return pa.binary() if spark else pa.binary(kind.size)
-    logical = (_SPARK_LOGICAL if spark else _LOGICAL).get(kind.logical)
-    return _PRIMITIVES[kind.kind] if logical is None else logical
-
-
-_PRIMITIVES: Final = {
-    "null": pa.null(),
-    "boolean": pa.bool_(),
-    "int": pa.int32(),
-    "long": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "bytes": pa.binary(),
-    "string": pa.string(),
-    "enum": pa.string(),
-}
-_LOGICAL: Final = {
-    "date": pa.date32(),
-    "time-millis": pa.time32("ms"),
-    "time-micros": pa.time64("us"),
-    "timestamp-millis": pa.timestamp("ms", "UTC"),
-    "timestamp-micros": pa.timestamp("us", "UTC"),
-    "local-timestamp-millis": pa.timestamp("ms"),
-    "local-timestamp-micros": pa.timestamp("us"),
-    "timestamp-nanos": pa.timestamp("ns", "UTC"),
-    "local-timestamp-nanos": pa.timestamp("ns"),
-}
-_SPARK_LOGICAL: Final = {
-    "date": pa.date32(),
-    "time-millis": pa.time64("ns"),
-    "time-micros": pa.time64("ns"),
-    "timestamp-millis": pa.timestamp("us", "UTC"),
-    "timestamp-micros": pa.timestamp("us", "UTC"),
-    "local-timestamp-millis": pa.timestamp("us"),
-    "local-timestamp-micros": pa.timestamp("us"),
-}
-#: Maps each time unit of Arrow and of Avro's logical types to its nanoseconds.
-_NANOSECONDS: Final = {"s": 10**9, "ms": 10**6, "us": 1000, "ns": 1, "millis": 10**6, "micros": 1000, "nanos": 1}
-
-
-def _scale(array: pa.DataType, logical: str) -> int:
-    """The factor from Avro's unit to Arrow's."""
-    if logical == "date" or pa.types.is_integer(array):
-        return 1
-    return int(_NANOSECONDS[logical.rpartition("-")[2]] // _NANOSECONDS[array.unit])
-
-
-def _ratio(unit: str, logical: str) -> int:
-    """The factor from Arrow's unit to Avro's; negative: the divisor."""
-    ours, theirs = _NANOSECONDS[unit], _NANOSECONDS[logical.rpartition("-")[2]]
-    return ours // theirs if ours >= theirs else -(theirs // ours)
-
-
-def _integer_flag(array: pa.DataType) -> int:
-    width: int = array.bit_width
-    return width if pa.types.is_signed_integer(array) else -width
-
-
-def _is_text(array: pa.DataType) -> bool:
-    return bool(pa.types.is_string(array) or pa.types.is_large_string(array))
-
-
-def _is_binary(array: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(array) or pa.types.is_large_binary(array))
-
-
-def _offset_bytes(array: pa.DataType) -> int:
-    return 8 if pa.types.is_large_string(array) or pa.types.is_large_binary(array) else 4
-
-
-def _without_dictionaries(array: pa.DataType) -> pa.DataType:
-    """The type with dictionaries, views and extensions replaced by the plain types of their values."""
-    if pa.types.is_dictionary(array):
-        return _without_dictionaries(array.value_type)
-    if isinstance(array, pa.BaseExtensionType):
-        return _without_dictionaries(array.storage_type)
-    if pa.types.is_string_view(array):
-        return pa.large_string()
-    if pa.types.is_binary_view(array):
-        return pa.large_binary()
-
-    def plain(each: pa.Field) -> pa.Field:
-        return each.with_type(_without_dictionaries(each.type))
-
-    if pa.types.is_struct(array):
-        return pa.struct([plain(each) for each in array])
-    if pa.types.is_list(array):
-        return pa.list_(plain(array.value_field))
-    if pa.types.is_large_list(array):
-        return pa.large_list(plain(array.value_field))
-    if pa.types.is_fixed_size_list(array):
-        return pa.list_(plain(array.value_field))
-    if pa.types.is_map(array):
-        return pa.map_(plain(array.key_field), plain(array.item_field))
-    return array
-
-
-def _bounds(precision: int, width: int) -> list[bytes]:
-    most: int = 10**precision
-    return [each.to_bytes(width, "little", signed=True) for each in (-most, most)]
-
-
 def _long(value: int) -> bytes:
     return encoded_json(Type("long"), value)
 
@@ -798,13 +669,9 @@ def _item(kind: Type) -> Type:
     return kind.item
 
 
-def _below(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
-
-
 def _exported(values: pa.Array) -> tuple[Any, bool]:
     """The array as a capsule, and whether it has offsets of 64 bits."""
-    if not _is_binary(values.type):
+    if not is_binary(values.type):
         raise TypeError(f"must be an array of type binary, not {values.type}")
     _, capsule = values.__arrow_c_array__()
     return capsule, pa.types.is_large_binary(values.type)
@@ -824,64 +691,3 @@ def _raise_batch(fault: int, row: int, rows: int) -> None:
         f"{BATCH_BYTES_MAX >> 30} GiB; use batches with fewer rows (in Spark: "
         "spark.sql.execution.arrow.maxRecordsPerBatch)"
     )
-
-
-# --- reasons ----------------------------------------------------------------------------------------------------------
-
-
-class _Words:
-    """Says why a row is bad. ``names``: of a record's node, the fields; ``labels``: of other nodes, what
-    their faults need (the name of an enum and its symbols, a refusal)."""
-
-    def __init__(self) -> None:
-        self.names: dict[int, Sequence[str]] = {}
-        self.labels: dict[int, tuple[str, Sequence[str]]] = {}
-
-    def said(self, fault: int, node: int, detail: int, frames: Iterable[int]) -> str:
-        label, symbols = self.labels.get(node, ("", ()))
-        if fault in (Fault.SHORT, Fault.MAGIC):
-            return _FRAME[fault](detail)
-        said = _REASONS[fault]
-        reason = said(detail, label, symbols) if callable(said) else said
-        return f"{self._path(frames) or 'the value'}: {reason}"
-
-    def _path(self, frames: Iterable[int]) -> str:
-        flat = list(frames)
-        path = ""
-        for node, at in reversed(list(zip(flat[::2], flat[1::2], strict=True))):
-            path = f"{path}[{at}]" if node < 0 else _below(path, self.names[node][at])
-        return path
-
-
-_FRAME: Final[Mapping[int, Callable[[int], str]]] = {
-    Fault.SHORT: lambda detail: (
-        f"{detail} bytes are too short for a magic byte and a schema id: the data was not written by a schema "
-        "serializer"
-    ),
-    Fault.MAGIC: lambda detail: (
-        f"the first byte is {detail}, not the magic byte 0: the data was not written by a schema serializer"
-    ),
-}
-_REASONS: Final[Mapping[int, str | Callable[[int, str, Sequence[str]], str]]] = {
-    Fault.ENDS: "the data ends too early",
-    Fault.NUMBER: "a number is longer than 64 bits",
-    Fault.NO_BOOLEAN: lambda detail, _, __: f"a boolean has the byte {detail}",
-    Fault.LENGTH: lambda detail, _, __: f"a length of {detail} bytes, and fewer are left",
-    Fault.INT_RANGE: lambda detail, _, __: f"{detail} is no int of 32 bits",
-    Fault.NO_TEXT: "a string is not UTF-8",
-    Fault.BLOCK: lambda detail, _, __: f"a block has an impossible number of items or size ({detail})",
-    Fault.NESTED: "the value is nested more than 127 levels deep",
-    Fault.NO_SYMBOL: lambda detail, label, _: f"is no symbol of enum {label} (position {detail})",
-    Fault.UNKNOWN_SYMBOL: lambda detail, label, symbols: (
-        f"the symbol {symbols[detail]} is unknown to the reader's enum {label}, which has no default"
-    ),
-    Fault.NO_BRANCH: lambda detail, _, __: f"a union has no branch {detail}",
-    Fault.REFUSED: lambda _, label, __: label,
-    Fault.RANGE: lambda detail, _, __: f"{detail} is beyond the range of its type",
-    Fault.DIGITS: "a decimal has more digits than its precision allows",
-    Fault.LEFT_OVER: lambda detail, _, __: f"{detail} bytes are left after the value",
-    Fault.TOO_LARGE: "the value needs too much memory for its bytes",
-    Fault.IS_NULL: "is null, and the schema does not allow null",
-    Fault.FIXED_SIZE: lambda detail, label, _: f"has {detail} bytes, not those of fixed {label}",
-    Fault.NO_MEMBER: lambda _, label, __: f"must have exactly one value among {label}",
-}
