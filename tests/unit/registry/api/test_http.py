@@ -278,3 +278,24 @@ def test_a_bug_is_an_internal_error_and_is_logged(api: World, caplog: pytest.Log
     api.registry.error = ZeroDivisionError("a bug")
     assert api.put("/config", {"compatibility": "FULL"}).error == (500, 500, "Internal Server Error")
     assert "ZeroDivisionError" in caplog.text
+
+
+def test_a_client_that_does_not_read_its_answer(api: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer counts until the client has read it, and no longer than ANSWER_S."""
+    for number in range(6):
+        text = json.dumps(record(f"R{number}", (1_000_000 * "f", "int")))
+        assert api.post(f"/subjects/s{number}/versions", {"schema": text}).status == 200
+    monkeypatch.setattr(http, "ANSWERS_BYTES_MAX", 10_000_000)
+    monkeypatch.setattr(http, "ANSWER_S", 1.0)
+
+    async def unread() -> tuple[int, int, int]:
+        _reader, writer = await asyncio.open_connection("127.0.0.1", api.servers[0].port, limit=1_000)
+        writer.write(b"GET /schemas HTTP/1.1\r\nHost: x\r\n\r\n")
+        await asyncio.sleep(0.3)
+        beside = [await api.send("GET", path) for path in ("/schemas", "/subjects")]
+        await asyncio.sleep(1.5)
+        after = await api.send("GET", "/schemas")
+        writer.close()
+        return beside[0].status, beside[1].status, after.status
+
+    assert api.run(unread()) == (429, 200, 200)

@@ -36,6 +36,10 @@ BODIES_BYTES_MAX = 64 << 20
 BODY_S = 15.0
 #: Maximum number of requests in progress; the registry refuses further requests at once.
 REQUESTS_MAX = 512
+#: Maximum bytes of all answers that wait until their clients have read them.
+ANSWERS_BYTES_MAX = 64 << 20
+#: Seconds within which a client must read its answer.
+ANSWER_S = 30.0
 #: Maximum number of characters of the header Accept that the registry reads.
 ACCEPT_MAX = 1024
 
@@ -82,12 +86,21 @@ class Gate:
         self._is_ready = is_ready
         self._requests = 0
         self._body_bytes = 0
+        self._answer_bytes = 0
 
     @web.middleware
     async def middleware(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
         self._requests += 1
+        try:
+            return await self._sent(request, await self._answer(request, handler))
+        finally:
+            self._requests -= 1
+
+    async def _answer(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
         try:
             self._check(request)
             return await handler(request)
@@ -101,8 +114,35 @@ class Gate:
         except Exception:
             logger.exception("%s %s failed", request.method, request.path)
             return _error(request, PlainError(500, "Internal Server Error"))
+
+    async def _sent(self, request: web.Request, answer: web.StreamResponse) -> web.StreamResponse:
+        """Send an answer. aiohttp would send it after the middleware, where no limit counts clients that do not read
+        their answers."""
+        size = answer.content_length or 0
+        if self._answer_bytes and self._answer_bytes + size > ANSWERS_BYTES_MAX:
+            answer = _error(
+                request,
+                PlainError(
+                    429, f"More than {ANSWERS_BYTES_MAX} bytes of answers are unread; send the request again later"
+                ),
+            )
+            size = answer.content_length or 0
+        self._answer_bytes += size
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                await answer.prepare(request)
+                await answer.write_eof()
+        except TimeoutError:
+            logger.warning(
+                "%s %s: the client did not read %d bytes within %g s", request.method, request.path, size, ANSWER_S
+            )
+            if request.transport is not None:
+                request.transport.abort()
+        except ConnectionError:
+            pass  # the client is gone, and aiohttp ends the connection
         finally:
-            self._requests -= 1
+            self._answer_bytes -= size
+        return answer
 
     def _check(self, request: web.Request) -> None:
         if self._requests > REQUESTS_MAX:
