@@ -143,6 +143,11 @@ class Registry:
             return None
         return self._announced[0]
 
+    @property
+    def is_writer(self) -> bool:
+        """Whether this replica decides writes, at once or after its election."""
+        return self._assigned.is_set()
+
     async def write(self, decide: Callable[[Image], Decision[T]]) -> T:
         """Decide on the newest image, append the decision's records, and return its answer when they are committed and
         applied. ``decide`` may be called several times, and must read only the image that it gets.
@@ -393,6 +398,8 @@ class Registry:
         backoff_s = BACKOFF_S
         while True:
             await self._assigned.wait()
+            if not self._assigned.is_set():  # revoked before this task ran again
+                continue
             self.state = State.CANDIDATE
             term = self._term = asyncio.create_task(self._serve_term(), name="term of the writer")
             try:
@@ -436,7 +443,8 @@ class Registry:
             transactional_id=self.settings.group_id,
             transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
             max_request_size=self._writes.record_bytes_max + PRODUCER_BATCH_BYTES,
-            batch_size=PRODUCER_BATCH_BYTES,
+            # The topic's limit of a record is also its limit of a batch.
+            batch_size=min(PRODUCER_BATCH_BYTES, self._writes.record_bytes_max),
         )
         try:
             await producer.init_transactions()

@@ -540,3 +540,10 @@ def test_what_is_not_served_is_refused(api: World) -> None:
     reply = api.put("/config/s", {"compatibilityGroup": "major"})
     assert reply.status == 422
     assert '"compatibilityGroup"' in reply.error[2]
+
+
+def test_a_negative_id_gives_a_known_schema_no_second_id(api: World) -> None:
+    assert api.register("s", '"int"') == 1
+    assert api.register("s", '"int"', id=-2) == 1
+    assert api.register("t", '"int"', id=-2) == 1
+    assert api.get("/subjects/s/versions").body == [1]

@@ -161,6 +161,26 @@ def test_a_request_starts_over_when_the_writer_has_changed(cluster: World, is_re
     assert cluster.registries[1].writes == 0
 
 
+def test_a_request_starts_over_when_the_writer_stops(cluster: World) -> None:
+    cluster.registries[2].is_ready = False
+    cluster.registries[1].writer_url = cluster.url(2)
+    cluster.registries[1].next_writer = cluster.url(0)
+    assert cluster.post("/subjects/s/versions", {"schema": '"int"'}, replica=1).body == {"id": 1}
+
+
+def test_a_replica_that_lags_forwards_a_schema_whose_reference_it_does_not_know(cluster: World) -> None:
+    cluster.registries[1].lag_s = 60.0
+    cluster.run(asyncio.sleep(0.05))  # the replica begins its wait
+    cluster.register("a", record("A", ("f", "int")))
+    referring = {
+        "schema": json.dumps(record("B", ("a", "A"))),
+        "references": [{"name": "A", "subject": "a", "version": 1}],
+    }
+    assert cluster.post("/subjects/b/versions", referring, replica=1).body == {"id": 2}
+    referring["references"] = [{"name": "A", "subject": "missing", "version": 1}]
+    assert cluster.post("/subjects/c/versions", referring, replica=1).error[:2] == (422, 42201)
+
+
 def test_a_request_starts_over_on_its_own_replica_when_that_has_become_the_writer(cluster: World) -> None:
     registry = cluster.registries[1]
 
@@ -247,10 +267,14 @@ def test_a_redirect_of_the_writer_is_not_followed(cluster: World) -> None:
     ],
     ids=lambda each: type(each).__name__,
 )
-def test_a_write_that_fails_on_the_writer(cluster: World, error: Exception, expected: tuple[int, int, str]) -> None:
+def test_a_write_that_fails_on_the_writer(
+    cluster: World, error: Exception, expected: tuple[int, int, str], caplog: pytest.LogCaptureFixture
+) -> None:
     cluster.registry.error = error
     for replica in (0, 1):
         assert cluster.post("/subjects/s/versions", {"schema": '"int"'}, replica=replica).error == expected
+    is_fault_of_the_client = expected[0] == 422
+    assert is_fault_of_the_client or f"POST /subjects/s/versions: {error}" in caplog.text
 
 
 def with_fake_writer(

@@ -1,8 +1,8 @@
 """Writes on any replica: the writer carries them out, and other replicas forward them to the writer over HTTP.
 
 The header ``X-Forward`` marks a forwarded request. A replica that receives a marked request and is not the writer does
-not forward the request again, and answers error 50004. If the writer cannot be reached or answers 50004, it has not
-written: the forwarding replica waits for another writer, and starts over.
+not forward the request again, and answers error 50004. If the writer cannot be reached, answers 50004, or answers 503
+because it stops, it has not written: the forwarding replica waits for another writer, and starts over.
 
 The writer's answer names the offset of ``_schemas`` that the writer has applied. The forwarding replica waits until it
 has applied that offset too, so a client reads its own write.
@@ -53,6 +53,8 @@ CONNECT_S = 1.0
 FORWARDS_MAX = 3
 #: Error code with which a replica refuses a forwarded request because it is not the writer.
 NO_WRITER = 50004
+#: HTTP status and error code of the answers of a replica that has certainly not written.
+_NOT_WRITTEN = ((500, NO_WRITER), (503, 503))
 #: Maximum number of connections from a replica to the writer.
 CONNECTIONS_MAX = 100
 #: Maximum bytes of an answer of the writer. The longest answer is an error that lists incompatibilities.
@@ -166,6 +168,7 @@ class Writing:
                 return await self._write(request, operation, decide, shape)
             except NotWriterError as error:
                 if error.url is None or FORWARD_HEADER in request.headers:
+                    logger.warning("%s %s refused: %s", request.method, request.path, error)
                     raise errors.unknown_leader(operation.no_writer) from None
                 found = await self._forward(error.url, request, body, operation)
                 is_last = found.is_final or number == FORWARDS_MAX
@@ -185,7 +188,8 @@ class Writing:
         """Write on this replica. Raises NotWriterError, and the RegistryError of a write that fails."""
         try:
             answer = await self._registry.write(decide)
-        except WriteTimeoutError:
+        except WriteTimeoutError as error:
+            logger.warning("%s %s: %s", request.method, request.path, error)
             raise errors.operation_timeout(operation.timed_out) from None
         except RecordTooLargeError:
             raise errors.schema_too_large() from None
@@ -222,7 +226,7 @@ class Writing:
         if offset.isdecimal():
             await self._applied(int(offset))
         answer = web.Response(status=status, body=bytes(data), headers={"Content-Type": media_type})
-        return _Forwarded(answer, is_final=status != 500 or _error_code(bytes(data)) != NO_WRITER)
+        return _Forwarded(answer, is_final=(status, _error_code(bytes(data))) not in _NOT_WRITTEN)
 
     async def _applied(self, offset: int) -> None:
         """Wait until this replica has applied an offset, at most SEEN_S. The write has succeeded in any case."""

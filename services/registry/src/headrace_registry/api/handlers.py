@@ -22,6 +22,7 @@ from ..state import (
     LATEST,
     Config,
     Deciding,
+    Decision,
     Image,
     Mode,
     RegistryError,
@@ -182,7 +183,7 @@ class Api:
         deleted = flag(request, "deleted")
         await self._prepare(submitted, is_new=False)
         found = None
-        for normalize in (True,) if self._normalizes(request, subject) else (False, True):
+        for normalize in (True,) if self._normalizes(request, self._image, subject) else (False, True):
             if found is None:
                 found = self._deciding.look_up(self._image, submitted, normalize=normalize, deleted=deleted)
         if found is None:
@@ -196,20 +197,33 @@ class Api:
         submitted = requests.submission_of(requests.checked_subject(request), requests.fields_of(body))
         if len(submitted.schema.text.encode()) > SCHEMA_BYTES_MAX:
             raise errors.schema_too_large()
-        normalize = self._normalizes(request, submitted.subject)
-        await self._prepare(submitted, is_new=False)
-        if submitted.version == 0:
-            known = self._deciding.look_up(self._image, submitted, normalize=normalize)
-            if known is not None and submitted.schema_id in (-1, known.stored.id):
-                return {"id": known.stored.id}
-        await self._prepare(submitted, is_new=True)
-        return await self._writing.write(
-            request,
-            body,
-            REGISTER,
-            lambda image: self._deciding.register(image, submitted, normalize=normalize),
-            lambda schema_id: {"id": schema_id},
-        )
+        known = await self._known(request, submitted)
+        if known is not None:
+            return {"id": known.stored.id}
+
+        def decide(image: Image) -> Decision[int]:
+            return self._deciding.register(
+                image, submitted, normalize=self._normalizes(request, image, submitted.subject)
+            )
+
+        return await self._writing.write(request, body, REGISTER, decide, lambda schema_id: {"id": schema_id})
+
+    async def _known(self, request: web.Request, submitted: Submission) -> Version | None:
+        """The version of a submitted schema that this replica has, if a registration would change nothing. Raises the
+        RegistryError of an invalid schema."""
+        try:
+            await self._prepare(submitted, is_new=False)
+            if submitted.version == 0:
+                normalize = self._normalizes(request, self._image, submitted.subject)
+                known = self._deciding.look_up(self._image, submitted, normalize=normalize)
+                if known is not None and submitted.schema_id in (-1, known.stored.id):
+                    return known
+            await self._prepare(submitted, is_new=True)
+        except RegistryError:
+            # Only the writer knows the newest versions, and so whether a reference is missing.
+            if self._registry.is_writer or not submitted.schema.references:
+                raise
+        return None
 
     async def delete_version(self, request: web.Request) -> object:
         subject, number = requests.subject_of(request), requests.version_of(request)
@@ -387,8 +401,8 @@ class Api:
             raise errors.schema_not_found()
         return self._image.uses(schema_id, deleted=flag(request, "deleted"))
 
-    def _normalizes(self, request: web.Request, subject: str) -> bool:
-        config = self._image.config_in_scope(subject, self._deciding.rules.default_level)
+    def _normalizes(self, request: web.Request, image: Image, subject: str) -> bool:
+        config = image.config_in_scope(subject, self._deciding.rules.default_level)
         return flag(request, "normalize") or bool(config.normalize)
 
     async def _text(self, request: web.Request, stored: StoredSchema) -> str:

@@ -171,7 +171,8 @@ def submission_of(subject: str, fields: Mapping[str, Any]) -> Submission:
         raise errors.invalid_schema(f"Invalid schema type {type_name}") from None
     schema = Schema(type_, _text(fields, "schema") or "", _references(fields))
     version, schema_id = _integer(fields, "version"), _integer(fields, "id")
-    return Submission(subject, schema, version or 0, -1 if schema_id is None else schema_id)
+    # As in Confluent's registry, any negative id means that the client names none.
+    return Submission(subject, schema, version or 0, -1 if schema_id is None else max(schema_id, -1))
 
 
 def config_of(fields: Mapping[str, Any]) -> ConfigRequest:
