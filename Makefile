@@ -1,6 +1,6 @@
 # Thin on purpose: what a target does is in tools/, and each line can be run by hand.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fuzz check proto bench bench-peers bench-replicated bench-peers-replicated bench-failover \
+.PHONY: help setup demo demo-cdc test fuzz check proto bench bench-peers bench-replicated bench-peers-replicated bench-failover \
 	bench-pipelines bench-hostile bench-partitions bench-metadata bench-quorum bench-groups bench-idle bench-transactions bench-gateway sim \
 	failed-flushes soak site verify \
 	compose-test dist try-dist clean
@@ -17,6 +17,9 @@ setup: ## .venv, dependencies, native code; idempotent, seconds when nothing cha
 
 demo: setup ## the main job, end to end; KEEP=1 leaves the cluster up
 	@$(PYTHON) -m headrace_pipelines.demo
+
+demo-cdc: setup ## change data capture on a real PostgreSQL under pgbench (Debian: postgresql, maven, a JRE 17)
+	@$(PYTHON) -m headrace_pipelines run cdc
 
 test: setup ## the whole suite but what needs Docker or Kafka's jars
 	@tools/test.sh

@@ -13,6 +13,7 @@ testing.py        a harness for tests of streaming jobs, with crash_points.py an
 skeleton/         the package that ``headrace-pipelines new`` copies
 clickstream/      a real web log: requests, visits, top pages, funnel, conversions
 fraud/            payments with planted fraud: alerts exactly once, precision and recall
+cdc/              change data capture: tables of PostgreSQL, by Debezium, as lake tables
 lake/             flights, weather and planes: bronze, silver and gold, in both formats of lake tables
 demo/             a year of departures through the log, the SDK and Spark, with a broker failure: ``make demo``
 """

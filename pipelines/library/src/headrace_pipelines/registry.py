@@ -65,6 +65,11 @@ LIBRARY = (
         "flights, weather and planes to bronze, silver and gold tables, in Delta Lake and Iceberg",
         "headrace_pipelines.lake.job",
     ),
+    Pipeline(
+        "cdc",
+        "tables of PostgreSQL as lake tables, row by row: Debezium, inserts, updates, deletes, a new column",
+        "headrace_pipelines.cdc.job",
+    ),
 )
 
 

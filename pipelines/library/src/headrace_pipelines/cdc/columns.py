@@ -1,0 +1,148 @@
+"""The columns of a lake table, from the schemas that Kafka Connect puts into each event.
+
+| PostgreSQL | in the event | in the lake |
+|---|---|---|
+| smallint, integer; bigint | int16, int32; int64 | INT; BIGINT |
+| real, double precision, boolean, text | float, double, boolean, string | FLOAT, DOUBLE, BOOLEAN, STRING |
+| numeric(p, s) | Connect's Decimal, a JSON number | DECIMAL(p, s) |
+| bytea | bytes, as base64 | BINARY |
+| date | Debezium's Date: days since 1970 | DATE |
+| timestamp | Debezium's Timestamp or MicroTimestamp | TIMESTAMP_NTZ |
+| timestamptz | Debezium's ZonedTimestamp: ISO 8601 | TIMESTAMP |
+| arrays of these, without bytea | array | ARRAY |
+| time; interval | microseconds, as int64 | BIGINT |
+| uuid, json, enum and others | string | STRING |
+| numeric without precision, hstore, point | struct or map | STRING: the value as JSON |
+
+Sources: Debezium's documentation of the connector for PostgreSQL (data type mappings); Kafka's JsonConverter.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from headrace_core.errors import InvalidArgumentError
+
+#: Greatest number of columns of a table; PostgreSQL has at most 1,600.
+COLUMNS_MAX = 1_600
+_DIGITS_MAX = 38
+_PLAIN = {
+    "int8": "INT", "int16": "INT", "int32": "INT", "int64": "BIGINT", "float": "FLOAT", "double": "DOUBLE",
+    "boolean": "BOOLEAN", "string": "STRING",
+}  # fmt: skip
+_DECIMAL = "org.apache.kafka.connect.data.Decimal"
+#: The type of the lake's column for Debezium's and Connect's types of times, which are numbers.
+_TIMES = {
+    "io.debezium.time.Date": pa.date32(),
+    "org.apache.kafka.connect.data.Date": pa.date32(),
+    "io.debezium.time.Timestamp": pa.timestamp("ms"),
+    "org.apache.kafka.connect.data.Timestamp": pa.timestamp("ms"),
+    "io.debezium.time.MicroTimestamp": pa.timestamp("us"),
+}
+
+
+class EventSchemaError(InvalidArgumentError):
+    """The schema in a change event is no schema of a table."""
+
+    code = "EVENT_SCHEMA"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column. ``json``: the type of its values in the event's JSON, as DDL; an object stays a text as STRING.
+    ``cast``: Arrow's type of a number that stands for a date or a time. ``is_base64``: the text stands for bytes."""
+
+    name: str
+    json: str
+    is_nullable: bool = True
+    cast: pa.DataType | None = None
+    is_base64: bool = False
+
+
+def columns_of_row(value_schema: str) -> tuple[Column, ...]:
+    """The columns of the row ``after`` in an event, from the schema of the event's value. Raises EventSchemaError."""
+    fields = _fields(_schema(value_schema), "the schema of the value")
+    rows = [field for field in fields if field.get("field") == "after"]
+    if len(rows) != 1:
+        raise EventSchemaError("the schema of the value has no field 'after': is this topic one of Debezium's?")
+    return _columns(rows[0], "the schema of 'after'")
+
+
+def columns_of_key(key_schema: str) -> tuple[Column, ...]:
+    """The columns of the primary key, from the schema of the event's key. Raises EventSchemaError."""
+    return _columns(_schema(key_schema), "the schema of the key")
+
+
+def _schema(text: str) -> Mapping[str, Any]:
+    try:
+        schema = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise EventSchemaError(f"the schema of the event is not readable: {error}") from error
+    if not isinstance(schema, dict):
+        raise EventSchemaError("the schema of the event is null: set schemas.enable=true for Connect's JsonConverter")
+    return schema
+
+
+def _fields(schema: Mapping[str, Any], what: str) -> list[dict[str, Any]]:
+    fields = schema.get("fields")
+    if schema.get("type") != "struct" or not isinstance(fields, list) or not all(isinstance(f, dict) for f in fields):
+        raise EventSchemaError(f"{what} is no struct with fields")
+    return fields
+
+
+def _columns(schema: Mapping[str, Any], what: str) -> tuple[Column, ...]:
+    fields = _fields(schema, what)
+    if not 0 < len(fields) <= COLUMNS_MAX:
+        raise EventSchemaError(f"{what} has {len(fields)} fields: a table has 1 to {COLUMNS_MAX}")
+    return tuple(map(_column, fields))
+
+
+def _column(field: Mapping[str, Any]) -> Column:
+    name, kind, meaning = field.get("field"), field.get("type"), field.get("name")
+    if not isinstance(name, str) or not name or not isinstance(kind, str):
+        raise EventSchemaError("a field of the schema has no name, or no type")
+    is_nullable = field.get("optional") is not False
+    if kind == "array":
+        element = _element(field.get("items"))
+        if element is not None:
+            cast = None if element.cast is None else pa.list_(element.cast)
+            return Column(name, f"ARRAY<{element.json}>", is_nullable, cast)
+    if kind in ("array", "struct", "map"):
+        return Column(name, "STRING", is_nullable)
+    if meaning == _DECIMAL:
+        return Column(name, _decimal(name, field.get("parameters")), is_nullable)
+    if kind == "bytes":
+        return Column(name, "STRING", is_nullable, is_base64=True)
+    if meaning == "io.debezium.time.ZonedTimestamp":
+        return Column(name, "TIMESTAMP", is_nullable)
+    if kind not in _PLAIN:
+        raise EventSchemaError(f"the column {name!r} has the type {kind!r}, which Connect does not have")
+    return Column(name, _PLAIN[kind], is_nullable, _TIMES.get(meaning) if isinstance(meaning, str) else None)
+
+
+def _element(items: Any) -> Column | None:
+    """The column that the elements of an array would be; None if the array stays a JSON text."""
+    if not isinstance(items, dict) or items.get("type") in ("array", "struct", "map"):
+        return None
+    element = _column({**items, "field": "element"})
+    return None if element.is_base64 else element
+
+
+def _decimal(name: str, parameters: Any) -> str:
+    known = parameters if isinstance(parameters, dict) else {}
+    try:
+        scale = int(known["scale"])
+        precision = int(known.get("connect.decimal.precision", _DIGITS_MAX))
+    except (KeyError, TypeError, ValueError) as error:
+        raise EventSchemaError(f"the column {name!r} is a decimal without a scale") from error
+    if not 0 <= scale <= precision <= _DIGITS_MAX:
+        raise EventSchemaError(
+            f"the column {name!r} is numeric({precision}, {scale}), and a lake's column has at most {_DIGITS_MAX} "
+            "digits; set Debezium's decimal.handling.mode=string"
+        )
+    return f"DECIMAL({precision},{scale})"

@@ -1,0 +1,92 @@
+"""Debezium's change events as rows of a DataFrame: what changed, in which table, by which schema.
+
+Kafka Connect's JsonConverter, with schemas, writes an event like this:
+
+    key     {"schema": ..., "payload": {"id": 7}}
+    value   {"schema": ..., "payload": {"before": ..., "after": {"id": 7, "name": "x"}, "source": {"lsn": 42, ...},
+             "op": "u"}}
+
+``op`` is r (a row of the snapshot), c (insert), u (update) or d (delete). An update of the primary key is a delete of
+the old key and an insert of the new key. A tombstone, a record without a value, follows each delete; it is for the
+compaction of topics, and changes nothing here.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import LongType, StringType, StructType
+
+from ..expectations import REASON
+
+#: The columns of a record, unchanged.
+RECORD = ("key", "value", "headers", "topic", "partition", "offset", "timestamp")
+#: The field of parsed JSON that has the text if the text does not fit the schema.
+CORRUPT = "__corrupt"
+#: Longest excerpt of a text in a reason, in characters.
+EXCERPT_CHARACTERS = 80
+
+# A JSON object in a field of type STRING stays a text, so that one pass over the event finds its parts.
+_SOURCE = StructType().add("lsn", LongType()).add("ts_ms", LongType())
+_PAYLOAD = StructType().add("op", StringType()).add("after", StringType()).add("source", _SOURCE)
+_VALUE = StructType().add("schema", StringType()).add("payload", _PAYLOAD).add(CORRUPT, StringType())
+_KEY = StructType().add("schema", StringType()).add("payload", StringType()).add(CORRUPT, StringType())
+_OPERATIONS = ("r", "c", "u", "d")
+_NO_KEY = "key: null; add a primary key to the table, or set Debezium's message.key.columns"
+_NO_EVENT = "no event of Debezium with its schema; set schemas.enable=true for Connect's JsonConverter: "
+
+
+def events(records: DataFrame) -> DataFrame:
+    """One row for each change event: the columns of RECORD, and
+
+    op                          r, c, u or d
+    key_row, after              the key, and the row after the change, as JSON texts; ``after`` is null for a delete
+    key_schema, value_schema    Connect's schemas of the event's key and value, as JSON texts
+    lsn, changed_at             the position in PostgreSQL's log, and the time of the commit
+    reason                      why the event cannot be applied; null for a good event
+
+    Tombstones are left out.
+    """
+    changes = records.select(*RECORD).where(F.col("value").isNotNull())
+    parsed = changes.select(
+        *RECORD, parsed_json(F.col("key"), _KEY).alias("in_key"), parsed_json(F.col("value"), _VALUE).alias("event")
+    )
+    key, event, payload = F.col("in_key"), F.col("event"), F.col("event.payload")
+    op, after = payload["op"], payload["after"]
+    is_delete = op == "d"
+    reason = (
+        F.when(~_is_whole(event) | op.isNull(), F.concat(F.lit(f"value: {_NO_EVENT}"), excerpt(F.col("value"))))
+        .when(~op.isin(*_OPERATIONS), F.concat(F.lit("op: "), op, F.lit(" is no change of a row (r, c, u or d)")))
+        .when(F.col("key").isNull(), F.lit(_NO_KEY))
+        .when(~_is_whole(key), F.concat(F.lit(f"key: {_NO_EVENT}"), excerpt(F.col("key"))))
+        .when(~is_delete & after.isNull(), F.concat(F.lit("after: null, in an event with op "), op))
+    )
+    return parsed.select(
+        *RECORD,
+        op.alias("op"),
+        key["payload"].alias("key_row"),
+        F.when(~is_delete, after).alias("after"),
+        key["schema"].alias("key_schema"),
+        event["schema"].alias("value_schema"),
+        payload["source"]["lsn"].alias("lsn"),
+        F.timestamp_millis(payload["source"]["ts_ms"]).alias("changed_at"),
+        reason.alias(REASON),
+    )
+
+
+def parsed_json(text: Column, schema: StructType) -> Column:
+    """The struct of a JSON text. If the text does not fit ``schema``, the field CORRUPT has the text. Null, or a text
+    that is no UTF-8, is null."""
+    whole = text.cast("string")
+    parsed = F.from_json(whole, schema, {"columnNameOfCorruptRecord": CORRUPT})
+    return F.when(F.is_valid_utf8(whole), parsed)
+
+
+def excerpt(text: Column) -> Column:
+    """The beginning of a text, for a reason."""
+    return F.substring(F.make_valid_utf8(text.cast("string")), 1, EXCERPT_CHARACTERS)
+
+
+def _is_whole(parsed: Column) -> Column:
+    """Whether a parsed key or value is an object with a schema and a payload."""
+    return parsed[CORRUPT].isNull() & parsed["schema"].isNotNull() & parsed["payload"].isNotNull()

@@ -1,0 +1,209 @@
+"""The run of ``cdc``: a PostgreSQL server under pgbench, Debezium, a cluster with a gateway, and the query.
+
+    PostgreSQL --> Debezium in Kafka Connect --> gateway --> shop.public.* --> replica --> the tables of two lakes
+
+The load goes on for ``--seconds``; in the middle, ALTER TABLE adds a column. Then the run waits until the query has
+processed the last change, and compares each table of both lakes with its table in PostgreSQL, row by row. The run fails
+if a row differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NoReturn
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from headrace import Admin, Consumer, LocalCluster, NewTopic
+
+from ..errors import PipelineFailedError, StoppedError
+from ..lake.lakes import Lake, lakes
+from ..local_spark import local_spark
+from ..outcome import Outcome
+from ..places import Places, positive, whole
+from ..queries import LOOK_S, Queries
+from ..runs import serving
+from ..show import Show
+from ..sites import Site
+from ..stopping import Stop
+from ..topics import records_in_topic
+from . import pictures
+from .comparison import Comparison, compare
+from .connect import Worker, debezium, fetch_jars
+from .pictures import OPERATIONS
+from .postgres import Postgres
+from .replica import DEAD_LETTERS, QUERY, replicate
+from .workload import KEYS, MARKER, PREFIX, TABLES, TOPICS, Workload
+
+#: No topic of this pipeline has dead letters: events that cannot be applied are in the table cdc.dead_letters.
+SOURCES: tuple[str, ...] = ()
+PARTITIONS = 2
+#: Seconds until the last change of the load has to be in its topic, and until the query has processed it.
+ARRIVAL_S = 180.0
+_MARKER_TOPIC = f"{PREFIX}.{MARKER}"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of ``run cdc``."""
+    parser.add_argument(
+        "--seconds", type=whole, default=20, metavar="S", help="how long pgbench changes rows (default %(default)s)"
+    )
+    parser.add_argument(
+        "--rate", type=positive, default=40.0, metavar="T", help="transactions a second (default %(default)g)"
+    )
+    parser.add_argument("--jars", type=Path, metavar="DIR", help="Debezium's jars (default: DIR/jars of --out)")
+
+
+def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> Outcome:
+    """Run the pipeline to its end. Raises HeadraceError, and StoppedError after SIGTERM."""
+    began = time.perf_counter()
+    places = Places(out)
+    places.clear("delta", "iceberg", "pgbench.log", "connect.log", "postgres.log")
+    show.step("fetching Kafka Connect and Debezium with Maven, unless they are there")
+    jars = fetch_jars(arguments.jars or out / "jars")
+    with ExitStack() as stack:
+        show.step("starting PostgreSQL, and a cluster of real processes with a gateway")
+        postgres = stack.enter_context(Postgres(out / "postgres.log"))
+        workload = Workload(postgres, out, arguments.rate)
+        workload.create_tables()
+        cluster = stack.enter_context(LocalCluster(brokers=3, controllers=1, gateways=1, data=places.cluster))
+        serving(out, cluster.bootstrap_servers)
+        create_topics(cluster.bootstrap_servers)
+        show.step("starting Kafka Connect with Debezium, and Spark")
+        worker = stack.enter_context(Worker(jars, out, cluster.kafka_bootstrap_servers))
+        spark = stack.enter_context(local_spark("headrace cdc"))
+        worker.run_connector(debezium(postgres.port, PREFIX, [*TABLES, MARKER]))
+        stack.callback(workload.stop)
+        job = Job(spark, Site("cdc", cluster.bootstrap_servers, out), postgres, workload, show, stop)
+        outcome = job.run(arguments.seconds)
+    outcome.details["seconds"] = round(time.perf_counter() - began, 3)
+    show.step("done")
+    return outcome
+
+
+def create_topics(servers: str) -> None:
+    """Create the topics of the tables. A query needs its topics, and Debezium creates a topic with its first event."""
+    names = [*TOPICS, _MARKER_TOPIC]
+    with Admin(bootstrap_servers=servers) as admin:
+        admin.create_topics([NewTopic(name, partitions=PARTITIONS, config={"retention.ms": "-1"}) for name in names])
+
+
+def has_arrived(servers: str, mark: int) -> bool:
+    """Whether the marker with the value ``mark`` is in its topic. All changes that were committed before the marker
+    are then in their topics: Debezium sends changes in the order of PostgreSQL's log, each once."""
+    with Consumer(
+        bootstrap_servers=servers, isolation_level="read_committed", auto_offset_reset="earliest"
+    ) as consumer:
+        values = [record.value for records in records_in_topic(consumer, _MARKER_TOPIC) for record in records]
+    return any(json.loads(value)["payload"]["after"]["at"] >= mark for value in values if value is not None)
+
+
+def reader(servers: str) -> Consumer:
+    """A consumer of committed events, from the start of a topic."""
+    return Consumer(bootstrap_servers=servers, isolation_level="read_committed", auto_offset_reset="earliest")
+
+
+class Job:
+    """The load, the query, and the comparison."""
+
+    def __init__(
+        self, spark: SparkSession, site: Site, postgres: Postgres, workload: Workload, show: Show, stop: Stop
+    ) -> None:
+        self._spark, self._site, self._postgres, self._workload = spark, site, postgres, workload
+        self._show, self._stop = show, stop
+        self._lakes = lakes(site.directory)
+
+    def run(self, seconds: int) -> Outcome:
+        """Run the load for ``seconds``, and compare the tables. Raises StoppedError and PipelineFailedError."""
+        with self._stop.after_batch(), Queries({QUERY: self._replicate()}) as queries:
+            added_s = self._load(queries, seconds)
+            self._show.step("waiting until the last change is in both lakes")
+            self._finish(queries)
+            totals = queries.totals()[QUERY]
+        self._show.step("comparing each row of both lakes with PostgreSQL")
+        return self._compare(added_s, totals)
+
+    def _replicate(self) -> StreamingQuery:
+        return replicate(self._spark, self._site, TOPICS, self._lakes)
+
+    def _load(self, queries: Queries, seconds: int) -> float:
+        """Change rows for ``seconds``; in the middle, add a column. Returns when it was added, in seconds since
+        1970."""
+        self._show.step(f"pgbench changes rows for {seconds} s; after {seconds // 2} s, ALTER TABLE adds a column")
+        self._workload.start(seconds)
+        self._follow(queries, until_s=time.monotonic() + seconds // 2)
+        self._workload.add_column(seconds - seconds // 2)
+        added_s = time.time()
+        self._follow(queries, until_s=time.monotonic() + seconds - seconds // 2)
+        self._workload.wait(0)
+        return added_s
+
+    def _finish(self, queries: Queries) -> None:
+        """Wait until all changes of the load are in their topics, and then in the lakes."""
+        mark = self._workload.mark()
+        deadline_s = time.monotonic() + ARRIVAL_S
+        while not has_arrived(self._site.bootstrap_servers, mark):
+            if time.monotonic() > deadline_s:
+                raise PipelineFailedError(
+                    f"Debezium has not sent the last change within {ARRIVAL_S:.0f} s; see connect.log in "
+                    f"{self._site.directory}"
+                )
+            self._follow(queries, until_s=time.monotonic() + LOOK_S)
+        if not queries.drain([QUERY], lambda: not self._stop.is_asked):
+            self._end(queries)
+
+    def _follow(self, queries: Queries, *, until_s: float) -> None:
+        while (left_s := until_s - time.monotonic()) > 0:
+            queries.look()
+            if self._stop.wait(min(LOOK_S, left_s)):
+                self._end(queries)
+
+    def _end(self, queries: Queries) -> NoReturn:
+        queries.stop_after_batch()
+        raise StoppedError({"queries": queries.totals()})
+
+    def _compare(self, added_s: float, totals: dict[str, int]) -> Outcome:
+        found: dict[str, list[Comparison]] = {
+            lake.format: [compare(self._postgres, lake.table(name), name, keys) for name, keys in KEYS.items()]
+            for lake in self._lakes
+        }
+        dead = {lake.format: dead_letters(lake) for lake in self._lakes}
+        for each in found["delta"]:
+            self._show.note(str(each))
+        wrong = [f"{name}: {each}" for name, every in found.items() for each in every if each.different]
+        wrong += [f"{name}: {count} dead letters" for name, count in dead.items() if count]
+        if wrong:
+            raise PipelineFailedError("; ".join(wrong))
+        events = operations(self._site.bootstrap_servers)
+        counts = {word: sum(each[code] for each in events.values()) for code, word in OPERATIONS.items()}
+        rows = {each.table: each.rows for each in found["delta"]}
+        path = pictures.draw(events, added_s, rows, self._site.directory / "cdc.png")
+        self._show.note(f"picture: {path}")
+        summary = {"rows": rows, "differences": 0, "dead_letters": 0, "events": counts}
+        return Outcome(summary, {"batches": totals["batches"], "records": totals["rows"]})
+
+
+def dead_letters(lake: Lake) -> int:
+    """The number of events that could not be applied to a lake."""
+    table = lake.table(DEAD_LETTERS)
+    return table.read(columns=["offset"]).num_rows if table.exists() else 0
+
+
+def operations(servers: str) -> dict[int, Counter[str]]:
+    """The number of events by second (since 1970) and operation."""
+    found: dict[int, Counter[str]] = {}
+    with Consumer(
+        bootstrap_servers=servers, isolation_level="read_committed", auto_offset_reset="earliest"
+    ) as consumer:
+        for topic in TOPICS:
+            for record in (record for records in records_in_topic(consumer, topic) for record in records):
+                if record.value is not None:
+                    payload = json.loads(record.value)["payload"]
+                    found.setdefault(payload["source"]["ts_ms"] // 1000, Counter())[payload["op"]] += 1
+    return found

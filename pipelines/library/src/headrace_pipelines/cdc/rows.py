@@ -1,0 +1,81 @@
+"""Typed rows from the events of one table that have the same schema."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, StringType, StructType
+
+from ..expectations import REASON
+from .columns import Column
+from .events import CORRUPT, excerpt, parsed_json
+
+#: The value that Debezium writes in place of a large value that an update did not change, and that PostgreSQL therefore
+#: did not log (TOAST).
+UNAVAILABLE = "__debezium_unavailable_value"
+_LOST = (
+    "the event lacks a large value, which PostgreSQL did not log because the update did not change it; run ALTER TABLE "
+    "... REPLICA IDENTITY FULL"
+)
+#: Columns of typed rows besides those of the table: the event's position in the topic, and what the event says.
+POSITION = ("partition", "offset", "op", "lsn", "changed_at")
+
+
+def typed_rows(events: DataFrame, key: Sequence[Column], row: Sequence[Column]) -> DataFrame:
+    """The rows of good events, whose schema has the columns ``key`` and ``row``.
+
+    Returns POSITION, the struct ``key`` with the columns of the key, the struct ``data`` with the columns of the row
+    (null for a delete), and ``reason``: why the event cannot be applied, or null.
+    """
+    parsed = events.select(
+        *POSITION,
+        "key_row",
+        "after",
+        parsed_json(F.col("key_row"), _struct(key)).alias("key"),
+        parsed_json(F.col("after"), _struct(row)).alias("data"),
+    )
+    reason = F.coalesce(
+        _fault("key", key, "key_row"), F.when(F.col("op") != "d", F.coalesce(_fault("data", row, "after"), _lost()))
+    )
+    return parsed.select(
+        *POSITION,
+        _decoded("key", key).alias("key"),
+        F.when(F.col("data").isNotNull(), _decoded("data", row)).alias("data"),
+        reason.alias(REASON),
+    )
+
+
+def _struct(columns: Sequence[Column]) -> StructType:
+    struct = StructType()
+    for column in columns:
+        struct.add(column.name, DataType.fromDDL(column.json))
+    return struct.add(CORRUPT, StringType())
+
+
+def _fault(struct: str, columns: Sequence[Column], text: str) -> SparkColumn:
+    """What is wrong with a parsed row; null for a sound one. A column that may not be null must be there."""
+    parsed = F.col(struct)
+    required = [column.name for column in columns if not column.is_nullable]
+    missing = [F.when(parsed[name].isNull(), F.lit(f"column {name}: null or missing")) for name in required]
+    broken = F.concat(F.lit("the row does not fit the schema of the event: "), excerpt(F.col(text)))
+    return F.coalesce(F.when(parsed.isNull() | parsed[CORRUPT].isNotNull(), broken), *missing)
+
+
+def _decoded(struct: str, columns: Sequence[Column]) -> SparkColumn:
+    values = [(column, F.col(struct)[column.name]) for column in columns]
+    return F.struct(*[(_unbase64(value) if column.is_base64 else value).alias(column.name) for column, value in values])
+
+
+def _unbase64(value: SparkColumn) -> SparkColumn:
+    return F.try_to_binary(value, F.lit("base64"))
+
+
+def _lost() -> SparkColumn:
+    """The reason for a row in which Debezium does not know a value; null for other rows."""
+    texts = (UNAVAILABLE, base64.b64encode(UNAVAILABLE.encode()).decode())
+    is_lost = [F.contains(F.col("after"), F.lit(f'"{text}"')) for text in texts]
+    return F.when(is_lost[0] | is_lost[1], F.lit(_LOST))
