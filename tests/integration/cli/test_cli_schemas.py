@@ -128,7 +128,7 @@ def test_consume_decodes_by_the_registry(bare_cli: Cli, cluster: LocalCluster, a
         (("level", "a", "--set", "upward"), "must be one of none, backward, backward-transitive"),
         (("level", "--set", "inherit"), "only a subject can inherit the level"),
         (("list", "-X", "basic.auth.user=x"), "did you mean"),
-        (("list", "-r", "ftp://x"), "is no URL of a registry"),
+        (("list", "-r", "ftp://x"), "is not a URL of a registry"),
         (("diff", "a", "1", "2", "-f", "x.avsc"), "only one of NEW and --file"),
     ],
 )

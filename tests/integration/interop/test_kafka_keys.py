@@ -89,7 +89,7 @@ OTHER_TYPES = {
     "linger.ms": "fractions of a millisecond are allowed",
     "listener.security.protocol.map": "with commas",
     "log.dir": "one directory",
-    "num.replica.alter.log.dirs.threads": "null is no number",
+    "num.replica.alter.log.dirs.threads": "null is not a number",
 }
 _KINDS = {
     "boolean": {Kind.BOOLEAN},

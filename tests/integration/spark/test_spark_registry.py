@@ -263,7 +263,7 @@ def test_rows_that_the_schema_does_not_allow(spark: Any, registry: SchemaRegistr
     assert [row.reason for row in found] == [
         None,
         "name: is null, and the schema does not allow null",
-        "id: 3000000000 is no int of 32 bits",
+        "id: 3000000000 does not fit into an int of 32 bits",
         None,
     ]
     with pytest.raises(PythonException, match=r"name: is null.*strict-value version 1"):
@@ -361,7 +361,7 @@ def test_bad_records_of_a_stream_go_to_the_dead_letter_topic(
     assert [each.value for each in clean] == good
     letters = [DeadLetter.of(each) for each in records_of(cluster, "letters.dead-letters")]
     assert [letter.reason for letter in letters if letter] == [
-        "customer: a length of 1 bytes, and fewer are left",
+        "customer: the length is 1 bytes, and fewer are left",
         "the first byte is 110, not the magic byte 0: the data was not written by a schema serializer",
     ]
     assert [letter.value for letter in letters if letter] == bad

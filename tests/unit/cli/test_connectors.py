@@ -285,8 +285,8 @@ def test_a_file_has_the_configuration_and_flags_override_its_keys(
     ("text", "fault"),
     [
         ("[1]", "must be a JSON object"),
-        ("{", "is no JSON"),
-        ("[" * 100_000, "is no JSON"),
+        ("{", "is not valid JSON"),
+        ("[" * 100_000, "is not valid JSON"),
         ('{"name": "other", "config": {}}', "has the name 'other', not 'lines'"),
         ('{"name": "other", "topic": "x"}', "has the name 'other', not 'lines'"),
         ('{"topic": null}', "the value of 'topic' must be a text"),

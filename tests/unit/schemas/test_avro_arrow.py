@@ -86,22 +86,22 @@ TOO_LONG = b"\xff" * 10 + b"\x01"
 @pytest.mark.parametrize(
     ("kind", "data", "reason"),
     [
-        ("string", b"\x0aabc", "f: a length of 5 bytes, and fewer are left"),
-        ("string", b"\x01", "f: a length of -1 bytes, and fewer are left"),
-        ("string", LONGEST, "f: a length of -9223372036854775808 bytes, and fewer are left"),
-        ("bytes", b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01", "f: a length of 9223372036854775807 bytes"),
+        ("string", b"\x0aabc", "f: the length is 5 bytes, and fewer are left"),
+        ("string", b"\x01", "f: the length is -1 bytes, and fewer are left"),
+        ("string", LONGEST, "f: the length is -9223372036854775808 bytes, and fewer are left"),
+        ("bytes", b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01", "f: the length is 9223372036854775807 bytes"),
         ("long", TOO_LONG, "f: a number is longer than 64 bits"),
         ("long", b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x02", "f: a number is longer than 64 bits"),
         ("long", b"\xff", "f: the data ends too early"),
-        ("int", b"\x80\x80\x80\x80\x10", "f: 2147483648 is no int of 32 bits"),
+        ("int", b"\x80\x80\x80\x80\x10", "f: 2147483648 does not fit into an int of 32 bits"),
         ("boolean", b"\x02", "f: a boolean has the byte 2"),
         ("boolean", b"", "f: the data ends too early"),
         ("string", b"\x04\xc0\x80", "f: a string is not UTF-8"),
         ("string", b"\x06\xed\xa0\x80", "f: a string is not UTF-8"),
         ("string", b"\x08\xf4\x90\x80\x80", "f: a string is not UTF-8"),
         ("string", b"\x10abcdefg\xc3", "f: a string is not UTF-8"),
-        ({"type": "enum", "name": "E", "symbols": ["A"]}, b"\x02", "f: is no symbol of enum E (position 1)"),
-        ({"type": "enum", "name": "E", "symbols": ["A"]}, b"\x01", "f: is no symbol of enum E (position -1)"),
+        ({"type": "enum", "name": "E", "symbols": ["A"]}, b"\x02", "f: is not a symbol of enum E (position 1)"),
+        ({"type": "enum", "name": "E", "symbols": ["A"]}, b"\x01", "f: is not a symbol of enum E (position -1)"),
         (["null", "int"], b"\x04", "f: a union has no branch 2"),
         (["null", "int"], b"\x01", "f: a union has no branch -1"),
         ({"type": "fixed", "name": "F", "size": 4}, b"abc", "f: the data ends too early"),
@@ -118,7 +118,7 @@ TOO_LONG = b"\xff" * 10 + b"\x01"
             "f: a block has an impossible number of items or size",
         ),
         ({"type": "map", "values": "int"}, b"\x02\x02\xff\x02\x00", "f[0]: a string is not UTF-8"),
-        ({"type": "map", "values": "int"}, b"\x02\x09a\x02\x00", "f[0]: a length of -5 bytes"),
+        ({"type": "map", "values": "int"}, b"\x02\x09a\x02\x00", "f[0]: the length is -5 bytes"),
         ("int", b"\x02\x02", "the value: 1 bytes are left after the value"),
         ({"type": "int", "logicalType": "time-millis"}, b"\x01", "f: -1 is beyond the range of its type"),
         (
@@ -141,13 +141,13 @@ def test_paths_lead_through_records_arrays_and_maps() -> None:
     inner = record(("x", "int"), ("name", "string"), name="Inner")
     schema = record(("rows", {"type": "array", "items": {"type": "map", "values": inner}}))
     data = b"\x04" + b"\x00" + b"\x02\x02k\x02\x63" + b"abc"
-    assert reason_of(schema, data) == "rows[1][0].name: a length of -50 bytes, and fewer are left"
+    assert reason_of(schema, data) == "rows[1][0].name: the length is -50 bytes, and fewer are left"
 
 
 def test_a_field_that_is_skipped_is_named_too() -> None:
     writer = record(("a", "int"), ("skipped", {"type": "array", "items": record(("deep", "string"), name="S")}))
     found = decode(writer, [b"\x02\x02\x63ab"], record(("a", "int")))
-    assert found.reasons == {0: "skipped[0].deep: a length of -50 bytes, and fewer are left"}
+    assert found.reasons == {0: "skipped[0].deep: the length is -50 bytes, and fewer are left"}
 
 
 @pytest.mark.parametrize("skipped", [False, True])
@@ -374,12 +374,12 @@ def test_arrays_of_other_types_are_written(schema: Any, array: pa.Array, same_as
 @pytest.mark.parametrize(
     ("schema", "array", "reason"),
     [
-        ("int", pa.array([2**31]), "f: 2147483648 is no int of 32 bits"),
+        ("int", pa.array([2**31]), "f: 2147483648 does not fit into an int of 32 bits"),
         ("int", pa.array([1, None]), "f: is null, and the schema does not allow null"),
         ("long", pa.array([2**63], pa.uint64()), "f: 9223372036854775807 is beyond the range of its type"),
         ("float", pa.array([1e300]), "is beyond the range of its type"),
-        (fixed(2), pa.array([b"abc"]), "f: has 3 bytes, not those of fixed F of 2 bytes"),
-        ({"type": "enum", "name": "E", "symbols": ["A", "AB"]}, pa.array(["A", "ABC"]), "f: is no symbol of enum E"),
+        (fixed(2), pa.array([b"abc"]), "f: has 3 bytes, and the schema has fixed F of 2 bytes"),
+        ({"type": "enum", "name": "E", "symbols": ["A", "AB"]}, pa.array(["A", "ABC"]), "f: is not a symbol of enum E"),
         ({"type": "array", "items": "string"}, pa.array([["a", None]]), "f[1]: is null"),
         ({"type": "map", "values": "int"}, pa.array([{"k": None}], pa.map_(pa.string(), pa.int32())), "f[0]: is null"),
         (logical("long", "timestamp-micros"), pa.array([2**60], pa.timestamp("s", "UTC")), "beyond the range"),

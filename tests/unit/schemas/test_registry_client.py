@@ -251,18 +251,18 @@ ANSWERS: list[tuple[str, str, int, Any, Any, type[Exception], str]] = [
     ),
     ("GET", "/subjects", 401, {"message": "Unauthorized"}, lambda r: r.subjects(), RegistryRefusedError, "auth"),
     ("GET", "/subjects", 200, b"<html>", lambda r: r.subjects(), RegistryUnavailableError, "is that a schema registry"),
-    ("GET", "/subjects", 200, {"a": 1}, lambda r: r.subjects(), RegistryRefusedError, "is no list of str"),
+    ("GET", "/subjects", 200, {"a": 1}, lambda r: r.subjects(), RegistryRefusedError, "is not a list of str"),
     ("GET", "/subjects", 200, b"[" * 100_000, lambda r: r.subjects(), RegistryUnavailableError, "in place of JSON"),
-    ("GET", "/schemas/ids/9", 200, {"x": 1}, lambda r: r.schema(9), RegistryRefusedError, "is no schema"),
-    ("GET", "/schemas/ids/9", 200, {"schema": 5}, lambda r: r.schema(9), RegistryRefusedError, "is no schema"),
-    ("GET", "/schemas/ids/9", 200, [], lambda r: r.schema(9), RegistryRefusedError, "is no schema"),
+    ("GET", "/schemas/ids/9", 200, {"x": 1}, lambda r: r.schema(9), RegistryRefusedError, "is not a schema"),
+    ("GET", "/schemas/ids/9", 200, {"schema": 5}, lambda r: r.schema(9), RegistryRefusedError, "is not a schema"),
+    ("GET", "/schemas/ids/9", 200, [], lambda r: r.schema(9), RegistryRefusedError, "is not a schema"),
     (
         "GET", "/schemas/ids/9", 200, {"schema": "x", "schemaType": "XML"}, lambda r: r.schema(9),
-        RegistryRefusedError, "is no schema",
+        RegistryRefusedError, "is not a schema",
     ),
     (
         "GET", "/subjects/a/versions/latest", 200, {"schema": "x"}, lambda r: r.version("a"), RegistryRefusedError,
-        "is no version",
+        "is not a version",
     ),
     ("POST", "/subjects/a/versions", 200, {}, lambda r: r.register("a", STRING), RegistryRefusedError, "has no id"),
 ]  # fmt: skip
@@ -394,9 +394,9 @@ def test_passwords_and_tokens_are_sent(fake: FakeRegistry) -> None:
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"url": "ftp://x"}, "'ftp://x' is no URL of a registry"),
-        ({"url": "http://x:port"}, "is no URL of a registry"),
-        ({"url": "http://user:secret@/x"}, "'/x' is no URL"),
+        ({"url": "ftp://x"}, "'ftp://x' is not a URL of a registry"),
+        ({"url": "http://x:port"}, "is not a URL of a registry"),
+        ({"url": "http://user:secret@/x"}, "'/x' is not a URL"),
         ({"schema_registry_urls": "http://x"}, "did you mean"),
         ({"basic_auth_user_info": "ann"}, "must be user:password"),
         ({"basic_auth_user_info": "a:b", "bearer_auth_token": "t"}, "only one of"),

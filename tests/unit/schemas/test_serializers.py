@@ -262,7 +262,7 @@ def test_a_schema_that_the_registry_has_and_nobody_can_read_is_an_error(
     fake: FakeRegistry, registry: SchemaRegistry
 ) -> None:
     fake.add("orders-value", {"schema": '{"type": "record"}'})
-    with pytest.raises(InvalidSchemaError, match=r"orders-value version 1 \(id 1\) is no Avro schema") as refused:
+    with pytest.raises(InvalidSchemaError, match=r"version 1 \(id 1\) is not a valid Avro schema") as refused:
         AvroDeserializer(registry)("orders", b"\0\0\0\0\1a")
     assert (refused.value.subject, refused.value.version, refused.value.schema_id) == ("orders-value", 1, 1)
 
@@ -423,8 +423,8 @@ def test_json_values_are_validated_with_their_path(registry: SchemaRegistry) -> 
         ({}, "", '"id" is a required property'),
         ({"id": "x"}, "id", 'is not of type "integer"'),
         ({"id": 1, "items": [{"sku": "a"}, {}]}, "items[1]", '"sku" is a required property'),
-        ({"id": 1, "more": object()}, "", "the value is no JSON: a object cannot be written as JSON"),
-        ({"id": 1, "x": float("nan")}, "", "the value is no JSON"),
+        ({"id": 1, "more": object()}, "", "the value is not valid JSON: a object cannot be written as JSON"),
+        ({"id": 1, "x": float("nan")}, "", "the value is not valid JSON"),
     ):
         with pytest.raises(InvalidValueError) as refused:
             write("orders", value)
@@ -453,7 +453,7 @@ def test_what_is_validated_is_what_is_written(registry: SchemaRegistry) -> None:
 @pytest.mark.parametrize("body", [b"NaN", b"{", b"\xff", b"[" * 100_000, b"1" * 5_000])
 def test_bytes_that_are_no_json_are_refused(registry: SchemaRegistry, body: bytes) -> None:
     JsonSerializer(registry, ORDER_JSON, auto_register_schemas=True)("orders", {"id": 1})
-    with pytest.raises(CorruptValueError, match="the bytes are no JSON"):
+    with pytest.raises(CorruptValueError, match="the bytes are not valid JSON"):
         JsonDeserializer(registry)("orders", b"\0\0\0\0\1" + body)
 
 
@@ -478,7 +478,7 @@ def test_json_references_come_from_the_registry_and_never_from_the_network(
         write("items", [{}])
     before = len(fake.requests)
     outside = {"$ref": f"{fake.url}/subjects"}
-    with pytest.raises(InvalidSchemaError, match="is no reference of the schema"):
+    with pytest.raises(InvalidSchemaError, match="is not a reference of the schema"):
         JsonSerializer(registry, outside, auto_register_schemas=True)("other", 1)
     assert [path for method, path in fake.requests[before:] if method == "GET"] == []
 
@@ -531,7 +531,7 @@ def test_a_protobuf_serializer_of_one_class_takes_dicts(registry: SchemaRegistry
     shop = generated()
     write = ProtobufSerializer(registry, shop.Customer, auto_register_schemas=True)
     assert ProtobufDeserializer(registry, shop.Customer)("t", write("t", {"name": "Ann"})) == shop.Customer(name="Ann")
-    with pytest.raises(InvalidValueError, match=r"is no headrace\.tests\.shop\.Customer"):
+    with pytest.raises(InvalidValueError, match=r"is not a headrace\.tests\.shop\.Customer"):
         write("t", {"nam": "Ann"})
     with pytest.raises(InvalidValueError, match=r"must be a headrace\.tests\.shop\.Customer or a dict, not Order"):
         write("t", shop.Order())

@@ -498,7 +498,7 @@ def _worker(url: str) -> _Worker:
     except ValueError:
         parts, port = urlsplit(""), None
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-        raise InvalidArgumentError(f"{shown!r} is no URL of a Connect worker: write http://HOST:PORT")
+        raise InvalidArgumentError(f"{shown!r} is not a URL of a Connect worker: write http://HOST:PORT")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     port = port or (443 if parts.scheme == "https" else 8083)
     path = parts.path.rstrip("/")

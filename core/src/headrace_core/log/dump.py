@@ -557,7 +557,7 @@ def check_time_index(
 def _check_rest(path: str, data: bytes, entry: struct.Struct) -> Iterator[Problem]:
     whole = _whole(data, entry)
     if whole != len(data):
-        yield Problem(path, whole, -1, f"{len(data) - whole} bytes at the end are no entry")
+        yield Problem(path, whole, -1, f"{len(data) - whole} bytes at the end are not a whole entry")
 
 
 def _batches_of(fs: FileSystem, path: str, suffix: str) -> Sequence[BatchMeta] | None:

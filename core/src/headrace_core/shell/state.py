@@ -64,7 +64,8 @@ def _take_snapshot(fs: FileSystem, state: LoadedState, snapshot: tuple[int, int]
             state.problems.append(problem)
             return False
     if last != "SnapshotFooter":
-        state.problems.append(Problem(path, -1, -1, f"the snapshot has no end: its last record is no footer ({last})"))
+        what = f"the snapshot has no end: its last record is {last}, not a footer"
+        state.problems.append(Problem(path, -1, -1, what))
         return False
     state.image, _ = builder.finish(*snapshot)
     state.voters, state.snapshot = voters, snapshot

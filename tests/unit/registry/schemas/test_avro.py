@@ -99,12 +99,12 @@ def test_normalized_text_keeps_what_matters() -> None:
 
 
 INVALID = [
-    ("string", "the schema is no JSON: Expecting value at line 1, column 1"),
-    ('{"type": "int"\n"x": 1}', "the schema is no JSON: Expecting ',' delimiter at line 2, column 1"),
+    ("string", "the schema is not valid JSON: Expecting value at line 1, column 1"),
+    ('{"type": "int"\n"x": 1}', "the schema is not valid JSON: Expecting ',' delimiter at line 2, column 1"),
     ('"text"', 'at /: "text" is neither a type of Avro nor a defined name'),
     ("12", "at /: a type is a name, an object or an array, not number"),
     ("{}", 'at /: the key "type" is missing'),
-    ('{"type": {"type": "int"}}', 'at /: the key "type" is missing or is no string'),
+    ('{"type": {"type": "int"}}', 'at /: the key "type" is missing or is not a string'),
     ('{"type": "recrod"}', 'at /type: "recrod" is neither a type'),
     ('{"type": "array"}', 'at /: the key "items" is missing'),
     ('{"type": "array", "items": "x"}', 'at /items: "x" is neither'),
@@ -112,7 +112,7 @@ INVALID = [
     ('["int", "int"]', 'at /1: the union has the type "int" twice'),
     ('["int", ["null"]]', "at /1: a union cannot directly contain another union"),
     ('[{"type": "array", "items": "int"}, {"type": "array", "items": "long"}]', 'the type "array" twice'),
-    ('{"type": "record", "fields": []}', 'at /: the key "name" is missing or is no string'),
+    ('{"type": "record", "fields": []}', 'at /: the key "name" is missing or is not a string'),
     ('{"type": "record", "name": "R"}', 'at /: the key "fields" is missing'),
     ('{"type": "record", "name": "R", "fields": {}}', "at /fields: the fields of a record are an array, not object"),
     ('{"type": "record", "name": "R", "fields": [1]}', "at /fields/0: a field is an object, not number"),
@@ -139,16 +139,16 @@ INVALID = [
     ('{"type": "enum", "name": "E", "symbols": ["A", "A"]}', 'at /symbols/1: the enum has the symbol "A" twice'),
     ('{"type": "enum", "name": "E", "symbols": ["a b"]}', 'at /symbols/0: the name "a b" has the character " "'),
     ('{"type": "enum", "name": "E", "symbols": [1]}', "at /symbols/0: a symbol is a string, not number"),
-    ('{"type": "enum", "name": "E", "symbols": ["A"], "default": "B"}', 'at /default: the default "B" is no symbol'),
+    ('{"type": "enum", "name": "E", "symbols": ["A"], "default": "B"}', 'at /default: the default "B" is not a symbol'),
     (
         '{"type": "record", "name": "R", "fields": [{"name": "f", "type": "int", "order": "up"}]}',
         'at /fields/0/order: the order "up" is none of ascending, descending, ignore',
     ),
     ('{"type": "record", "name": "R", "fields": [], "aliases": "S"}', "at /aliases: the aliases are an array"),
     ('{"type": "record", "name": "R", "fields": [], "aliases": ["-"]}', 'at /aliases/0: the name "-" begins'),
-    ('{"type": "int", "x": NaN}', "NaN is no JSON number"),
+    ('{"type": "int", "x": NaN}', "NaN is not a JSON number"),
     ('{"type": "int", "x": 1e999}', "the number 1e999 is too large for a double"),
-    ('{"type": "int", "x": %s}' % ("9" * 5000), "the schema is no JSON: Exceeds the limit"),
+    ('{"type": "int", "x": %s}' % ("9" * 5000), "the schema is not valid JSON: Exceeds the limit"),
     ('{"type": "int", "x": "\\udc00"}', "the schema has half of a surrogate pair, \\udc00"),
 ]
 

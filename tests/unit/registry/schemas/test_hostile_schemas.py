@@ -208,7 +208,7 @@ def field(number: int, content: bytes) -> bytes:
         (b"\x09\x00", "the bytes end in the middle of a field"),
         (field(4, b"\x22\x00"), "a message has no name"),
         (b"\x08\x01", "the field name has the wrong wire type"),
-        (field(1, b"\xff\xfe"), "the field name is no UTF-8"),
+        (field(1, b"\xff\xfe"), "the field name is not valid UTF-8"),
         (b"\x27", "the wire type 7 is unknown"),
         (b"\x50\x05", "a public import has no path"),
         (field(12, b"proto9"), 'the syntax "proto9" is unknown'),

@@ -43,9 +43,9 @@ def test_booleans_are_schemas() -> None:
 
 INVALID = [
     ("[]", "a JSON Schema is an object or a boolean, not array"),
-    ("{", "the schema is no JSON: Expecting property name enclosed in double quotes at line 1, column 2"),
-    ('{"type": "text"}', 'at /type: "text" is no type of JSON Schema'),
-    ('{"type": ["string", 1]}', "at /type/1: 1 is no type of JSON Schema"),
+    ("{", "the schema is not valid JSON: Expecting property name enclosed in double quotes at line 1, column 2"),
+    ('{"type": "text"}', 'at /type: "text" is not a type of JSON Schema'),
+    ('{"type": ["string", 1]}', "at /type/1: 1 is not a type of JSON Schema"),
     ('{"properties": []}', "at /properties: properties is an object, not array"),
     ('{"properties": {"a/b": 1}}', "at /properties/a~1b: a schema is an object or a boolean, not number"),
     ('{"items": {"required": "a"}}', "at /items/required: required is an array, not string"),
@@ -71,7 +71,7 @@ INVALID = [
     ('{"$ref": "#/definitions/a"}', 'at /$ref: "#/definitions/a" leads to no schema'),
     ('{"$ref": "#a"}', 'at /$ref: no schema has the anchor "a"'),
     ('{"$ref": "other.json"}', 'at /$ref: no schema for "other.json"; add a reference with the name "other.json"'),
-    ('{"$id": "http://x/y", "items": {"$ref": "http://[::/x"}}', 'at /items: "http://[::/x" is no URI'),
+    ('{"$id": "http://x/y", "items": {"$ref": "http://[::/x"}}', 'at /items: "http://[::/x" is not a URI'),
     ('{"maximum": 1e9999999999999999999}', "the exponent of the number"),
     ('{"title": "\\ud83d"}', "half of a surrogate pair"),
 ]

@@ -269,7 +269,7 @@ INVALID = [
     ("syntax = 'proto3'; message M { int32 a = x; }", 'the number of the field is expected, not "x"'),
     ("syntax = 'proto3'; message M { int32 a = 0; }", "the number of a field is from 1 to 536870911"),
     ("syntax = 'proto3'; message M { int32 a = 19500; }", "without 19000 to 19999"),
-    ("syntax = 'proto3'; message M { int32 a = 09; }", '"09" is no octal number'),
+    ("syntax = 'proto3'; message M { int32 a = 09; }", '"09" is not an octal number'),
     ("syntax = 'proto3'; message M { map<double, int32> a = 1; }", "has keys of type double"),
     ("syntax = 'proto3'; message M { repeated map<string, int32> a = 1; }", "a map has no label"),
     ("syntax = 'proto3'; message M { oneof o { repeated int32 a = 1; } }", "a field of a oneof has no label"),

@@ -115,10 +115,10 @@ def test_kinds_of_newer_registries_are_no_error() -> None:
     ("key", "reason"),
     [
         (None, "no key"),
-        (b"", "no JSON"),
-        (b"\xff\xfe", "no JSON"),
-        (b"[]", "no JSON object"),
-        (b"[" * 100_000, "no JSON"),
+        (b"", "not valid JSON"),
+        (b"\xff\xfe", "not valid JSON"),
+        (b"[]", "not a JSON object"),
+        (b"[" * 100_000, "not valid JSON"),
         (b'{"keytype":"SCHEMA","subject":"s","version":1,"magic":2}', "magic number 2"),
         (b'{"keytype":"SCHEMA","subject":"s","version":0,"magic":1}', '"version"'),
         (b'{"keytype":"SCHEMA","subject":"s","version":2147483648,"magic":1}', '"version"'),
@@ -137,8 +137,8 @@ def test_a_foreign_key_is_unreadable(key: bytes | None, reason: str) -> None:
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        (b"{", "no JSON"),
-        (b"null", "no JSON object"),
+        (b"{", "not valid JSON"),
+        (b"null", "not a JSON object"),
         (b'{"id":1}', '"schema"'),
         (b'{"schema":"x"}', '"id"'),
         (b'{"id":-1,"schema":"x"}', '"id"'),

@@ -42,7 +42,7 @@ class AvroArrowDeserializer:
 
     ``reader``: the schema to which each value is resolved (fields by name and alias, defaults, promotions); the values
     may have several writers' schemas. ``subject`` is for errors. ``layout``: which Arrow types stand for Avro's. Raises
-    InvalidSchemaError: the reader's schema is no Avro schema, or a field has no Arrow type.
+    InvalidSchemaError: the reader's schema is not a valid Avro schema, or a field has no Arrow type.
     """
 
     def __init__(

@@ -143,7 +143,7 @@ class AvroDeserializer(SchemaDeserializer):
             return IncompatibleSchemaError(
                 f"{text} (writer's schema: {where})", reasons=(error.reason,), path=error.path, **place
             )
-        return CorruptValueError(f"{text}; the bytes are no value of {where}", path=error.path, **place)
+        return CorruptValueError(f"{text}; the bytes are not a value of {where}", path=error.path, **place)
 
 
 def parsed_avro(resolved: ResolvedSchema, *, subject: str | None, version: int | None = None) -> avro.Type:
@@ -154,7 +154,7 @@ def parsed_avro(resolved: ResolvedSchema, *, subject: str | None, version: int |
         at = f" at {error.path}" if error.path else ""
         which = "the given schema" if resolved.id < 0 else named(subject, version, resolved.id)
         raise InvalidSchemaError(
-            f"{which} is no Avro schema: {error.reason}{at}",
+            f"{which} is not a valid Avro schema: {error.reason}{at}",
             subject=subject,
             version=version,
             schema_id=None if resolved.id < 0 else resolved.id,
@@ -193,7 +193,7 @@ def _name_in(text: str) -> str | None:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
-        raise InvalidConfigError("schema: the text is no JSON") from None
+        raise InvalidConfigError("schema: the text is not valid JSON") from None
     if not isinstance(document, dict) or not isinstance(document.get("name"), str):
         return None
     name, namespace = document["name"], document.get("namespace")

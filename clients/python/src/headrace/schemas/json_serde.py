@@ -24,7 +24,7 @@ _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=
 
 
 def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 _decode = json.JSONDecoder(parse_constant=_no_constant).decode
@@ -142,7 +142,8 @@ class JsonDeserializer(SchemaDeserializer):
         except (ValueError, RecursionError) as error:
             place = self._place(topic, read.resolved)
             raise CorruptValueError(
-                f"the bytes are no JSON: {error} ({named(place['subject'], place['version'], read.resolved.id)})",
+                f"the bytes are not valid JSON: {error} "
+                f"({named(place['subject'], place['version'], read.resolved.id)})",
                 **place,
             ) from None
         if read.validate is not None and (found := read.validate(value)) is not None:
@@ -195,14 +196,14 @@ def _encoded(value: Any, validate: Validate | None) -> bytes:
                 raise _Invalid(found[1], found[0])
         return text.encode()
     except (TypeError, ValueError, RecursionError) as error:
-        raise _Invalid(f"the value is no JSON: {error}") from error
+        raise _Invalid(f"the value is not valid JSON: {error}") from error
 
 
 def _plain(value: Any) -> Any:
     try:
         return plain(value)
     except (TypeError, RecursionError) as error:
-        raise _Invalid(f"the value is no JSON: {error}") from error
+        raise _Invalid(f"the value is not valid JSON: {error}") from error
 
 
 def parsed_json(resolved: ResolvedSchema, subject: str | None, version: int | None = None) -> dict[str, Any]:
@@ -215,7 +216,7 @@ def _document(text: str, resolved: ResolvedSchema, subject: str | None, version:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        reason = f"it is no JSON: {error}"
+        reason = f"it is not valid JSON: {error}"
     else:
         if isinstance(document, dict):
             return document
@@ -230,7 +231,7 @@ def _invalid_schema(
 ) -> InvalidSchemaError:
     which = "the given schema" if resolved.id < 0 else named(subject, version, resolved.id)
     return InvalidSchemaError(
-        f"{which} is no JSON Schema: {reason}",
+        f"{which} is not a valid JSON Schema: {reason}",
         subject=subject,
         version=version,
         schema_id=None if resolved.id < 0 else resolved.id,
@@ -268,7 +269,7 @@ def _validator(resolved: ResolvedSchema, subject: str | None, version: int | Non
     def retrieve(uri: str) -> Any:
         found = known.get(uri)
         if found is None:
-            raise ValueError(f"{uri} is no reference of the schema")
+            raise ValueError(f"{uri} is not a reference of the schema")
         return found
 
     try:

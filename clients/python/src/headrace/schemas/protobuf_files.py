@@ -112,7 +112,7 @@ def load(resolved: ResolvedSchema, where: Callable[[], str]) -> FileDescriptor:
         for name in file.dependency:
             dependency = files.get(name) or _packaged(name)
             if dependency is None:
-                raise invalid(f"the import {name!r} is no reference of the schema")
+                raise invalid(f"the import {name!r} is not a reference of the schema")
             add(dependency, (*above, file.name))
         added.add(file.name)
         pool.Add(file)

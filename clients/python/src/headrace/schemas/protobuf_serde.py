@@ -90,7 +90,7 @@ class ProtobufSerializer(SchemaSerializer):
                 return json_format.ParseDict(dict(value), self._class())
             except json_format.ParseError as error:
                 raise InvalidValueError(
-                    f"the {self._field} is no {self._class.DESCRIPTOR.full_name}: {error}",
+                    f"the {self._field} is not a {self._class.DESCRIPTOR.full_name}: {error}",
                     topic=topic,
                     field=self._field,
                 ) from None
@@ -194,7 +194,7 @@ class ProtobufDeserializer(SchemaDeserializer):
         except DecodeError as error:
             place = self._place(topic, read.resolved)
             raise CorruptValueError(
-                f"the bytes are no {kind.DESCRIPTOR.full_name} of "
+                f"the bytes are not a {kind.DESCRIPTOR.full_name} of "
                 f"{named(place['subject'], place['version'], read.resolved.id)}: {error}",
                 path=kind.DESCRIPTOR.full_name,
                 **place,

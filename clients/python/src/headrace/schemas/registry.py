@@ -490,10 +490,10 @@ def _schema(document: Any) -> Schema:
         )
         text = document["schema"]
         if not isinstance(text, str):
-            raise TypeError("schema is no text")
+            raise TypeError("schema is not a string")
         return Schema(text, SchemaType(document.get("schemaType") or "AVRO"), references)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise RegistryRefusedError(f"the registry's answer is no schema ({error!r:.80}): {document!r:.80}") from None
+        raise RegistryRefusedError(f"the registry's answer is not a schema ({error!r:.80}): {document!r:.80}") from None
 
 
 def _registered(document: Any) -> RegisteredSchema:
@@ -501,12 +501,14 @@ def _registered(document: Any) -> RegisteredSchema:
     try:
         return RegisteredSchema(str(document["subject"]), int(document["version"]), int(document["id"]), schema)
     except (KeyError, TypeError, ValueError) as error:
-        raise RegistryRefusedError(f"the registry's answer is no version ({error!r:.80}): {document!r:.80}") from None
+        raise RegistryRefusedError(
+            f"the registry's answer is not a version ({error!r:.80}): {document!r:.80}"
+        ) from None
 
 
 def _list(document: Any, kind: type) -> list[Any]:
     if not isinstance(document, list) or not all(isinstance(each, kind) for each in document):
-        raise RegistryRefusedError(f"the registry's answer is no list of {kind.__name__}: {document!r:.80}")
+        raise RegistryRefusedError(f"the registry's answer is not a list of {kind.__name__}: {document!r:.80}")
     return document
 
 

@@ -256,7 +256,7 @@ def _replica(url: str, authorization: str | None) -> _Replica:
     shown = text.rpartition("@")[2] if "@" in text else text
     if parts.scheme not in ("http", "https") or not parts.hostname or port == -1 or parts.query or parts.fragment:
         raise InvalidConfigError(
-            f"schema.registry.url: {shown!r} is no URL of a registry: write http://HOST:PORT or https://HOST:PORT"
+            f"schema.registry.url: {shown!r} is not a URL of a registry: write http://HOST:PORT or https://HOST:PORT"
         )
     if parts.username is not None:
         authorization = _basic(unquote(parts.username), unquote(parts.password or ""))

@@ -286,7 +286,7 @@ def _read(file: str, name: str) -> dict[str, str]:
     try:
         document = json.loads(raw, parse_int=str, parse_float=str)
     except (ValueError, RecursionError) as error:
-        raise typer.BadParameter(f"{file}: is no JSON ({error})", param_hint="-f") from None
+        raise typer.BadParameter(f"{file}: is not valid JSON ({error})", param_hint="-f") from None
     config = document.get("config", document) if isinstance(document, dict) else None
     if not isinstance(config, dict):
         raise typer.BadParameter(f"{file}: must be a JSON object of keys and values", param_hint="-f")

@@ -380,7 +380,7 @@ def _read(file: str, kind: str | None, references: list[str] | None) -> Schema:
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:
-        raise typer.BadParameter(f"{file}: is no UTF-8 text ({error})", param_hint="FILE") from None
+        raise typer.BadParameter(f"{file}: is not UTF-8 text ({error})", param_hint="FILE") from None
     return Schema(text, SchemaType(kind.upper()), tuple(_reference(each) for each in references or ()))
 
 

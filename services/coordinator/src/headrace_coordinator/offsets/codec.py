@@ -101,7 +101,7 @@ def decode_key(key: bytes) -> CommitKey:
     """Decode the record key of an offset commit, of version 0 or 1; the inverse of ``encode_key``. Raises
     CorruptLogError for bytes that are not the key of an offset commit."""
     kind = kind_of(key)
-    assert kind in (RecordKind.OLD_OFFSET_COMMIT, RecordKind.OFFSET_COMMIT), f"kind {kind} is no offset commit"
+    assert kind in (RecordKind.OLD_OFFSET_COMMIT, RecordKind.OFFSET_COMMIT), f"kind {kind} is not an offset commit"
     found = _plain_key(key)
     if found is not None:
         return found

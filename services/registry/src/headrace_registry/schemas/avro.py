@@ -245,7 +245,7 @@ class _Reader:
             keys = _ENUM_KEYS
             node = Enum(kind, name, doc, self._symbols(value), self._text(value, "default", None))
             if node.default is not None and node.default not in node.symbols:
-                self._refuse(f'the default "{node.default}" is no symbol of the enum', "default")
+                self._refuse(f'the default "{node.default}" is not a symbol of the enum', "default")
             self._define(node)
         elif kind == "fixed":
             size = self._need(value, "size")
@@ -312,8 +312,8 @@ class _Reader:
         if default is not _ABSENT and self._check_defaults and not self._is_valid_default(node, default):
             shown = json_text.write(default)
             self._refuse(
-                f'the default {shown if len(shown) <= 80 else shown[:80] + "…"} of the field "{name}" is no value of '
-                f"the field's type, {_described(node)}",
+                f'the default {shown if len(shown) <= 80 else shown[:80] + "…"} of the field "{name}" is not a '
+                f"value of the field's type, {_described(node)}",
                 "default",
             )
         return Field(
@@ -330,7 +330,7 @@ class _Reader:
         try:
             return float(digits)
         except ValueError:
-            self._refuse(f'the default "{digits[:40]}" is no number', "default")
+            self._refuse(f'the default "{digits[:40]}" is not a number', "default")
 
     def _aliases(self, value: dict[str, Any]) -> list[str]:
         aliases = value.get("aliases", [])
@@ -350,7 +350,7 @@ class _Reader:
         if isinstance(found, str):
             return found
         if needed_as is not None:
-            self._refuse(f'the key "{key}" is missing or is no string; it must be {needed_as}')
+            self._refuse(f'the key "{key}" is missing or is not a string; it must be {needed_as}')
         return None
 
     def _name(self, text: str, space: str, *below: str | int) -> Name:

@@ -401,7 +401,7 @@ def _join(base: str, uri: str, place: _Place) -> str:
     try:
         return urljoin(base, uri)
     except ValueError as error:
-        place.refuse(f'"{uri[:200]}" is no URI: {error}')
+        place.refuse(f'"{uri[:200]}" is not a URI: {error}')
 
 
 def _walk(value: Any, parts: Iterable[str]) -> Any:
@@ -487,7 +487,7 @@ class _Parts:
             case "object":
                 return self._object()
             case _:
-                return self._place.refuse(f"{json_text.write(kind)[:80]} is no type of JSON Schema", *below)
+                return self._place.refuse(f"{json_text.write(kind)[:80]} is not a type of JSON Schema", *below)
 
     def _string(self) -> String:
         self._left.difference_update(_STRING_KEYS)

@@ -33,10 +33,10 @@ def read(text: str, *, comments: bool = False, exact: bool = False) -> Any:
         return json.loads(text, parse_float=_exact_number if exact else _double, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
         raise InvalidSchemaError(
-            f"the schema is no JSON: {error.msg} at line {error.lineno}, column {error.colno}"
+            f"the schema is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}"
         ) from None
     except ValueError as error:  # an integer of more digits than Python converts
-        raise InvalidSchemaError(f"the schema is no JSON: {error}") from None
+        raise InvalidSchemaError(f"the schema is not valid JSON: {error}") from None
 
 
 def _checked(text: str, comments: bool) -> str:
@@ -78,7 +78,7 @@ def _double(digits: str) -> float:
 
 
 def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def kind(value: Any) -> str:

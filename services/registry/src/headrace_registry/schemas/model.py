@@ -107,7 +107,7 @@ def check_unicode(text: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise InvalidSchemaError(
-            f"the schema has half of a surrogate pair, \\u{ord(text[error.start]):04x}, which is no character; "
+            f"the schema has half of a surrogate pair, \\u{ord(text[error.start]):04x}, which is not a character; "
             "write the whole character"
         ) from None
 

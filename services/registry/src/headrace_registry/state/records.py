@@ -238,7 +238,7 @@ def decode_schema(key: SchemaKey, data: bytes) -> SchemaValue:
 def _schema(key: SchemaKey, schema_id: int, fields: Mapping[str, Any]) -> SchemaValue:
     listed = fields.get("references") or []
     if not isinstance(listed, list) or not all(isinstance(each, dict) for each in listed):
-        raise UnreadableRecordError('"references" is no list of objects')
+        raise UnreadableRecordError('"references" is not a list of objects')
     extras = {name: fields[name] for name in ("metadata", "ruleSet") if fields.get(name) is not None}
     try:
         extras_text = dump(extras).decode() if extras else ""
@@ -288,16 +288,16 @@ def _object(data: bytes, what: str) -> dict[str, Any]:
     try:
         found = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise UnreadableRecordError(f"the {what} is no JSON: {error}") from None
+        raise UnreadableRecordError(f"the {what} is not valid JSON: {error}") from None
     if not isinstance(found, dict):
-        raise UnreadableRecordError(f"the {what} is no JSON object")
+        raise UnreadableRecordError(f"the {what} is not a JSON object")
     return found
 
 
 def _text(fields: Mapping[str, Any], name: str) -> str:
     value = fields.get(name)
     if not isinstance(value, str):
-        raise UnreadableRecordError(f'"{name}" is no string')
+        raise UnreadableRecordError(f'"{name}" is not a string')
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -312,14 +312,14 @@ def _text_or_none(fields: Mapping[str, Any], name: str) -> str | None:
 def _flag_or_none(fields: Mapping[str, Any], name: str) -> bool | None:
     value = fields.get(name)
     if value is not None and not isinstance(value, bool):
-        raise UnreadableRecordError(f'"{name}" is no boolean')
+        raise UnreadableRecordError(f'"{name}" is not a boolean')
     return value
 
 
 def _number(fields: Mapping[str, Any], name: str, least: int) -> int:
     value = fields.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= INT_MAX:
-        raise UnreadableRecordError(f'"{name}" is no number from {least} to {INT_MAX}')
+        raise UnreadableRecordError(f'"{name}" is not a number from {least} to {INT_MAX}')
     return value
 
 

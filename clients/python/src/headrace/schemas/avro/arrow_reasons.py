@@ -50,12 +50,12 @@ _REASONS: Final[Mapping[int, str | Callable[[int, str, Sequence[str]], str]]] = 
     Fault.ENDS: "the data ends too early",
     Fault.NUMBER: "a number is longer than 64 bits",
     Fault.NO_BOOLEAN: lambda detail, _, __: f"a boolean has the byte {detail}",
-    Fault.LENGTH: lambda detail, _, __: f"a length of {detail} bytes, and fewer are left",
-    Fault.INT_RANGE: lambda detail, _, __: f"{detail} is no int of 32 bits",
+    Fault.LENGTH: lambda detail, _, __: f"the length is {detail} bytes, and fewer are left",
+    Fault.INT_RANGE: lambda detail, _, __: f"{detail} does not fit into an int of 32 bits",
     Fault.NO_TEXT: "a string is not UTF-8",
     Fault.BLOCK: lambda detail, _, __: f"a block has an impossible number of items or size ({detail})",
     Fault.NESTED: "the value is nested more than 127 levels deep",
-    Fault.NO_SYMBOL: lambda detail, label, _: f"is no symbol of enum {label} (position {detail})",
+    Fault.NO_SYMBOL: lambda detail, label, _: f"is not a symbol of enum {label} (position {detail})",
     Fault.UNKNOWN_SYMBOL: lambda detail, label, symbols: (
         f"the symbol {symbols[detail]} is unknown to the reader's enum {label}, which has no default"
     ),
@@ -66,6 +66,6 @@ _REASONS: Final[Mapping[int, str | Callable[[int, str, Sequence[str]], str]]] = 
     Fault.LEFT_OVER: lambda detail, _, __: f"{detail} bytes are left after the value",
     Fault.TOO_LARGE: "the value needs too much memory for its bytes",
     Fault.IS_NULL: "is null, and the schema does not allow null",
-    Fault.FIXED_SIZE: lambda detail, label, _: f"has {detail} bytes, not those of fixed {label}",
+    Fault.FIXED_SIZE: lambda detail, label, _: f"has {detail} bytes, and the schema has fixed {label}",
     Fault.NO_MEMBER: lambda _, label, __: f"must have exactly one value among {label}",
 }

@@ -106,7 +106,7 @@ def _loaded(text: str) -> Any:
         stripped = text.strip()
         if stripped in PRIMITIVES:  # Confluent's registry accepts a bare name
             return stripped
-        raise AvroSchemaError(f"the schema is no JSON: {error}") from None
+        raise AvroSchemaError(f"the schema is not valid JSON: {error}") from None
 
 
 class _Parser:
@@ -169,7 +169,7 @@ class _Parser:
     def _named(self, kind: str, document: Mapping[str, Any], namespace: str, path: str, depth: int) -> Type:
         given = document.get("name")
         if not isinstance(given, str) or not _NAME.fullmatch(given):
-            raise AvroSchemaError(f"{given!r:.60} is no name of a {kind}", path)
+            raise AvroSchemaError(f"{given!r:.60} is not a valid name of a {kind}", path)
         if "." in given:
             name = given
         else:
@@ -200,7 +200,7 @@ class _Parser:
             raise AvroSchemaError(f"enum {made.name} has a symbol twice", path)
         default = document.get("default")
         if default is not None and default not in made.symbols:
-            raise AvroSchemaError(f"the default {default!r:.60} is no symbol of enum {made.name}", path)
+            raise AvroSchemaError(f"the default {default!r:.60} is not a symbol of enum {made.name}", path)
         made.default = default
 
     def _fill_record(self, made: Type, document: Mapping[str, Any], space: str, path: str, depth: int) -> None:
@@ -212,7 +212,7 @@ class _Parser:
             at = f"{_join(path, 'fields')}[{index}]"
             name = each.get("name") if isinstance(each, Mapping) else None
             if not isinstance(name, str) or not _NAME.fullmatch(name) or "." in name:
-                raise AvroSchemaError(f"{name!r:.60} is no name of a field", at)
+                raise AvroSchemaError(f"{name!r:.60} is not a valid name of a field", at)
             if name in seen:
                 raise AvroSchemaError(f"record {made.name} has the field {name} twice", at)
             seen.add(name)

@@ -147,7 +147,7 @@ def _value(value: int | bytes, kind: str, name: str, depth: int) -> Any:
         try:
             return value.decode()
         except UnicodeDecodeError:
-            raise _refuse(f"the field {name} is no UTF-8") from None
+            raise _refuse(f"the field {name} is not valid UTF-8") from None
     if kind == "b":
         return bool(value)
     value &= 0xFFFFFFFF

@@ -141,7 +141,7 @@ class _Reader:
             return sign * int(digits, 16)
         if digits.startswith("0") and len(digits) > 1:
             if not set(digits) <= set("01234567"):
-                self._wrong(f'"{token}" is no octal number')
+                self._wrong(f'"{token}" is not an octal number')
             return sign * int(digits, 8)
         return sign * int(digits)
 
