@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import threading
 from collections.abc import Iterator
 
 import pytest
 
-from headrace_registry.api import http
+from headrace_registry.api import handlers, http
 from headrace_registry.api.http import MEDIA_TYPES, negotiated
 from headrace_registry.schemas.model import SCHEMA_BYTES_MAX
+from headrace_registry.state import decisions
 from tests.unit.registry.api.world import JSON, V1, World, record, world
 
 DEFAULT = "application/vnd.schemaregistry+json"
@@ -299,3 +301,51 @@ def test_a_client_that_does_not_read_its_answer(api: World, monkeypatch: pytest.
         return beside[0].status, beside[1].status, after.status
 
     assert api.run(unread()) == (429, 200, 200)
+
+
+def test_long_versions_are_compared_in_a_thread_and_once(api: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A comparison in the event loop would stop all requests, and the group would remove the writer."""
+    threads: list[bool] = []
+
+    def check(level: object, new: object, earlier: object) -> list[object]:
+        threads.append(threading.current_thread() is threading.main_thread())
+        return []
+
+    monkeypatch.setattr(handlers, "LONG_COMPARISON", 1_000)
+    monkeypatch.setattr(decisions, "check", check)
+    api.put("/config", {"compatibility": "BACKWARD_TRANSITIVE"})
+    for number in range(5):
+        api.register("s", record("R", (f"f{number}", "int", 0), (500 * "f", "int")))
+    assert threads[-7:] == [False] * 7, "the first pairs are short"
+    assert len(threads) == 4 + 3 + 2 + 1
+    body = {"schema": json.dumps(record("R", (500 * "g", "int")))}
+    for _ in range(2):
+        assert api.post("/compatibility/subjects/s/versions", body).body == {"is_compatible": True}
+    assert len(threads) == 10 + 5
+    assert not any(threads[1:])
+
+
+def test_a_long_comparison_waits_a_limited_time_for_others(api: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    is_free = threading.Event()
+
+    def check(level: object, new: object, earlier: object) -> list[object]:
+        assert is_free.wait(10)
+        return []
+
+    api.register("s", record("R", (2_000 * "f", "int")))
+    monkeypatch.setattr(handlers, "LONG_COMPARISON", 1_000)
+    monkeypatch.setattr(handlers, "TURN_S", 0.1)
+    monkeypatch.setattr(decisions, "check", check)
+    bodies = [{"schema": json.dumps(record("R", (2_000 * each, "int")))} for each in "gh"]
+
+    async def two() -> tuple[int, int, int]:
+        path = "/compatibility/subjects/s/versions"
+        first = asyncio.create_task(api.send("POST", path, bodies[0]))
+        await asyncio.sleep(0.1)
+        second = await api.send("POST", path, bodies[1])
+        beside = await api.send("GET", "/subjects")
+        is_free.set()
+        return (await first).status, second.status, beside.status
+
+    assert api.run(two()) == (200, 429, 200)
+    assert api.post("/compatibility/subjects/s/versions", bodies[1]).status == 200

@@ -506,3 +506,17 @@ def test_a_decision_changes_nothing() -> None:
     assert writer.live("s") == [1]
     version = writer.image.versions("s")[0]
     assert version.stored.id == 1
+
+
+def test_too_many_characters_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace_registry.state.decisions.COMPARED_CHARACTERS_MAX", 200)
+    writer = Writer()
+    for number in range(3):
+        writer.register("s", avro(record("R", (f"f{number}", "int", 0))))
+    writer.set_level("s", Level.BACKWARD_TRANSITIVE)
+    reason = r"with 3 versions of subject s: they have \d+ characters.*set the level"
+    with pytest.raises(RegistryError, match=reason) as refused:
+        writer.register("s", avro(record("R", ("f", "int", 0))))
+    assert (refused.value.status, refused.value.code) == (422, 42201)
+    writer.set_level("s", Level.BACKWARD)
+    assert writer.register("s", avro(record("R", ("f", "int", 0)))) == 4

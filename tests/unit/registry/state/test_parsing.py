@@ -7,7 +7,7 @@ import pytest
 from headrace_registry.compat import Level
 from headrace_registry.schemas import InvalidSchemaError, Reference
 from headrace_registry.schemas.model import REFERENCES_MAX
-from headrace_registry.state import Image, Parser, RegistryError, Submission
+from headrace_registry.state import Image, Mode, Parser, RegistryError, Submission
 from headrace_registry.state.parsing import resolve, with_versions
 from tests.unit.registry.state.world import Writer, avro, record
 
@@ -62,6 +62,19 @@ def test_a_version_that_was_registered_again_makes_another_schema_of_its_referen
         writer.delete_subject("inner")
         writer.delete_subject("inner", permanent=True)
     assert kinds[0] is not kinds[1]
+
+
+def test_an_import_that_gives_an_id_again_makes_another_schema_of_references() -> None:
+    writer = Writer()
+    outer = Submission("s", avro(record("Outer", ("f", "Inner")), ("Inner", "inner", 1)))
+    parsed = []
+    for kind in ("int", "string"):
+        writer.set_mode("inner", Mode.IMPORT, force=True)
+        writer.register("inner", avro(record("Inner", ("f", kind))), version=1, id=7)
+        parsed.append(writer.deciding.parser.parse_submitted(writer.image, outer, is_new=True))
+        writer.delete_subject("inner")
+        writer.delete_subject("inner", permanent=True)
+    assert parsed[0].formatted("resolved") != parsed[1].formatted("resolved")
 
 
 def test_references_of_references_are_resolved_and_the_first_of_a_name_counts() -> None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version as version_of_package
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from aiohttp import web
 
@@ -43,12 +43,14 @@ from .forwarding import (
     SET_MODE,
     Writing,
 )
-from .http import Gate, Handler, Raw, endpoint
+from .http import Gate, Handler, PlainError, Raw, endpoint
 from .requests import flag
 
 if TYPE_CHECKING:
     from ..registry import Registry
     from ..settings import RegistrySettings
+
+T = TypeVar("T")
 
 #: Confluent's defaults of subject.search.max.limit and schema.search.max.limit.
 SUBJECTS_MAX, SCHEMAS_MAX = 20_000, 1_000
@@ -56,6 +58,10 @@ SUBJECTS_MAX, SCHEMAS_MAX = 20_000, 1_000
 PAGE_CHARACTERS_MAX = 8 << 20
 #: A schema with more characters than this number, references included, is parsed in a thread, not in the event loop.
 LONG_SCHEMA = 16 * 1024
+#: A schema is compared with earlier versions in a thread if all together have more characters than this number.
+LONG_COMPARISON = 128 * 1024
+#: Seconds that a long comparison waits for the comparisons of other requests.
+TURN_S = 10.0
 
 
 def application(registry: Registry, settings: RegistrySettings) -> web.Application:
@@ -86,6 +92,7 @@ class Api:
         self._deciding = Deciding(Rules(Level(settings.compatibility_level.upper()), settings.mode_mutability))
         self._writing = Writing(registry, settings.write_timeout_s)
         self._thread = ThreadPoolExecutor(1, "registry-parser")
+        self._turn = asyncio.Lock()  # held by the request whose long comparison runs
         self.gate = Gate(lambda: registry.is_ready)
 
     @property
@@ -185,7 +192,7 @@ class Api:
         found = None
         for normalize in (True,) if self._normalizes(request, self._image, subject) else (False, True):
             if found is None:
-                found = self._deciding.look_up(self._image, submitted, normalize=normalize, deleted=deleted)
+                found = await self._looked_up(submitted, normalize=normalize, deleted=deleted)
         if found is None:
             if self._image.has_subject(subject, deleted=deleted):
                 raise errors.schema_not_found()
@@ -215,10 +222,12 @@ class Api:
             await self._prepare(submitted, is_new=False)
             if submitted.version == 0:
                 normalize = self._normalizes(request, self._image, submitted.subject)
-                known = self._deciding.look_up(self._image, submitted, normalize=normalize)
+                known = await self._looked_up(submitted, normalize=normalize, deleted=False)
                 if known is not None and submitted.schema_id in (-1, known.stored.id):
                     return known
             await self._prepare(submitted, is_new=True)
+            if self._registry.is_writer and self._image.mode_in_scope(submitted.subject) is not Mode.IMPORT:
+                await self._prepare_comparison(submitted)
         except RegistryError:
             # Only the writer knows the newest versions, and so whether a reference is missing.
             if self._registry.is_writer or not submitted.schema.references:
@@ -307,7 +316,7 @@ class Api:
             sent = requests.submission_of(subject, fields)
             submitted = Submission(subject, sent.schema)
             await self._prepare(submitted, is_new=True)
-            messages = self._deciding.compatibility(self._image, submitted, earlier)
+            messages = await self._compared(submitted, earlier)
         except RegistryError as error:
             if not verbose or error.code != 42201:
                 raise
@@ -423,6 +432,45 @@ class Api:
         job = parser.job(self._image, submitted, is_new=is_new)
         if job.characters > LONG_SCHEMA and parser.kept(job) is None:
             parser.keep(job, await asyncio.get_running_loop().run_in_executor(self._thread, job.run))
+
+    async def _looked_up(self, submitted: Submission, *, normalize: bool, deleted: bool) -> Version | None:
+        def look_up(image: Image) -> Version | None:
+            return self._deciding.look_up(image, submitted, normalize=normalize, deleted=deleted)
+
+        referring = [each for each in self._image.versions(submitted.subject) if each.stored.schema.references]
+        return await self._run(look_up, submitted, referring)
+
+    async def _compared(self, submitted: Submission, earlier: Sequence[Version]) -> list[str]:
+        return await self._run(
+            lambda image: self._deciding.compatibility(image, submitted, earlier), submitted, earlier
+        )
+
+    async def _prepare_comparison(self, submitted: Submission) -> None:
+        """Compare a schema with long earlier versions in a thread; the decision then finds the results in the cache."""
+        live = [each for each in self._image.versions(submitted.subject) if not each.is_deleted]
+        if submitted.schema.text.strip() and _characters(submitted, live) > LONG_COMPARISON:
+            await self._compared(submitted, live)
+
+    async def _run(self, read: Callable[[Image], T], submitted: Submission, versions: Sequence[Version]) -> T:
+        """Read the image: in a thread, on a copy, if the schemas to parse are long. Raises PlainError 429 if the long
+        schemas of other requests keep the thread busy."""
+        if _characters(submitted, versions) <= LONG_COMPARISON:
+            return read(self._image)
+        try:
+            async with asyncio.timeout(TURN_S):
+                await self._turn.acquire()
+        except TimeoutError:
+            raise PlainError(
+                429, "The registry compares long schemas of others; send the request again later"
+            ) from None
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, read, self._image.draft())
+        finally:
+            self._turn.release()
+
+
+def _characters(submitted: Submission, versions: Iterable[Version]) -> int:
+    return len(submitted.schema.text) + sum(len(each.stored.schema.text) for each in versions)
 
 
 def _in_default_context(handler: Handler) -> Handler:

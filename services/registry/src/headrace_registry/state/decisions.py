@@ -15,8 +15,9 @@ from typing import Generic, TypeVar
 from ..compat import ComparisonTooLargeError, Level, check
 from ..schemas import InvalidSchemaError, Parsed, Schema, SchemaType
 from . import errors
+from .cache import Cache
 from .image import Image, StoredSchema, Version
-from .parsing import SHOWN_MAX, Parser, Submission, shortened
+from .parsing import SHOWN_MAX, Parser, Submission, shortened, submission_of
 from .records import (
     INT_MAX,
     ClearSubjectKey,
@@ -43,6 +44,11 @@ Record = tuple[bytes, bytes | None]
 
 #: Maximum number of characters of one reason in the answer to an incompatible schema.
 REASON_MAX = 2_000
+#: Maximum number of characters of the earlier versions with which a new schema is compared. A comparison takes
+#: seconds for a million characters.
+COMPARED_CHARACTERS_MAX = 16 << 20
+#: Limits of the cache of compared pairs: pairs, and characters of their reasons.
+PAIRS_MAX, REASONS_CHARACTERS_MAX = 20_000, 2 << 20
 
 #: Maps a compatibility level to the directions in which two schemas are compared, in the order of Confluent's messages.
 _CHECKS = {
@@ -77,6 +83,8 @@ class Deciding:
 
     rules: Rules = field(default_factory=Rules)
     parser: Parser = field(default_factory=Parser)
+    _pairs: Cache[tuple[str, ...]] = field(default_factory=lambda: Cache(PAIRS_MAX, REASONS_CHARACTERS_MAX))
+    _inlined: Cache[bool] = field(default_factory=lambda: Cache(PAIRS_MAX, 0))
 
     # --- schemas -----------------------------------------------------------------------------------------------------
 
@@ -109,12 +117,12 @@ class Deciding:
                 return Decision((), known_id)
             schema_id = known_id
         if submitted.version == 0:
-            same = self._with_inlined_references(image, parsed, live)
+            same = self._with_inlined_references(image, submitted, parsed, live)
             if same is not None and schema_id in (-1, same.stored.id):
                 return Decision((), same.stored.id)
 
         if mode is not Mode.IMPORT:
-            messages = self._incompatibilities(image, config, parsed, live)
+            messages = self._incompatibilities(image, config, submitted, parsed, live)
             if messages:
                 raise errors.incompatible_schema(subject, messages)
         next_version = image.next_version(subject)
@@ -157,7 +165,7 @@ class Deciding:
             if use is not None and (deleted or not use.is_deleted):
                 return use
         versions = [each for each in image.versions(submitted.subject) if deleted or not each.is_deleted]
-        return self._with_inlined_references(image, parsed, versions)
+        return self._with_inlined_references(image, submitted, parsed, versions)
 
     def compatibility(self, image: Image, submitted: Submission, earlier: Sequence[Version]) -> list[str]:
         """The reasons for which a schema may not follow the versions ``earlier``, the oldest first; none if it may.
@@ -166,43 +174,70 @@ class Deciding:
             raise errors.invalid_schema("Empty schema")
         parsed = self.parser.parse_submitted(image, submitted, is_new=True)
         config = image.config_in_scope(submitted.subject, self.rules.default_level)
-        return self._incompatibilities(image, config, parsed, earlier)
+        return self._incompatibilities(image, config, submitted, parsed, earlier)
 
-    def _with_inlined_references(self, image: Image, parsed: Parsed, versions: Sequence[Version]) -> Version | None:
+    def _with_inlined_references(
+        self, image: Image, submitted: Submission, parsed: Parsed, versions: Sequence[Version]
+    ) -> Version | None:
         """Find the version whose references the client has copied into the text of an Avro schema. Java's Avro
         serializer sends such schemas. The latest version wins."""
         if parsed.type is not SchemaType.AVRO or parsed.references:
             return None
+        mark = self.parser.mark(image, submitted)
         for version in reversed(versions):
-            if version.stored.schema.references:
-                other = self.parser.parse_version(image, version)
-                if other.type is parsed.type and other.formatted("resolved") == parsed.canonical:
-                    return version
+            schema = version.stored.schema
+            if schema.type is not parsed.type or not schema.references:
+                continue
+            pair = mark + self.parser.mark(image, submission_of(version))
+            found = self._inlined.get(pair)
+            if found is None:
+                resolved = self.parser.parse_version(image, version).formatted("resolved")
+                found = self._inlined.put(pair, resolved == parsed.canonical, 0)
+            if found:
+                return version
         return None
 
-    def _incompatibilities(self, image: Image, config: Config, parsed: Parsed, earlier: Sequence[Version]) -> list[str]:
+    def _incompatibilities(
+        self, image: Image, config: Config, submitted: Submission, parsed: Parsed, earlier: Sequence[Version]
+    ) -> list[str]:
         level = config.level or self.rules.default_level
         if level is Level.NONE:
             return []
-        for version in reversed(earlier if level.is_transitive else earlier[-1:]):
-            messages = self._between(level, parsed, version, self.parser.parse_version(image, version))
+        compared = earlier if level.is_transitive else earlier[-1:]
+        characters = sum(len(each.stored.schema.text) for each in compared)
+        if characters > COMPARED_CHARACTERS_MAX:
+            raise errors.invalid_schema(
+                f"cannot compare the schema with {len(compared)} versions of subject {submitted.subject}: they have "
+                f"{characters} characters together, and the limit is {COMPARED_CHARACTERS_MAX}; delete old versions, "
+                f"or set the level {level.removesuffix('_TRANSITIVE')}"
+            )
+        mark = self.parser.mark(image, submitted)
+        for version in reversed(compared):
+            messages = self._between(image, level, mark, parsed, version)
             if messages:
                 validates = "true" if config.validate_fields else "false"
                 return [*messages, f"{{validateFields: '{validates}', compatibility: '{level}'}}"]
         return []
 
-    def _between(self, level: Level, new: Parsed, version: Version, old: Parsed) -> list[str]:
-        if new.type is not old.type:
+    def _between(self, image: Image, level: Level, mark: bytes, new: Parsed, version: Version) -> list[str]:
+        """The reasons of one pair. ``mark``: the parser's mark of ``new``."""
+        if new.type is not version.stored.schema.type:
             return ["Incompatible because of different schema type"]
-        try:
-            found = [each for one in _CHECKS[level] for each in check(one, new, [old])]
-        except ComparisonTooLargeError as error:
-            raise errors.invalid_schema(
-                f"cannot compare the schema with version {version.number} of subject {version.subject}: {error.message}"
-            ) from None
-        if not found:
+        pair = mark + self.parser.mark(image, submission_of(version)) + level.removesuffix("_TRANSITIVE").encode()
+        messages = self._pairs.get(pair)
+        if messages is None:
+            old = self.parser.parse_version(image, version)
+            try:
+                found = [each for one in _CHECKS[level] for each in check(one, new, [old])]
+            except ComparisonTooLargeError as error:
+                raise errors.invalid_schema(
+                    f"cannot compare the schema with version {version.number} of subject {version.subject}: "
+                    f"{error.message}"
+                ) from None
+            messages = tuple(shortened(str(each), REASON_MAX) for each in found)
+            self._pairs.put(pair, messages, sum(map(len, messages)))
+        if not messages:
             return []
-        messages = [shortened(str(each), REASON_MAX) for each in found]
         text = version.stored.schema.text
         shown = f"'{text}'" if len(text) <= SHOWN_MAX else f"<truncated> '{text[:SHOWN_MAX]}...'"
         return [*messages, f"{{oldSchemaVersion: {version.number}}}", f"{{oldSchema: {shown}}}"]

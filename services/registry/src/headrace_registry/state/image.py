@@ -293,7 +293,7 @@ class Image:
                 self._put(found, value)
         except UnreadableRecordError as error:
             self.max_id = max(self.max_id, error.schema_id)
-            logger.warning("record at offset %d of _schemas skipped: %s", offset, error)
+            logger.warning("skipped the record at offset %d of _schemas: %s", offset, error)
 
     def _note_key(self, key: SchemaKey, data: bytes | None, *, is_deleted: bool) -> None:
         if data is None or data == encode_key(key):

@@ -2,17 +2,18 @@
 
 The cache holds results of pure functions: it changes the speed of a decision, never its answer. The meaning of a
 reference depends on the image, because the number of a permanently deleted version can be registered again. The key of
-the cache therefore contains the ids of all referenced schemas. The schema of an id never changes.
+the cache therefore contains a hash of each referenced schema. An id would not do: an import may give the id of a
+permanently deleted schema to another schema.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ..schemas import InvalidSchemaError, Parsed, Reference, Schema, parse
 from ..schemas.model import REFERENCES_MAX
+from .cache import Cache
 from .errors import RegistryError, invalid_schema
 from .image import LATEST, Image, Version, fingerprint
 
@@ -56,10 +57,7 @@ class Parser:
     """Parses schemas, and keeps the last used results up to ``entries_max`` and ``characters_max``."""
 
     def __init__(self, entries_max: int = ENTRIES_MAX, characters_max: int = CHARACTERS_MAX) -> None:
-        self._entries_max = entries_max
-        self._characters_max = characters_max
-        self._results: OrderedDict[bytes, Parsed] = OrderedDict()
-        self._characters = 0
+        self._results: Cache[Parsed] = Cache(entries_max, characters_max)
 
     def __len__(self) -> int:
         return len(self._results)
@@ -73,8 +71,11 @@ class Parser:
     def parse_version(self, image: Image, version: Version) -> Parsed:
         """Parse a registered version. Raises RegistryError 42201 if it is invalid, which happens when another registry
         has written the topic."""
-        submitted = Submission(version.subject, version.stored.schema, version.number, version.stored.id)
-        return self.parse_submitted(image, submitted, is_new=False)
+        return self.parse_submitted(image, submission_of(version), is_new=False)
+
+    def mark(self, image: Image, submitted: Submission) -> bytes:
+        """A hash of a schema and of all schemas that it references. Raises RegistryError 42201."""
+        return self.job(image, submitted, is_new=False).key
 
     def job(self, image: Image, submitted: Submission, *, is_new: bool) -> Job:
         """The work of ``parse_submitted``, which a caller may run in another thread. Raises RegistryError 42201."""
@@ -84,28 +85,17 @@ class Parser:
             resolved = resolve(image, references, deleted=not is_new)
         except InvalidSchemaError as error:
             raise _invalid(submitted, error) from None
-        ids = "".join(f"{name}\0{schema_id}\0" for name, (schema_id, _) in sorted(resolved.items()))
         schemas = {name: schema for name, (_, schema) in resolved.items()}
-        return Job(fingerprint(submitted.schema, f"{is_new}\0{ids}"), submitted, schemas, is_new)
+        marks = "".join(f"{name}\0{fingerprint(schema).hex()}\0" for name, schema in sorted(schemas.items()))
+        return Job(fingerprint(submitted.schema, f"{is_new}\0{marks}"), submitted, schemas, is_new)
 
     def kept(self, job: Job) -> Parsed | None:
         """The result of an earlier job of the same schema, if it is still in the cache."""
-        found = self._results.get(job.key)
-        if found is not None:
-            self._results.move_to_end(job.key)
-        return found
+        return self._results.get(job.key)
 
     def keep(self, job: Job, parsed: Parsed) -> Parsed:
         """Put the result of a job into the cache."""
-        if job.key not in self._results:
-            self._characters += len(parsed.schema.text)
-        self._results[job.key] = parsed
-        while len(self._results) > 1 and (
-            len(self._results) > self._entries_max or self._characters > self._characters_max
-        ):
-            _, oldest = self._results.popitem(last=False)
-            self._characters -= len(oldest.schema.text)
-        return parsed
+        return self._results.put(job.key, parsed, len(parsed.schema.text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +118,10 @@ class Job:
             return parse(self.submitted.schema, self.resolved, is_new=self.is_new)
         except InvalidSchemaError as error:
             raise _invalid(self.submitted, error) from None
+
+
+def submission_of(version: Version) -> Submission:
+    return Submission(version.subject, version.stored.schema, version.number, version.stored.id)
 
 
 def _invalid(submitted: Submission, error: InvalidSchemaError) -> RegistryError:
