@@ -49,8 +49,8 @@ class LeaderEpochs:
         self._path = f"{directory}/{LEADER_EPOCH_FILE}"
         self.entries: tuple[EpochStart, ...] = ()
         #: Whether the epoch entries are complete, so that every batch must have the epoch of its offset. An epoch file
-        #: without a checksum comes from Kafka, and may lack an entry after a crash. Rewriting an epoch file without a
-        #: checksum adds no checksum, until all entries are rebuilt from the batches.
+        #: without a checksum comes from Kafka, and may lack an entry after a crash. Such a file gets a checksum only
+        #: after all its entries are rebuilt from the batches.
         self.is_checksummed = True
         #: The epoch entries in the file; None if the file is unreadable.
         self._stored: tuple[EpochStart, ...] | None = ()

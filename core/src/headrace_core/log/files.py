@@ -175,8 +175,8 @@ class RealFile:
         return b"".join(parts)
 
     def is_cached(self, size: int, position: int) -> bool:
-        # preadv2(RWF_NOWAIT) cannot fill a bytes object, so ask it for only one byte in every 64 KiB. The kernel reads
-        # and drops the page cache in runs far longer than a page.
+        # preadv2(RWF_NOWAIT) cannot fill a bytes object, so read only one byte in every 64 KiB. One byte suffices,
+        # because the kernel fills and evicts the page cache in long runs of pages.
         probe = bytearray(1)
         try:
             for at in range(position, position + size, _PROBE_STEP_BYTES):

@@ -231,8 +231,8 @@ def has_hole(file: File, start: int, end: int, next_offset: int) -> bool:
     are compared in the last block, too. ``next_offset``: the lowest possible offset of the bad batch."""
     boundary = -(-start // _BLOCK_BYTES) * _BLOCK_BYTES
     rest = file.pread(min(boundary, end) - start, start)
-    # A sound batch begins with its offset, whose upper bytes are zeros. Zeros in the first block therefore prove a hole
-    # only if the block should contain a nonzero byte of the offset.
+    # A sound batch begins with its offset, an int64 whose upper bytes are usually zeros. If the first block contains
+    # only such bytes of the offset, its zeros do not prove a hole.
     if any(_BASE_OFFSET.pack(next_offset)[: len(rest)]) and not any(rest):
         return True
     # Recovery checks the whole last block for zeros, although the block may contain the first bytes of the next batch's

@@ -459,7 +459,7 @@ class LogSegment:
         found = self._largest
         if found is None:
             looked_up = self._find_largest_timestamp()
-            # During the search the owner may have stored a value and appended batches: that value is newer.
+            # If the owner stored a timestamp during the search, keep it, because it also covers batches appended since.
             with _NOTING:
                 found = self._largest
                 if found is None:

@@ -46,7 +46,7 @@ Mode = Literal["failfast", "permissive"]
 #: The fields of a column in the mode ``permissive``.
 VALUE: Final = "value"
 REASON: Final = "reason"
-#: Converters that a worker process keeps.
+#: Maximum number of converters that a worker process caches.
 KEPT_MAX: Final = 64
 
 
@@ -138,7 +138,8 @@ def _udf(function: _Shipped, kind: DataType, mode: Mode) -> Callable[[Column | s
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "It is preferred to specify type hints", UserWarning)
         made = arrow_udf(function, kind, ArrowUDFType.SCALAR)
-    # Spark copies a deterministic function below each filter on its result, and then runs it twice.
+    # Spark would copy a deterministic function into each filter on the function's result, and so call the function
+    # twice.
     unique: Callable[[Column | str], Column] = made.asNondeterministic()
     return unique
 
@@ -181,7 +182,8 @@ class _Shipped:
         return pa.StructArray.from_arrays([found, texts], [VALUE, REASON])
 
 
-#: Converters by process, function and state. The process's id is part of the key, because workers are forks.
+#: Cached converters by process id, function name and pickled state. The key includes the process id, because workers
+#: are forks.
 _kept: dict[tuple[int, str, bytes], _Converter] = {}
 
 

@@ -129,7 +129,7 @@ class AsyncConsumer(Face):
         group = core.in_group("commit")
         wanted = core.reading.offsets_to_commit(offsets)
         future = asyncio.wrap_future(core.engine.io.submit(group.commit_work(wanted)))
-        # A caller may ignore the future: its error causes no warning.
+        # Read the error, because asyncio logs a warning if a caller ignores a failed future.
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
         if callback is not None:
             future.add_done_callback(
@@ -363,7 +363,7 @@ class AsyncConsumer(Face):
             try:
                 batches = await asyncio.shield(work)
             except asyncio.CancelledError:
-                # A thread cannot be cancelled: wait for it, then put back the slices that it took.
+                # A thread cannot be cancelled, so wait for its end, then return the records that it took to the inbox.
                 while not work.done():
                     with contextlib.suppress(asyncio.CancelledError):
                         await asyncio.wait([work])

@@ -165,8 +165,7 @@ class GroupConsumer:
         self._callbacks_of_face: weakref.ref[Callbacks] = weakref.ref(NO_CALLBACKS)
         self._events: deque[Event] = deque()
         self._member_id = str(uuid.uuid4())
-        # How often the consumer lost its partitions: the count of the I/O thread, and the count that the caller has
-        # learned.
+        # Number of times that the consumer lost its partitions, and the part of this number that the caller knows.
         self._losses = self._reported_losses = 0
         self._lost_why = ""
         self._is_leaving = False

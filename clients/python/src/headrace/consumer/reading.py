@@ -295,7 +295,7 @@ class Reading:
                 self.metrics["records-consumed"].record(item.next_offset - item.fetch_offset)
             self.current = (item, begun)
             iterator = begun
-        # The I/O thread has set a flag since the last check, perhaps before ``under_way`` was set.
+        # Check again: the I/O thread may have set a flag before this method set ``under_way``.
         if self.inbox.alarm or self.inbox.is_shut:
             return None
         return iterator

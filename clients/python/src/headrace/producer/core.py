@@ -207,8 +207,8 @@ class ProducerCore:
         elif self.accumulator.buffered_bytes >= self.accumulator.buffer_bytes:
             if on_io_thread():
                 raise BufferTimeoutError(
-                    f"buffer.memory={self.accumulator.buffer_bytes} is full; {waiting_text('send()')} (max.block.ms "
-                    "does not apply there)"
+                    f"buffer.memory={self.accumulator.buffer_bytes} is full; {waiting_text('send()')} (on this "
+                    "thread max.block.ms does not apply)"
                 )
             event = threading.Event()
             begun = time.monotonic()

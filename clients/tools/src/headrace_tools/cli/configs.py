@@ -23,7 +23,7 @@ _BrokerDefault = Annotated[bool, typer.Option("--broker-default", help="The defa
 #: Matches the commas between KEY=VALUE pairs, but not the commas inside [...].
 _BETWEEN_KEYS = re.compile(r",(?![^\[]*\])(?=[^,=\[\]]+=)")
 
-#: The source of a value that is set on a resource; the key is (type of the resource, whether it has a name).
+#: Maps (resource type, whether the resource has a name) to the source of a value that is set on the resource.
 _SOURCES = {
     ("topic", True): "dynamic_topic",
     ("broker", True): "dynamic_broker",

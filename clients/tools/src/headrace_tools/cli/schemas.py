@@ -81,7 +81,7 @@ def _group() -> None:
 
 
 def list_subjects(
-    prefix: Annotated[str, typer.Argument(metavar="[PREFIX]", help="Only subjects that begin with this text.")] = "",
+    prefix: Annotated[str, typer.Argument(metavar="[PREFIX]", help="List only subjects with this prefix.")] = "",
     deleted: Annotated[bool, typer.Option("--deleted", help="Soft-deleted versions too.")] = False,
     registry: Registry = DEFAULT_REGISTRY,
     properties: Properties = None,

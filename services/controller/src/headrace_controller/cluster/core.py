@@ -149,8 +149,8 @@ DUTIES = (
     Duty("leaders", leaders.balance, lambda settings: settings.leader_imbalance_check_interval_seconds * 1_000),
 )
 
-#: Milliseconds between two steps of a duty that examines all partitions; the controller does other work between the
-#: steps.
+#: Milliseconds between two steps of a periodic task that examines all partitions; the controller does other work
+#: between the steps.
 STEP_MS = 100
 
 

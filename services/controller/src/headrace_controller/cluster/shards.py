@@ -206,7 +206,7 @@ def _assign_topic(
         return
     least, odd = divmod(len(shards), len(coordinators))
     held = Counter(owner for owner in shards.values() if owner in totals)
-    # Coordinators that own the most shards keep the most, so the fewest shards change their owner.
+    # Give the higher share to the coordinators that own the most shards now, so that few shards change their owner.
     order = sorted(coordinators, key=lambda each: (-held[each], totals[each], each))
     room = {each: least + (place < odd) for place, each in enumerate(order)}
     homeless = []

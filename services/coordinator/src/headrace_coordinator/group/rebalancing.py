@@ -135,8 +135,8 @@ class Rebalancing:
     def _advance_all(
         self, turn: Turn, group: Group, asking: Member | None, owned: Parts | None, reads: Parts | None
     ) -> None:
-        # First, members that certainly read no partition lose partitions that are not in their target. Then the member
-        # that sent the request gets free partitions, and after it all other members.
+        # First, members that certainly read no partition lose the partitions outside of their target assignment. Then
+        # the member that sent the request gets free partitions, and after it all other members.
         waiting = group.reconciling()
         waiting.sort(key=lambda member: (not reads_nothing(member, turn.owned_ms), member is not asking))
         for member in waiting:

@@ -95,8 +95,8 @@ LISTED_MAX = 10_000  #: Maximum number of transactions in a reply to ListTransac
 #: Milliseconds until the coordinator aborts a timed-out transaction again, if the abort needed a new producer id and no
 #: id was available.
 RETRY_MS = 1_000
-#: The number of entries in ``_timeouts``, beyond two per transactional id, above which entries of ended transactions
-#: are removed.
+#: When ``_timeouts`` has this number of entries more than two for each transactional id, the coordinator removes the
+#: entries of ended transactions.
 _TIMEOUTS_SPARE = 1_000
 #: Time at which the transaction times out (ms), transactional id, identity, whether it is prepared, start (ms).
 _Timeout = tuple[int, str, ProducerIdentity, bool, int]

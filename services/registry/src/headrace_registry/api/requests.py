@@ -146,11 +146,11 @@ def fields_of(data: bytes) -> dict[str, Any]:
     except RecursionError:
         raise PlainError(400, "The body of the request is nested too deeply") from None
     except ValueError as error:
-        raise PlainError(400, f"The body of the request is no JSON: {error}") from None
+        raise PlainError(400, f"The body of the request is not valid JSON: {error}") from None
     if found is None:
         raise PlainError(422, "The body of the request must not be null")
     if not isinstance(found, dict):
-        raise PlainError(400, "The body of the request is no JSON object")
+        raise PlainError(400, "The body of the request is not a JSON object")
     return found
 
 
@@ -202,7 +202,7 @@ def mode_of(fields: Mapping[str, Any]) -> ModeRequest:
 def _references(fields: Mapping[str, Any]) -> tuple[Reference, ...]:
     listed = fields.get("references") or []
     if not isinstance(listed, list):
-        raise PlainError(400, 'The field "references" is no list')
+        raise PlainError(400, 'The field "references" is not a list')
     if len(listed) > REFERENCES_MAX:
         raise errors.invalid_schema(f"The schema has more than {REFERENCES_MAX} references; reference fewer schemas")
     return tuple(_reference(each) for each in listed)
@@ -210,7 +210,7 @@ def _references(fields: Mapping[str, Any]) -> tuple[Reference, ...]:
 
 def _reference(value: object) -> Reference:
     if not isinstance(value, dict):
-        raise PlainError(400, 'An item of the field "references" is no object')
+        raise PlainError(400, 'An item of the field "references" is not an object')
     name, subject, version = _text(value, "name"), _text(value, "subject"), _integer(value, "version")
     if name is None or subject is None or version is None:
         words = [f"'{each}'" if each is not None else "null" for each in (name, subject)]
@@ -227,7 +227,7 @@ def _text(fields: Mapping[str, Any], name: str) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str):
-        raise PlainError(400, f'The field "{name}" is no string')
+        raise PlainError(400, f'The field "{name}" is not a string')
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -238,7 +238,7 @@ def _text(fields: Mapping[str, Any], name: str) -> str | None:
 def _boolean(fields: Mapping[str, Any], name: str) -> bool | None:
     value = fields.get(name)
     if value is not None and not isinstance(value, bool):
-        raise PlainError(400, f'The field "{name}" is no boolean')
+        raise PlainError(400, f'The field "{name}" is not a boolean')
     return value
 
 
@@ -247,5 +247,5 @@ def _integer(fields: Mapping[str, Any], name: str) -> int | None:
     if value is None:
         return None
     if not isinstance(value, int) or isinstance(value, bool) or abs(value) > INT_MAX:
-        raise PlainError(400, f'The field "{name}" is no number from {-INT_MAX} to {INT_MAX}')
+        raise PlainError(400, f'The field "{name}" is not a number from {-INT_MAX} to {INT_MAX}')
     return value
