@@ -27,6 +27,7 @@ logger = logging.getLogger("headrace.registry")
 BACKLOG = 128  #: Maximum number of connections that wait in the kernel until the registry accepts them.
 #: Seconds that the first requests wait for a writer. Without a writer, the registry then answers reads only.
 FIRST_WRITER_S = 10.0
+KEEPALIVE_S = 75.0  #: Seconds that a connection may be idle between two requests.
 DRAIN_S = 2.0  #: Seconds that a stopping registry has to answer requests in progress.
 
 
@@ -58,7 +59,11 @@ class RegistryNode:
                 FIRST_WRITER_S,
             )
         runner = self._runner = web.AppRunner(
-            application(registry, self.settings), handle_signals=False, access_log=None, shutdown_timeout=DRAIN_S
+            application(registry, self.settings),
+            handle_signals=False,
+            access_log=None,
+            keepalive_timeout=KEEPALIVE_S,
+            shutdown_timeout=DRAIN_S,
         )
         await runner.setup()
         for bound in self._sockets:

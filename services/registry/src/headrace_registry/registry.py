@@ -274,13 +274,14 @@ class Registry:
             await member.close(timeout_s)
         if not at_once:
             await self._last_writes()
-        self.is_ready = False
         await self._tasks.cancel()
         if self._term is not None:
             await asyncio.gather(self._term, return_exceptions=True)
         if reader is not None:
             await reader.close(timeout_s)
         await asyncio.gather(*self._closing, return_exceptions=True)
+        # Until here clients with open connections get answers: reads from the last image, writes from the next writer.
+        self.is_ready = False
 
     async def _last_writes(self) -> None:
         """Wait, at most ELECTION_S, until no call of ``write`` is in progress. The reader still runs, so these calls
