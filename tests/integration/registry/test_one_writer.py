@@ -274,7 +274,7 @@ def test_a_topic_that_could_lose_schemas_is_refused(cluster: LocalCluster, topic
 
 
 def test_a_new_topic_is_compacted_and_has_as_many_replicas_as_there_are_brokers(
-    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(topic_module, "MORE_BROKERS_S", 0.5)
     replicas = Replicas(cluster, "three-wanted")
@@ -284,6 +284,9 @@ def test_a_new_topic_is_compacted_and_has_as_many_replicas_as_there_are_brokers(
         (found,) = admin.describe_topics(["three-wanted"])
     assert [len(each.replicas) for each in found.partitions] == [1]
     assert found.max_message_bytes == topic_module.MESSAGE_BYTES
+    run_with(replicas, _started(replicas))
+    warning = "topic three-wanted has 1 replica, and kafkastore.topic.replication.factor is 3"
+    assert caplog.text.count(warning) == 2, "also when the topic exists"
 
 
 async def _started(replicas: Replicas) -> None:

@@ -47,7 +47,7 @@ async def ensure_topic(settings: RegistrySettings) -> int:
         while True:
             try:
                 await _create(admin, settings, takes_fewer=loop.time() >= begun + MORE_BROKERS_S)
-                return await _checked(admin, settings.topic)
+                return await _checked(admin, settings)
             except InvalidConfigError:
                 raise
             except HeadraceError as error:
@@ -78,23 +78,25 @@ async def _create(admin: AsyncAdmin, settings: RegistrySettings, *, takes_fewer:
         await admin.create_topics([NewTopic(settings.topic, partitions=1, replication_factor=replicas, config=config)])
     except TopicAlreadyExistsError:  # another replica was faster
         return
-    if replicas < settings.replication_factor:
-        logger.warning(
-            "created topic %s with %d replicas instead of %d, because the cluster has %d brokers; add replicas with "
-            "`headrace partitions reassign`",
-            settings.topic,
-            replicas,
-            settings.replication_factor,
-            brokers,
-        )
 
 
-async def _checked(admin: AsyncAdmin, topic: str) -> int:
+async def _checked(admin: AsyncAdmin, settings: RegistrySettings) -> int:
+    """Return the limit of a record's bytes. Warn of fewer replicas than wanted. Raises InvalidConfigError."""
+    topic = settings.topic
     (found,) = await admin.describe_topics([topic])
     if len(found.partitions) != 1:
         raise InvalidConfigError(
             f"kafkastore.topic={topic} has {len(found.partitions)} partitions, and a registry needs exactly 1; set "
             "kafkastore.topic to another name"
+        )
+    replicas = len(found.partitions[0].replicas)
+    if replicas < settings.replication_factor:
+        logger.warning(
+            "topic %s has %s, and kafkastore.topic.replication.factor is %d; add replicas with `headrace partitions "
+            "reassign`",
+            topic,
+            counted(replicas, "replica"),
+            settings.replication_factor,
         )
     resource = ConfigResource("topic", topic)
     configs = (await admin.describe_configs([resource]))[resource]
