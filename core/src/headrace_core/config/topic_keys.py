@@ -335,7 +335,7 @@ KEEPS_EVERYTHING = {"cleanup.policy": "delete", "retention.bytes": "-1", "retent
 #: For each topic key: the server key that sets its default.
 TOPIC_DEFAULT_KEYS = {key.name: key.server_key for key in _KEYS if key.server_key is not None}
 
-#: Server keys in coarser units (hours, minutes), finest unit first: key -> (key in milliseconds, factor). If several
+#: Maps a server key in hours or minutes to (its key in milliseconds, factor), finest unit first. If several
 #: keys for the same setting are given, the key with the finest unit applies.
 COARSE_DEFAULT_KEYS: dict[str, tuple[str, int]] = {
     "log.retention.minutes": ("log.retention.ms", 60_000),

@@ -131,10 +131,10 @@ class ClusterServicer:
         raise NotImplementedError('Method not implemented!')
 
     def AlterPartition(self, request, context):
-        """A leader requests new in-sync sets for its partitions (KIP-497). Until the response, the leader counts a requested
-        member only for commits: a record is committed when the requested member has it too. NOT_CONTROLLER and
-        STALE_BROKER_EPOCH refuse the whole call of AlterPartition; all other errors refuse one partition. AlterPartition
-        may be repeated: the response to a request that is already fulfilled is the partition's current state.
+        """A leader requests new in-sync sets for its partitions (KIP-497). Until the response, a record counts as
+        committed only when the requested members have the record, too. NOT_CONTROLLER and STALE_BROKER_EPOCH refuse the
+        whole call of AlterPartition; all other errors refuse one partition. AlterPartition may be repeated: the response
+        to a request that is already fulfilled is the partition's current state.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

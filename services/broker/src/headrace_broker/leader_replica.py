@@ -133,7 +133,7 @@ class LeaderReplica:
         #: Checked appends that wait while the log changes directories; None while appends are not held.
         self._held: list[_Appending] | None = None
         self._released = _NEVER_HELD  #: An event that is set when the last ``hold`` ends.
-        #: Gaps in the log at the ends of leader epochs: end of the epoch -> offset at which records begin again
+        #: Gaps in the log at the ends of leader epochs: maps the end of an epoch to the next offset with a record
         #: (``past_gap``).
         self._gaps: dict[int, int] = {}
         self._active = log.active

@@ -115,8 +115,8 @@ class Roles:
         self._on_fresh = report_fresh
         self._isr_due = isr_due
         self._healing: dict[TopicPartition, HealingReplica] = {}
-        #: Replicas that start over because their disk is gone: (topic id, partition) -> metadata offset from which the
-        #: controllers know the loss; None while the report has no answer.
+        #: Replicas that start over because their disk is gone: maps (topic id, partition) to the metadata offset from
+        #: which the controllers know the loss; None while the report has no answer.
         self._fresh: dict[tuple[bytes, int], int | None] = {}
         self._settings = settings
         self._events = events

@@ -26,7 +26,7 @@ class QuorumSettings:
     snapshot_bytes: int = from_key(SERVER, "metadata.log.max.record.bytes.between.snapshots")
     #: Longest time between two snapshots in milliseconds; with 0, only the bytes of log cause a snapshot.
     snapshot_interval_ms: float = from_key(SERVER, "metadata.log.max.snapshot.interval.ms")
-    #: Node id -> "host:port" of voters whose address is not in the metadata log (controller.quorum.voters).
+    #: Maps a node id to "host:port", for voters whose address is not in the metadata log (controller.quorum.voters).
     voter_addresses: Mapping[int, str] = field(default_factory=dict)
     raft: RaftSettings = field(
         default_factory=lambda: RaftSettings(election_ticks=_TICKS, heartbeat_ticks=_HEARTBEAT_TICKS)

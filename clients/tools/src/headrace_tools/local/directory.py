@@ -109,7 +109,7 @@ class ClusterDirectory:
         self.stop_timeout_s = stop_timeout_s
         self._file = StateFile(self.directory)
         self._command = command  # Tests replace the command that starts a node.
-        # Name of a node -> position at which the output of its current run begins.
+        # Maps the name of a node to the position in its log file at which the current run begins.
         self._log_starts: dict[str, int] = {}
 
     # -- state

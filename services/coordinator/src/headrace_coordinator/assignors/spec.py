@@ -13,7 +13,7 @@ Part = tuple[bytes, int]  #: (topic id, partition number)
 Parts = frozenset[Part]
 NOTHING: Parts = frozenset()
 
-Assignment = dict[str, Parts]  #: Member id -> the member's partitions; every member has an entry.
+Assignment = dict[str, Parts]  #: Maps a member id to the member's partitions; every member has an entry.
 
 
 class MemberSpec(NamedTuple):

@@ -312,7 +312,7 @@ class ClassicGroups:
         if request.member_id in group.pending:
             if request.instance_id is not None:
                 raise InvalidRequestError(
-                    f"member {request.member_id!r} got its id as a dynamic member, and names an instance id now"
+                    f"member {request.member_id!r} got its id without an instance id, but the request has one"
                 )
             return self._add(request, turn, group, request.member_id)
         member = self._member(group, request.member_id, request.instance_id)

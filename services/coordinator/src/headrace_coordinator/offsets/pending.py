@@ -135,10 +135,10 @@ class PendingBook:
 
     def __init__(self) -> None:
         self._by_producer: dict[int, dict[str, PendingOffsets]] = {}
-        #: Group -> the producers with pending offsets of this group.
+        #: Maps a group to the producers with pending offsets of this group.
         self._producers: dict[str, set[int]] = {}
-        #: Record -> number of bytes that a marker writes to end the record. ``_end_bytes`` has the sums of these bytes
-        #: by producer.
+        #: Maps a record of pending offsets to the number of bytes with which a marker ends it. ``_end_bytes`` has the
+        #: sums of these bytes by producer.
         self._end_bytes_of: dict[PendingKey, int] = {}
         self._end_bytes: Counter[int] = Counter()
 
@@ -239,7 +239,7 @@ class Verifications:
     __slots__ = ("_of",)
 
     def __init__(self) -> None:
-        #: Producer id -> its verifications.
+        #: Maps a producer id to the producer's verifications in progress.
         self._of: dict[int, set[Verification]] = {}
 
     def begin(self, producer_id: int, epoch: int) -> Verification:

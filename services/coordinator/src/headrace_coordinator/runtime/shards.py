@@ -45,7 +45,7 @@ class Shards:
     ) -> None:
         self._who = coordinator_id, coordinator_epoch
         self._new_runner = new_runner
-        #: Shard -> (topic id, shard epoch, runner).
+        #: Maps a shard to (topic id, shard epoch, runner).
         self._running: dict[TopicPartition, tuple[bytes, int, ShardRunner]] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._counts: dict[str, int] = {}  # topic -> number of shards

@@ -129,11 +129,11 @@ class TransactionsStateMachine:
         self._timeouts: list[_Timeout] = []
         #: The records of exactly-once sinks; see sinks.py.
         self.sinks: dict[str, SinkRecord] = {}
-        #: Sink with a record -> when a client last read the sink's state; only in memory.
+        #: Maps a sink with a record to the time at which a client last read the sink's state; only in memory.
         self._described_ms: dict[str, int] = {}
-        #: Sink -> number of its transactional ids in ``self.transactions``.
+        #: Maps a sink to the number of its transactional ids in ``self.transactions``.
         self._sink_ids: Counter[str] = Counter()
-        #: Sink -> number of its transactions in PREPARE_*.
+        #: Maps a sink to the number of its transactions in PREPARE_*.
         self._sink_endings: Counter[str] = Counter()
         #: Completed transactional ids of sinks, in the order of completion. The dictionary still includes ids that were
         #: removed after their completion. Each id is used once, and its producer id is free for a new transactional id

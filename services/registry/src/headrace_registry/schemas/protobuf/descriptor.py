@@ -240,7 +240,7 @@ def _file(values: dict[str, Any]) -> File:
         raise _refuse("a public import has no path")
     syntax = values.get("syntax") or None
     if syntax not in (None, "proto2", "proto3"):
-        raise _refuse(f'the syntax "{syntax[:80]}" is unknown; proto2 and proto3 exist')
+        raise _refuse(f'the syntax "{syntax[:80]}" is unknown; it must be proto2 or proto3')
     is_proto3 = syntax == "proto3"
     return File(
         syntax=syntax,
