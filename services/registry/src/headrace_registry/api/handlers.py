@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version as version_of_package
@@ -89,7 +90,8 @@ class Api:
 
     def __init__(self, registry: Registry, settings: RegistrySettings) -> None:
         self._registry = registry
-        self._deciding = Deciding(Rules(Level(settings.compatibility_level.upper()), settings.mode_mutability))
+        rules = Rules(Level(settings.compatibility_level.upper()), settings.mode_mutability)
+        self._deciding = Deciding.of_threads(rules, threading.Lock())
         self._writing = Writing(registry, settings.write_timeout_s)
         self._thread = ThreadPoolExecutor(1, "registry-parser")
         self._turn = asyncio.Lock()  # held by the request whose long comparison runs

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
+from contextlib import AbstractContextManager, nullcontext
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
 
 class Cache(Generic[T]):
-    """The last used results, up to ``entries_max`` entries and ``characters_max`` characters. The last result stays,
-    whatever its length. Threads may share a cache."""
+    """The last used results, up to ``entries_max`` entries and ``characters_max`` characters. The last result stays
+    even if it is longer. ``lock`` guards a cache that threads share."""
 
-    def __init__(self, entries_max: int, characters_max: int) -> None:
+    def __init__(
+        self, entries_max: int, characters_max: int, lock: AbstractContextManager[object] | None = None
+    ) -> None:
         self._entries_max = entries_max
         self._characters_max = characters_max
         self._results: OrderedDict[bytes, tuple[T, int]] = OrderedDict()
         self._characters = 0
-        self._lock = threading.Lock()
+        self._lock = lock or nullcontext()
 
     def __len__(self) -> int:
         return len(self._results)

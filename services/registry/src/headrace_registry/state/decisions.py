@@ -9,6 +9,7 @@ The checks have the order of Confluent's registry, because the order decides whi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
@@ -85,6 +86,12 @@ class Deciding:
     parser: Parser = field(default_factory=Parser)
     _pairs: Cache[tuple[str, ...]] = field(default_factory=lambda: Cache(PAIRS_MAX, REASONS_CHARACTERS_MAX))
     _inlined: Cache[bool] = field(default_factory=lambda: Cache(PAIRS_MAX, 0))
+
+    @classmethod
+    def of_threads(cls, rules: Rules, lock: AbstractContextManager[object]) -> Deciding:
+        """Decisions that several threads make; ``lock`` guards their caches."""
+        pairs: Cache[tuple[str, ...]] = Cache(PAIRS_MAX, REASONS_CHARACTERS_MAX, lock)
+        return cls(rules, Parser(lock=lock), pairs, Cache(PAIRS_MAX, 0, lock))
 
     # --- schemas -----------------------------------------------------------------------------------------------------
 

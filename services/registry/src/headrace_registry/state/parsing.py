@@ -9,6 +9,7 @@ permanently deleted schema to another schema.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 from ..schemas import InvalidSchemaError, Parsed, Reference, Schema, parse
@@ -56,8 +57,13 @@ def shortened(text: str, most: int = SHOWN_MAX) -> str:
 class Parser:
     """Parses schemas, and keeps the last used results up to ``entries_max`` and ``characters_max``."""
 
-    def __init__(self, entries_max: int = ENTRIES_MAX, characters_max: int = CHARACTERS_MAX) -> None:
-        self._results: Cache[Parsed] = Cache(entries_max, characters_max)
+    def __init__(
+        self,
+        entries_max: int = ENTRIES_MAX,
+        characters_max: int = CHARACTERS_MAX,
+        lock: AbstractContextManager[object] | None = None,
+    ) -> None:
+        self._results: Cache[Parsed] = Cache(entries_max, characters_max, lock)
 
     def __len__(self) -> int:
         return len(self._results)
