@@ -1,4 +1,4 @@
-"""The driver of the query ``replica``: python cdc_driver.py BOOTSTRAP DIRECTORY.
+"""The driver of the query ``replica``: python cdc_driver.py BOOTSTRAP DIRECTORY TOPIC...
 
 The driver runs until the file DIRECTORY/finish exists, processes what the topics then have, and ends.
 """
@@ -6,10 +6,10 @@ The driver runs until the file DIRECTORY/finish exists, processes what the topic
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from headrace_pipelines.cdc.replica import QUERY, replicate
-from headrace_pipelines.cdc.workload import TOPICS
 from headrace_pipelines.lake.lakes import lakes
 from headrace_pipelines.local_spark import local_spark
 from headrace_pipelines.queries import LOOK_S, Queries
@@ -17,10 +17,10 @@ from headrace_pipelines.sites import Site
 from headrace_pipelines.stopping import Stop
 
 
-def main(servers: str, directory: Path) -> None:
+def main(servers: str, directory: Path, topics: Sequence[str]) -> None:
     pause = Stop()
     with local_spark("cdc driver") as spark:
-        query = replicate(spark, Site("cdc", servers, directory), TOPICS, lakes(directory))
+        query = replicate(spark, Site("cdc", servers, directory), topics, lakes(directory))
         with Queries({QUERY: query}) as queries:
             while not (directory / "finish").exists():
                 queries.look()
@@ -30,4 +30,4 @@ def main(servers: str, directory: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3:])

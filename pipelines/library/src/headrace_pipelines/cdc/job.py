@@ -87,9 +87,10 @@ def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> Out
     return outcome
 
 
-def create_topics(servers: str) -> None:
-    """Create the topics of the tables. A query needs its topics, and Debezium creates a topic with its first event."""
-    names = [*TOPICS, _MARKER_TOPIC]
+def create_topics(servers: str, *more: str) -> None:
+    """Create the topics of the tables, and ``more``. A query needs its topics, and Debezium creates a topic with its
+    first event."""
+    names = [*TOPICS, _MARKER_TOPIC, *more]
     with Admin(bootstrap_servers=servers) as admin:
         admin.create_topics([NewTopic(name, partitions=PARTITIONS, config={"retention.ms": "-1"}) for name in names])
 

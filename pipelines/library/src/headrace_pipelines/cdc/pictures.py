@@ -20,7 +20,7 @@ def draw(events: Mapping[int, Counter[str]], added_s: float, rows: Mapping[str, 
     first, last = min(changes, default=0), max(changes, default=0)
     seconds = range(first, last + 1)
     with charts(10.5) as plt:
-        figure, (left, right) = plt.subplots(1, 2, figsize=(13, 4.4), width_ratios=[1.7, 1], layout="constrained")
+        figure, (left, right) = plt.subplots(1, 2, figsize=(13, 4.4), width_ratios=[1.35, 1], layout="constrained")
         left.stackplot(
             [second - first for second in seconds],
             [[changes.get(second, Counter())[code] for second in seconds] for code in _COLORS],
@@ -35,9 +35,9 @@ def draw(events: Mapping[int, Counter[str]], added_s: float, rows: Mapping[str, 
         )  # fmt: skip
         left.set_xlabel("seconds")
         left.set_ylabel("changes a second")
-        left.margins(x=0)
+        left.margins(x=0, y=0.18)
         left.legend(loc="upper left", frameon=False, ncols=3, bbox_to_anchor=(0, -0.14))
-        left.set_title("Changes in PostgreSQL, from Debezium's topics", loc="left", fontweight="bold")
+        left.set_title("Changes in PostgreSQL", loc="left", fontweight="bold")
         places = range(len(rows))
         bars = right.barh(places, list(rows.values()), color="#9ec5e8", height=0.65)
         right.bar_label(bars, [f"{count:,}" for count in rows.values()], padding=4)
@@ -48,7 +48,7 @@ def draw(events: Mapping[int, Counter[str]], added_s: float, rows: Mapping[str, 
         right.margins(x=0.15)
         for side in ("left", "bottom"):
             right.spines[side].set_visible(False)
-        right.set_title("Rows that are equal in PostgreSQL and both lakes", loc="left", fontweight="bold")
+        right.set_title("Rows, equal in PostgreSQL and both lakes", loc="left", fontweight="bold")
         figure.savefig(path)
         plt.close(figure)
     return path

@@ -137,7 +137,8 @@ def records_of(found: DataFrame, refused: pa.Table) -> pa.Table:
     """The records of refused events, as they arrived, with the reason."""
     if not refused.num_rows:
         return pa.table({})
-    places = F.broadcast(found.sparkSession.createDataFrame(refused))
+    # After an empty chunk, pyspark 4.3 loses the other rows of an Arrow table.
+    places = F.broadcast(found.sparkSession.createDataFrame(refused.combine_chunks()))
     return found.select(*RECORD).join(places, ["topic", "partition", "offset"]).select(*RECORD, REASON).toArrow()
 
 
