@@ -231,6 +231,20 @@ async def _write_all(writer: Registry, replicas: Replicas, numbers: Iterable[int
     return ids
 
 
+def test_two_replicas_with_one_url_are_reported(replicas: Replicas, caplog: pytest.LogCaptureFixture) -> None:
+    """As replicas on two machines do, both with the default listener on 127.0.0.1."""
+
+    async def scenario() -> None:
+        first, second = (replicas.new("http://127.0.0.1:8081") for _ in range(2))
+        await first.start()
+        await replicas.writer()
+        assert "another replica announces itself" not in caplog.text
+        await second.start()
+        await until_async(lambda: "set registry.advertised.url of each replica" in caplog.text)
+
+    run_with(replicas, scenario())
+
+
 def test_a_refused_decision_and_a_write_that_takes_too_long_are_errors_of_the_caller(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

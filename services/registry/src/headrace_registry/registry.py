@@ -122,6 +122,7 @@ class Registry:
         self._is_stopping = False
         self._wake = asyncio.Event()
         self._assigned = asyncio.Event()
+        self._run_id = secrets.token_hex(8)  # begins the ids of all terms of this replica until it stops
         self._term_id = ""
         self._term: asyncio.Task[None] | None = None
         self._end_reason = ""
@@ -317,6 +318,13 @@ class Registry:
             self._tell_news()
             if announced[1] != self._term_id:
                 self._events.emit(WriterAnnounced(url=announced[0], offset=record.offset))
+                if self.is_ready and announced[0] == self.url and not announced[1].startswith(self._run_id):
+                    logger.warning(
+                        "another replica announces itself at offset %d as the writer with this replica's URL %s, so "
+                        "this replica cannot forward writes; set registry.advertised.url of each replica",
+                        record.offset,
+                        self.url,
+                    )
                 if self.state is State.WRITER:
                     self._end_term(f"{announced[0]} announced itself as the writer at offset {record.offset}")
         self.image.apply(record.key, record.value, record.offset)
@@ -475,7 +483,7 @@ class Registry:
         group has removed this replica. Raises _ElectionError if the announcement was aborted.
         """
         assert self._writes is not None
-        self._term_id = secrets.token_hex(8)
+        self._term_id = f"{self._run_id}-{secrets.token_hex(4)}"
         headers = [(URL_HEADER, self.url.encode()), (TERM_HEADER, self._term_id.encode())]
         await producer.begin_transaction()
         sent = await producer.send(self.settings.topic, NOOP_VALUE, NOOP_KEY, headers, 0)
