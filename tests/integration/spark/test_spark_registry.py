@@ -131,7 +131,7 @@ def damaged(registry: SchemaRegistry, subject: str) -> tuple[list[bytes | None],
     ], [
         None,
         "magic byte",
-        "customer: a length of 3 bytes",
+        "customer: the length is 3 bytes",
         "1 bytes are left",
         "too short",
         "no schema with id 2147483647",
@@ -156,7 +156,7 @@ def test_a_bad_value_fails_the_query_by_default(spark: Any, registry: SchemaRegi
     values, _ = damaged(registry, "failing-value")
     column = from_registry("value", registry, subject="failing-value")
     assert frame_of(spark, [values[0], None]).select(column.alias("v")).collect()[0].v.customer == "abc"
-    with pytest.raises(PythonException, match=r"subject 'failing-value'.*customer: a length of 3 bytes.*row 1 of"):
+    with pytest.raises(PythonException, match=r"subject 'failing-value'.*customer: the length is 3 bytes.*row 1 of"):
         frame_of(spark, [values[0], values[2]]).select(column.alias("v")).collect()
 
 

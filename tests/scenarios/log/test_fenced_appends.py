@@ -75,7 +75,7 @@ def test_an_append_that_was_decided_on_another_log_is_refused_and_tells_where_it
     one(log, fenced(1, "claim"))
     refused = one(log, fenced(1, "commit", end=7))
     assert isinstance(refused, UnexpectedLogEndError)
-    assert "ends at 7, but it ends at 1" in refused.message
+    assert "ends at 7, but the log ends at 1" in refused.message
     assert log.log_end_offset == 1
     again = fenced(1, "commit", end=1)
     assert offset_of(one(log, again)) == 1
