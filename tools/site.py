@@ -43,6 +43,7 @@ SECTIONS: dict[str, list[str]] = {
         "pipelines-clickstream.md",
         "pipelines-fraud.md",
         "pipelines-lake.md",
+        "pipelines-cdc.md",
         "pipelines-quality.md",
         "pipelines-dead-letters.md",
         "pipelines-tables.md",

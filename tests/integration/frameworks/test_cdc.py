@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import time
 from collections import Counter
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -114,7 +113,9 @@ def test_lakes_equal_postgres_after_kills_and_a_new_column(connect_jars: Path, t
             for number in range(KILLS):
                 if number == KILLS // 2:
                     workload.add_column(SECONDS // 2)
-                time.sleep(chance.uniform(0.1, 0.6) * SECONDS / (2 * KILLS))  # the moment is random on purpose
+                share = chance.uniform(0.1, 0.6) * SECONDS / (2 * KILLS)
+                moment = written(postgres) + int(share * RATE / 3)  # a third of the transactions write history
+                until(lambda moment=moment: written(postgres) >= moment, "the load goes on", LONG_S, pause_s=0.1)  # type: ignore[misc]
                 before = arrived(servers)
                 worker.kill()
                 worker.start()
@@ -138,10 +139,15 @@ def test_lakes_equal_postgres_after_kills_and_a_new_column(connect_jars: Path, t
             check_samples(lake)
             notes = lake.table("public.orders").read(columns=["note"])["note"]
             assert 0 < len(notes) - notes.null_count < len(notes), "the new column has values, and old rows have none"
-        rows = int(postgres.execute("SELECT count(*) FROM pgbench_history"))
+        rows = written(postgres)
         events = events_by_key(servers, "public.pgbench_history", "hid")
         assert (len(events), set(events.values())) == (rows, {1}), "Debezium wrote each insert exactly once"
         assert rows > SECONDS, "the load was a load"
+
+
+def written(postgres: Postgres) -> int:
+    """The number of rows of the history in PostgreSQL."""
+    return int(postgres.execute("SELECT count(*) FROM pgbench_history"))
 
 
 def check_samples(lake: Lake) -> None:

@@ -62,7 +62,8 @@ def key_of(key: Any) -> bytes:
 
 
 def frame(spark: Any, *logs: Log) -> DataFrame:
-    return spark.createDataFrame([record for log in logs for record in log.records], RECORDS)
+    found: DataFrame = spark.createDataFrame([record for log in logs for record in log.records], RECORDS)
+    return found
 
 
 def test_events_have_their_operation_row_and_schema(spark: Any) -> None:
@@ -128,13 +129,14 @@ def test_rows_have_the_types_of_their_schema(spark: Any) -> None:
         (1, {"name": "a"}, "column id: null or missing"),
         ("x", {"id": 1}, "does not fit the schema of the event"),
         (None, {"id": 1}, "column id: null or missing"),
+        (1, {"id": 1, "name": "a", "price": "ASw="}, "does not fit the schema of the event"),
         (1, {"id": 1, "name": "__debezium_unavailable_value"}, "REPLICA IDENTITY FULL"),
     ],
 )
 def test_a_row_that_does_not_fit_gets_a_reason(spark: Any, key: Any, after: dict[str, Any], reason: str) -> None:
     log = Log()
     log.event("u", key, after)
-    (found,) = typed(spark, log, ID, NAME)
+    (found,) = typed(spark, log, ID, NAME, PRICE)
     assert reason in found[REASON]
 
 

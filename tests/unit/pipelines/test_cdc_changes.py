@@ -54,7 +54,7 @@ def reasons(found: Changes) -> dict[int, str]:
 
 
 def test_the_last_event_of_a_key_counts() -> None:
-    events = [
+    events: list[Event] = [
         (0, 0, "r", {"id": 1, "name": "a"}),
         (0, 1, "u", {"id": 1, "name": "b"}),
         (1, 0, "c", {"id": 2, "name": "c"}),
@@ -72,7 +72,7 @@ def test_the_last_event_of_a_key_counts() -> None:
 
 
 def test_a_changed_key_is_a_delete_and_an_insert() -> None:
-    events = [(0, 5, "d", {"id": 1}), (1, 0, "c", {"id": 7, "name": "a"})]
+    events: list[Event] = [(0, 5, "d", {"id": 1}), (1, 0, "c", {"id": 7, "name": "a"})]
     found = changes([version(events, ID, NAME)], None, "t")
     assert (names(found), found.deleted.to_pydict()) == ({7: "a"}, {"id": [1]})
 
@@ -155,7 +155,7 @@ def test_random_histories_end_in_the_rows_of_the_source() -> None:
     table: dict[int, str | None] = {}
     offsets = [0, 0]
     for number in range(60):
-        batch = []
+        batch: list[Event] = []
         for step in range(random.randint(1, 12)):
             key = random.randint(0, 9)
             partition = key % 2
