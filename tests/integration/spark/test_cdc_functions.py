@@ -71,7 +71,9 @@ def test_events_have_their_operation_row_and_schema(spark: Any) -> None:
     log.event("c", 1, {"id": 1, "name": "a"})
     log.event("d", 1, None)
     log.raw(key_of(1), None)  # a tombstone
-    first, second = events(frame(spark, log)).collect()
+    log.event("d", 1, None, source={"lsn": 7, "ts_ms": 2**63 - 1})  # no time of this calendar
+    first, second, third = events(frame(spark, log)).orderBy("offset").collect()
+    assert (third["lsn"], third["changed_at"], third[REASON]) == (7, None, None)
     assert (first["op"], json.loads(first["after"]), first["lsn"]) == ("c", {"id": 1, "name": "a"}, 100)
     assert (json.loads(first["key_row"]), json.loads(first["key_schema"])) == ({"id": 1}, KEY_SCHEMA)
     assert json.loads(first["value_schema"]) == value_schema(ID, NAME)
@@ -129,6 +131,7 @@ def test_rows_have_the_types_of_their_schema(spark: Any) -> None:
         (1, {"name": "a"}, "column id: null or missing"),
         ("x", {"id": 1}, "does not fit the schema of the event"),
         (None, {"id": 1}, "column id: null or missing"),
+        (1, {"id": None}, "column id: null or missing"),
         (1, {"id": 1, "name": "a", "price": "ASw="}, "does not fit the schema of the event"),
         (1, {"id": 1, "name": "__debezium_unavailable_value"}, "REPLICA IDENTITY FULL"),
     ],

@@ -18,7 +18,7 @@ from headrace_pipelines.expectations import REASON
 
 ID, NAME, NOTE = Column("id", "BIGINT", False), Column("name", "STRING"), Column("note", "STRING")
 AT = datetime(2026, 1, 2, tzinfo=UTC)
-TYPES = {"BIGINT": pa.int64(), "INT": pa.int32(), "STRING": pa.string()}
+TYPES = {"BIGINT": pa.int64(), "DOUBLE": pa.float64(), "INT": pa.int32(), "STRING": pa.string()}
 Event = tuple[int, int, str, dict[str, Any]]
 
 
@@ -125,20 +125,27 @@ def test_an_event_with_a_reason_is_refused_and_others_are_applied() -> None:
     assert (names(found), reasons(found)) == ({2: "b"}, {0: "broken"})
 
 
-@pytest.mark.parametrize("case", ["another key", "a key outside the row", "a column of ours"])
+@pytest.mark.parametrize(
+    "case", ["another key", "a key outside the row", "a column of ours", "a key of another type", "a float as key"]
+)
 def test_a_version_with_impossible_columns_is_refused(case: str) -> None:
-    other = Column("other", "BIGINT", False)
+    other, rate = Column("other", "BIGINT", False), Column("rate", "DOUBLE", False)
     bad = {
         "another key": version([(0, 1, "c", {"id": 1, "name": "a"})], ID, NAME, key=(ID, NAME)),
         "a key outside the row": version([(0, 1, "d", {"other": 1})], ID, NAME, key=(other,)),
         "a column of ours": version([(0, 1, "c", {"id": 1, LSN: "a"})], ID, Column(LSN, "STRING")),
+        "a key of another type": version([(0, 1, "d", {"id": 2**40})], Column("id", "INT"), NAME),
+        "a float as key": version([(0, 1, "c", {"rate": 0.5})], rate, key=(rate,)),
     }[case]
-    first = [] if case == "a key outside the row" else [version([(0, 0, "c", {"id": 9, "name": "z"})], ID, NAME)]
+    alone = ("a key outside the row", "a key of another type", "a float as key")
+    first = [] if case in alone else [version([(0, 0, "c", {"id": 9, "name": "z"})], ID, NAME)]
     found = changes([*first, bad], None, "t")
     expected = {
         "another key": "has the primary key (id), and the event has (id, name)",
         "a key outside the row": "'other' is no column of the row",
         "a column of ours": "two columns are named",
+        "a key of another type": "'id': it is int32 in the table and int64 in the rows",
+        "a float as key": "'rate' is double, and equality of such values is not certain",
     }[case]
     assert expected in reasons(found)[1]
     assert found.rows.num_rows == len(first)

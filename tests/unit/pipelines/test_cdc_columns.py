@@ -81,6 +81,8 @@ def test_keys_must_not_be_null() -> None:
         ('{"type": "struct", "fields": []}', "no field 'after'"),
         (row_schema(), "has 0 fields"),
         (row_schema(*[field(f"c{number}", "int32") for number in range(1_601)]), "has 1601 fields"),
+        (row_schema(field("x", "int32"), field("X", "int32")), "two columns are named 'x'"),
+        (row_schema(field("__corrupt", "int32")), "two columns are named '__corrupt'"),
         (row_schema(field("x", "int128")), "'int128', which Connect does not have"),
         (row_schema({"type": "int32"}), "has no name"),
         (row_schema(field("x", "bytes", name="org.apache.kafka.connect.data.Decimal")), "without a scale"),

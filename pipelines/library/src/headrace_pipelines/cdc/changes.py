@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from ..errors import InvalidColumnsError, SchemaChangeError
 from ..expectations import REASON
-from ..tables.columns import aligned, new_fields, normal_schema, normalized
+from ..tables.columns import aligned, check_keys, new_fields, normal_schema, normalized
 from .columns import Column
 
 #: Columns that a lake table has besides those of its source: where PostgreSQL's log has the last change of the row, and
@@ -61,7 +61,9 @@ def changes(versions: Sequence[Version], columns: pa.Schema | None, table: str) 
             _check_keys(names, keys or names, version, table)
             upserts = _with_position(normalized(_upserts(good, version), table), good, deletes=False)
             new = new_fields(_without_position(upserts.schema), known, table)
+            check_keys(upserts.slice(0, 0), names, table)
             deletes = _with_position(normalized(_deletes(good, version), table), good, deletes=True)
+            new_fields(_without_position(deletes.schema), pa.schema([*known, *new]), table)
         except (InvalidColumnsError, SchemaChangeError) as error:
             refused.append(_refused(good, str(error)))
             continue

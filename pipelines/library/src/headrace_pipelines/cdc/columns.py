@@ -20,6 +20,7 @@ Sources: Debezium's documentation of the connector for PostgreSQL (data type map
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +31,8 @@ from headrace_core.errors import InvalidArgumentError
 
 #: Greatest number of columns of a table; PostgreSQL has at most 1,600.
 COLUMNS_MAX = 1_600
+#: The field of a parsed JSON text that has the text if the text does not fit its schema (events.py).
+CORRUPT = "__corrupt"
 _DIGITS_MAX = 38
 _PLAIN = {
     "int8": "INT", "int16": "INT", "int32": "INT", "int64": "BIGINT", "float": "FLOAT", "double": "DOUBLE",
@@ -99,7 +102,14 @@ def _columns(schema: Mapping[str, Any], what: str) -> tuple[Column, ...]:
     fields = _fields(schema, what)
     if not 0 < len(fields) <= COLUMNS_MAX:
         raise EventSchemaError(f"{what} has {len(fields)} fields: a table has 1 to {COLUMNS_MAX}")
-    return tuple(map(_column, fields))
+    columns = tuple(map(_column, fields))
+    names = [column.name.lower() for column in columns]
+    twice = [name for name, count in Counter([*names, CORRUPT]).items() if count > 1]
+    if twice:
+        raise EventSchemaError(
+            f"two columns are named {twice[0]!r}, and upper and lower case count as equal in a lake; rename one"
+        )
+    return columns
 
 
 def _column(field: Mapping[str, Any]) -> Column:

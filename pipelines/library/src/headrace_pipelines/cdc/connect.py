@@ -141,11 +141,11 @@ class Worker:
         return self._process is not None and self._process.poll() is None
 
 
-def debezium(port: int, prefix: str, tables: Sequence[str], **more: str) -> dict[str, str]:
+def debezium(port: int, prefix: str, tables: Sequence[str]) -> dict[str, str]:
     """The configuration of Debezium for ``tables`` (``schema.table``) of the server on ``port``.
 
     The topic of a table is ``prefix.schema.table``. Debezium first reads all rows (the snapshot), and then the log of
-    the server, through the slot and the publication ``headrace``. ``more``: further keys, with ``_`` in place of ``.``.
+    the server, through the slot and the publication ``headrace``.
     """
     return {
         "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
@@ -164,5 +164,4 @@ def debezium(port: int, prefix: str, tables: Sequence[str], **more: str) -> dict
         "tasks.max": "1",
         "topic.creation.default.partitions": "2",
         "topic.creation.default.replication.factor": "-1",
-        **{key.replace("_", "."): value for key, value in more.items()},
     }

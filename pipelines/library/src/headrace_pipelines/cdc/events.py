@@ -18,11 +18,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructType
 
 from ..expectations import REASON
+from .columns import CORRUPT
 
 #: The columns of a record, unchanged.
 RECORD = ("key", "value", "headers", "topic", "partition", "offset", "timestamp")
-#: The field of parsed JSON that has the text if the text does not fit the schema.
-CORRUPT = "__corrupt"
 #: Longest excerpt of a text in a reason, in characters.
 EXCERPT_CHARACTERS = 80
 
@@ -31,6 +30,7 @@ _SOURCE = StructType().add("lsn", LongType()).add("ts_ms", LongType())
 _PAYLOAD = StructType().add("op", StringType()).add("after", StringType()).add("source", _SOURCE)
 _VALUE = StructType().add("schema", StringType()).add("payload", _PAYLOAD).add(CORRUPT, StringType())
 _KEY = StructType().add("schema", StringType()).add("payload", StringType()).add(CORRUPT, StringType())
+_MS_MAX = 253_402_300_799_999
 _OPERATIONS = ("r", "c", "u", "d")
 _NO_KEY = "key: null; add a primary key to the table, or set Debezium's message.key.columns"
 _NO_EVENT = "no event of Debezium with its schema; set schemas.enable=true for Connect's JsonConverter: "
@@ -69,7 +69,7 @@ def events(records: DataFrame) -> DataFrame:
         key["schema"].alias("key_schema"),
         event["schema"].alias("value_schema"),
         payload["source"]["lsn"].alias("lsn"),
-        F.timestamp_millis(payload["source"]["ts_ms"]).alias("changed_at"),
+        _time(payload["source"]["ts_ms"]).alias("changed_at"),
         reason.alias(REASON),
     )
 
@@ -85,6 +85,11 @@ def parsed_json(text: Column, schema: StructType) -> Column:
 def excerpt(text: Column) -> Column:
     """The beginning of a text, for a reason."""
     return F.substring(F.make_valid_utf8(text.cast("string")), 1, EXCERPT_CHARACTERS)
+
+
+def _time(ms: Column) -> Column:
+    """The time of a number of milliseconds; null for a number that is no time of the years 1970 to 9999."""
+    return F.when(ms.between(0, _MS_MAX), F.timestamp_millis(ms))
 
 
 def _is_whole(parsed: Column) -> Column:

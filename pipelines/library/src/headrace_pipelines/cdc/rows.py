@@ -11,8 +11,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StringType, StructType
 
 from ..expectations import REASON
-from .columns import Column
-from .events import CORRUPT, excerpt, parsed_json
+from .columns import CORRUPT, Column
+from .events import excerpt, parsed_json
 
 #: The value that Debezium writes in place of a large value that an update did not change, and that PostgreSQL therefore
 #: did not log (TOAST).
@@ -38,9 +38,10 @@ def typed_rows(events: DataFrame, key: Sequence[Column], row: Sequence[Column]) 
         parsed_json(F.col("key_row"), _struct(key)).alias("key"),
         parsed_json(F.col("after"), _struct(row)).alias("data"),
     )
-    reason = F.coalesce(
-        _fault("key", key, "key_row"), F.when(F.col("op") != "d", F.coalesce(_fault("data", row, "after"), _lost()))
-    )
+    of_key = [column.name for column in key]
+    required = [column.name for column in row if not column.is_nullable or column.name in of_key]
+    fault = F.coalesce(_fault("data", "after", required), _lost())
+    reason = F.coalesce(_fault("key", "key_row", of_key), F.when(F.col("op") != "d", fault))
     return parsed.select(
         *POSITION,
         _decoded("key", key).alias("key"),
@@ -56,10 +57,9 @@ def _struct(columns: Sequence[Column]) -> StructType:
     return struct.add(CORRUPT, StringType())
 
 
-def _fault(struct: str, columns: Sequence[Column], text: str) -> SparkColumn:
-    """What is wrong with a parsed row; null for a sound one. A column that may not be null must be there."""
+def _fault(struct: str, text: str, required: Sequence[str]) -> SparkColumn:
+    """What is wrong with a parsed row; null for a sound one. The columns ``required`` must not be null."""
     parsed = F.col(struct)
-    required = [column.name for column in columns if not column.is_nullable]
     missing = [F.when(parsed[name].isNull(), F.lit(f"column {name}: null or missing")) for name in required]
     broken = F.concat(F.lit("the row does not fit the schema of the event: "), excerpt(F.col(text)))
     return F.coalesce(F.when(parsed.isNull() | parsed[CORRUPT].isNotNull(), broken), *missing)
