@@ -33,6 +33,8 @@ from headrace_core.errors import InvalidArgumentError
 COLUMNS_MAX = 1_600
 #: The field of a parsed JSON text that has the text if the text does not fit its schema (events.py).
 CORRUPT = "__corrupt"
+#: The pipeline's own columns begin with this prefix.
+_OWN = "__"
 _DIGITS_MAX = 38
 _PLAIN = {
     "int8": "INT", "int16": "INT", "int32": "INT", "int64": "BIGINT", "float": "FLOAT", "double": "DOUBLE",
@@ -103,8 +105,13 @@ def _columns(schema: Mapping[str, Any], what: str) -> tuple[Column, ...]:
     if not 0 < len(fields) <= COLUMNS_MAX:
         raise EventSchemaError(f"{what} has {len(fields)} fields: a table has 1 to {COLUMNS_MAX}")
     columns = tuple(map(_column, fields))
-    names = [column.name.lower() for column in columns]
-    twice = [name for name, count in Counter([*names, CORRUPT]).items() if count > 1]
+    for column in columns:
+        if column.name.startswith(_OWN) or "`" in column.name:
+            raise EventSchemaError(
+                f"the column {column.name!r} has a backtick in its name, or begins with {_OWN!r} like the columns that "
+                "the pipeline adds; rename it"
+            )
+    twice = [name for name, count in Counter(column.name.lower() for column in columns).items() if count > 1]
     if twice:
         raise EventSchemaError(
             f"two columns are named {twice[0]!r}, and upper and lower case count as equal in a lake; rename one"

@@ -154,7 +154,7 @@ class DeltaLakeTable(LakeTable):
 
 
 #: A column of the rows of a merge with deletes: whether the row is kept.
-_KEPT = "__kept"
+_KEPT = "__headrace_kept"
 
 
 def _flags(rows: pa.Table, value: bool) -> pa.Array:
