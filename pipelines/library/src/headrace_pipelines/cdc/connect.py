@@ -61,7 +61,7 @@ _WORKER = {
 def fetch_jars(directory: Path) -> Path:
     """The directory with the jars of Connect and Debezium; Maven fetches missing jars. Raises InvalidArgumentError if
     Maven is missing, and PipelineFailedError."""
-    pom = _POM.format("\n".join(_DEPENDENCY.format(*each) for each in _ARTIFACTS))
+    pom = project()
     done = directory / "pom.xml"
     if done.exists() and done.read_text() == pom:
         return directory
@@ -80,6 +80,11 @@ def fetch_jars(directory: Path) -> Path:
         raise PipelineFailedError(f"Maven cannot fetch Debezium {DEBEZIUM}: {fetched.stdout[-1_000:]}")
     asked.rename(done)
     return directory
+
+
+def project() -> str:
+    """Maven's project with the jars as dependencies."""
+    return _POM.format("\n".join(_DEPENDENCY.format(*each) for each in _ARTIFACTS))
 
 
 class Worker:
