@@ -142,7 +142,7 @@ def batching(timeout: Any, max_records: Any) -> tuple[float, int | None]:
     """Check the arguments of ``batches``: a timeout of 0 would poll without a pause."""
     checked, most = polling(timeout, max_records)
     if checked == 0:
-        raise wrong("timeout", timeout, "must be a number of seconds above 0, because the iteration waits for records")
+        raise wrong("timeout", timeout, "must be above 0 s; with 0 the loop would poll without a pause")
     return checked, most
 
 

@@ -233,8 +233,8 @@ def _member_value(variant: Column, field: StructField) -> Column:
 
 
 def _of_many(variant: Column, many: Column, name: str, path: Column, faults: Callable[[Column], Column]) -> Column:
-    """The first fault of the elements of ``many``. If ``many`` is null, the fault says that the value is not a
-    ``name``."""
+    """The first fault of the elements of ``many``. ``many`` is null for a value of another type; then the fault
+    says that the value should be an array or a map (``name``)."""
     first = F.get(F.array_compact(faults(many)), F.lit(0))
     return F.when(many.isNull(), _expected(variant, name, path)).otherwise(first)
 

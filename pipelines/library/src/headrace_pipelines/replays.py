@@ -88,9 +88,14 @@ class DeadLetter:
 
 @dataclass(slots=True)
 class Replayed:
-    """What a replay did with the dead letters that no replay has handled before. ``sent``: replayed; ``repeated``: the
-    source position was in the topic before; ``exhausted``: replayed ``tries_max`` times already; ``skipped``: refused
-    by ``only``; ``foreign``: no dead letter."""
+    """What a replay did with the dead letters that no replay has handled before. The fields count records:
+
+    * ``sent``: replayed;
+    * ``repeated``: an earlier dead letter of the topic has the source position of the record;
+    * ``exhausted``: replayed ``tries_max`` times already;
+    * ``skipped``: refused by ``only``;
+    * ``foreign``: not in the form of a dead letter.
+    """
 
     sent: int = 0
     repeated: int = 0

@@ -295,7 +295,7 @@ class Member:
             return
         self.tick(now)
         if self.is_suspended or shard_epoch < max(self._shard_epoch, self._newest_epoch):
-            return  # (Even old metadata with a new shard epoch prove that the shard has had a new owner.)
+            return  # (A higher shard epoch proves that the shard has had a new owner, even if the metadata are old.)
         self._newest_epoch = shard_epoch
         if shard_epoch > self._shard_epoch:
             self._is_orphaned, self._broken_at = True, None

@@ -502,7 +502,7 @@ def _registered(document: Any) -> RegisteredSchema:
         return RegisteredSchema(str(document["subject"]), int(document["version"]), int(document["id"]), schema)
     except (KeyError, TypeError, ValueError) as error:
         raise RegistryRefusedError(
-            f"the registry's answer is not a version ({error!r:.80}): {document!r:.80}"
+            f"the registry's answer describes no version of a subject ({error!r:.80}): {document!r:.80}"
         ) from None
 
 

@@ -8,7 +8,7 @@ records behind the follower's log end::
                           |<---- in flight ---->|<------- owed ------------>|
                            at most the window
 
-A join on the stream is in one of six states::
+Each partition that the follower has joined is in one of six states::
 
     CALM      nothing is owed                                        -> the log grows
     READY     something is owed, and there is room: in ``_ready``    -> its turn comes in ``next``
