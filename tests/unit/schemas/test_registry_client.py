@@ -262,7 +262,7 @@ ANSWERS: list[tuple[str, str, int, Any, Any, type[Exception], str]] = [
     ),
     (
         "GET", "/subjects/a/versions/latest", 200, {"schema": "x"}, lambda r: r.version("a"), RegistryRefusedError,
-        "is not a version",
+        "describes no version",
     ),
     ("POST", "/subjects/a/versions", 200, {}, lambda r: r.register("a", STRING), RegistryRefusedError, "has no id"),
 ]  # fmt: skip
