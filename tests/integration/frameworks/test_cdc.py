@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import time
 from collections import Counter
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -79,6 +80,8 @@ BY_KEY = {
         "odd name": 'quote " and \\ and ü',
     },
 }
+#: The load goes on until all kills are over, and at least for SECONDS.
+LOAD_S_MAX = 3_600
 LONG_S = 240.0
 DRIVER = Path(__file__).with_name("cdc_driver.py")
 
@@ -107,12 +110,13 @@ def test_lakes_equal_postgres_after_kills_and_a_new_column(connect_jars: Path, t
         try:
             worker.run_connector(debezium(postgres.port, PREFIX, [*TABLES, MARKER, SAMPLES, LARGE]))
             driver.wait_until(lambda: done(tmp_path) > 0, "the first batch")
-            workload.start(SECONDS)
+            workload.start(LOAD_S_MAX)
+            end_s = time.monotonic() + SECONDS
             postgres.execute(CHANGE_SAMPLES)
             postgres.execute("UPDATE large SET other = 2")
             for number in range(KILLS):
                 if number == KILLS // 2:
-                    workload.add_column(SECONDS // 2)
+                    workload.add_column(LOAD_S_MAX)
                 share = chance.uniform(0.1, 0.6) * SECONDS / (2 * KILLS)
                 moment = written(postgres) + int(share * RATE / 3)  # a third of the transactions write history
                 until(lambda moment=moment: written(postgres) >= moment, "the load goes on", LONG_S, pause_s=0.1)  # type: ignore[misc]
@@ -124,13 +128,13 @@ def test_lakes_equal_postgres_after_kills_and_a_new_column(connect_jars: Path, t
                 driver.kill()
                 driver = SparkDriver(DRIVER, tmp_path, *arguments)
                 driver.wait_until(lambda committed=committed: done(tmp_path) > committed, "a batch after the kill")  # type: ignore[misc]
-            workload.wait(SECONDS)
+            until(lambda: time.monotonic() >= end_s, "the end of the load", 2.0 * SECONDS, pause_s=0.1)
+            workload.stop()
             mark = workload.mark()
             until(lambda: job.has_arrived(servers, mark), "the last change is in its topic", LONG_S, pause_s=0.5)
             (tmp_path / "finish").touch()
             driver.wait_ended()
         finally:
-            workload.stop()
             driver.kill()
         for lake in lakes(tmp_path):
             compared = [compare(postgres, lake.table(name), name, keys) for name, keys in KEYS.items()]

@@ -30,6 +30,7 @@ TOPICS = tuple(f"{PREFIX}.{table}" for table in TABLES)
 MARKER = "public.cdc_marker"
 ACCOUNTS, ORDERS = 2_000, 1_000
 _END_S = 60.0
+_CLIENTS = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgbench'"
 
 _ORDERS = f"""
 CREATE TABLE orders (
@@ -126,10 +127,15 @@ class Workload:
                 raise PipelineFailedError(f"pgbench ended with {code}; its output: {said}")
 
     def stop(self) -> None:
-        """End the load now."""
+        """End the load now. When the call returns, no transaction of the load is open."""
         for process in self._running:
             process.kill()
             process.wait()
+        deadline = time.monotonic() + _END_S
+        while self._postgres.execute(_CLIENTS) != "0":
+            if time.monotonic() > deadline:
+                raise PipelineFailedError(f"PostgreSQL still runs transactions of pgbench after {_END_S:.0f} s")
+            time.sleep(0.05)
 
     def _pgbench(self, seconds: int, rate: float, *scripts: str) -> None:
         flags = ["-n", "-c", "2", "-T", str(seconds), "-R", f"{rate:g}"]
