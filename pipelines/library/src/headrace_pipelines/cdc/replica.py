@@ -26,7 +26,7 @@ from ..expectations import REASON
 from ..lake.lakes import Lake
 from ..queries import started
 from ..sites import Site
-from ..tables.streams import batch_of
+from ..tables.streams import batch_of, frame_of
 from ..tables.table import Batch
 from .changes import REFUSED, Version, changes
 from .columns import EventSchemaError, columns_of_key, columns_of_row
@@ -137,8 +137,7 @@ def records_of(found: DataFrame, refused: pa.Table) -> pa.Table:
     """The records of refused events, as they arrived, with the reason."""
     if not refused.num_rows:
         return pa.table({})
-    # After an empty chunk, pyspark 4.3 loses the other rows of an Arrow table.
-    places = F.broadcast(found.sparkSession.createDataFrame(refused.combine_chunks()))
+    places = F.broadcast(frame_of(found.sparkSession, refused))
     return found.select(*RECORD).join(places, ["topic", "partition", "offset"]).select(*RECORD, REASON).toArrow()
 
 

@@ -13,7 +13,7 @@ from ..crash_points import crash_point
 from ..expectations import Counts
 from ..tables.delta import DeltaLakeTable
 from ..tables.iceberg import IcebergTable, local_catalog
-from ..tables.streams import batch_of
+from ..tables.streams import batch_of, frame_of
 from ..tables.table import Batch, LakeTable
 from . import gold
 from .schema import FLIGHTS, PLANES, WEATHER, Source
@@ -87,7 +87,7 @@ def refine(spark: SparkSession, lake: Lake) -> None:
 
     def frame(source: Source, *left_out: str) -> DataFrame:
         rows = lake.table(f"silver.{source.name}").read()
-        return spark.createDataFrame(rows.drop_columns([name for name in left_out if name in rows.column_names]))
+        return frame_of(spark, rows.drop_columns([name for name in left_out if name in rows.column_names]))
 
     flights = frame(FLIGHTS, "carrier", "flight", "dest", "air_time").cache()
     delays = gold.delays(flights, frame(WEATHER, "temp", "pressure")).toArrow()

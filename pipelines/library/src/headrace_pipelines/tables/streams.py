@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import pyarrow as pa
 from pyspark import __version__ as pyspark_version
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from headrace_core.errors import UnsupportedVersionError
 
@@ -57,3 +58,9 @@ def batch_of(frame: DataFrame, number: int) -> Batch:
             "name for each checkpoint"
         )
     return Batch(query, number)
+
+
+def frame_of(spark: SparkSession, rows: pa.Table) -> DataFrame:
+    """A frame with ``rows``. The function leaves out empty chunks, because pyspark 4.3 loses the rows behind them."""
+    batches = [batch for batch in rows.to_batches() if batch.num_rows]
+    return spark.createDataFrame(pa.Table.from_batches(batches, rows.schema))
