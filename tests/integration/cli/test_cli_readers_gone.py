@@ -6,9 +6,12 @@ The commands are taken from the command tree, so a new command fails the test un
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -51,6 +54,11 @@ _PRINTS = {
     "metadata ls": "{metadata}",
     "metadata cat": "{metadata} /local/quorum",
     "profile list": "",
+    "schemas list": "-r {http}",
+    "schemas show": "orders-value -r {http}",
+    "schemas diff": "orders-value 1 2 -r {http}",
+    "connectors list": "--connect-url {http}",
+    "connectors status": "orders --connect-url {http}",
     "random-uuid": "",
     "version": "",
 }  # fmt: skip
@@ -63,7 +71,54 @@ _CHANGES = {
     "partitions elect", "brokers drain", "brokers unregister", "cluster drain", "cluster roll", "log-dirs move",
     "quorum add", "quorum remove", "quorum transfer", "features upgrade", "features downgrade", "profile set",
     "profile use", "profile show", "profile delete", "bench produce", "bench consume", "bench latency",
+    "schemas register", "schemas check", "schemas delete", "schemas level",
+    "connectors create", "connectors restart", "connectors delete",
 }  # fmt: skip
+
+
+_SCHEMA = {"subject": "orders-value", "id": 1, "schemaType": "AVRO"}
+_STATUS = {
+    "name": "orders", "type": "source", "connector": {"state": "RUNNING", "worker_id": "127.0.0.1:8083"},
+    "tasks": [{"id": 0, "state": "RUNNING", "worker_id": "127.0.0.1:8083"}],
+}  # fmt: skip
+#: What a registry and a Connect worker answer; a path that ends with a number is a version.
+_ANSWERS: dict[str, object] = {
+    "/schemas": [{**_SCHEMA, "version": 2, "schema": '"long"'}],
+    "/subjects/orders-value/versions/latest": {**_SCHEMA, "version": 2, "schema": '"long"'},
+    "/subjects/orders-value/versions/1": {**_SCHEMA, "version": 1, "schema": '"int"'},
+    "/subjects/orders-value/versions/2": {**_SCHEMA, "version": 2, "schema": '"long"'},
+    "/connectors": {
+        "orders": {"status": _STATUS, "info": {"name": "orders", "config": {}, "tasks": [], "type": "source"}}
+    },
+    "/connectors/orders": {"name": "orders", "config": {}, "tasks": [], "type": "source"},
+    "/connectors/orders/status": _STATUS,
+}
+
+
+class _Answers(BaseHTTPRequestHandler):
+    """Serves ``_ANSWERS``."""
+
+    def do_GET(self) -> None:
+        body = json.dumps(_ANSWERS[self.path.partition("?")[0]]).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+@pytest.fixture(scope="module")
+def http() -> Iterator[str]:
+    """The address of a registry, and of a Connect worker."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Answers) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
 
 
 def _commands() -> Iterator[str]:
@@ -92,7 +147,7 @@ def _nobody_reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def address_options(headrace: LocalCluster) -> Callable[[str], list[str]]:
+def address_options(headrace: LocalCluster, http: str) -> Callable[[str], list[str]]:
     """Fill in the arguments: a topic with records, and a group that has read this topic."""
     with Admin(bootstrap_servers=headrace.bootstrap_servers) as admin:
         admin.create_topics([NewTopic(TOPIC, partitions=1)])
@@ -112,7 +167,7 @@ def address_options(headrace: LocalCluster) -> Callable[[str], list[str]]:
     metadata = next(path for path in sorted(Path(data).glob("controller-1")))
     words = {
         "topic": TOPIC, "group": GROUP, "transactional_id": TRANSACTIONAL_ID,
-        "data": str(data), "log": str(log), "metadata": str(metadata),
+        "data": str(data), "log": str(log), "metadata": str(metadata), "http": http,
     }  # fmt: skip
     return lambda arguments: [each.format(**words) for each in arguments.split()]
 

@@ -409,7 +409,7 @@ def test_what_is_wrong_with_a_start_is_said_in_one_line(make_controller: Make) -
     assert "not formatted" in refused(f"log.dirs={controller.directory}/elsewhere")
     assert "node.id" in refused("node.id=2")
     voters = "controller.quorum.voters=1@127.0.0.1:1,2@127.0.0.1:2"
-    assert "was formatted for a sole voter, 1" in refused(voters)
+    assert "was formatted for the sole voter 1" in refused(voters)
     others = "controller.quorum.bootstrap.servers=127.0.0.1:1,127.0.0.1:2"
     assert "names no voters and holds no metadata" in refused(others)
     controller.start()
