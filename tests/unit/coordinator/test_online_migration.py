@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from headrace_coordinator.classic.consumer_protocol import encode_assignment
 from headrace_coordinator.classic.messages import ClassicHeartbeat, Join, LeaveClassic, LeavingMember, Left, Sync
 from headrace_coordinator.group.messages import DescribeGroup, Disconnected, Heartbeat, Leave, TopicsChanged
 from headrace_coordinator.group.settings import GroupSettings
@@ -173,6 +174,18 @@ def test_data_that_only_the_members_understand_are_not_lost(said: bytes, assignm
         world.new_consumer("c").step()
     assert (world.log, world.type()) == (log, "classic")
     world.ask(ClassicHeartbeat(GROUP, "m", 1))
+
+
+@pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
+def test_user_data_of_the_clients_own_assignors_forbid_no_change(assignor: str) -> None:
+    """librdkafka's cooperative-sticky copies the subscription's user data into the assignment. The join of a member of
+    the new protocol failed with GROUP_ID_NOT_FOUND, which is fatal for librdkafka, in one roll of six."""
+    world = MigrationWorld()
+    said, assignment = subscription(["orders"]), encode_assignment([("orders", 0)], 0)[:-4] + b"\0\0\0\1u"
+    world.ask(Join(GROUP, "", "m", 45_000, 60_000, "consumer", ((assignor, said),), world.ticket()))
+    world.ask(Sync(GROUP, "m", 1, world.ticket(), assignments=(("m", assignment),)))
+    world.new_consumer("c").step()
+    assert world.type() == "consumer"
 
 
 def test_a_refused_join_leaves_the_classic_group_as_it_was() -> None:

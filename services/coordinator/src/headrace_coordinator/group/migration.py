@@ -25,6 +25,10 @@ from .subscriptions import Topics
 from .timing import NO_STREAM, Session
 from .turn import Turn
 
+#: The assignors of Kafka's clients. librdkafka's cooperative-sticky copies the user data of a member's subscription
+#: into the member's assignment, where no member needs the user data. So a change of the group's type loses nothing.
+_ASSIGNORS = frozenset({"range", "roundrobin", "sticky", "cooperative-sticky"})
+
 
 def adopt(turn: Turn, classic: ClassicGroup, topics: Topics) -> Group:
     """Write the records of a KIP-848 group with the members of ``classic``. Members that wait for their first
@@ -79,7 +83,7 @@ def _described(
         raise GroupIdNotFoundError(
             f"{where} {member.member_id!r} has data that cannot be read ({error.message}); stop its consumers first"
         ) from None
-    if assignment.user_data:
+    if assignment.user_data and classic.protocol not in _ASSIGNORS:
         raise GroupIdNotFoundError(
             f"{where} {member.member_id!r} has an assignor that adds its own data to assignments, and the change would "
             "lose the data; configure one of Kafka's assignors, or stop the group's consumers first"
