@@ -53,6 +53,7 @@ class Rolled:
             "group.protocol": protocol,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
+            "on_commit": self._on_commit,
         }
         if protocol == "classic":
             config |= {"heartbeat.interval.ms": 200, **self.config}
@@ -76,15 +77,21 @@ class Rolled:
             if found:
                 places = [(each.partition(), each.offset()) for each in found]
                 self._has_read(places)
-                # A member that reads on while its group rebalances may have an older generation, as with Kafka.
-                with contextlib.suppress(confluent_kafka.KafkaException):
-                    member.commit(asynchronous=False)
-                    self._has_committed(places)
+                # This thread must not wait for the answer: the commit may wait behind the member's JoinGroup, and that
+                # for another member, which joins only when this thread polls it.
+                member.commit()
         if self.ours is not None:
             places = [(record.partition, record.offset) for record in self.ours.poll(0.05)]
             self._has_read(places)
             self.ours.commit()
             self._has_committed(places)
+
+    def _on_commit(
+        self, error: confluent_kafka.KafkaError | None, places: list[confluent_kafka.TopicPartition]
+    ) -> None:
+        """A member that reads on while its group rebalances may have an older generation, as with Kafka."""
+        if error is None:
+            self._has_committed([(each.partition, each.offset - 1) for each in places if each.error is None])
 
     def _has_read(self, places: list[tuple[int, int]]) -> None:
         """Only a record whose offset is not committed may be read again."""
