@@ -22,28 +22,31 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from headrace_protos.v1 import access_pb2 as headrace__protos_dot_v1_dot_access__pb2
 from headrace_protos.v1 import common_pb2 as headrace__protos_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1eheadrace_protos/v1/fetch.proto\x12\x0bheadrace.v1\x1a\x1fheadrace_protos/v1/common.proto\"\x8a\x02\n\x0c\x46\x65tchRequest\x12\x16\n\x0e\x63orrelation_id\x18\x01 \x01(\x04\x12\x13\n\x0bmax_wait_ms\x18\x02 \x01(\x05\x12\x11\n\tmin_bytes\x18\x03 \x01(\x05\x12\x11\n\tmax_bytes\x18\x04 \x01(\x05\x12\x34\n\x0fisolation_level\x18\x05 \x01(\x0e\x32\x1b.headrace.v1.IsolationLevel\x12/\n\npartitions\x18\x06 \x03(\x0b\x32\x1b.headrace.v1.FetchPartition\x12\x32\n\tforgotten\x18\x07 \x03(\x0b\x32\x1f.headrace.v1.ForgottenPartition\x12\x0c\n\x04rack\x18\x08 \x01(\t\"\xa7\x01\n\x0e\x46\x65tchPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x14\n\x0c\x66\x65tch_offset\x18\x03 \x01(\x03\x12\x11\n\tmax_bytes\x18\x04 \x01(\x05\x12\x1c\n\x14\x63urrent_leader_epoch\x18\x05 \x01(\x05\x12\x1a\n\x12last_fetched_epoch\x18\x06 \x01(\x05\x12\x10\n\x08topic_id\x18\x07 \x01(\x0c\"6\n\x12\x46orgottenPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\"u\n\rFetchResponse\x12\x16\n\x0e\x63orrelation_id\x18\x01 \x01(\x04\x12\x32\n\x07results\x18\x02 \x03(\x0b\x32!.headrace.v1.FetchPartitionResult\x12\x18\n\x10throttle_time_ms\x18\x03 \x01(\x05\"\x95\x03\n\x14\x46\x65tchPartitionResult\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.headrace.v1.Error\x12\x14\n\x0c\x66\x65tch_offset\x18\x04 \x01(\x03\x12\x13\n\x0bnext_offset\x18\x05 \x01(\x03\x12\x16\n\x0ehigh_watermark\x18\x06 \x01(\x03\x12\x1a\n\x12last_stable_offset\x18\x07 \x01(\x03\x12\x18\n\x10log_start_offset\x18\x08 \x01(\x03\x12/\n\x0e\x63urrent_leader\x18\t \x01(\x0b\x32\x17.headrace.v1.LeaderHint\x12\x0f\n\x07records\x18\n \x01(\x0c\x12#\n\x16preferred_read_replica\x18\x0b \x01(\x05H\x00\x88\x01\x01\x12=\n\x14\x61\x62orted_transactions\x18\x0c \x03(\x0b\x32\x1f.headrace.v1.AbortedTransactionB\x19\n\x17_preferred_read_replica\"?\n\x12\x41\x62ortedTransaction\x12\x13\n\x0bproducer_id\x18\x01 \x01(\x03\x12\x14\n\x0c\x66irst_offset\x18\x02 \x01(\x03\x32K\n\x05\x46\x65tch\x12\x42\n\x05\x46\x65tch\x12\x19.headrace.v1.FetchRequest\x1a\x1a.headrace.v1.FetchResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1eheadrace_protos/v1/fetch.proto\x12\x0bheadrace.v1\x1a\x1fheadrace_protos/v1/access.proto\x1a\x1fheadrace_protos/v1/common.proto\"\x8a\x02\n\x0c\x46\x65tchRequest\x12\x16\n\x0e\x63orrelation_id\x18\x01 \x01(\x04\x12\x13\n\x0bmax_wait_ms\x18\x02 \x01(\x05\x12\x11\n\tmin_bytes\x18\x03 \x01(\x05\x12\x11\n\tmax_bytes\x18\x04 \x01(\x05\x12\x34\n\x0fisolation_level\x18\x05 \x01(\x0e\x32\x1b.headrace.v1.IsolationLevel\x12/\n\npartitions\x18\x06 \x03(\x0b\x32\x1b.headrace.v1.FetchPartition\x12\x32\n\tforgotten\x18\x07 \x03(\x0b\x32\x1f.headrace.v1.ForgottenPartition\x12\x0c\n\x04rack\x18\x08 \x01(\t\"\xa7\x01\n\x0e\x46\x65tchPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x14\n\x0c\x66\x65tch_offset\x18\x03 \x01(\x03\x12\x11\n\tmax_bytes\x18\x04 \x01(\x05\x12\x1c\n\x14\x63urrent_leader_epoch\x18\x05 \x01(\x05\x12\x1a\n\x12last_fetched_epoch\x18\x06 \x01(\x05\x12\x10\n\x08topic_id\x18\x07 \x01(\x0c\"6\n\x12\x46orgottenPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\"u\n\rFetchResponse\x12\x16\n\x0e\x63orrelation_id\x18\x01 \x01(\x04\x12\x32\n\x07results\x18\x02 \x03(\x0b\x32!.headrace.v1.FetchPartitionResult\x12\x18\n\x10throttle_time_ms\x18\x03 \x01(\x05\"\x95\x03\n\x14\x46\x65tchPartitionResult\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.headrace.v1.Error\x12\x14\n\x0c\x66\x65tch_offset\x18\x04 \x01(\x03\x12\x13\n\x0bnext_offset\x18\x05 \x01(\x03\x12\x16\n\x0ehigh_watermark\x18\x06 \x01(\x03\x12\x1a\n\x12last_stable_offset\x18\x07 \x01(\x03\x12\x18\n\x10log_start_offset\x18\x08 \x01(\x03\x12/\n\x0e\x63urrent_leader\x18\t \x01(\x0b\x32\x17.headrace.v1.LeaderHint\x12\x0f\n\x07records\x18\n \x01(\x0c\x12#\n\x16preferred_read_replica\x18\x0b \x01(\x05H\x00\x88\x01\x01\x12=\n\x14\x61\x62orted_transactions\x18\x0c \x03(\x0b\x32\x1f.headrace.v1.AbortedTransactionB\x19\n\x17_preferred_read_replica\"?\n\x12\x41\x62ortedTransaction\x12\x13\n\x0bproducer_id\x18\x01 \x01(\x03\x12\x14\n\x0c\x66irst_offset\x18\x02 \x01(\x03\x32x\n\x05\x46\x65tch\x12o\n\x05\x46\x65tch\x12\x19.headrace.v1.FetchRequest\x1a\x1a.headrace.v1.FetchResponse\"+\xb2\xc8\x18\'\n\x18\x08\x03\x10\x02\x1a\x10partitions.topic \x01\"\x0b\x63oordinator(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'headrace_protos.v1.fetch_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_FETCHREQUEST']._serialized_start=81
-  _globals['_FETCHREQUEST']._serialized_end=347
-  _globals['_FETCHPARTITION']._serialized_start=350
-  _globals['_FETCHPARTITION']._serialized_end=517
-  _globals['_FORGOTTENPARTITION']._serialized_start=519
-  _globals['_FORGOTTENPARTITION']._serialized_end=573
-  _globals['_FETCHRESPONSE']._serialized_start=575
-  _globals['_FETCHRESPONSE']._serialized_end=692
-  _globals['_FETCHPARTITIONRESULT']._serialized_start=695
-  _globals['_FETCHPARTITIONRESULT']._serialized_end=1100
-  _globals['_ABORTEDTRANSACTION']._serialized_start=1102
-  _globals['_ABORTEDTRANSACTION']._serialized_end=1165
-  _globals['_FETCH']._serialized_start=1167
-  _globals['_FETCH']._serialized_end=1242
+  _globals['_FETCH'].methods_by_name['Fetch']._loaded_options = None
+  _globals['_FETCH'].methods_by_name['Fetch']._serialized_options = b'\262\310\030\'\n\030\010\003\020\002\032\020partitions.topic \001\"\013coordinator'
+  _globals['_FETCHREQUEST']._serialized_start=114
+  _globals['_FETCHREQUEST']._serialized_end=380
+  _globals['_FETCHPARTITION']._serialized_start=383
+  _globals['_FETCHPARTITION']._serialized_end=550
+  _globals['_FORGOTTENPARTITION']._serialized_start=552
+  _globals['_FORGOTTENPARTITION']._serialized_end=606
+  _globals['_FETCHRESPONSE']._serialized_start=608
+  _globals['_FETCHRESPONSE']._serialized_end=725
+  _globals['_FETCHPARTITIONRESULT']._serialized_start=728
+  _globals['_FETCHPARTITIONRESULT']._serialized_end=1133
+  _globals['_ABORTEDTRANSACTION']._serialized_start=1135
+  _globals['_ABORTEDTRANSACTION']._serialized_end=1198
+  _globals['_FETCH']._serialized_start=1200
+  _globals['_FETCH']._serialized_end=1320
 # @@protoc_insertion_point(module_scope)

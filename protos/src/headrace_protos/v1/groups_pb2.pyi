@@ -1,3 +1,4 @@
+from headrace_protos.v1 import access_pb2 as _access_pb2
 from headrace_protos.v1 import common_pb2 as _common_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor

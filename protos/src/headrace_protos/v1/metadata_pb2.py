@@ -22,38 +22,45 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from headrace_protos.v1 import access_pb2 as headrace__protos_dot_v1_dot_access__pb2
 from headrace_protos.v1 import common_pb2 as headrace__protos_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!headrace_protos/v1/metadata.proto\x12\x0bheadrace.v1\x1a\x1fheadrace_protos/v1/common.proto\"o\n\x16\x46indCoordinatorRequest\x12*\n\x04type\x18\x01 \x01(\x0e\x32\x1c.headrace.v1.CoordinatorType\x12\x0c\n\x04keys\x18\x02 \x03(\t\x12\x1b\n\x13min_metadata_offset\x18\x03 \x01(\x03\"\x99\x01\n\x17\x46indCoordinatorResponse\x12\x33\n\x0c\x63oordinators\x18\x01 \x03(\x0b\x32\x1d.headrace.v1.CoordinatorOfKey\x12\x17\n\x0fmetadata_offset\x18\x02 \x01(\x03\x12\x1c\n\x0fmetadata_age_ms\x18\x03 \x01(\x03H\x00\x88\x01\x01\x42\x12\n\x10_metadata_age_ms\"\x9a\x01\n\x10\x43oordinatorOfKey\x12\x0b\n\x03key\x18\x01 \x01(\t\x12!\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x12.headrace.v1.Error\x12\r\n\x05shard\x18\x03 \x01(\x05\x12\x16\n\x0e\x63oordinator_id\x18\x04 \x01(\x05\x12\x13\n\x0bshard_epoch\x18\x05 \x01(\x05\x12\x0c\n\x04host\x18\x06 \x01(\t\x12\x0c\n\x04port\x18\x07 \x01(\x05\"\x95\x01\n\x0fMetadataRequest\x12\x0e\n\x06topics\x18\x01 \x03(\t\x12\x12\n\nall_topics\x18\x02 \x01(\x08\x12!\n\x19\x61llow_auto_topic_creation\x18\x03 \x01(\x08\x12\x1b\n\x13min_metadata_offset\x18\x04 \x01(\x03\x12\x1e\n\x16include_fenced_brokers\x18\x05 \x01(\x08\"\xd0\x02\n\x10MetadataResponse\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x15\n\rcontroller_id\x18\x02 \x01(\x05\x12,\n\x07\x62rokers\x18\x03 \x03(\x0b\x32\x1b.headrace.v1.BrokerMetadata\x12*\n\x06topics\x18\x04 \x03(\x0b\x32\x1a.headrace.v1.TopicMetadata\x12\x17\n\x0fmetadata_offset\x18\x05 \x01(\x03\x12\x1c\n\x0fmetadata_lag_ms\x18\x06 \x01(\x03H\x00\x88\x01\x01\x12\x34\n\x0b\x63ontrollers\x18\x07 \x03(\x0b\x32\x1f.headrace.v1.ControllerMetadata\x12\x36\n\x0c\x63oordinators\x18\x08 \x03(\x0b\x32 .headrace.v1.CoordinatorMetadataB\x12\n\x10_metadata_lag_ms\"i\n\x13\x43oordinatorMetadata\x12\x16\n\x0e\x63oordinator_id\x18\x01 \x01(\x05\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\x05\x12\x0c\n\x04rack\x18\x04 \x01(\t\x12\x10\n\x08\x64raining\x18\x05 \x01(\x08\"G\n\x12\x43ontrollerMetadata\x12\x15\n\rcontroller_id\x18\x01 \x01(\x05\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\x05\"o\n\x0e\x42rokerMetadata\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\x05\x12\x0c\n\x04rack\x18\x04 \x01(\t\x12\x0e\n\x06\x66\x65nced\x18\x05 \x01(\x08\x12\x10\n\x08\x64raining\x18\x06 \x01(\x08\"\xb3\x01\n\rTopicMetadata\x12!\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x12.headrace.v1.Error\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x10\n\x08topic_id\x18\x03 \x01(\x0c\x12\x10\n\x08internal\x18\x04 \x01(\x08\x12\x32\n\npartitions\x18\x05 \x03(\x0b\x32\x1e.headrace.v1.PartitionMetadata\x12\x19\n\x11max_message_bytes\x18\x06 \x01(\x05\"\xbf\x02\n\x11PartitionMetadata\x12!\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x12.headrace.v1.Error\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x11\n\tleader_id\x18\x03 \x01(\x05\x12\x14\n\x0cleader_epoch\x18\x04 \x01(\x05\x12\x10\n\x08replicas\x18\x05 \x03(\x05\x12\x0b\n\x03isr\x18\x06 \x03(\x05\x12\x18\n\x10offline_replicas\x18\x07 \x03(\x05\x12 \n\x18\x65ligible_leader_replicas\x18\x08 \x03(\x05\x12\x16\n\x0elast_known_elr\x18\t \x03(\x05\x12\x1b\n\x0e\x63oordinator_id\x18\n \x01(\x05H\x00\x88\x01\x01\x12\x18\n\x0bshard_epoch\x18\x0b \x01(\x05H\x01\x88\x01\x01\x42\x11\n\x0f_coordinator_idB\x0e\n\x0c_shard_epoch*O\n\x0f\x43oordinatorType\x12\x1a\n\x16\x43OORDINATOR_TYPE_GROUP\x10\x00\x12 \n\x1c\x43OORDINATOR_TYPE_TRANSACTION\x10\x01\x32\x84\x02\n\x08Metadata\x12J\n\x0bGetMetadata\x12\x1c.headrace.v1.MetadataRequest\x1a\x1d.headrace.v1.MetadataResponse\x12N\n\rWatchMetadata\x12\x1c.headrace.v1.MetadataRequest\x1a\x1d.headrace.v1.MetadataResponse0\x01\x12\\\n\x0f\x46indCoordinator\x12#.headrace.v1.FindCoordinatorRequest\x1a$.headrace.v1.FindCoordinatorResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!headrace_protos/v1/metadata.proto\x12\x0bheadrace.v1\x1a\x1fheadrace_protos/v1/access.proto\x1a\x1fheadrace_protos/v1/common.proto\"o\n\x16\x46indCoordinatorRequest\x12*\n\x04type\x18\x01 \x01(\x0e\x32\x1c.headrace.v1.CoordinatorType\x12\x0c\n\x04keys\x18\x02 \x03(\t\x12\x1b\n\x13min_metadata_offset\x18\x03 \x01(\x03\"\x99\x01\n\x17\x46indCoordinatorResponse\x12\x33\n\x0c\x63oordinators\x18\x01 \x03(\x0b\x32\x1d.headrace.v1.CoordinatorOfKey\x12\x17\n\x0fmetadata_offset\x18\x02 \x01(\x03\x12\x1c\n\x0fmetadata_age_ms\x18\x03 \x01(\x03H\x00\x88\x01\x01\x42\x12\n\x10_metadata_age_ms\"\x9a\x01\n\x10\x43oordinatorOfKey\x12\x0b\n\x03key\x18\x01 \x01(\t\x12!\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x12.headrace.v1.Error\x12\r\n\x05shard\x18\x03 \x01(\x05\x12\x16\n\x0e\x63oordinator_id\x18\x04 \x01(\x05\x12\x13\n\x0bshard_epoch\x18\x05 \x01(\x05\x12\x0c\n\x04host\x18\x06 \x01(\t\x12\x0c\n\x04port\x18\x07 \x01(\x05\"\x95\x01\n\x0fMetadataRequest\x12\x0e\n\x06topics\x18\x01 \x03(\t\x12\x12\n\nall_topics\x18\x02 \x01(\x08\x12!\n\x19\x61llow_auto_topic_creation\x18\x03 \x01(\x08\x12\x1b\n\x13min_metadata_offset\x18\x04 \x01(\x03\x12\x1e\n\x16include_fenced_brokers\x18\x05 \x01(\x08\"\xd0\x02\n\x10MetadataResponse\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x15\n\rcontroller_id\x18\x02 \x01(\x05\x12,\n\x07\x62rokers\x18\x03 \x03(\x0b\x32\x1b.headrace.v1.BrokerMetadata\x12*\n\x06topics\x18\x04 \x03(\x0b\x32\x1a.headrace.v1.TopicMetadata\x12\x17\n\x0fmetadata_offset\x18\x05 \x01(\x03\x12\x1c\n\x0fmetadata_lag_ms\x18\x06 \x01(\x03H\x00\x88\x01\x01\x12\x34\n\x0b\x63ontrollers\x18\x07 \x03(\x0b\x32\x1f.headrace.v1.ControllerMetadata\x12\x36\n\x0c\x63oordinators\x18\x08 \x03(\x0b\x32 .headrace.v1.CoordinatorMetadataB\x12\n\x10_metadata_lag_ms\"i\n\x13\x43oordinatorMetadata\x12\x16\n\x0e\x63oordinator_id\x18\x01 \x01(\x05\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\x05\x12\x0c\n\x04rack\x18\x04 \x01(\t\x12\x10\n\x08\x64raining\x18\x05 \x01(\x08\"G\n\x12\x43ontrollerMetadata\x12\x15\n\rcontroller_id\x18\x01 \x01(\x05\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\x05\"o\n\x0e\x42rokerMetadata\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\x05\x12\x0c\n\x04rack\x18\x04 \x01(\t\x12\x0e\n\x06\x66\x65nced\x18\x05 \x01(\x08\x12\x10\n\x08\x64raining\x18\x06 \x01(\x08\"\xb3\x01\n\rTopicMetadata\x12!\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x12.headrace.v1.Error\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x10\n\x08topic_id\x18\x03 \x01(\x0c\x12\x10\n\x08internal\x18\x04 \x01(\x08\x12\x32\n\npartitions\x18\x05 \x03(\x0b\x32\x1e.headrace.v1.PartitionMetadata\x12\x19\n\x11max_message_bytes\x18\x06 \x01(\x05\"\xbf\x02\n\x11PartitionMetadata\x12!\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x12.headrace.v1.Error\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x11\n\tleader_id\x18\x03 \x01(\x05\x12\x14\n\x0cleader_epoch\x18\x04 \x01(\x05\x12\x10\n\x08replicas\x18\x05 \x03(\x05\x12\x0b\n\x03isr\x18\x06 \x03(\x05\x12\x18\n\x10offline_replicas\x18\x07 \x03(\x05\x12 \n\x18\x65ligible_leader_replicas\x18\x08 \x03(\x05\x12\x16\n\x0elast_known_elr\x18\t \x03(\x05\x12\x1b\n\x0e\x63oordinator_id\x18\n \x01(\x05H\x00\x88\x01\x01\x12\x18\n\x0bshard_epoch\x18\x0b \x01(\x05H\x01\x88\x01\x01\x42\x11\n\x0f_coordinator_idB\x0e\n\x0c_shard_epoch*O\n\x0f\x43oordinatorType\x12\x1a\n\x16\x43OORDINATOR_TYPE_GROUP\x10\x00\x12 \n\x1c\x43OORDINATOR_TYPE_TRANSACTION\x10\x01\x32\xe4\x02\n\x08Metadata\x12i\n\x0bGetMetadata\x12\x1c.headrace.v1.MetadataRequest\x1a\x1d.headrace.v1.MetadataResponse\"\x1d\xb2\xc8\x18\x19\n\x0e\x08\x08\x10\x02\x1a\x06topics \x01\"\x07gateway\x12m\n\rWatchMetadata\x12\x1c.headrace.v1.MetadataRequest\x1a\x1d.headrace.v1.MetadataResponse\"\x1d\xb2\xc8\x18\x19\n\x0e\x08\x08\x10\x02\x1a\x06topics \x01\"\x07gateway0\x01\x12~\n\x0f\x46indCoordinator\x12#.headrace.v1.FindCoordinatorRequest\x1a$.headrace.v1.FindCoordinatorResponse\" \xb2\xc8\x18\x1c\n\x0c\x08\x08\x10\x03\x1a\x04keys \x01\n\x0c\x08\x08\x10\x05\x1a\x04keys \x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'headrace_protos.v1.metadata_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_COORDINATORTYPE']._serialized_start=1797
-  _globals['_COORDINATORTYPE']._serialized_end=1876
-  _globals['_FINDCOORDINATORREQUEST']._serialized_start=83
-  _globals['_FINDCOORDINATORREQUEST']._serialized_end=194
-  _globals['_FINDCOORDINATORRESPONSE']._serialized_start=197
-  _globals['_FINDCOORDINATORRESPONSE']._serialized_end=350
-  _globals['_COORDINATOROFKEY']._serialized_start=353
-  _globals['_COORDINATOROFKEY']._serialized_end=507
-  _globals['_METADATAREQUEST']._serialized_start=510
-  _globals['_METADATAREQUEST']._serialized_end=659
-  _globals['_METADATARESPONSE']._serialized_start=662
-  _globals['_METADATARESPONSE']._serialized_end=998
-  _globals['_COORDINATORMETADATA']._serialized_start=1000
-  _globals['_COORDINATORMETADATA']._serialized_end=1105
-  _globals['_CONTROLLERMETADATA']._serialized_start=1107
-  _globals['_CONTROLLERMETADATA']._serialized_end=1178
-  _globals['_BROKERMETADATA']._serialized_start=1180
-  _globals['_BROKERMETADATA']._serialized_end=1291
-  _globals['_TOPICMETADATA']._serialized_start=1294
-  _globals['_TOPICMETADATA']._serialized_end=1473
-  _globals['_PARTITIONMETADATA']._serialized_start=1476
-  _globals['_PARTITIONMETADATA']._serialized_end=1795
-  _globals['_METADATA']._serialized_start=1879
-  _globals['_METADATA']._serialized_end=2139
+  _globals['_METADATA'].methods_by_name['GetMetadata']._loaded_options = None
+  _globals['_METADATA'].methods_by_name['GetMetadata']._serialized_options = b'\262\310\030\031\n\016\010\010\020\002\032\006topics \001\"\007gateway'
+  _globals['_METADATA'].methods_by_name['WatchMetadata']._loaded_options = None
+  _globals['_METADATA'].methods_by_name['WatchMetadata']._serialized_options = b'\262\310\030\031\n\016\010\010\020\002\032\006topics \001\"\007gateway'
+  _globals['_METADATA'].methods_by_name['FindCoordinator']._loaded_options = None
+  _globals['_METADATA'].methods_by_name['FindCoordinator']._serialized_options = b'\262\310\030\034\n\014\010\010\020\003\032\004keys \001\n\014\010\010\020\005\032\004keys \001'
+  _globals['_COORDINATORTYPE']._serialized_start=1830
+  _globals['_COORDINATORTYPE']._serialized_end=1909
+  _globals['_FINDCOORDINATORREQUEST']._serialized_start=116
+  _globals['_FINDCOORDINATORREQUEST']._serialized_end=227
+  _globals['_FINDCOORDINATORRESPONSE']._serialized_start=230
+  _globals['_FINDCOORDINATORRESPONSE']._serialized_end=383
+  _globals['_COORDINATOROFKEY']._serialized_start=386
+  _globals['_COORDINATOROFKEY']._serialized_end=540
+  _globals['_METADATAREQUEST']._serialized_start=543
+  _globals['_METADATAREQUEST']._serialized_end=692
+  _globals['_METADATARESPONSE']._serialized_start=695
+  _globals['_METADATARESPONSE']._serialized_end=1031
+  _globals['_COORDINATORMETADATA']._serialized_start=1033
+  _globals['_COORDINATORMETADATA']._serialized_end=1138
+  _globals['_CONTROLLERMETADATA']._serialized_start=1140
+  _globals['_CONTROLLERMETADATA']._serialized_end=1211
+  _globals['_BROKERMETADATA']._serialized_start=1213
+  _globals['_BROKERMETADATA']._serialized_end=1324
+  _globals['_TOPICMETADATA']._serialized_start=1327
+  _globals['_TOPICMETADATA']._serialized_end=1506
+  _globals['_PARTITIONMETADATA']._serialized_start=1509
+  _globals['_PARTITIONMETADATA']._serialized_end=1828
+  _globals['_METADATA']._serialized_start=1912
+  _globals['_METADATA']._serialized_end=2268
 # @@protoc_insertion_point(module_scope)

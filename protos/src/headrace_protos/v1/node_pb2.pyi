@@ -1,3 +1,4 @@
+from headrace_protos.v1 import access_pb2 as _access_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from typing import ClassVar as _ClassVar, Optional as _Optional

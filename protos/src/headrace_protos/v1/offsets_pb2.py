@@ -22,40 +22,47 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from headrace_protos.v1 import access_pb2 as headrace__protos_dot_v1_dot_access__pb2
 from headrace_protos.v1 import common_pb2 as headrace__protos_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n headrace_protos/v1/offsets.proto\x12\x0bheadrace.v1\x1a\x1fheadrace_protos/v1/common.proto\"\x81\x01\n\x12ListOffsetsRequest\x12\x34\n\x0fisolation_level\x18\x01 \x01(\x0e\x32\x1b.headrace.v1.IsolationLevel\x12\x35\n\npartitions\x18\x02 \x03(\x0b\x32!.headrace.v1.ListOffsetsPartition\"l\n\x14ListOffsetsPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x14\n\x0ctimestamp_ms\x18\x03 \x01(\x03\x12\x1c\n\x14\x63urrent_leader_epoch\x18\x04 \x01(\x05\"F\n\x13ListOffsetsResponse\x12/\n\x07results\x18\x01 \x03(\x0b\x32\x1e.headrace.v1.ListOffsetsResult\"\x94\x01\n\x11ListOffsetsResult\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.headrace.v1.Error\x12\x0e\n\x06offset\x18\x04 \x01(\x03\x12\x14\n\x0ctimestamp_ms\x18\x05 \x01(\x03\x12\x14\n\x0cleader_epoch\x18\x06 \x01(\x05\"]\n\x1bOffsetForLeaderEpochRequest\x12>\n\npartitions\x18\x01 \x03(\x0b\x32*.headrace.v1.OffsetForLeaderEpochPartition\"u\n\x1dOffsetForLeaderEpochPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x14\n\x0cleader_epoch\x18\x03 \x01(\x05\x12\x1c\n\x14\x63urrent_leader_epoch\x18\x04 \x01(\x05\"X\n\x1cOffsetForLeaderEpochResponse\x12\x38\n\x07results\x18\x01 \x03(\x0b\x32\'.headrace.v1.OffsetForLeaderEpochResult\"\x8b\x01\n\x1aOffsetForLeaderEpochResult\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.headrace.v1.Error\x12\x14\n\x0cleader_epoch\x18\x04 \x01(\x05\x12\x12\n\nend_offset\x18\x05 \x01(\x03\"c\n\x14\x44\x65leteRecordsRequest\x12\x37\n\npartitions\x18\x01 \x03(\x0b\x32#.headrace.v1.DeleteRecordsPartition\x12\x12\n\ntimeout_ms\x18\x02 \x01(\x05\"Q\n\x16\x44\x65leteRecordsPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x15\n\rbefore_offset\x18\x03 \x01(\x03\"J\n\x15\x44\x65leteRecordsResponse\x12\x31\n\x07results\x18\x01 \x03(\x0b\x32 .headrace.v1.DeleteRecordsResult\"q\n\x13\x44\x65leteRecordsResult\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.headrace.v1.Error\x12\x15\n\rlow_watermark\x18\x04 \x01(\x03\x32\xa0\x02\n\x07Offsets\x12P\n\x0bListOffsets\x12\x1f.headrace.v1.ListOffsetsRequest\x1a .headrace.v1.ListOffsetsResponse\x12k\n\x14OffsetForLeaderEpoch\x12(.headrace.v1.OffsetForLeaderEpochRequest\x1a).headrace.v1.OffsetForLeaderEpochResponse\x12V\n\rDeleteRecords\x12!.headrace.v1.DeleteRecordsRequest\x1a\".headrace.v1.DeleteRecordsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n headrace_protos/v1/offsets.proto\x12\x0bheadrace.v1\x1a\x1fheadrace_protos/v1/access.proto\x1a\x1fheadrace_protos/v1/common.proto\"\x81\x01\n\x12ListOffsetsRequest\x12\x34\n\x0fisolation_level\x18\x01 \x01(\x0e\x32\x1b.headrace.v1.IsolationLevel\x12\x35\n\npartitions\x18\x02 \x03(\x0b\x32!.headrace.v1.ListOffsetsPartition\"l\n\x14ListOffsetsPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x14\n\x0ctimestamp_ms\x18\x03 \x01(\x03\x12\x1c\n\x14\x63urrent_leader_epoch\x18\x04 \x01(\x05\"F\n\x13ListOffsetsResponse\x12/\n\x07results\x18\x01 \x03(\x0b\x32\x1e.headrace.v1.ListOffsetsResult\"\x94\x01\n\x11ListOffsetsResult\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.headrace.v1.Error\x12\x0e\n\x06offset\x18\x04 \x01(\x03\x12\x14\n\x0ctimestamp_ms\x18\x05 \x01(\x03\x12\x14\n\x0cleader_epoch\x18\x06 \x01(\x05\"]\n\x1bOffsetForLeaderEpochRequest\x12>\n\npartitions\x18\x01 \x03(\x0b\x32*.headrace.v1.OffsetForLeaderEpochPartition\"u\n\x1dOffsetForLeaderEpochPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x14\n\x0cleader_epoch\x18\x03 \x01(\x05\x12\x1c\n\x14\x63urrent_leader_epoch\x18\x04 \x01(\x05\"X\n\x1cOffsetForLeaderEpochResponse\x12\x38\n\x07results\x18\x01 \x03(\x0b\x32\'.headrace.v1.OffsetForLeaderEpochResult\"\x8b\x01\n\x1aOffsetForLeaderEpochResult\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.headrace.v1.Error\x12\x14\n\x0cleader_epoch\x18\x04 \x01(\x05\x12\x12\n\nend_offset\x18\x05 \x01(\x03\"c\n\x14\x44\x65leteRecordsRequest\x12\x37\n\npartitions\x18\x01 \x03(\x0b\x32#.headrace.v1.DeleteRecordsPartition\x12\x12\n\ntimeout_ms\x18\x02 \x01(\x05\"Q\n\x16\x44\x65leteRecordsPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x15\n\rbefore_offset\x18\x03 \x01(\x03\"J\n\x15\x44\x65leteRecordsResponse\x12\x31\n\x07results\x18\x01 \x03(\x0b\x32 .headrace.v1.DeleteRecordsResult\"q\n\x13\x44\x65leteRecordsResult\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.headrace.v1.Error\x12\x15\n\rlow_watermark\x18\x04 \x01(\x03\x32\x8e\x03\n\x07Offsets\x12}\n\x0bListOffsets\x12\x1f.headrace.v1.ListOffsetsRequest\x1a .headrace.v1.ListOffsetsResponse\"+\xb2\xc8\x18\'\n\x18\x08\x08\x10\x02\x1a\x10partitions.topic \x01\"\x0b\x63oordinator\x12\x8b\x01\n\x14OffsetForLeaderEpoch\x12(.headrace.v1.OffsetForLeaderEpochRequest\x1a).headrace.v1.OffsetForLeaderEpochResponse\"\x1e\xb2\xc8\x18\x1a\n\x18\x08\x08\x10\x02\x1a\x10partitions.topic \x01\x12v\n\rDeleteRecords\x12!.headrace.v1.DeleteRecordsRequest\x1a\".headrace.v1.DeleteRecordsResponse\"\x1e\xb2\xc8\x18\x1a\n\x18\x08\x06\x10\x02\x1a\x10partitions.topic \x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'headrace_protos.v1.offsets_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_LISTOFFSETSREQUEST']._serialized_start=83
-  _globals['_LISTOFFSETSREQUEST']._serialized_end=212
-  _globals['_LISTOFFSETSPARTITION']._serialized_start=214
-  _globals['_LISTOFFSETSPARTITION']._serialized_end=322
-  _globals['_LISTOFFSETSRESPONSE']._serialized_start=324
-  _globals['_LISTOFFSETSRESPONSE']._serialized_end=394
-  _globals['_LISTOFFSETSRESULT']._serialized_start=397
-  _globals['_LISTOFFSETSRESULT']._serialized_end=545
-  _globals['_OFFSETFORLEADEREPOCHREQUEST']._serialized_start=547
-  _globals['_OFFSETFORLEADEREPOCHREQUEST']._serialized_end=640
-  _globals['_OFFSETFORLEADEREPOCHPARTITION']._serialized_start=642
-  _globals['_OFFSETFORLEADEREPOCHPARTITION']._serialized_end=759
-  _globals['_OFFSETFORLEADEREPOCHRESPONSE']._serialized_start=761
-  _globals['_OFFSETFORLEADEREPOCHRESPONSE']._serialized_end=849
-  _globals['_OFFSETFORLEADEREPOCHRESULT']._serialized_start=852
-  _globals['_OFFSETFORLEADEREPOCHRESULT']._serialized_end=991
-  _globals['_DELETERECORDSREQUEST']._serialized_start=993
-  _globals['_DELETERECORDSREQUEST']._serialized_end=1092
-  _globals['_DELETERECORDSPARTITION']._serialized_start=1094
-  _globals['_DELETERECORDSPARTITION']._serialized_end=1175
-  _globals['_DELETERECORDSRESPONSE']._serialized_start=1177
-  _globals['_DELETERECORDSRESPONSE']._serialized_end=1251
-  _globals['_DELETERECORDSRESULT']._serialized_start=1253
-  _globals['_DELETERECORDSRESULT']._serialized_end=1366
-  _globals['_OFFSETS']._serialized_start=1369
-  _globals['_OFFSETS']._serialized_end=1657
+  _globals['_OFFSETS'].methods_by_name['ListOffsets']._loaded_options = None
+  _globals['_OFFSETS'].methods_by_name['ListOffsets']._serialized_options = b'\262\310\030\'\n\030\010\010\020\002\032\020partitions.topic \001\"\013coordinator'
+  _globals['_OFFSETS'].methods_by_name['OffsetForLeaderEpoch']._loaded_options = None
+  _globals['_OFFSETS'].methods_by_name['OffsetForLeaderEpoch']._serialized_options = b'\262\310\030\032\n\030\010\010\020\002\032\020partitions.topic \001'
+  _globals['_OFFSETS'].methods_by_name['DeleteRecords']._loaded_options = None
+  _globals['_OFFSETS'].methods_by_name['DeleteRecords']._serialized_options = b'\262\310\030\032\n\030\010\006\020\002\032\020partitions.topic \001'
+  _globals['_LISTOFFSETSREQUEST']._serialized_start=116
+  _globals['_LISTOFFSETSREQUEST']._serialized_end=245
+  _globals['_LISTOFFSETSPARTITION']._serialized_start=247
+  _globals['_LISTOFFSETSPARTITION']._serialized_end=355
+  _globals['_LISTOFFSETSRESPONSE']._serialized_start=357
+  _globals['_LISTOFFSETSRESPONSE']._serialized_end=427
+  _globals['_LISTOFFSETSRESULT']._serialized_start=430
+  _globals['_LISTOFFSETSRESULT']._serialized_end=578
+  _globals['_OFFSETFORLEADEREPOCHREQUEST']._serialized_start=580
+  _globals['_OFFSETFORLEADEREPOCHREQUEST']._serialized_end=673
+  _globals['_OFFSETFORLEADEREPOCHPARTITION']._serialized_start=675
+  _globals['_OFFSETFORLEADEREPOCHPARTITION']._serialized_end=792
+  _globals['_OFFSETFORLEADEREPOCHRESPONSE']._serialized_start=794
+  _globals['_OFFSETFORLEADEREPOCHRESPONSE']._serialized_end=882
+  _globals['_OFFSETFORLEADEREPOCHRESULT']._serialized_start=885
+  _globals['_OFFSETFORLEADEREPOCHRESULT']._serialized_end=1024
+  _globals['_DELETERECORDSREQUEST']._serialized_start=1026
+  _globals['_DELETERECORDSREQUEST']._serialized_end=1125
+  _globals['_DELETERECORDSPARTITION']._serialized_start=1127
+  _globals['_DELETERECORDSPARTITION']._serialized_end=1208
+  _globals['_DELETERECORDSRESPONSE']._serialized_start=1210
+  _globals['_DELETERECORDSRESPONSE']._serialized_end=1284
+  _globals['_DELETERECORDSRESULT']._serialized_start=1286
+  _globals['_DELETERECORDSRESULT']._serialized_end=1399
+  _globals['_OFFSETS']._serialized_start=1402
+  _globals['_OFFSETS']._serialized_end=1800
 # @@protoc_insertion_point(module_scope)

@@ -22,49 +22,52 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from headrace_protos.v1 import access_pb2 as headrace__protos_dot_v1_dot_access__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dheadrace_protos/v1/raft.proto\x12\x0bheadrace.v1\"a\n\x0cRaftEnvelope\x12%\n\x05hello\x18\x01 \x01(\x0b\x32\x16.headrace.v1.RaftHello\x12*\n\x08messages\x18\x02 \x03(\x0b\x32\x18.headrace.v1.RaftMessage\"\x8c\x01\n\tRaftHello\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12+\n\x06sender\x18\x02 \x01(\x0b\x32\x1b.headrace.v1.RaftReplicaKey\x12-\n\x08\x65xpected\x18\x03 \x01(\x0b\x32\x1b.headrace.v1.RaftReplicaKey\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\"7\n\x0eRaftReplicaKey\x12\x0f\n\x07node_id\x18\x01 \x01(\x05\x12\x14\n\x0c\x64irectory_id\x18\x02 \x01(\x0c\")\n\tRaftPlace\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x0c\n\x04term\x18\x02 \x01(\x05\"F\n\tRaftVoter\x12(\n\x03key\x18\x01 \x01(\x0b\x32\x1b.headrace.v1.RaftReplicaKey\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\"\xbb\x04\n\x0bRaftMessage\x12\x0c\n\x04term\x18\x01 \x01(\x05\x12\x34\n\x0cvote_request\x18\x02 \x01(\x0b\x32\x1c.headrace.v1.RaftVoteRequestH\x00\x12\x36\n\rvote_response\x18\x03 \x01(\x0b\x32\x1d.headrace.v1.RaftVoteResponseH\x00\x12\x38\n\x0e\x61ppend_request\x18\x04 \x01(\x0b\x32\x1e.headrace.v1.RaftAppendRequestH\x00\x12:\n\x0f\x61ppend_response\x18\x05 \x01(\x0b\x32\x1f.headrace.v1.RaftAppendResponseH\x00\x12>\n\x11heartbeat_request\x18\x06 \x01(\x0b\x32!.headrace.v1.RaftHeartbeatRequestH\x00\x12@\n\x12heartbeat_response\x18\x07 \x01(\x0b\x32\".headrace.v1.RaftHeartbeatResponseH\x00\x12<\n\x10snapshot_request\x18\x08 \x01(\x0b\x32 .headrace.v1.RaftSnapshotRequestH\x00\x12>\n\x11snapshot_response\x18\t \x01(\x0b\x32!.headrace.v1.RaftSnapshotResponseH\x00\x12\x32\n\x0btimeout_now\x18\n \x01(\x0b\x32\x1b.headrace.v1.RaftTimeoutNowH\x00\x42\x06\n\x04\x62ody\"`\n\x0fRaftVoteRequest\x12#\n\x03\x65nd\x18\x01 \x01(\x0b\x32\x16.headrace.v1.RaftPlace\x12\x13\n\x0bis_pre_vote\x18\x02 \x01(\x08\x12\x13\n\x0bis_transfer\x18\x03 \x01(\x08\"O\n\x10RaftVoteResponse\x12\x12\n\nasked_term\x18\x01 \x01(\x05\x12\x12\n\nis_granted\x18\x02 \x01(\x08\x12\x13\n\x0bis_pre_vote\x18\x03 \x01(\x08\"\x80\x01\n\x11RaftAppendRequest\x12(\n\x08previous\x18\x01 \x01(\x0b\x32\x16.headrace.v1.RaftPlace\x12\'\n\x07\x65ntries\x18\x02 \x03(\x0b\x32\x16.headrace.v1.RaftEntry\x12\x18\n\x10\x63ommitted_offset\x18\x03 \x01(\x03\"\xf4\x01\n\tRaftEntry\x12)\n\x04kind\x18\x01 \x01(\x0e\x32\x1b.headrace.v1.RaftEntry.Kind\x12\x0c\n\x04term\x18\x02 \x01(\x05\x12\x13\n\x0b\x62\x61se_offset\x18\x03 \x01(\x03\x12\r\n\x05\x63ount\x18\x04 \x01(\x05\x12\x0c\n\x04\x64\x61ta\x18\x05 \x01(\x0c\x12&\n\x06voters\x18\x06 \x03(\x0b\x32\x16.headrace.v1.RaftVoter\"T\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\r\n\tKIND_DATA\x10\x01\x12\x16\n\x12KIND_LEADER_CHANGE\x10\x02\x12\x0f\n\x0bKIND_VOTERS\x10\x03\"i\n\x12RaftAppendResponse\x12\x17\n\x0fprevious_offset\x18\x01 \x01(\x03\x12%\n\x05match\x18\x02 \x01(\x0b\x32\x16.headrace.v1.RaftPlace\x12\x13\n\x0bis_rejected\x18\x03 \x01(\x08\"?\n\x14RaftHeartbeatRequest\x12\x18\n\x10\x63ommitted_offset\x18\x01 \x01(\x03\x12\r\n\x05round\x18\x02 \x01(\x03\"&\n\x15RaftHeartbeatResponse\x12\r\n\x05round\x18\x01 \x01(\x03\"\x95\x01\n\x13RaftSnapshotRequest\x12%\n\x05place\x18\x01 \x01(\x0b\x32\x16.headrace.v1.RaftPlace\x12&\n\x06voters\x18\x02 \x03(\x0b\x32\x16.headrace.v1.RaftVoter\x12\x10\n\x08position\x18\x03 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c\x12\x0f\n\x07is_last\x18\x05 \x01(\x08\"e\n\x14RaftSnapshotResponse\x12%\n\x05place\x18\x01 \x01(\x0b\x32\x16.headrace.v1.RaftPlace\x12\x10\n\x08position\x18\x02 \x01(\x03\x12\x14\n\x0cis_installed\x18\x03 \x01(\x08\"\x10\n\x0eRaftTimeoutNow2L\n\x04Raft\x12\x44\n\x08\x45xchange\x12\x19.headrace.v1.RaftEnvelope\x1a\x19.headrace.v1.RaftEnvelope(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dheadrace_protos/v1/raft.proto\x12\x0bheadrace.v1\x1a\x1fheadrace_protos/v1/access.proto\"a\n\x0cRaftEnvelope\x12%\n\x05hello\x18\x01 \x01(\x0b\x32\x16.headrace.v1.RaftHello\x12*\n\x08messages\x18\x02 \x03(\x0b\x32\x18.headrace.v1.RaftMessage\"\x8c\x01\n\tRaftHello\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12+\n\x06sender\x18\x02 \x01(\x0b\x32\x1b.headrace.v1.RaftReplicaKey\x12-\n\x08\x65xpected\x18\x03 \x01(\x0b\x32\x1b.headrace.v1.RaftReplicaKey\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\"7\n\x0eRaftReplicaKey\x12\x0f\n\x07node_id\x18\x01 \x01(\x05\x12\x14\n\x0c\x64irectory_id\x18\x02 \x01(\x0c\")\n\tRaftPlace\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x0c\n\x04term\x18\x02 \x01(\x05\"F\n\tRaftVoter\x12(\n\x03key\x18\x01 \x01(\x0b\x32\x1b.headrace.v1.RaftReplicaKey\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\"\xbb\x04\n\x0bRaftMessage\x12\x0c\n\x04term\x18\x01 \x01(\x05\x12\x34\n\x0cvote_request\x18\x02 \x01(\x0b\x32\x1c.headrace.v1.RaftVoteRequestH\x00\x12\x36\n\rvote_response\x18\x03 \x01(\x0b\x32\x1d.headrace.v1.RaftVoteResponseH\x00\x12\x38\n\x0e\x61ppend_request\x18\x04 \x01(\x0b\x32\x1e.headrace.v1.RaftAppendRequestH\x00\x12:\n\x0f\x61ppend_response\x18\x05 \x01(\x0b\x32\x1f.headrace.v1.RaftAppendResponseH\x00\x12>\n\x11heartbeat_request\x18\x06 \x01(\x0b\x32!.headrace.v1.RaftHeartbeatRequestH\x00\x12@\n\x12heartbeat_response\x18\x07 \x01(\x0b\x32\".headrace.v1.RaftHeartbeatResponseH\x00\x12<\n\x10snapshot_request\x18\x08 \x01(\x0b\x32 .headrace.v1.RaftSnapshotRequestH\x00\x12>\n\x11snapshot_response\x18\t \x01(\x0b\x32!.headrace.v1.RaftSnapshotResponseH\x00\x12\x32\n\x0btimeout_now\x18\n \x01(\x0b\x32\x1b.headrace.v1.RaftTimeoutNowH\x00\x42\x06\n\x04\x62ody\"`\n\x0fRaftVoteRequest\x12#\n\x03\x65nd\x18\x01 \x01(\x0b\x32\x16.headrace.v1.RaftPlace\x12\x13\n\x0bis_pre_vote\x18\x02 \x01(\x08\x12\x13\n\x0bis_transfer\x18\x03 \x01(\x08\"O\n\x10RaftVoteResponse\x12\x12\n\nasked_term\x18\x01 \x01(\x05\x12\x12\n\nis_granted\x18\x02 \x01(\x08\x12\x13\n\x0bis_pre_vote\x18\x03 \x01(\x08\"\x80\x01\n\x11RaftAppendRequest\x12(\n\x08previous\x18\x01 \x01(\x0b\x32\x16.headrace.v1.RaftPlace\x12\'\n\x07\x65ntries\x18\x02 \x03(\x0b\x32\x16.headrace.v1.RaftEntry\x12\x18\n\x10\x63ommitted_offset\x18\x03 \x01(\x03\"\xf4\x01\n\tRaftEntry\x12)\n\x04kind\x18\x01 \x01(\x0e\x32\x1b.headrace.v1.RaftEntry.Kind\x12\x0c\n\x04term\x18\x02 \x01(\x05\x12\x13\n\x0b\x62\x61se_offset\x18\x03 \x01(\x03\x12\r\n\x05\x63ount\x18\x04 \x01(\x05\x12\x0c\n\x04\x64\x61ta\x18\x05 \x01(\x0c\x12&\n\x06voters\x18\x06 \x03(\x0b\x32\x16.headrace.v1.RaftVoter\"T\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\r\n\tKIND_DATA\x10\x01\x12\x16\n\x12KIND_LEADER_CHANGE\x10\x02\x12\x0f\n\x0bKIND_VOTERS\x10\x03\"i\n\x12RaftAppendResponse\x12\x17\n\x0fprevious_offset\x18\x01 \x01(\x03\x12%\n\x05match\x18\x02 \x01(\x0b\x32\x16.headrace.v1.RaftPlace\x12\x13\n\x0bis_rejected\x18\x03 \x01(\x08\"?\n\x14RaftHeartbeatRequest\x12\x18\n\x10\x63ommitted_offset\x18\x01 \x01(\x03\x12\r\n\x05round\x18\x02 \x01(\x03\"&\n\x15RaftHeartbeatResponse\x12\r\n\x05round\x18\x01 \x01(\x03\"\x95\x01\n\x13RaftSnapshotRequest\x12%\n\x05place\x18\x01 \x01(\x0b\x32\x16.headrace.v1.RaftPlace\x12&\n\x06voters\x18\x02 \x03(\x0b\x32\x16.headrace.v1.RaftVoter\x12\x10\n\x08position\x18\x03 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c\x12\x0f\n\x07is_last\x18\x05 \x01(\x08\"e\n\x14RaftSnapshotResponse\x12%\n\x05place\x18\x01 \x01(\x0b\x32\x16.headrace.v1.RaftPlace\x12\x10\n\x08position\x18\x02 \x01(\x03\x12\x14\n\x0cis_installed\x18\x03 \x01(\x08\"\x10\n\x0eRaftTimeoutNow2^\n\x04Raft\x12V\n\x08\x45xchange\x12\x19.headrace.v1.RaftEnvelope\x1a\x19.headrace.v1.RaftEnvelope\"\x10\xb2\xc8\x18\x0c\"\ncontroller(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'headrace_protos.v1.raft_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_RAFTENVELOPE']._serialized_start=46
-  _globals['_RAFTENVELOPE']._serialized_end=143
-  _globals['_RAFTHELLO']._serialized_start=146
-  _globals['_RAFTHELLO']._serialized_end=286
-  _globals['_RAFTREPLICAKEY']._serialized_start=288
-  _globals['_RAFTREPLICAKEY']._serialized_end=343
-  _globals['_RAFTPLACE']._serialized_start=345
-  _globals['_RAFTPLACE']._serialized_end=386
-  _globals['_RAFTVOTER']._serialized_start=388
-  _globals['_RAFTVOTER']._serialized_end=458
-  _globals['_RAFTMESSAGE']._serialized_start=461
-  _globals['_RAFTMESSAGE']._serialized_end=1032
-  _globals['_RAFTVOTEREQUEST']._serialized_start=1034
-  _globals['_RAFTVOTEREQUEST']._serialized_end=1130
-  _globals['_RAFTVOTERESPONSE']._serialized_start=1132
-  _globals['_RAFTVOTERESPONSE']._serialized_end=1211
-  _globals['_RAFTAPPENDREQUEST']._serialized_start=1214
-  _globals['_RAFTAPPENDREQUEST']._serialized_end=1342
-  _globals['_RAFTENTRY']._serialized_start=1345
-  _globals['_RAFTENTRY']._serialized_end=1589
-  _globals['_RAFTENTRY_KIND']._serialized_start=1505
-  _globals['_RAFTENTRY_KIND']._serialized_end=1589
-  _globals['_RAFTAPPENDRESPONSE']._serialized_start=1591
-  _globals['_RAFTAPPENDRESPONSE']._serialized_end=1696
-  _globals['_RAFTHEARTBEATREQUEST']._serialized_start=1698
-  _globals['_RAFTHEARTBEATREQUEST']._serialized_end=1761
-  _globals['_RAFTHEARTBEATRESPONSE']._serialized_start=1763
-  _globals['_RAFTHEARTBEATRESPONSE']._serialized_end=1801
-  _globals['_RAFTSNAPSHOTREQUEST']._serialized_start=1804
-  _globals['_RAFTSNAPSHOTREQUEST']._serialized_end=1953
-  _globals['_RAFTSNAPSHOTRESPONSE']._serialized_start=1955
-  _globals['_RAFTSNAPSHOTRESPONSE']._serialized_end=2056
-  _globals['_RAFTTIMEOUTNOW']._serialized_start=2058
-  _globals['_RAFTTIMEOUTNOW']._serialized_end=2074
-  _globals['_RAFT']._serialized_start=2076
-  _globals['_RAFT']._serialized_end=2152
+  _globals['_RAFT'].methods_by_name['Exchange']._loaded_options = None
+  _globals['_RAFT'].methods_by_name['Exchange']._serialized_options = b'\262\310\030\014\"\ncontroller'
+  _globals['_RAFTENVELOPE']._serialized_start=79
+  _globals['_RAFTENVELOPE']._serialized_end=176
+  _globals['_RAFTHELLO']._serialized_start=179
+  _globals['_RAFTHELLO']._serialized_end=319
+  _globals['_RAFTREPLICAKEY']._serialized_start=321
+  _globals['_RAFTREPLICAKEY']._serialized_end=376
+  _globals['_RAFTPLACE']._serialized_start=378
+  _globals['_RAFTPLACE']._serialized_end=419
+  _globals['_RAFTVOTER']._serialized_start=421
+  _globals['_RAFTVOTER']._serialized_end=491
+  _globals['_RAFTMESSAGE']._serialized_start=494
+  _globals['_RAFTMESSAGE']._serialized_end=1065
+  _globals['_RAFTVOTEREQUEST']._serialized_start=1067
+  _globals['_RAFTVOTEREQUEST']._serialized_end=1163
+  _globals['_RAFTVOTERESPONSE']._serialized_start=1165
+  _globals['_RAFTVOTERESPONSE']._serialized_end=1244
+  _globals['_RAFTAPPENDREQUEST']._serialized_start=1247
+  _globals['_RAFTAPPENDREQUEST']._serialized_end=1375
+  _globals['_RAFTENTRY']._serialized_start=1378
+  _globals['_RAFTENTRY']._serialized_end=1622
+  _globals['_RAFTENTRY_KIND']._serialized_start=1538
+  _globals['_RAFTENTRY_KIND']._serialized_end=1622
+  _globals['_RAFTAPPENDRESPONSE']._serialized_start=1624
+  _globals['_RAFTAPPENDRESPONSE']._serialized_end=1729
+  _globals['_RAFTHEARTBEATREQUEST']._serialized_start=1731
+  _globals['_RAFTHEARTBEATREQUEST']._serialized_end=1794
+  _globals['_RAFTHEARTBEATRESPONSE']._serialized_start=1796
+  _globals['_RAFTHEARTBEATRESPONSE']._serialized_end=1834
+  _globals['_RAFTSNAPSHOTREQUEST']._serialized_start=1837
+  _globals['_RAFTSNAPSHOTREQUEST']._serialized_end=1986
+  _globals['_RAFTSNAPSHOTRESPONSE']._serialized_start=1988
+  _globals['_RAFTSNAPSHOTRESPONSE']._serialized_end=2089
+  _globals['_RAFTTIMEOUTNOW']._serialized_start=2091
+  _globals['_RAFTTIMEOUTNOW']._serialized_end=2107
+  _globals['_RAFT']._serialized_start=2109
+  _globals['_RAFT']._serialized_end=2203
 # @@protoc_insertion_point(module_scope)

@@ -22,38 +22,41 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from headrace_protos.v1 import access_pb2 as headrace__protos_dot_v1_dot_access__pb2
 from headrace_protos.v1 import common_pb2 as headrace__protos_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$headrace_protos/v1/replication.proto\x12\x0bheadrace.v1\x1a\x1fheadrace_protos/v1/common.proto\"\xad\x01\n\rFollowRequest\x12\'\n\x05hello\x18\x01 \x01(\x0b\x32\x18.headrace.v1.FollowHello\x12&\n\x05joins\x18\x02 \x03(\x0b\x32\x17.headrace.v1.FollowJoin\x12\x0e\n\x06leaves\x18\x03 \x03(\r\x12$\n\x04\x61\x63ks\x18\x04 \x03(\x0b\x32\x16.headrace.v1.FollowAck\x12\x15\n\rcannot_append\x18\x05 \x03(\r\"\xb9\x01\n\x0b\x46ollowHello\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x11\n\tbroker_id\x18\x02 \x01(\x05\x12\x14\n\x0c\x62roker_epoch\x18\x03 \x01(\x03\x12\x11\n\tleader_id\x18\x04 \x01(\x05\x12*\n\x04lane\x18\x05 \x01(\x0e\x32\x1c.headrace.v1.ReplicationLane\x12\x14\n\x0cwindow_bytes\x18\x06 \x01(\x03\x12\x18\n\x10sends_heartbeats\x18\x07 \x01(\x08\"\xba\x01\n\nFollowJoin\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\x10\n\x08topic_id\x18\x02 \x01(\x0c\x12\x11\n\tpartition\x18\x03 \x01(\x05\x12\x14\n\x0cleader_epoch\x18\x04 \x01(\x05\x12\x11\n\tlog_start\x18\x05 \x01(\x03\x12\x0f\n\x07log_end\x18\x06 \x01(\x03\x12\x12\n\nlast_epoch\x18\x07 \x01(\x05\x12\x13\n\x0b\x64urable_end\x18\x08 \x01(\x03\x12\x14\n\x0cwindow_bytes\x18\t \x01(\x03\"T\n\tFollowAck\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\x13\n\x0b\x64urable_end\x18\x02 \x01(\x03\x12\x0f\n\x07log_end\x18\x03 \x01(\x03\x12\x11\n\tlog_start\x18\x04 \x01(\x03\"\xda\x01\n\x0e\x46ollowResponse\x12)\n\x06joined\x18\x01 \x03(\x0b\x32\x19.headrace.v1.FollowJoined\x12\'\n\x06pushes\x18\x02 \x03(\x0b\x32\x17.headrace.v1.FollowPush\x12\x31\n\x07updates\x18\x03 \x03(\x0b\x32 .headrace.v1.FollowOffsetsUpdate\x12\'\n\x05\x65nded\x18\x04 \x03(\x0b\x32\x18.headrace.v1.FollowEnded\x12\x18\n\x10sends_heartbeats\x18\x05 \x01(\x08\"\xec\x01\n\x0c\x46ollowJoined\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12!\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x12.headrace.v1.Error\x12\x16\n\x0ehigh_watermark\x18\x03 \x01(\x03\x12\x11\n\tlog_start\x18\x04 \x01(\x03\x12\x0f\n\x07log_end\x18\x05 \x01(\x03\x12\x30\n\tdiverging\x18\x06 \x01(\x0b\x32\x1d.headrace.v1.FollowDivergence\x12\x14\n\x0cout_of_range\x18\x07 \x01(\x08\x12\x12\n\nother_lane\x18\x08 \x01(\x08\x12\x11\n\tproducers\x18\t \x01(\x0c\"5\n\x10\x46ollowDivergence\x12\r\n\x05\x65poch\x18\x01 \x01(\x05\x12\x12\n\nend_offset\x18\x02 \x01(\x03\"X\n\nFollowPush\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\x0f\n\x07records\x18\x02 \x01(\x0c\x12\x16\n\x0ehigh_watermark\x18\x03 \x01(\x03\x12\x11\n\tlog_start\x18\x04 \x01(\x03\"P\n\x13\x46ollowOffsetsUpdate\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\x16\n\x0ehigh_watermark\x18\x02 \x01(\x03\x12\x11\n\tlog_start\x18\x03 \x01(\x03\"T\n\x0b\x46ollowEnded\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12!\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x12.headrace.v1.Error\x12\x12\n\nother_lane\x18\x03 \x01(\x08*m\n\x0fReplicationLane\x12 \n\x1cREPLICATION_LANE_UNSPECIFIED\x10\x00\x12\x19\n\x15REPLICATION_LANE_LIVE\x10\x01\x12\x1d\n\x19REPLICATION_LANE_CATCH_UP\x10\x02\x32T\n\x0bReplication\x12\x45\n\x06\x46ollow\x12\x1a.headrace.v1.FollowRequest\x1a\x1b.headrace.v1.FollowResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$headrace_protos/v1/replication.proto\x12\x0bheadrace.v1\x1a\x1fheadrace_protos/v1/access.proto\x1a\x1fheadrace_protos/v1/common.proto\"\xad\x01\n\rFollowRequest\x12\'\n\x05hello\x18\x01 \x01(\x0b\x32\x18.headrace.v1.FollowHello\x12&\n\x05joins\x18\x02 \x03(\x0b\x32\x17.headrace.v1.FollowJoin\x12\x0e\n\x06leaves\x18\x03 \x03(\r\x12$\n\x04\x61\x63ks\x18\x04 \x03(\x0b\x32\x16.headrace.v1.FollowAck\x12\x15\n\rcannot_append\x18\x05 \x03(\r\"\xb9\x01\n\x0b\x46ollowHello\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x11\n\tbroker_id\x18\x02 \x01(\x05\x12\x14\n\x0c\x62roker_epoch\x18\x03 \x01(\x03\x12\x11\n\tleader_id\x18\x04 \x01(\x05\x12*\n\x04lane\x18\x05 \x01(\x0e\x32\x1c.headrace.v1.ReplicationLane\x12\x14\n\x0cwindow_bytes\x18\x06 \x01(\x03\x12\x18\n\x10sends_heartbeats\x18\x07 \x01(\x08\"\xba\x01\n\nFollowJoin\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\x10\n\x08topic_id\x18\x02 \x01(\x0c\x12\x11\n\tpartition\x18\x03 \x01(\x05\x12\x14\n\x0cleader_epoch\x18\x04 \x01(\x05\x12\x11\n\tlog_start\x18\x05 \x01(\x03\x12\x0f\n\x07log_end\x18\x06 \x01(\x03\x12\x12\n\nlast_epoch\x18\x07 \x01(\x05\x12\x13\n\x0b\x64urable_end\x18\x08 \x01(\x03\x12\x14\n\x0cwindow_bytes\x18\t \x01(\x03\"T\n\tFollowAck\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\x13\n\x0b\x64urable_end\x18\x02 \x01(\x03\x12\x0f\n\x07log_end\x18\x03 \x01(\x03\x12\x11\n\tlog_start\x18\x04 \x01(\x03\"\xda\x01\n\x0e\x46ollowResponse\x12)\n\x06joined\x18\x01 \x03(\x0b\x32\x19.headrace.v1.FollowJoined\x12\'\n\x06pushes\x18\x02 \x03(\x0b\x32\x17.headrace.v1.FollowPush\x12\x31\n\x07updates\x18\x03 \x03(\x0b\x32 .headrace.v1.FollowOffsetsUpdate\x12\'\n\x05\x65nded\x18\x04 \x03(\x0b\x32\x18.headrace.v1.FollowEnded\x12\x18\n\x10sends_heartbeats\x18\x05 \x01(\x08\"\xec\x01\n\x0c\x46ollowJoined\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12!\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x12.headrace.v1.Error\x12\x16\n\x0ehigh_watermark\x18\x03 \x01(\x03\x12\x11\n\tlog_start\x18\x04 \x01(\x03\x12\x0f\n\x07log_end\x18\x05 \x01(\x03\x12\x30\n\tdiverging\x18\x06 \x01(\x0b\x32\x1d.headrace.v1.FollowDivergence\x12\x14\n\x0cout_of_range\x18\x07 \x01(\x08\x12\x12\n\nother_lane\x18\x08 \x01(\x08\x12\x11\n\tproducers\x18\t \x01(\x0c\"5\n\x10\x46ollowDivergence\x12\r\n\x05\x65poch\x18\x01 \x01(\x05\x12\x12\n\nend_offset\x18\x02 \x01(\x03\"X\n\nFollowPush\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\x0f\n\x07records\x18\x02 \x01(\x0c\x12\x16\n\x0ehigh_watermark\x18\x03 \x01(\x03\x12\x11\n\tlog_start\x18\x04 \x01(\x03\"P\n\x13\x46ollowOffsetsUpdate\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\x16\n\x0ehigh_watermark\x18\x02 \x01(\x03\x12\x11\n\tlog_start\x18\x03 \x01(\x03\"T\n\x0b\x46ollowEnded\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12!\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x12.headrace.v1.Error\x12\x12\n\nother_lane\x18\x03 \x01(\x08*m\n\x0fReplicationLane\x12 \n\x1cREPLICATION_LANE_UNSPECIFIED\x10\x00\x12\x19\n\x15REPLICATION_LANE_LIVE\x10\x01\x12\x1d\n\x19REPLICATION_LANE_CATCH_UP\x10\x02\x32\x62\n\x0bReplication\x12S\n\x06\x46ollow\x12\x1a.headrace.v1.FollowRequest\x1a\x1b.headrace.v1.FollowResponse\"\x0c\xb2\xc8\x18\x08\"\x06\x62roker(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'headrace_protos.v1.replication_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_REPLICATIONLANE']._serialized_start=1498
-  _globals['_REPLICATIONLANE']._serialized_end=1607
-  _globals['_FOLLOWREQUEST']._serialized_start=87
-  _globals['_FOLLOWREQUEST']._serialized_end=260
-  _globals['_FOLLOWHELLO']._serialized_start=263
-  _globals['_FOLLOWHELLO']._serialized_end=448
-  _globals['_FOLLOWJOIN']._serialized_start=451
-  _globals['_FOLLOWJOIN']._serialized_end=637
-  _globals['_FOLLOWACK']._serialized_start=639
-  _globals['_FOLLOWACK']._serialized_end=723
-  _globals['_FOLLOWRESPONSE']._serialized_start=726
-  _globals['_FOLLOWRESPONSE']._serialized_end=944
-  _globals['_FOLLOWJOINED']._serialized_start=947
-  _globals['_FOLLOWJOINED']._serialized_end=1183
-  _globals['_FOLLOWDIVERGENCE']._serialized_start=1185
-  _globals['_FOLLOWDIVERGENCE']._serialized_end=1238
-  _globals['_FOLLOWPUSH']._serialized_start=1240
-  _globals['_FOLLOWPUSH']._serialized_end=1328
-  _globals['_FOLLOWOFFSETSUPDATE']._serialized_start=1330
-  _globals['_FOLLOWOFFSETSUPDATE']._serialized_end=1410
-  _globals['_FOLLOWENDED']._serialized_start=1412
-  _globals['_FOLLOWENDED']._serialized_end=1496
-  _globals['_REPLICATION']._serialized_start=1609
-  _globals['_REPLICATION']._serialized_end=1693
+  _globals['_REPLICATION'].methods_by_name['Follow']._loaded_options = None
+  _globals['_REPLICATION'].methods_by_name['Follow']._serialized_options = b'\262\310\030\010\"\006broker'
+  _globals['_REPLICATIONLANE']._serialized_start=1531
+  _globals['_REPLICATIONLANE']._serialized_end=1640
+  _globals['_FOLLOWREQUEST']._serialized_start=120
+  _globals['_FOLLOWREQUEST']._serialized_end=293
+  _globals['_FOLLOWHELLO']._serialized_start=296
+  _globals['_FOLLOWHELLO']._serialized_end=481
+  _globals['_FOLLOWJOIN']._serialized_start=484
+  _globals['_FOLLOWJOIN']._serialized_end=670
+  _globals['_FOLLOWACK']._serialized_start=672
+  _globals['_FOLLOWACK']._serialized_end=756
+  _globals['_FOLLOWRESPONSE']._serialized_start=759
+  _globals['_FOLLOWRESPONSE']._serialized_end=977
+  _globals['_FOLLOWJOINED']._serialized_start=980
+  _globals['_FOLLOWJOINED']._serialized_end=1216
+  _globals['_FOLLOWDIVERGENCE']._serialized_start=1218
+  _globals['_FOLLOWDIVERGENCE']._serialized_end=1271
+  _globals['_FOLLOWPUSH']._serialized_start=1273
+  _globals['_FOLLOWPUSH']._serialized_end=1361
+  _globals['_FOLLOWOFFSETSUPDATE']._serialized_start=1363
+  _globals['_FOLLOWOFFSETSUPDATE']._serialized_end=1443
+  _globals['_FOLLOWENDED']._serialized_start=1445
+  _globals['_FOLLOWENDED']._serialized_end=1529
+  _globals['_REPLICATION']._serialized_start=1642
+  _globals['_REPLICATION']._serialized_end=1740
 # @@protoc_insertion_point(module_scope)
