@@ -204,6 +204,12 @@ class TopicAuthorizationFailedError(HeadraceError):
     code, number = "TOPIC_AUTHORIZATION_FAILED", 29
 
 
+class GroupAuthorizationFailedError(HeadraceError):
+    """Not authorized to access the group."""
+
+    code, number = "GROUP_AUTHORIZATION_FAILED", 30
+
+
 class ClusterAuthorizationFailedError(HeadraceError):
     """Not authorized for this operation on the cluster."""
 
@@ -221,6 +227,18 @@ class InvalidTimestampError(RefusedRecordsError):
     """The record's timestamp is outside of the range that the topic accepts."""
 
     code, number = "INVALID_TIMESTAMP", 32
+
+
+class UnsupportedSaslMechanismError(HeadraceError):
+    """The listener does not have the SASL mechanism; the message names the mechanisms that it has."""
+
+    code, number = "UNSUPPORTED_SASL_MECHANISM", 33
+
+
+class IllegalSaslStateError(HeadraceError):
+    """The request does not fit the state of the SASL exchange."""
+
+    code, number = "ILLEGAL_SASL_STATE", 34
 
 
 class UnsupportedVersionError(HeadraceError):
@@ -334,6 +352,18 @@ class TransactionCoordinatorFencedError(HeadraceError):
     code, number = "TRANSACTION_COORDINATOR_FENCED", 52
 
 
+class TransactionalIdAuthorizationFailedError(HeadraceError):
+    """Not authorized to use the transactional id."""
+
+    code, number = "TRANSACTIONAL_ID_AUTHORIZATION_FAILED", 53
+
+
+class SecurityDisabledError(HeadraceError):
+    """The cluster has no authorizer (authorizer.class.name)."""
+
+    code, number = "SECURITY_DISABLED", 54
+
+
 class OperationNotAttemptedError(RetriableError):
     """The item was skipped, because the request has more items than one metadata write may change; send the skipped
     items again."""
@@ -353,10 +383,58 @@ class LogDirNotFoundError(HeadraceError):
     code, number = "LOG_DIR_NOT_FOUND", 57
 
 
+class SaslAuthenticationFailedError(HeadraceError):
+    """The caller is not authenticated: its credentials are wrong, missing or expired."""
+
+    code, number = "SASL_AUTHENTICATION_FAILED", 58
+
+
 class UnknownProducerIdError(HeadraceError):
     """The broker has no state for this producer id."""
 
     code, number = "UNKNOWN_PRODUCER_ID", 59
+
+
+class DelegationTokenAuthDisabledError(HeadraceError):
+    """The cluster has no delegation tokens (delegation.token.secret.key)."""
+
+    code, number = "DELEGATION_TOKEN_AUTH_DISABLED", 61
+
+
+class DelegationTokenNotFoundError(HeadraceError):
+    """There is no such delegation token."""
+
+    code, number = "DELEGATION_TOKEN_NOT_FOUND", 62
+
+
+class DelegationTokenOwnerMismatchError(HeadraceError):
+    """Only the owner of a delegation token and its renewers may renew or expire it."""
+
+    code, number = "DELEGATION_TOKEN_OWNER_MISMATCH", 63
+
+
+class DelegationTokenRequestNotAllowedError(HeadraceError):
+    """Delegation tokens are given only to callers that authenticated without a token."""
+
+    code, number = "DELEGATION_TOKEN_REQUEST_NOT_ALLOWED", 64
+
+
+class DelegationTokenAuthorizationFailedError(HeadraceError):
+    """Not authorized to use the delegation token."""
+
+    code, number = "DELEGATION_TOKEN_AUTHORIZATION_FAILED", 65
+
+
+class DelegationTokenExpiredError(HeadraceError):
+    """The delegation token has expired."""
+
+    code, number = "DELEGATION_TOKEN_EXPIRED", 66
+
+
+class InvalidPrincipalTypeError(HeadraceError):
+    """The type of a principal must be User."""
+
+    code, number = "INVALID_PRINCIPAL_TYPE", 67
 
 
 class NonEmptyGroupError(HeadraceError):
@@ -477,6 +555,24 @@ class ProducerFencedError(HeadraceError):
     """A newer producer uses the transactional id: close the older producer (KIP-588)."""
 
     code, number = "PRODUCER_FENCED", 90
+
+
+class ResourceNotFoundError(HeadraceError):
+    """There is no such resource, for example no user with such credentials."""
+
+    code, number = "RESOURCE_NOT_FOUND", 91
+
+
+class DuplicateResourceError(HeadraceError):
+    """The request names a resource twice."""
+
+    code, number = "DUPLICATE_RESOURCE", 92
+
+
+class UnacceptableCredentialError(HeadraceError):
+    """The credential is refused, for example because it has too few iterations."""
+
+    code, number = "UNACCEPTABLE_CREDENTIAL", 93
 
 
 class InvalidUpdateVersionError(HeadraceError):
@@ -756,6 +852,17 @@ class IllegalStateError(ClientError, RuntimeError):
     """The call is not allowed in the client's present state."""
 
     code = "ILLEGAL_STATE"
+
+
+class ProcessingError(ClientError):
+    """The handler of ``Consumer.process`` failed for a record, which has no further tries and no dead-letter topic. The
+    record (``topic``, ``partition``, ``offset``) is not committed; ``__cause__`` is the handler's exception."""
+
+    code = "PROCESSING_FAILED"
+
+    def __init__(self, message: str = "", *, topic: str = "", partition: int = -1, offset: int = -1) -> None:
+        super().__init__(message)
+        self.topic, self.partition, self.offset = topic, partition, offset
 
 
 class TransactionAbortedError(ClientError):

@@ -25,6 +25,9 @@ class Event:
 
 Subscriber = Callable[[Event], None]
 
+#: Attribute of a ``logging.LogRecord`` with the event that the record is about.
+EVENT_ATTRIBUTE = "headrace_event"
+
 
 class Emitter:
     """Passes each event to every subscriber, in the order of subscription, immediately and in the caller's thread.
@@ -63,7 +66,7 @@ def log_events(logger: logging.Logger) -> Subscriber:
     def log(event: Event) -> None:
         if logger.isEnabledFor(event.severity):
             shown = (f"{field.name}={_shown(getattr(event, field.name))}" for field in dataclasses.fields(event))
-            logger.log(event.severity, "%s %s", type(event).__name__, " ".join(shown))
+            logger.log(event.severity, "%s %s", type(event).__name__, " ".join(shown), extra={EVENT_ATTRIBUTE: event})
 
     return log
 

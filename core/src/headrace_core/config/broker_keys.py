@@ -6,7 +6,9 @@ such a key logs a note. A broker's default for a topic key is declared with the 
 
 from __future__ import annotations
 
-from .definition import HEADRACE, INT_MAX, LONG_MAX, Kind, Scope, accepted, honoured
+from urllib.parse import urlsplit
+
+from .definition import CONFLUENT, HEADRACE, INT_MAX, LONG_MAX, Kind, Scope, accepted, honoured
 
 #: Maximum number of threads that a key may set. A broker with too many threads does not start, so without a maximum one
 #: typing mistake could stop all brokers. (Kafka has no maximum for the number of threads; it limits a dynamic change of
@@ -30,7 +32,7 @@ _CHECKPOINTS = (
     " a clean stop"
 )
 _TIERED = "has no effect: tiered storage is not built"
-_QUOTAS = "has no effect: quotas are not built"
+_QUOTAS = "has no effect: quota.window.num and quota.window.size.seconds set the burst of controller mutations"
 _PACED = "has no effect: throttles are token buckets without windows"
 _ACTIONS = "has no effect: nodes of a release use one protocol and one format"
 
@@ -38,6 +40,21 @@ _ACTIONS = "has no effect: nodes of a release use one protocol and one format"
 def _check_selector(name: str) -> str | None:
     selectors = (*RACK_AWARE_SELECTORS, *LEADER_SELECTORS)
     return None if name in selectors else f"no other class can be loaded: write one of {', '.join(selectors)}"
+
+
+def check_registry_urls(urls: list[str]) -> str | None:
+    """What is wrong with addresses of the schema registry; None if nothing is wrong."""
+    for url in urls:
+        if "@" in url:
+            return "an address must not contain a password: set confluent.basic.auth.user.info"
+        try:
+            parts = urlsplit(url)
+            is_sound = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+        except ValueError:
+            is_sound = False
+        if not is_sound or parts.query or parts.fragment or not url.isascii() or not url.isprintable() or " " in url:
+            return f"{url[:100]!r} is no address of a registry: write http://host:port or https://host:port"
+    return None
 
 
 BROKER = (
@@ -52,6 +69,40 @@ BROKER = (
         "of the broker's memory.",
         low=1_024,
         high=104_857_600,
+    ),
+    honoured(
+        "confluent.schema.registry.url",
+        [],
+        "The addresses of the schema registry, as http://host:port or https://host:port, for topics with "
+        "value.schema.validation or key.schema.validation. A broker asks the first that answers.",
+        source=CONFLUENT,
+        scope=Scope.CLUSTER_WIDE,
+        check=check_registry_urls,
+    ),
+    honoured(
+        "confluent.basic.auth.user.info",
+        None,
+        "user:password with which a broker authenticates at the schema registry; the default is no authentication.",
+        source=CONFLUENT,
+        kind=Kind.PASSWORD,
+    ),
+    honoured(
+        "confluent.schema.registry.max.cache.size",
+        10_000,
+        "Maximum number of schema ids of which a broker remembers whether the schema registry has them.",
+        source=CONFLUENT,
+        scope=Scope.CLUSTER_WIDE,
+        low=1,
+        high=1_000_000,
+    ),
+    honoured(
+        "confluent.missing.id.cache.ttl.sec",
+        5,
+        "How long a broker remembers that the schema registry lacks a schema id. Confluent's default is 60.",
+        source=CONFLUENT,
+        scope=Scope.CLUSTER_WIDE,
+        low=0,
+        high=86_400,
     ),
     honoured(
         "max.connections",
@@ -289,7 +340,6 @@ REPLICATION = (
     *(
         accepted(f"{kind}.window.{what}", default, doc, note, low=1)
         for kind, note in (
-            ("quota", _QUOTAS),
             ("controller.quota", _QUOTAS),
             ("replication.quota", _PACED),
             ("alter.log.dirs.replication.quota", _PACED),

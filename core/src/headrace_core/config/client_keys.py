@@ -8,6 +8,7 @@ keys.
 from __future__ import annotations
 
 from .definition import HEADRACE, INT_MAX, LONG_MAX, ConfigDef, Kind, accepted, honoured, refused
+from .security_keys import CLIENT_SASL, CLIENT_TLS
 
 _COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 
@@ -19,8 +20,6 @@ _CONNECTING = (
 )
 _PROVIDERS = "Headrace does not replace ${...} in values; put the value itself into the dict"
 _JAVA = "Headrace cannot load Java classes; leave this key out"
-_TLS = "TLS is not built yet: reach the cluster over loopback or a tunnel, and leave this key out"
-_SASL = "authentication is not built yet: the servers accept every client; leave this key out"
 
 
 _COMMON = (
@@ -86,13 +85,12 @@ _COMMON = (
         kind=Kind.LONG,
         low=1,
     ),
-    refused(
+    honoured(
         "security.protocol",
         "PLAINTEXT",
-        "The security protocol of connections to the servers.",
-        "only PLAINTEXT is built so far (TLS and SASL come later)",
+        "The security protocol of connections to the servers. With SSL and SASL_SSL connections are encrypted.",
+        choices=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
     ),
-    refused("sasl.mechanism", None, "The SASL mechanism for authentication.", "SASL is not built yet"),
     honoured(
         "allow.auto.create.topics",
         True,
@@ -158,8 +156,8 @@ _COMMON = (
     refused("config.providers", [], "The classes that resolve ${...} in values.", _PROVIDERS, source="KIP-297"),
     refused("config.providers.*", None, "Settings of a provider in config.providers.", _PROVIDERS, kind=Kind.PASSWORD),
     refused("security.providers", None, "Java classes with security algorithms.", _JAVA),
-    refused("ssl.*", None, "Settings of TLS: certificates, protocols, ciphers.", _TLS, kind=Kind.PASSWORD),
-    refused("sasl.*", None, "Settings of SASL: logins, tokens.", _SASL, kind=Kind.PASSWORD),
+    *CLIENT_TLS,
+    *CLIENT_SASL,
 )
 
 PRODUCER = ConfigDef(

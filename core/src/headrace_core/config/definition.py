@@ -28,6 +28,7 @@ INT_MAX = 2**31 - 1
 NAME_CHARACTERS_MAX = 255  #: Maximum number of characters of a key's name.
 VALUE_CHARACTERS_SHOWN = 100  #: Maximum number of characters of a wrong value that an error shows.
 HEADRACE = "Headrace"  #: Value of ConfigKey.source for keys that Kafka does not have.
+CONFLUENT = "Confluent"  #: Value of ConfigKey.source for keys of Confluent's Schema Registry and Confluent Server.
 
 
 class Kind(enum.Enum):

@@ -1,27 +1,22 @@
 """Configuration keys of every node, in any role: identity, listeners, logging, and keys that a node refuses.
 
 ``NETWORK`` and ``METRICS``: keys of Kafka that Headrace has replaced; a node that gets such a key logs a note.
-``REFUSED``: keys for security, Java classes, ZooKeeper and quotas. Each refused key asks for a protection or a limit
-that Headrace does not have, so the key is an error that says why.
+``REFUSED``: keys for Java classes and ZooKeeper. Each refused key asks for something that Headrace does not have, so
+the key is an error that says why. The keys of security are in security_keys.py.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from .definition import HEADRACE, INT_MAX, Kind, Scope, accepted, honoured, refused
 
-from .definition import HEADRACE, INT_MAX, LONG_MAX, Kind, Scope, accepted, honoured, refused
-
-ROLES = ("controller", "broker", "coordinator", "gateway", "registry")
+ROLES = ("controller", "broker", "coordinator", "gateway", "registry", "console")
 
 _LISTENERS = "nodes call each other and the controllers at the listener named internal"
 _ONE_LOOP = "has no effect: a broker has one event loop and a thread for each log directory; run more brokers instead"
 _SOCKETS = "has no effect: gRPC and the operating system set up connections and size their buffers"
 _CONNECTIONS = "has no effect yet: a broker limits only the number of connections of a listener (max.connections)"
 _PURGATORY = "has no effect: a waiting request is one timer, which leaves nothing to purge"
-_METRICS = "has no effect: a node keeps metrics in its own process; exporting metrics is not built yet"
-_TLS = "TLS is not built yet: keep the listeners on loopback or behind a tunnel, and leave this key out"
-_SASL = "authentication is not built yet: any client that can connect is served; leave this key out"
-_ACLS = "authorization is not built yet: any client that can connect may do everything; leave this key out"
+_METRICS = "has no effect: a node serves its metrics for Prometheus (metrics.listener)"
 _JAVA = "Headrace cannot load Java classes; leave this key out"
 _ZOOKEEPER = "there is no ZooKeeper: the controllers keep the metadata (controller.quorum.voters)"
 _ADDRESSES = "Kafka removed this key; write listeners=client://host:port,internal://host:port"
@@ -32,8 +27,8 @@ NODE = (
     honoured(
         "process.roles",
         [],
-        "The role of this node: controller, broker, coordinator, gateway or registry. The default is the role of the "
-        "program.",
+        "The role of this node: controller, broker, coordinator, gateway, registry or console. The default is the role "
+        "of the program.",
         choices=ROLES,
     ),
     honoured(
@@ -112,18 +107,14 @@ NODE = (
         source=HEADRACE,
         choices=("debug", "info", "warning", "error"),
     ),
+    honoured(
+        "log.format",
+        "text",
+        "The form of log lines on stderr: text, or json with one object per line.",
+        source=HEADRACE,
+        choices=("text", "json"),
+    ),
 )
-
-
-def _encrypted_listener(value: Any) -> str | None:
-    """Check ``listener.security.protocol.map``. Kafka's default listener map has each protocol as a listener name
-    (SSL:SSL); Headrace has no listeners for these protocols."""
-    wrong = []
-    for item in value:
-        name, _, protocol = (part.strip().upper() for part in item.rpartition(":"))
-        if protocol not in ("PLAINTEXT", name):
-            wrong.append(item)
-    return f"{', '.join(wrong)}: only PLAINTEXT is built so far (TLS and SASL come later)" if wrong else None
 
 
 NETWORK = (
@@ -140,13 +131,6 @@ NETWORK = (
         _LISTENERS,
     ),
     accepted("early.start.listeners", [], "Listeners that serve before the authorizer is ready.", _LISTENERS),
-    accepted(
-        "listener.security.protocol.map",
-        [],
-        "The security protocol of each listener, as name:PLAINTEXT.",
-        "every listener is PLAINTEXT",
-        check=_encrypted_listener,
-    ),
     accepted(
         "num.network.threads",
         3,
@@ -277,44 +261,8 @@ METRICS = (
 )
 
 REFUSED = (
-    refused("ssl.*", None, "Settings of TLS: certificates, protocols, ciphers.", _TLS, kind=Kind.PASSWORD),
-    refused("sasl.*", None, "Settings of SASL: mechanisms, logins, tokens.", _SASL, kind=Kind.PASSWORD),
-    refused(
-        "listener.name.*",
-        None,
-        "Settings of one listener: its certificates, mechanisms, limits.",
-        "a listener has no settings of its own yet (TLS, SASL and limits come later); leave this key out",
-        kind=Kind.PASSWORD,
-    ),
-    refused("security.inter.broker.protocol", "PLAINTEXT", "The security protocol between brokers.", _TLS),
     refused("security.providers", None, "Java classes with security algorithms.", _JAVA),
     refused("principal.builder.class", None, "The Java class that names the user of a connection.", _JAVA),
-    refused(
-        "connections.max.reauth.ms", 0, "The time after which a client must authenticate again.", _SASL, kind=Kind.LONG
-    ),
-    refused(
-        "connection.failed.authentication.delay.ms",
-        100,
-        "How long the answer to a failed authentication is delayed.",
-        _SASL,
-    ),
-    refused(
-        "delegation.token.*",
-        None,
-        "Settings of delegation tokens: secret and lifetime.",
-        _SASL,
-        kind=Kind.PASSWORD,
-        source="KIP-48",
-    ),
-    refused("authorizer.class.name", "", "The Java class that checks permissions.", _ACLS, source="KIP-11"),
-    refused("super.users", None, "The users with all permissions.", _ACLS, source="KIP-11"),
-    refused(
-        "allow.everyone.if.no.acl.found",
-        None,
-        "Whether all users may use resources without an ACL.",
-        _ACLS,
-        source="KIP-11",
-    ),
     refused(
         "create.topic.policy.class.name",
         None,
@@ -358,12 +306,5 @@ REFUSED = (
         "excluding a directory from new partitions is not built; leave this key out",
         scope=Scope.PER_BROKER,
         source="KIP-1066",
-    ),
-    *(
-        refused(name, LONG_MAX, doc, "quotas are not built yet; leave this key out", kind=Kind.LONG, low=1)
-        for name, doc in (
-            ("quota.producer.default", "Bytes per second that one client id may produce."),
-            ("quota.consumer.default", "Bytes per second that one client id may fetch."),
-        )
     ),
 )

@@ -3,9 +3,7 @@ key ``listeners`` belongs to gRPC nodes."""
 
 from __future__ import annotations
 
-from .definition import HEADRACE, honoured
-
-CONFLUENT = "Confluent"  #: Source of the keys that Confluent's Schema Registry has too.
+from .definition import CONFLUENT, HEADRACE, Kind, honoured
 
 #: The compatibility levels, as in requests to ``/config``.
 LEVELS = (
@@ -37,6 +35,27 @@ REGISTRY = (
         "kafkastore.bootstrap.servers",
         [],
         "host:port of some brokers of the cluster that stores the schemas of a registry.",
+        source=CONFLUENT,
+    ),
+    honoured(
+        "kafkastore.security.protocol",
+        "PLAINTEXT",
+        "The security protocol of a registry's connections to the brokers.",
+        choices=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
+        source=CONFLUENT,
+    ),
+    honoured(
+        "kafkastore.ssl.*",
+        None,
+        "A key of TLS for a registry's connections to the brokers, such as kafkastore.ssl.truststore.location.",
+        kind=Kind.PASSWORD,
+        source=CONFLUENT,
+    ),
+    honoured(
+        "kafkastore.sasl.*",
+        None,
+        "A key of SASL for a registry's connections to the brokers, such as kafkastore.sasl.jaas.config.",
+        kind=Kind.PASSWORD,
         source=CONFLUENT,
     ),
     honoured(

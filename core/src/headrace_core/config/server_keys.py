@@ -12,8 +12,19 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from . import broker_keys, controller_keys, coordinator_keys, gateway_keys, node_keys, registry_keys
+from . import (
+    broker_keys,
+    console_keys,
+    controller_keys,
+    coordinator_keys,
+    gateway_keys,
+    metrics_keys,
+    node_keys,
+    registry_keys,
+    security_keys,
+)
 from .definition import INT_MAX, ConfigDef, ConfigKey, Conflict, Kind, Scope, at_most, honoured
+from .security_keys import PER_LISTENER_PREFIXES
 from .topic_keys import COARSE_DEFAULT_KEYS, TOPIC, TOPIC_DEFAULT_KEYS, server_hints
 
 
@@ -53,9 +64,16 @@ SERVER_GROUPS: dict[str, tuple[ConfigKey, ...]] = {
     "Transactions": coordinator_keys.TRANSACTIONS,
     "The gateway": gateway_keys.GATEWAY,
     "The schema registry": registry_keys.REGISTRY,
+    "The console": console_keys.CONSOLE,
     "Tiered storage": broker_keys.TIERED,
-    "Metrics": node_keys.METRICS,
-    "Security and what else is refused": node_keys.REFUSED,
+    "Metrics": (*metrics_keys.SERVED, *node_keys.METRICS),
+    "Security of listeners": security_keys.LISTENERS,
+    "TLS": security_keys.TLS,
+    "SASL": security_keys.SASL,
+    "Delegation tokens": security_keys.DELEGATION_TOKENS,
+    "Access control": security_keys.ACCESS,
+    "Quotas": security_keys.QUOTAS,
+    "What is refused": node_keys.REFUSED,
 }
 
 CLEANER_BUFFER_BYTES_MIN = 1_048_576  #: Bytes of memory that a cleaner thread needs to store keys (as in Kafka).
@@ -116,6 +134,19 @@ def effective(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
         if isinstance(value, int) and fine not in fixed:
             result[fine] = value * factor if value >= 0 else value
             fixed.add(fine)
+    return result
+
+
+def listener_values(values: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return typed values by key, with those of ``listener.name.NAME.`` in the place of the general ones. Keys of
+    single mechanisms (``listener.name.client.plain.sasl.jaas.config``) are ``plain.sasl.jaas.config`` in the result.
+    Raises InvalidConfigError."""
+    prefix = f"listener.name.{name}."
+    result = dict(values)
+    for key, raw in values.items():
+        if key.startswith(prefix):
+            own = key[len(prefix) :]
+            result[own] = SERVER.key(own).parse(raw) if own.startswith(PER_LISTENER_PREFIXES) else raw
     return result
 
 

@@ -15,7 +15,19 @@ import dataclasses
 import re
 
 from ..types import FlushPolicy
-from .definition import HEADRACE, LONG_MAX, ConfigDef, Kind, Scope, accepted, at_most, honoured, refused
+from .definition import (
+    CONFLUENT,
+    HEADRACE,
+    LONG_MAX,
+    ConfigDef,
+    ConfigKey,
+    Kind,
+    Scope,
+    accepted,
+    at_most,
+    honoured,
+    refused,
+)
 
 _NOT_YET = "accepted and kept, not in force yet"
 _COMPRESSION = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
@@ -33,6 +45,49 @@ def _check_throttled(replicas: list[str]) -> str | None:
 
 _REPLICA = re.compile(r"[0-9]{1,10}:[0-9]{1,10}")
 _NO_TIERS = "tiered storage is not built"
+#: Names of the subject name strategies; a key accepts the name of Confluent's Java class too, package included.
+SUBJECT_NAME_STRATEGIES = ("TopicNameStrategy", "RecordNameStrategy", "TopicRecordNameStrategy")
+
+
+def _check_strategy(name: str | None) -> str | None:
+    if name is None or name.rpartition(".")[2] in SUBJECT_NAME_STRATEGIES:
+        return None
+    return f"must be one of {', '.join(SUBJECT_NAME_STRATEGIES)}"
+
+
+def _schema_keys(side: str, null: str) -> tuple[ConfigKey, ...]:
+    """The keys of the validation of the schema ids in a topic's keys or values (``side``)."""
+    return (
+        honoured(
+            f"{side}.schema.validation",
+            False,
+            f"Whether brokers refuse a record whose {side} does not begin with a byte 0 and the id of a schema that "
+            f"the registry has under the topic's subject. {null} The brokers need confluent.schema.registry.url.",
+            source=CONFLUENT,
+        ),
+        honoured(
+            f"{side}.subject.name.strategy",
+            "TopicNameStrategy",
+            f"Under which subjects {side}.schema.validation accepts a schema. TopicNameStrategy: TOPIC-{side}. "
+            "TopicRecordNameStrategy: each subject that begins with TOPIC-. RecordNameStrategy: each subject.",
+            check=_check_strategy,
+            source=CONFLUENT,
+        ),
+        honoured(
+            f"confluent.{side}.schema.validation",
+            False,
+            f"Confluent Server's name of {side}.schema.validation: true under either name validates.",
+            source=CONFLUENT,
+        ),
+        honoured(
+            f"confluent.{side}.subject.name.strategy",
+            "",
+            f"Confluent Server's name of {side}.subject.name.strategy; has priority if set.",
+            check=lambda value: None if value == "" else _check_strategy(value),
+            source=CONFLUENT,
+        ),
+    )
+
 
 _KEYS = (
     honoured(
@@ -326,6 +381,8 @@ _KEYS = (
         "message.timestamp.before.max.ms and message.timestamp.after.max.ms replace this key",
         kind=Kind.LONG,
     ),
+    *_schema_keys("value", "Tombstones (records with a null value) pass."),
+    *_schema_keys("key", "Records with a null key pass."),
 )
 
 #: Topic settings with which only DeleteRecords removes records of the topic. A new retention rule must add its key to

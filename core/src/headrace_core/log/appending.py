@@ -24,6 +24,7 @@ from ..records import (
     BatchHeader,
     Compression,
     RecordIterator,
+    SchemaIds,
     read_header,
     recompress,
     validate_batches,
@@ -158,11 +159,16 @@ class Write:
 
 
 def validate(
-    data: Buffer, config: LogConfig, now_ms: int, *, allow_transactional: bool = False
+    data: Buffer,
+    config: LogConfig,
+    now_ms: int,
+    *,
+    allow_transactional: bool = False,
+    schemas: SchemaIds | None = None,
 ) -> tuple[Buffer, list[BatchHeader]]:
     """Check a producer's batches against the topic's rules: CRC, structure of every record, timestamp bounds (KIP-937),
     keys in a compacted topic. ``prepare`` checks the sizes of the batches. ``validate`` reads all bytes once; it runs
-    before the append, in any thread.
+    before the append, in any thread. ``schemas`` collects the schema ids of the batches, which the caller judges.
 
     Returns the bytes (corrected where a max timestamp was wrong) and the headers of the batches, as arguments for
     ``Append``. Raises the errors of ``records.validate_batches``: CorruptMessageError, InvalidRecordError,
@@ -184,9 +190,12 @@ def validate(
             allow_producer_id=True,
             timestamp_ms_min=earliest_ms,
             timestamp_ms_max=latest_ms,
+            schemas=schemas,
         )
     except RefusedRecordsError as error:
-        error.faults = _faults(data, require_keys=config.cleanup_compact, earliest_ms=earliest_ms, latest_ms=latest_ms)
+        error.faults = error.faults or _faults(
+            data, require_keys=config.cleanup_compact, earliest_ms=earliest_ms, latest_ms=latest_ms
+        )
         raise
     return with_max_timestamps(data, headers), headers
 

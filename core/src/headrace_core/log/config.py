@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,18 @@ def _unless_negative(limit: int) -> int | None:
 
 def _unless_endless(ms: int) -> int | None:
     return None if ms == LONG_MAX else ms
+
+
+class SubjectStrategy(enum.Enum):
+    """Under which subjects a topic's schemas are registered (Confluent's subject name strategies)."""
+
+    TOPIC = "TopicNameStrategy"
+    RECORD = "RecordNameStrategy"
+    TOPIC_RECORD = "TopicRecordNameStrategy"
+
+
+def _schemas(is_validated: bool, strategy: str) -> SubjectStrategy | None:
+    return SubjectStrategy(strategy.rpartition(".")[2]) if is_validated else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +75,9 @@ class LogConfig:
     #: Whether recovery treats a complete last batch with a wrong CRC as damage, not as a torn tail.
     #: ``refuse_whole_tail`` is True for the metadata log, because a voter must not lose records that it acknowledged.
     refuse_whole_tail: bool = False
+    #: Under which subjects brokers accept the schema ids of keys and of values; None: brokers do not check the ids.
+    key_schemas: SubjectStrategy | None = None
+    value_schemas: SubjectStrategy | None = None
 
     def __post_init__(self) -> None:
         if self.segment_bytes > INT_MAX or self.segment_index_bytes < 12:
@@ -91,4 +107,15 @@ class LogConfig:
         fields = fields_from(cls, values)
         if fields["flush"] is FlushPolicy.INTERVAL and fields["flush_ms"] is None:
             fields["flush_ms"] = flush_interval_ms
-        return cls(**fields, compression_level=values.get(f"compression.{fields['compression_type']}.level"))
+        return cls(
+            **fields,
+            compression_level=values.get(f"compression.{fields['compression_type']}.level"),
+            key_schemas=_schemas(
+                values["key.schema.validation"] or values["confluent.key.schema.validation"],
+                values["confluent.key.subject.name.strategy"] or values["key.subject.name.strategy"],
+            ),
+            value_schemas=_schemas(
+                values["value.schema.validation"] or values["confluent.value.schema.validation"],
+                values["confluent.value.subject.name.strategy"] or values["value.subject.name.strategy"],
+            ),
+        )

@@ -230,6 +230,10 @@ class PartitionLog(LogReader):
         """Size of all segments in bytes."""
         return sum(segment.size for segment in self._segments)
 
+    @property
+    def segment_count(self) -> int:
+        return len(self._segments)
+
     def reconfigure(self, config: LogConfig) -> None:
         """Set the configuration, which applies from the next append or roll on."""
         self.config = config
@@ -616,7 +620,18 @@ class PartitionLog(LogReader):
         assert self._segments[at:after] == tuple(old), f"{self.directory}: not the log's neighbouring segments"
         assert after < len(self._segments), f"{self.directory}: the active segment is never replaced"
         self._segments = (*self._segments[:at], new, *self._segments[after:])
+        self._snapshots.forget([segment.base_offset for segment in old[1:]])
         self._forget_places()
+
+    def force_newest_snapshot(self) -> bool:
+        """Make the newest producer snapshot durable, before the log loses a snapshot, or batches from which the table
+        could be rebuilt. After a power loss the newer snapshots can be torn; what compaction removed is not in the log.
+        Without a durable snapshot the state of such producers would be lost. Returns False if the disk is full or no
+        descriptor is free."""
+        newest = self._snapshots.offsets[-1:]
+        if newest:
+            self._fs.sync_directory(self.directory)  # the roll that wrote the snapshot did not
+        return all(self._snapshots.force(each) for each in newest)
 
     def _create_segment(self, base_offset: int, file: str | None = None) -> LogSegment:
         """Create a segment. ``file``: the path that ``_next_segment_file`` returned before other segments were
@@ -703,6 +718,7 @@ class PartitionLog(LogReader):
         # Load the producers before the cut: if no descriptor is free for reading the snapshot, the log stays unchanged.
         if len(self.producers) or self.producers.undecided_count:
             producers = reload_producers(self._fs, self._snapshots, keep, end_offset)
+            self.force_newest_snapshot()
         with _half_done():
             self.log_end_offset = end_offset
             self.flushed_end = min(self.flushed_end, end_offset)

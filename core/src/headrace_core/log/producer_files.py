@@ -15,7 +15,17 @@ snapshots, opening a log replays at most the headers of the active segment, and 
 A log without producers never has snapshots, so a log without any snapshot had no producers. Rolls do not force
 snapshots to the disk. If a snapshot is torn, its checksum shows the damage, and the snapshot before it is used.
 Snapshots above the log's end must be removed durably before the log can grow over their offsets again. Before batches
-are deleted, the snapshot that replaces the batches is forced to the disk.
+are deleted, the snapshot that replaces the batches is forced to the disk. Before a cut, and before compaction merges
+segments and so removes their snapshots, the newest snapshot that stays is forced: compaction may have removed batches
+that a snapshot names. For the same reason a roll forces its snapshot before it removes one that belongs to no segment.
+
+A snapshot can be older than a compaction. It may say that a transaction is open although compaction has removed the
+transaction's data and, later, its marker. Then no marker follows that would end the transaction, and a later
+transaction of the producer would seem to be a part of it. Therefore each open transaction of a snapshot is compared
+with the log when the snapshot is loaded. A transaction is open from its first batch in the log; without a batch it is
+not open. (The cleaner stops before the first open transaction and removes no marker before its data, so it cannot
+hide an open transaction. A crash at any step of a swap leaves data and marker, the marker alone, or none of them.)
+Kafka trusts the snapshot: its read_committed readers wait there until an operator ends the transaction.
 
 A control batch with a correct CRC and unreadable records is no damage: its writer made the batch like this, and all
 replicas have the same batch. A leader refuses a control batch with unreadable records. In a log, a control batch with
@@ -28,14 +38,14 @@ from __future__ import annotations
 import contextlib
 import re
 import struct
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ..errors import CorruptLogError, CorruptMessageError, HeadraceError, InvalidRecordError, ServerBusyError
 from ..records import ABORT, COMMIT, BatchHeader, decode_batch, without_position
 from .files import NO_SPACE, File, FileSystem, read_file, write_file_atomically
 from .producer_state import BATCHES_KEPT, SNAPSHOT_SUFFIX, ProducerBatch, ProducerEntry, ProducerTable, sequence_after
-from .segment import LogSegment, segment_name
+from .segment import LogSegment, Place, segment_name, show_compaction
 from .txn_index import AbortedTransaction
 
 _SNAPSHOT = re.compile(r"(\d{20})\.snapshot\Z")
@@ -72,9 +82,9 @@ class ProducerSnapshots:
         return offset not in self._offsets and bool(len(table) or self._offsets)
 
     def take(self, table: ProducerTable, offset: int, bases: Iterable[int]) -> None:
-        """Write a snapshot for ``offset``, not durably. Remove older snapshots that do not belong to a segment
-        (``bases``: the segments' base offsets). Raises OSError (a full disk) or ServerBusyError, and then leaves no
-        part of the snapshot."""
+        """Write a snapshot for ``offset``. Remove older snapshots that do not belong to a segment (``bases``: the
+        segments' base offsets); only then the new snapshot is durable. Raises OSError (a full disk) or ServerBusyError,
+        and then leaves no part of the snapshot."""
         if not self.is_wanted(table, offset):
             return
         path = self.path(offset)
@@ -92,8 +102,12 @@ class ProducerSnapshots:
                 self._fs.unlink(temporary)
             raise
         self.written(offset)
-        for stray in self._offsets.difference(bases, (offset,)):
-            self._remove(stray)
+        strays = self._offsets.difference(bases, (offset,))
+        if strays:  # the newest of them may be the only durable snapshot
+            self._fs.sync_directory(self._directory)
+            if self.force(offset):
+                for stray in strays:
+                    self._remove(stray)
 
     def written(self, offset: int) -> None:
         """Record that the snapshot for ``offset`` was written."""
@@ -108,26 +122,32 @@ class ProducerSnapshots:
         if above:
             self._fs.sync_directory(self._directory)
 
-    def force(self, offset: int) -> None:
+    def force(self, offset: int) -> bool:
         """Make two snapshots durable: the snapshot for ``offset``, which replaces the batches before ``offset``, and
-        the newest snapshot. The snapshots are not forced when the disk is full or no descriptor is free, because a
+        the newest snapshot. Returns False if they are not forced, because the disk is full or no descriptor is free: a
         deletion that makes room must not wait."""
         files: list[File] = []
+        forced: list[int] = []
+        wanted = sorted({offset, *self.offsets[-1:]} & self._offsets)
         try:
-            for found in sorted({offset, *self.offsets[-1:]} & self._offsets):
+            for found in wanted:
                 with contextlib.suppress(FileNotFoundError, ServerBusyError):
                     files.append(file := self._fs.open(self.path(found), write=True))
                     # Write the same bytes again, so that the pages of the file are dirty and reach the disk
                     # (``opening``).
                     if found in self._inherited:
                         file.pwritev([file.pread(file.size(), 0)], 0)
+                    forced.append(found)
             self._fs.sync_files(files)
+            self._inherited.difference_update(forced)
         except OSError as error:
             if error.errno not in NO_SPACE:
                 raise
+            return False
         finally:
             for file in files:
                 file.close()
+        return forced == wanted
 
     def forget(self, offsets: Iterable[int]) -> None:
         """Forget snapshots whose files were removed with their segments."""
@@ -248,6 +268,7 @@ def _table_at(
         path = snapshots.path(found)
         with contextlib.suppress(FileNotFoundError, CorruptLogError):
             table = ProducerTable.from_snapshot(read_file(fs, path), path, found)
+            correct_open_transactions(table, segments, notes)
             break
     replay(table, segments, max(offset, table.next_offset), notes)
     return table
@@ -264,6 +285,7 @@ def _believed(
         path = snapshots.path(offset)
         try:
             table = ProducerTable.from_snapshot(read_file(fs, path), path, offset)
+            correct_open_transactions(table, segments, notes)
             break
         except FileNotFoundError:
             continue
@@ -313,22 +335,89 @@ def _replace(
 def replay(table: ProducerTable, segments: Sequence[LogSegment], end_offset: int, notes: list[str]) -> None:
     """Feed the producer table with all batches from the table's offset up to ``end_offset``; unreadable markers are
     reported in ``notes``. Reads only headers and markers. Raises CorruptLogError."""
-    start = table.next_offset
-    bases = [segment.base_offset for segment in segments]
-    for segment in segments[max(bisect_right(bases, start) - 1, 0) : bisect_left(bases, end_offset)]:
+    for segment, place in _batches_between(segments, table.next_offset, end_offset):
+        if place.header.producer_id >= 0:
+            tell(table, place.header, segment, place.position, notes)
+    table.next_offset = end_offset
+
+
+def _batches_between(segments: Sequence[LogSegment], start: int, end: int) -> Iterator[tuple[LogSegment, Place]]:
+    """Iterate over the headers of the batches that end at or after ``start`` and begin before ``end``. Raises
+    CorruptLogError."""
+    for segment in _segments_from(segments, start):
+        if segment.base_offset >= end:
+            break
         position = 0
         was_loaded = segment.index.is_loaded
         if segment.base_offset < start:
             place = segment.find_or_end(start)
             position = segment.size if place is None else place.position
-        for at, header in segment.places(position, segment.size):
-            if header.base_offset >= end_offset:
+        for place in segment.places(position, segment.size):
+            if place.header.base_offset >= end:
                 break
-            if header.producer_id >= 0:
-                tell(table, header, segment, at, notes)
+            yield segment, place
         if not was_loaded and segment is not segments[-1]:
             segment.unload_indexes()
-    table.next_offset = end_offset
+
+
+def _segments_from(segments: Sequence[LogSegment], offset: int) -> Sequence[LogSegment]:
+    """The segments that have batches at or after ``offset``."""
+    return segments[max(bisect_right([segment.base_offset for segment in segments], offset) - 1, 0) :]
+
+
+def correct_open_transactions(table: ProducerTable, segments: Sequence[LogSegment], notes: list[str]) -> None:
+    """Let each transaction that a snapshot calls open begin with its first batch in the log, and close a transaction
+    that has no batch (see the module's docstring). Reads one header for each open transaction; only where that batch
+    is missing, also the headers behind it. If the log is damaged there, the snapshot is believed."""
+    try:
+        missing = {
+            entry.producer_id: first_offset
+            for entry in table
+            if (first_offset := entry.transaction_first_offset) is not None
+            and not _begins_transaction(segments, entry.producer_id, first_offset)
+        }
+        if not missing:
+            return
+        begins: dict[int, int] = {}
+        for _, place in _batches_between(segments, min(missing.values()), table.next_offset):
+            header = place.header
+            first_offset = missing.get(header.producer_id)
+            if first_offset is not None and header.base_offset >= first_offset and _is_transactional_data(header):
+                begins.setdefault(header.producer_id, header.base_offset)
+        # Deleted records take the first batch of an open transaction along, too; then the log behind the snapshot shows
+        # whether a marker may be missing.
+        is_below_start = min(missing.values()) < segments[0].base_offset
+        may_lack_markers = is_below_start and show_compaction(_segments_from(segments, table.next_offset))
+    except CorruptLogError as error:
+        notes.append(f"{error.message}; the open transactions are those of the producer snapshot")
+        return
+    table.correct_transactions(
+        {
+            producer_id: begins.get(producer_id)
+            for producer_id, first_offset in missing.items()
+            if producer_id in begins or first_offset >= segments[0].base_offset or may_lack_markers
+        }
+    )
+
+
+def _begins_transaction(segments: Sequence[LogSegment], producer_id: int, offset: int) -> bool:
+    """Whether a transactional batch of the producer begins at ``offset``."""
+    at = bisect_right([segment.base_offset for segment in segments], offset) - 1
+    if at < 0:
+        return False
+    segment = segments[at]
+    was_loaded = segment.index.is_loaded
+    place = segment.find_or_end(offset)
+    if not was_loaded and segment is not segments[-1]:
+        segment.unload_indexes()
+    if place is None:
+        return False
+    header = place.header
+    return header.base_offset == offset and header.producer_id == producer_id and _is_transactional_data(header)
+
+
+def _is_transactional_data(header: BatchHeader) -> bool:
+    return header.is_transactional and not header.is_control
 
 
 def tell(table: ProducerTable, header: BatchHeader, segment: LogSegment, position: int, notes: list[str]) -> None:

@@ -31,7 +31,7 @@ from __future__ import annotations
 import enum
 import struct
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -198,16 +198,7 @@ class ProducerTable:
         #: before they read the list of ended transactions. The log's owner appends an ended transaction to the second
         #: list before it replaces the pair. Through this order, each thread finds every transaction in at least one of
         #: the two lists.
-        self._undecided: tuple[tuple[Undecided, ...], list[Undecided]] = (
-            tuple(
-                sorted(
-                    Undecided(entry.transaction_first_offset, entry.producer_id)
-                    for entry in self
-                    if entry.transaction_first_offset is not None
-                )
-            ),
-            [],
-        )
+        self._undecided: tuple[tuple[Undecided, ...], list[Undecided]] = (self._open_transactions(), [])
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -382,6 +373,13 @@ class ProducerTable:
         open_ones, _ = self._undecided
         return open_ones[0].first_offset if open_ones else None
 
+    def oldest_open_timestamp_ms(self) -> int | None:
+        """Timestamp of the last record of the producer whose open transaction is the oldest; None: no transaction is
+        open. Any thread."""
+        open_ones, _ = self._undecided
+        entry = self._entries.get(open_ones[0].producer_id) if open_ones else None
+        return None if entry is None else entry.last_timestamp_ms
+
     @property
     def undecided_count(self) -> int:
         """Number of open transactions, and of ended transactions whose marker may not be committed yet."""
@@ -407,6 +405,24 @@ class ProducerTable:
             for each in ended_ones[bisect_left(ended_ones, high_watermark, key=_last_offset) :]:
                 stable_offset = min(stable_offset, each.first_offset)
         return stable_offset
+
+    def correct_transactions(self, first_offsets: Mapping[int, int | None]) -> None:
+        """Set where the open transactions of the given producers begin (None: the producer has none), after the table
+        was loaded from a snapshot."""
+        for producer_id, first_offset in first_offsets.items():
+            entry = self._entries[producer_id]
+            entry.transaction_first_offset, entry.packed = first_offset, None
+        _, ended_ones = self._undecided
+        self._undecided = self._open_transactions(), ended_ones
+
+    def _open_transactions(self) -> tuple[Undecided, ...]:
+        return tuple(
+            sorted(
+                Undecided(entry.transaction_first_offset, entry.producer_id)
+                for entry in self
+                if entry.transaction_first_offset is not None
+            )
+        )
 
     def inherit_undecided(self, before: ProducerTable, offset: int) -> None:
         """Copy from ``before``, an earlier table of the log, the transactions that ended below ``offset``. The table of

@@ -36,6 +36,7 @@ from typing import Any, NamedTuple, TypeVar
 from ..clock import Clock
 from ..config import LONG_MAX
 from ..errors import DiskFullError, HeadraceError, ServerShuttingDownError, StorageError
+from ..metrics.histogram import COUNT_BOUNDS, Histogram
 from ..records import BatchHeader
 from ..types import FlushPolicy, TimestampType, TopicPartition
 from .appending import Append, AppendInfo, AppendOutcome
@@ -88,6 +89,7 @@ class TurnResult(NamedTuple):
     logs: list[PartitionLog]  #: Logs whose end offset or durable end advanced in this turn of the directory writer.
     failure: StorageError | None
     sync_ms: float
+    was_flushed: bool = False  #: Whether the turn forced any file to the disk.
 
 
 class _Begun(NamedTuple):
@@ -156,6 +158,8 @@ class DirectoryWriter:
         self._is_closed = False
         self._idle: asyncio.Future[None] | None = None
         self._sync_gauge = SyncGauge()
+        #: For the metrics: seconds of the turns' flushes, appends of each turn, and bytes of all turns.
+        self.flush_seconds, self.turn_appends, self.bytes_written = Histogram(), Histogram(COUNT_BOUNDS), 0
         self._dirty: set[PartitionLog] = set()
         self._flush_timer: asyncio.TimerHandle | None = None
         self._turns: SimpleQueue[Turn | None] = SimpleQueue()
@@ -314,6 +318,11 @@ class DirectoryWriter:
         self.pending_bytes -= turn.size
         if turn.size <= self._inline_bytes_max:
             self._sync_gauge.add(result.sync_ms)
+        if result.was_flushed:
+            self.flush_seconds.observe(result.sync_ms / 1000)
+        if turn.size:
+            self.bytes_written += turn.size
+            self.turn_appends.observe(sum(len(step[1]) for step in turn.steps if not isinstance(step, ActionEntry)))
         if result.failure is not None:
             self._fail(result.failure)
         if self.space is not None:
@@ -457,15 +466,14 @@ class DirectoryWriter:
         """Force the files that the turn has written, as the topics' flush policies demand."""
         try:
             started = time.perf_counter()
-            flush_together(
-                self.directory.fs,
-                [
-                    log
-                    for log in begun.touched
-                    if not log.is_closed and must_flush_now(log.config, log.log_end_offset - log.flushed_end)
-                ],
-            )
-            return TurnResult(begun.outcomes, begun.touched, None, (time.perf_counter() - started) * 1000)
+            flushed = [
+                log
+                for log in begun.touched
+                if not log.is_closed and must_flush_now(log.config, log.log_end_offset - log.flushed_end)
+            ]
+            flush_together(self.directory.fs, flushed)
+            sync_ms = (time.perf_counter() - started) * 1000
+            return TurnResult(begun.outcomes, begun.touched, None, sync_ms, bool(flushed))
         except Exception as error:  # noqa: BLE001 - a disk error or a bug: final, as in _write_all
             return self._failed(turn, error)
 

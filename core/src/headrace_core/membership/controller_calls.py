@@ -23,7 +23,7 @@ import grpc.aio
 
 from ..clock import Clock
 from ..errors import HeadraceError, NetworkError, NotControllerError, RequestTimedOutError, ServerShuttingDownError
-from ..rpc import ChannelPurpose, open_channel
+from ..rpc import ChannelPool, ChannelPurpose
 from .controllers import Controllers
 from .leader_calls import ask_while_it_leads, outcome_unknown
 from .leader_discovery import LeaderDiscovery
@@ -43,7 +43,7 @@ class ControllerCalls:
     def __init__(self, controllers: Controllers, clock: Clock) -> None:
         self._controllers = controllers
         self._clock = clock
-        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._channels = ChannelPool(controllers.channels, ChannelPurpose.CONTROL)
 
     async def call(
         self,
@@ -63,7 +63,7 @@ class ControllerCalls:
             address = discovery.address
             try:
                 return await ask_while_it_leads(
-                    getattr(stub(self._channel(address)), method),
+                    getattr(stub(self._channels.get(address)), method),
                     request,
                     address,
                     left_ms / 1000,
@@ -85,13 +85,5 @@ class ControllerCalls:
             await discovery.pause(min(pause_s, max(left_ms, 0) / 1_000))
         raise failure
 
-    def _channel(self, address: str) -> grpc.aio.Channel:
-        channel = self._channels.get(address)
-        if channel is None:
-            channel = self._channels[address] = open_channel(address, ChannelPurpose.CONTROL)
-        return channel
-
     async def close(self) -> None:
-        channels, self._channels = self._channels, {}
-        for channel in channels.values():
-            await channel.close()
+        await self._channels.close()

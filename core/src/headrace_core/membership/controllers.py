@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 from ..errors import NotControllerError
+from ..rpc.channel import PLAINTEXT, Channels
 from ..types import NO_LEADER
 
 
@@ -18,8 +19,10 @@ class Controllers:
     """Addresses and leader of the controllers; use it in one event loop. Addresses are ``host:port`` of controllers'
     internal listeners."""
 
-    def __init__(self, bootstrap: Sequence[str]) -> None:
+    def __init__(self, bootstrap: Sequence[str], channels: Channels = PLAINTEXT) -> None:
+        """``channels`` opens the node's channels to controllers and other nodes."""
         assert bootstrap, "the address of at least one controller is needed"
+        self.channels = channels
         self._bootstrap = tuple(dict.fromkeys(bootstrap))
         self._known: dict[int, str] = {}
         self._changed: list[Callable[[], None]] = []

@@ -52,7 +52,7 @@ from ..metadata import EMPTY_IMAGE, METADATA_VERSION, ImageBuilder, MetadataDelt
 from ..metadata.codec import decode_batches
 from ..metadata.freshness import Freshness, MetadataLag
 from ..metadata.snapshot import decode_snapshot
-from ..rpc.channel import ChannelPurpose, open_channel
+from ..rpc.channel import ChannelPurpose
 from ..rpc.outage import Backoff, Outage
 from ..rpc.status import error_from_rpc
 from ..rpc.streams import read_message
@@ -163,7 +163,7 @@ class MetadataFollower:
         first = self._node_id if self._node_id >= 0 else random.randrange(len(candidates))
         address = candidates[first % len(candidates)]  # the node id spreads followers evenly over the controllers
         while True:
-            channel = open_channel(address, ChannelPurpose.CONTROL)
+            channel = self.controllers.channels.open(address, ChannelPurpose.CONTROL)
             self._connected_ms = self._answered_ms = 0.0
             try:
                 await self._follow(channel, address, outage)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from ..errors import RequestTimedOutError
 from ..metadata import MetadataDelta, MetadataImage
 from ..metadata.freshness import MetadataLag
+from ..rpc.channel import PLAINTEXT, Channels
 from ..types import NO_LEADER
 from .controllers import Controllers
 
@@ -41,6 +42,11 @@ class MetadataState:
     def applied_offset(self) -> int:
         """Offset of the metadata log below which all records are applied."""
         return self.image.next_offset
+
+    @property
+    def channels(self) -> Channels:
+        """Opens this node's channels to other nodes."""
+        return PLAINTEXT if self.controllers is None else self.controllers.channels
 
     @property
     def controller_id(self) -> int:

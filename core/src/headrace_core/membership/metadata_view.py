@@ -22,13 +22,16 @@ from ..errors import (
     LeaderNotAvailableError,
     UnknownTopicOrPartitionError,
 )
+from ..item_errors import error_to_proto
 from ..metadata import MetadataDelta, MetadataImage, PartitionImage, TopicImage
 from ..metadata.configs import topic_value
 from ..metadata.ledger import CoordinatorImage, ShardImage
 from ..metadata.records import BrokerEndpoint, ConfigResourceType
 from ..metadata.shards import INTERNAL_TOPICS, OFFSETS_TOPIC, SHARD_TOPICS, TRANSACTIONS_TOPIC, owner_of, vacancy_of
-from ..rpc.status import error_to_proto
 from ..rpc.turns import Turns
+from ..security.access import current_access
+from ..security.acl_types import Operation, ResourceType
+from ..security.refusals import refusal
 from ..types import NO_LEADER, check_topic_name, split_address
 
 #: The ledger entry of a shard (a partition of an internal topic) that never had an owner; epochs of owned shards begin
@@ -74,6 +77,7 @@ class MetadataView:
         controllers: Mapping[int, str] | None = None,
     ) -> metadata_pb2.MetadataResponse:
         """Build the response to ``request`` from ``image``. In the response, the entry of a missing topic has an error.
+        Topics that the caller may not describe are left out; such a topic that the request names has an error.
         ``lag_ms``: age of the image; None: unknown. ``controllers``: address (``host:port``) of each controller by id.
 
         A long request yields to the event loop every few milliseconds.
@@ -110,8 +114,18 @@ class MetadataView:
             host, port = split_address(address)
             answer.controllers.add(controller_id=node_id, host=host, port=port)
         yield answer
+        access = current_access()
         for name in sorted(image.topic_ids) if request.all_topics else dict.fromkeys(request.topics):
-            answer.topics.append(self._topic(image, name))
+            if not access.is_limited:
+                answer.topics.append(self._topic(image, name))
+            elif request.all_topics:
+                if access.sees(Operation.DESCRIBE, ResourceType.TOPIC, name):
+                    answer.topics.append(self._topic(image, name))
+            elif access.allows(Operation.DESCRIBE, ResourceType.TOPIC, name):
+                answer.topics.append(self._topic(image, name))
+            else:
+                error = refusal(Operation.DESCRIBE, ResourceType.TOPIC, name, access.caller.principal)
+                answer.topics.add(name=name, error=error_to_proto(error))
             yield answer
 
     def _refresh(self, image: MetadataImage) -> None:
@@ -274,7 +288,7 @@ def concerns(
     """Whether ``delta``, which led to ``image``, changes the response to ``request``, apart from the offset.
     ``topics``: the request's topics as a set, if the caller has one; the cost then depends only on the size of the
     delta."""
-    if delta.brokers or delta.coordinators:
+    if delta.brokers or delta.coordinators or delta.acls:
         return True
     if not request.all_topics and not request.topics:
         return False

@@ -32,7 +32,7 @@ from ..errors import (
     NetworkError,
     StaleBrokerEpochError,
 )
-from ..rpc.channel import ChannelPurpose, open_channel
+from ..rpc.channel import ChannelPurpose
 from ..rpc.duplex import Duplex
 from ..rpc.outage import Backoff, Outage
 from ..rpc.status import error_from_rpc
@@ -176,7 +176,7 @@ class NodeSession(abc.ABC, Generic[Registered]):
         return True
 
     async def _register_at(self, address: str) -> Registered:
-        channel = open_channel(address, ChannelPurpose.HEARTBEAT)
+        channel = self._controllers.channels.open(address, ChannelPurpose.HEARTBEAT)
         try:
             stub = cluster_pb2_grpc.ClusterStub(channel)  # type: ignore[no-untyped-call]
             return await self._ask_to_register(stub, _REGISTER_TIMEOUT_S)
@@ -192,6 +192,7 @@ class NodeSession(abc.ABC, Generic[Registered]):
             target.address,
             ChannelPurpose.HEARTBEAT,
             lambda channel: self._open_heartbeats(cluster_pb2_grpc.ClusterStub(channel)),  # type: ignore[no-untyped-call]
+            self._controllers.channels,
         )
         answers: asyncio.Queue[Any] = asyncio.Queue()
 

@@ -121,6 +121,7 @@ class TransactionPartitions:
                 _open_call,
                 what="a request for the partitions of a transaction",
                 packed=transactions_pb2.AddPartitionsRequests,
+                channels=self._metadata.channels,
             )
         return link
 

@@ -1,7 +1,8 @@
 """Feature levels (KIP-584): the level of ``metadata.version`` that each record needs, and the supported levels.
 
     1   tags 1 to 8, partitions without eligible leader replicas and without reassignments
-    2   everything else
+    2   tags 9 to 24, and all fields of partitions
+    3   tags 25 to 31: access control entries, credentials, quotas, delegation tokens
 
 A cluster is formatted at the newest level. A log that an older release formatted stays at its level until an operator
 raises the level (UpdateFeatures). Until an operator raises the level, controllers write only records that a node of the
@@ -27,11 +28,12 @@ from .records import (
     PartitionChangeRecord,
     PartitionRecord,
 )
+from .security import SecurityImage
 
 #: Features that this version of Headrace supports, with their levels.
 SUPPORTED_FEATURES = (FeatureRange(METADATA_VERSION_FEATURE, METADATA_VERSION_MIN, METADATA_VERSION),)
 
-_FIRST_TAGS_MAX = 8
+_FIRST_TAGS_MAX, _SECOND_TAGS_MAX = 8, 24
 _PARTITION_FIELDS = ("elr", "last_known_elr", "adding", "removing", "recovering")
 
 
@@ -54,7 +56,10 @@ def level_needed(record: MetadataRecord) -> int:
     can be written at any level, because all nodes already know the new level."""
     if isinstance(record, FeatureLevelRecord):
         return METADATA_VERSION_MIN
-    if type(record).__struct_config__.tag > _FIRST_TAGS_MAX:  # type: ignore[operator]
+    tag = type(record).__struct_config__.tag
+    if tag > _SECOND_TAGS_MAX:  # type: ignore[operator]
+        return 3
+    if tag > _FIRST_TAGS_MAX:  # type: ignore[operator]
         return 2
     if isinstance(record, PartitionRecord | PartitionChangeRecord) and any(
         getattr(record, field) for field in _PARTITION_FIELDS
@@ -73,17 +78,26 @@ def without_newer_fields(record: MetadataRecord) -> MetadataRecord:
     return record
 
 
-def what_needs(image: MetadataImage, level: int) -> list[str]:
-    """Name the parts of the image that need ``level`` of metadata.version, for an error message."""
-    if level < 2:
-        return []
-    ledger = image.ledger
-    found = [what for what, is_there in _of_level_2(ledger) if is_there]
+def what_forbids(image: MetadataImage, level: int) -> list[str]:
+    """Name the parts of the image that a log at ``level`` of metadata.version cannot have, for an error message."""
+    found = [] if level >= 3 else [what for what, is_there in _of_level_3(image.security) if is_there]
+    if level >= 2:
+        return found
+    found += [what for what, is_there in _of_level_2(image.ledger) if is_there]
     found += [f"broker {broker.broker_id} is drained" for broker in image.brokers.values() if broker.draining]
     for topic in image.topics.values():
         if any(partition.elr or partition.last_known_elr or partition.recovering for partition in topic.partitions):
             return [*found, f"eligible leader replicas (of topic {topic.name}, perhaps of others)"]
     return found
+
+
+def _of_level_3(security: SecurityImage) -> list[tuple[str, bool]]:
+    return [
+        ("access control entries exist", bool(security.acls)),
+        ("users have credentials", bool(security.scram)),
+        ("clients have quotas", bool(security.quotas)),
+        ("delegation tokens exist", bool(security.tokens)),
+    ]
 
 
 def _of_level_2(ledger: Ledger) -> list[tuple[str, bool]]:

@@ -41,6 +41,7 @@ from .records import (
     TopicRecord,
     UnregisterBrokerRecord,
 )
+from .security import EMPTY_SECURITY, SECURITY_RECORDS, SecurityBuilder, SecurityImage
 from .sorted_map import SortedMap
 
 K = TypeVar("K")
@@ -66,6 +67,7 @@ class MetadataImage(msgspec.Struct, frozen=True):
     loads: Mapping[int, BrokerLoad] = msgspec.field(default_factory=dict)
     ledger: Ledger = EMPTY_LEDGER
     flush_weakened: bool = False
+    security: SecurityImage = EMPTY_SECURITY
 
     def topic(self, name: str) -> TopicImage | None:
         topic_id = self.topic_ids.get(name)
@@ -147,6 +149,7 @@ class MetadataDelta(msgspec.Struct, frozen=True):
     id. A topic that was deleted and created again is in ``partitions`` and in ``removed_topics``, with two ids.
     ``configs``: resources with any entry set or removed. ``coordinators``: added, changed or removed coordinators.
     ``shards``: (topic id, partition) of shards with a new owner or epoch, and of shards removed with their topic.
+    ``acls``: whether any access control entry was added or removed.
     """
 
     from_offset: int
@@ -158,12 +161,19 @@ class MetadataDelta(msgspec.Struct, frozen=True):
     configs: frozenset[ConfigResource] = frozenset()
     coordinators: frozenset[int] = frozenset()
     shards: frozenset[tuple[bytes, int]] = frozenset()
+    acls: bool = False
 
     @property
     def empty(self) -> bool:
         """Whether the delta has no changes; the images' offsets may still differ."""
         return not (
-            self.brokers or self.partitions or self.removed_topics or self.configs or self.coordinators or self.shards
+            self.brokers
+            or self.partitions
+            or self.removed_topics
+            or self.configs
+            or self.coordinators
+            or self.shards
+            or self.acls
         )
 
     @classmethod
@@ -195,6 +205,7 @@ class MetadataDelta(msgspec.Struct, frozen=True):
             configs=frozenset(_differing(old.configs, new.configs)),
             coordinators=_changed_coordinators(old.ledger, new.ledger),
             shards=_changed_shards(old.ledger, new.ledger),
+            acls=bool(_differing(old.security.acls, new.security.acls)),
         )
 
 
@@ -246,6 +257,7 @@ class ImageBuilder:
         self._removed: dict[bytes, TopicImage] = {}
         self._changed_configs: set[ConfigResource] = set()
         self._ledger: LedgerBuilder | None = None
+        self._security: SecurityBuilder | None = None
         self._flush_weakened = base.flush_weakened
         # Shared tuples of directories, because thousands of partitions have equal directories.
         self._same: dict[tuple[bytes, ...], tuple[bytes, ...]] = {}
@@ -272,6 +284,7 @@ class ImageBuilder:
             loads=self._new_loads() if self._loads else base.loads,
             ledger=base.ledger if self._ledger is None else self._ledger.finish(),
             flush_weakened=self._flush_weakened,
+            security=base.security if self._security is None else self._security.finish(),
         )
         delta = MetadataDelta(
             from_offset=base.next_offset,
@@ -283,6 +296,8 @@ class ImageBuilder:
             configs=frozenset(self._changed_configs),
             coordinators=_changed_coordinators(base.ledger, image.ledger),
             shards=_changed_shards(base.ledger, image.ledger),
+            acls=base.security.acls is not image.security.acls
+            and bool(_differing(base.security.acls, image.security.acls)),
         )
         return image, delta
 
@@ -394,6 +409,12 @@ class ImageBuilder:
     def _ledger_record(self, record: MetadataRecord) -> None:
         if not self._own_ledger().replay(record):
             raise _impossible(record, "the record contradicts an earlier record")
+
+    def _security_record(self, record: MetadataRecord) -> None:
+        if self._security is None:
+            self._security = SecurityBuilder(self._base.security)
+        if not self._security.replay(record):
+            raise _impossible(record, "there is no such entry")
 
     def _topic(self, record: TopicRecord) -> None:
         if record.name in self._topic_ids:
@@ -548,6 +569,7 @@ _REPLAY: dict[type, Callable[[ImageBuilder, Any], None]] = {
     BrokerDrainRecord: ImageBuilder._broker_drain,
     UnregisterBrokerRecord: ImageBuilder._unregister_broker,
     **dict.fromkeys(LEDGER_RECORDS, ImageBuilder._ledger_record),
+    **dict.fromkeys(SECURITY_RECORDS, ImageBuilder._security_record),
 }
 
 

@@ -20,8 +20,8 @@ import msgspec
 
 #: The newest supported level of metadata.version; the metadata image has the cluster's level. Level 1 of
 #: metadata.version has the records with tags 1 to 8. Level 2 of metadata.version added the quorum of several voters and
-#: all newer records (see features.py).
-METADATA_VERSION = 2
+#: newer records up to tag 24. Level 3 of metadata.version added the records of security (see features.py).
+METADATA_VERSION = 3
 METADATA_VERSION_MIN = 1
 METADATA_VERSION_FEATURE = "metadata.version"
 
@@ -279,6 +279,76 @@ class ReassignmentThrottleRecord(msgspec.Struct, frozen=True, array_like=True, t
     broker_ids: tuple[int, ...] = ()
 
 
+class AclRecord(msgspec.Struct, frozen=True, array_like=True, tag=25):
+    """An access control entry exists from the record on. ``acl_id`` (16 bytes) names it. The types, the operation and
+    the permission are Kafka's numbers; ``principal`` has the form ``User:alice``."""
+
+    acl_id: bytes
+    resource_type: int
+    resource_name: str
+    pattern_type: int
+    principal: str
+    host: str
+    operation: int
+    permission: int
+
+
+class RemoveAclRecord(msgspec.Struct, frozen=True, array_like=True, tag=26):
+    """The access control entry with the given id is removed."""
+
+    acl_id: bytes
+
+
+class ScramCredentialRecord(msgspec.Struct, frozen=True, array_like=True, tag=27):
+    """A user's SCRAM credential for one mechanism (1: SCRAM-SHA-256, 2: SCRAM-SHA-512; KIP-900). The keys are those of
+    RFC 5802; the password and the salted password are not stored."""
+
+    user: str
+    mechanism: int
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+    iterations: int
+
+
+class RemoveScramCredentialRecord(msgspec.Struct, frozen=True, array_like=True, tag=28):
+    """A user's SCRAM credential for one mechanism is removed."""
+
+    user: str
+    mechanism: int
+
+
+class ClientQuotaRecord(msgspec.Struct, frozen=True, array_like=True, tag=29):
+    """A quota of an entity (KIP-546); with ``value`` None, the record removes the quota.
+
+    ``entity``: pairs of a type (user, client-id, ip) and a name, sorted by type; a name of None means the type's
+    default.
+    """
+
+    entity: tuple[tuple[str, str | None], ...]
+    key: str
+    value: float | None = None
+
+
+class DelegationTokenRecord(msgspec.Struct, frozen=True, array_like=True, tag=30):
+    """A delegation token was created or renewed (KIP-48). Times are milliseconds since 1970. The token's HMAC is not
+    stored: it follows from the token's id and the secret key of the nodes."""
+
+    token_id: str
+    owner: str
+    requester: str
+    renewers: tuple[str, ...]
+    issued_at_ms: int
+    expires_at_ms: int
+    max_lifetime_at_ms: int
+
+
+class RemoveDelegationTokenRecord(msgspec.Struct, frozen=True, array_like=True, tag=31):
+    """A delegation token is removed, because it expired or was ended."""
+
+    token_id: str
+
+
 MetadataRecord = (
     ClusterRecord
     | RegisterBrokerRecord
@@ -298,4 +368,11 @@ MetadataRecord = (
     | ShardRecord
     | QueuedReassignmentRecord
     | ReassignmentThrottleRecord
+    | AclRecord
+    | RemoveAclRecord
+    | ScramCredentialRecord
+    | RemoveScramCredentialRecord
+    | ClientQuotaRecord
+    | DelegationTokenRecord
+    | RemoveDelegationTokenRecord
 )

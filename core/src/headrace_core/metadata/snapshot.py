@@ -53,6 +53,7 @@ from .records import (
     RegisterBrokerRecord,
     TopicRecord,
 )
+from .security import security_records
 
 __all__ = [
     "SNAPSHOT_SUFFIX",
@@ -97,6 +98,7 @@ def image_records(image: MetadataImage) -> Iterator[MetadataRecord]:
         for key in sorted(entries):
             yield ConfigRecord(int(resource_type), name, key, entries[key])
     yield from ledger_records(image.ledger, image.metadata_version)
+    yield from security_records(image.security)
 
 
 def _broker_records(broker: BrokerImage) -> Iterator[MetadataRecord]:

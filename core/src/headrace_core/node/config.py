@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..config.server_keys import SERVER, effective, topic_defaults
+from ..config.security_keys import PER_LISTENER, PER_LISTENER_PREFIXES
+from ..config.server_keys import SERVER, effective, listener_values, topic_defaults
 from ..errors import InvalidConfigError
+from ..security.protocols import SecurityProtocol, parse_protocol_map, protocols_of
 from .listeners import (
     INTERNAL,
     ListenerAddress,
@@ -20,7 +22,7 @@ from .listeners import (
 from .properties import Properties
 
 #: Roles that serve only HTTP and store nothing on disk: they have neither gRPC listeners nor data directories.
-HTTP_ROLES = ("registry",)
+HTTP_ROLES = ("registry", "console")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +42,8 @@ class NodeConfig:
     controller_addresses: tuple[str, ...]
     state_file: str
     log_level: str
+    #: The security protocol of each listener.
+    protocols: Mapping[str, SecurityProtocol]
     values: Mapping[str, Any]
     given: Mapping[str, Any]
 
@@ -70,6 +74,10 @@ class NodeConfig:
             raise InvalidConfigError("listeners: no internal listener; add one, such as internal://127.0.0.1:19095")
         wanted = () if is_http else parse_listeners(values["advertised.listeners"], key="advertised.listeners")
         check_advertised(listeners, wanted)
+        names = [listener.name for listener in listeners]
+        protocols = protocols_of(names, parse_protocol_map(values["listener.security.protocol.map"]))
+        for name in given:
+            _check_listener_key(name)
         voters = parse_voters(values["controller.quorum.voters"])
         key = "controller.quorum.bootstrap.servers"
         log_dirs = () if is_http else _log_dirs(values, role)
@@ -83,12 +91,18 @@ class NodeConfig:
             controller_addresses=parse_addresses(values[key], key=key) or tuple(voter.address for voter in voters),
             state_file=values["runtime.state.file"] or ("" if is_http else f"{log_dirs[0]}/node.json"),
             log_level=values["log.level"],
+            protocols=protocols,
             values=values,
             given=given,
         )
 
     def listener(self, name: str) -> ListenerAddress | None:
         return next((listener for listener in self.listeners if listener.name == name), None)
+
+    def listener_values(self, name: str) -> dict[str, Any]:
+        """Return all values by name for one listener, with those of ``listener.name.NAME.`` in the place of the general
+        ones (server_keys.listener_values). Raises InvalidConfigError."""
+        return listener_values(self.values, name)
 
     def topic_defaults(self) -> dict[str, Any]:
         """Return this node's defaults for topic keys, as typed values."""
@@ -97,6 +111,26 @@ class NodeConfig:
     def notes(self) -> list[str]:
         """Return a line for each key that was set although Headrace has replaced it."""
         return SERVER.notes(self.given)
+
+
+def _check_listener_key(name: str) -> None:
+    """Raise InvalidConfigError for a key ``listener.name.NAME.KEY`` whose KEY a listener cannot have."""
+    if not name.startswith("listener.name."):
+        return
+    listener, _, key = name.removeprefix("listener.name.").partition(".")
+    mechanism, _, rest = key.partition(".")
+    if rest.startswith("sasl.") and mechanism not in ("sasl", "ssl"):
+        return  # a key of one mechanism
+    if key.startswith(PER_LISTENER_PREFIXES):
+        try:
+            SERVER.key(key)
+        except InvalidConfigError as error:
+            raise InvalidConfigError(f"{name}: {error.message}") from None
+    elif key not in PER_LISTENER:
+        raise InvalidConfigError(
+            f"{name}: a listener has no key {key!r} of its own; keys of single listeners begin with "
+            f"listener.name.{listener}.ssl. or listener.name.{listener}.sasl."
+        )
 
 
 def _log_dirs(values: Mapping[str, Any], role: str) -> tuple[str, ...]:

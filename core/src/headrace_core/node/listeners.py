@@ -1,9 +1,10 @@
 """Listeners: ``client://127.0.0.1:9095,internal://127.0.0.1:19095``.
 
-A node has up to three listeners. The listener *client* is for clients, and *internal* for other nodes only. The
+A node has up to four listeners. The listener *client* is for clients, and *internal* for other nodes only. The
 listener *external* is for clients that reach the nodes by other addresses, for example from outside a network of
-containers. Metadata responses on the external listener have the external addresses; only brokers and coordinators have
-an external listener. Port 0 means any free port, which the node then advertises.
+containers. Metadata responses on the external listener have the external addresses. The listener *gateway* serves the
+calls that gateways pass on for their clients. Only brokers and coordinators have the listeners external and gateway.
+Port 0 means any free port, which the node then advertises.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from ..errors import InvalidConfigError
 CLIENT = "client"
 INTERNAL = "internal"
 EXTERNAL = "external"
-LISTENER_NAMES = (CLIENT, INTERNAL, EXTERNAL)
+GATEWAY = "gateway"
+LISTENER_NAMES = (CLIENT, INTERNAL, EXTERNAL, GATEWAY)
 
 _ADDRESS = re.compile(r"(?P<name>[A-Za-z0-9_-]+)://(?P<host>\[[0-9a-fA-F:.]*\]|[^\[\]:/]*):(?P<port>\d{1,5})\Z")
 _HOST_PORT = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[^\[\]:/@\s]+):(?P<port>\d{1,5})\Z")
@@ -65,7 +67,7 @@ def parse_listeners(
         if names is not None and name not in names:
             raise InvalidConfigError(
                 f"{key}={item}: unknown listener name {match['name']}; must be client (for clients), external (for "
-                "clients outside of the nodes' network) or internal (for nodes)"
+                "clients outside of the nodes' network), gateway (for gateways) or internal (for nodes)"
             )
         if any(other.name == name for other in found):
             raise InvalidConfigError(f"{key}={item}: listener {name} is given twice")

@@ -21,11 +21,9 @@ from ..rpc.event_loop import new_event_loop
 from .arguments import FormatCommand, parse_command
 from .config import NodeConfig
 from .first_voters import WriteVoters
+from .logs import log_to_stderr
 
 logger = logging.getLogger("headrace.node")
-
-#: A line of a node's log: 2026-01-02 03:04:05,678 INFO     headrace.controller  broker 1 unfenced
-LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s  %(message)s"
 
 #: Whether this process runs only one node; False in a program that contains nodes, such as a test.
 _owns_process = False
@@ -64,27 +62,29 @@ def main(
     except (HeadraceError, OSError) as error:
         print(f"{program}: {error}", file=sys.stderr)
         return 1
-    log_to_stderr(command.config.log_level)
+    config = command.config
+    log_to_stderr(config.log_level, form=config.values["log.format"], fields=log_fields(config))
     raise_descriptor_limit()
-    for note in command.config.notes():
+    for note in config.notes():
         logger.warning("%s", note)
+    served = serve()
+    return run_until_signal(lambda stop: served(config, stop))
+
+
+def run_until_signal(serve: Callable[[asyncio.Event], Awaitable[None]]) -> int:
+    """Run a server in an event loop until SIGTERM or SIGINT sets the event; return the exit code."""
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        return runner.run(_run(serve(), command.config))
+        return runner.run(_run(serve))
 
 
-def log_to_stderr(level: str) -> None:
-    """Send the lines of all loggers with ``level`` ("debug", "info", ...) or higher to stderr, which the process that
-    started the node stores. Replaces earlier handlers."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter(LOG_FORMAT))
-    root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(level.upper())
+def log_fields(config: NodeConfig) -> dict[str, str | int]:
+    """What names the node in each JSON line of its log."""
+    return {"role": config.role} | ({"node_id": config.node_id} if config.node_id >= 0 else {})
 
 
-async def _run(serve: Serve, config: NodeConfig) -> int:
+async def _run(serve: Callable[[asyncio.Event], Awaitable[None]]) -> int:
     stop = asyncio.Event()
-    task: asyncio.Future[None] = asyncio.ensure_future(serve(config, stop))
+    task: asyncio.Future[None] = asyncio.ensure_future(serve(stop))
     loop = asyncio.get_running_loop()
 
     def on_signal(number: signal.Signals) -> None:

@@ -1,7 +1,8 @@
 """The runtime state file: a serving node's pid, id and real ports, for the process that started it.
 
     {"role": "controller", "node_id": 1, "pid": 4711, "started_at_ms": 1700000000000,
-     "listeners": {"client": "127.0.0.1:9094", "internal": "127.0.0.1:19094"}}
+     "listeners": {"client": "127.0.0.1:9094", "internal": "127.0.0.1:19094"},
+     "metrics": "http://127.0.0.1:9400/metrics"}
 
 A node writes the file when it begins to serve, and removes the file in a clean stop. After a kill the state file stays,
 so readers must compare the pid. The state file is a convenience: no decision of a node depends on it.
@@ -23,16 +24,28 @@ logger = logging.getLogger("headrace.node")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeState:
+    """``metrics``: the URL of the node's metrics; empty if the node serves none."""
+
     role: str
     node_id: int
     pid: int
     started_at_ms: int
     listeners: dict[str, str]
+    metrics: str = ""
 
     @classmethod
-    def of(cls, role: str, node_id: int, started_at_ms: int, listeners: Sequence[ListenerAddress]) -> RuntimeState:
+    def of(
+        cls, role: str, node_id: int, started_at_ms: int, listeners: Sequence[ListenerAddress], metrics: str = ""
+    ) -> RuntimeState:
         addresses = {listener.name: listener.address for listener in listeners}
-        return cls(role=role, node_id=node_id, pid=os.getpid(), started_at_ms=started_at_ms, listeners=addresses)
+        return cls(
+            role=role,
+            node_id=node_id,
+            pid=os.getpid(),
+            started_at_ms=started_at_ms,
+            listeners=addresses,
+            metrics=metrics,
+        )
 
 
 def write_state(path: str, state: RuntimeState) -> None:

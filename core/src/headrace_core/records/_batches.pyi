@@ -1,6 +1,6 @@
 from collections.abc import Sequence
 
-from .types import BatchHeader, BatchSpan, Buffer, DecodeLimits
+from .types import BatchHeader, BatchSpan, Buffer, DecodeLimits, SchemaIds
 
 def read_header(data: Buffer, position: int = 0) -> BatchHeader: ...
 def check_batch(data: Buffer, position: int = 0) -> BatchHeader: ...
@@ -16,4 +16,5 @@ def validate_batches(
     require_keys: bool = False,
     timestamp_ms_min: int = ...,
     timestamp_ms_max: int = ...,
+    schemas: SchemaIds | None = None,
 ) -> list[BatchHeader]: ...

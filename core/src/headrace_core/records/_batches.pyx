@@ -24,6 +24,7 @@ from ._wire cimport (
     BatchFields,
     RecordView,
     Walk,
+    be32,
     begin_walk,
     bytes_t,
     parse_header,
@@ -34,10 +35,18 @@ from crc32c import crc32c
 
 from ..errors import InvalidRecordError, InvalidTimestampError
 from . import batches as _batches
-from ._faults import invalid_record
+from ._faults import invalid_record, too_many_schemas
 from .batches import SLICE_EXACT, SLICE_HAS_GAPS, check_producer_fields
 from .compression import decompress
-from .types import DEFAULT_LIMITS, BatchHeader, BatchSpan, Compression
+from .types import (
+    DEFAULT_LIMITS,
+    SCHEMA_IDS_MAX,
+    SCHEMA_PLACES_MAX,
+    BatchHeader,
+    BatchSchemas,
+    BatchSpan,
+    Compression,
+)
 
 cdef enum:
     PyBUF_READ = 0x100
@@ -45,6 +54,8 @@ cdef enum:
     NOGIL_BYTES_MIN = 64 * 1024
 
 cdef object _new_tuple = tuple.__new__
+cdef Py_ssize_t _ids_max = SCHEMA_IDS_MAX
+cdef Py_ssize_t _places_max = SCHEMA_PLACES_MAX
 
 
 cdef int clamped(object value) except? -1:
@@ -223,6 +234,57 @@ cdef int _walk_all(Walk* walk, const Demands* demands, long long* latest) noexce
     return SOUND
 
 
+cdef class _Places:
+    """The records with each schema id, of the keys or of the values of one batch. Most records have the id of the
+    record before, so the entry of the last id is kept."""
+
+    cdef dict of
+    cdef list last
+    cdef int last_id
+    cdef Py_ssize_t room  # for how many more records the entry of the last id has room
+
+    def __cinit__(self):
+        self.of = {}
+        self.last_id = -2
+
+    cdef int note(self, bytes_t data, int size, int index, long long base_offset) except -1:
+        cdef int schema_id = -1
+        if size >= 5 and data[0] == 0:
+            schema_id = <int>be32(data + 1)
+            if schema_id < 0:
+                schema_id = -1
+        if schema_id != self.last_id:
+            self.last = self.of.get(schema_id)
+            if self.last is None:
+                if len(self.of) >= _ids_max:
+                    raise too_many_schemas(index, base_offset)
+                self.last = []
+                self.of[schema_id] = self.last
+            self.last_id = schema_id
+            self.room = _places_max - len(self.last)
+        if self.room > 0:
+            self.last.append(index)
+            self.room -= 1
+        return 0
+
+
+cdef object _schemas_of(Walk* walk, object wanted, long long base_offset):
+    """The schema ids of a batch whose records are well-formed; ``walk`` is at the first record."""
+    cdef bint of_keys = wanted.of_keys
+    cdef bint of_values = wanted.of_values
+    cdef _Places keys = _Places()
+    cdef _Places values = _Places()
+    cdef RecordView record
+    while walk.index < walk.count:
+        if step(walk, &record) != SOUND:
+            raise AssertionError("a record that was well-formed is so no longer")
+        if of_keys and record.key_size >= 0:
+            keys.note(record.key, record.key_size, walk.index - 1, base_offset)
+        if of_values and record.value_size >= 0:
+            values.note(record.value, record.value_size, walk.index - 1, base_offset)
+    return BatchSchemas(keys.of, values.of)
+
+
 def validate_batches(
     data,
     *,
@@ -233,6 +295,7 @@ def validate_batches(
     bint require_keys=False,
     long long timestamp_ms_min=LLONG_MIN,
     long long timestamp_ms_max=LLONG_MAX,
+    schemas=None,
 ):
     cdef Py_buffer view, body_view
     cdef bint has_body_view = False
@@ -282,6 +345,9 @@ def validate_batches(
                 )
             if fault:
                 raise invalid_record(fault, walk.index, batch.base_offset)
+            if schemas is not None:
+                begin_walk(&walk, &batch, p, size, max_records, max_headers)
+                schemas.batches.append(_schemas_of(&walk, schemas, batch.base_offset))
             if has_body_view:
                 PyBuffer_Release(&body_view)
                 has_body_view = False

@@ -4,6 +4,7 @@ number of a fault."""
 from __future__ import annotations
 
 from ..errors import InvalidRecordError
+from .types import SCHEMA_IDS_MAX
 
 _BYTES_AFTER_LAST = 10
 _COUNT = 11
@@ -30,3 +31,14 @@ def invalid_record(fault: int, index: int, base_offset: int) -> InvalidRecordErr
     """Return the error for a fault in record ``index`` of a batch, or in the batch as a whole."""
     where = "" if fault in (_BYTES_AFTER_LAST, _COUNT) else f"record {index} of "
     return InvalidRecordError(f"{where}the batch with base offset {base_offset}: {FAULTS[fault]}")
+
+
+def too_many_schemas(index: int, base_offset: int) -> InvalidRecordError:
+    """Return the error for a batch with more than SCHEMA_IDS_MAX different schema ids; record ``index`` has the first
+    id above the limit."""
+    error = InvalidRecordError(
+        f"the batch with base offset {base_offset} has more than {SCHEMA_IDS_MAX} different schema ids: send smaller "
+        "batches"
+    )
+    error.faults = ((index, "the batch has too many different schema ids"),)
+    return error

@@ -19,6 +19,7 @@ from ..errors import (
     RecordTooLargeError,
 )
 from ..types import TimestampType
+from ._faults import too_many_schemas
 from ._pure_records import INT64_MAX, INT64_MIN, bad_record, encode_record, read_records
 from ._pure_records import Record as Record
 from .batches import assemble_batch, check_producer_fields, iterate_headers, read_whole_header
@@ -31,12 +32,17 @@ from .types import (
     ABORT,
     DEFAULT_LIMITS,
     HEADER_BYTES,
+    NO_SCHEMA,
     NO_TIMESTAMP,
+    SCHEMA_IDS_MAX,
+    SCHEMA_PLACES_MAX,
     BatchHeader,
+    BatchSchemas,
     Buffer,
     Compression,
     DecodeLimits,
     RecordTuple,
+    SchemaIds,
 )
 
 _RECORD_BYTES_LIMIT = 2**31 - 1 - HEADER_BYTES
@@ -400,17 +406,19 @@ def validate_batches(
     require_keys: bool = False,
     timestamp_ms_min: int = INT64_MIN,
     timestamp_ms_max: int = INT64_MAX,
+    schemas: SchemaIds | None = None,
 ) -> list[BatchHeader]:
     """Check a producer's batches as a broker must before it appends them; returns the batches' headers, in order.
 
     The demands on a producer's batches are: whole batches back to back with correct CRCs; offset deltas exactly 0..n-1,
     n > 0; every record well-formed to its last byte and within the limits; create time; no control batch, and no
     transaction or producer id unless allowed. Each returned header has the true max timestamp: ``with_max_timestamps``
-    corrects the bytes, as Kafka's brokers do.
+    corrects the bytes, as Kafka's brokers do. ``schemas`` collects the schema ids of the batches.
 
     Raises CorruptMessageError (framing, CRC), InvalidRecordError (structure, limits, control batch, a record without
-    key where ``require_keys``), InvalidTimestampError (outside of min..max, or the producer claims log-append time),
-    UnsupportedVersionError (transactional or with a producer id, where that is not allowed).
+    key where ``require_keys``, more than SCHEMA_IDS_MAX schema ids in a batch), InvalidTimestampError (outside of
+    min..max, or the producer claims log-append time), UnsupportedVersionError (transactional or with a producer id,
+    where that is not allowed).
     """
     headers = []
     for position, header in iterate_headers(data):
@@ -430,7 +438,32 @@ def validate_batches(
                     f"{timestamp_ms_min} to {timestamp_ms_max}"
                 )
             latest_ms = max(latest_ms, timestamp_ms)
+        if schemas is not None:
+            schemas.batches.append(_schemas_of(body, header, limits, schemas))
         headers.append(header._replace(max_timestamp_ms=latest_ms))
     if not headers:
         raise InvalidRecordError("not a record batch: the data is empty")
     return headers
+
+
+def _schemas_of(body: Buffer, header: BatchHeader, limits: DecodeLimits, wanted: SchemaIds) -> BatchSchemas:
+    """The schema ids of a batch whose records are well-formed."""
+    found = BatchSchemas({}, {})
+    for index, record in enumerate(read_records(body, header, limits)):
+        if wanted.of_keys and record.key is not None:
+            _note_schema(found.keys, record.key, index, header.base_offset)
+        if wanted.of_values and record.value is not None:
+            _note_schema(found.values, record.value, index, header.base_offset)
+    return found
+
+
+def _note_schema(places: dict[int, list[int]], data: Buffer, index: int, base_offset: int) -> None:
+    is_framed = len(data) >= 5 and data[0] == 0
+    schema_id = max(int.from_bytes(data[1:5], "big", signed=True), NO_SCHEMA) if is_framed else NO_SCHEMA
+    indexes = places.get(schema_id)
+    if indexes is None:
+        if len(places) >= SCHEMA_IDS_MAX:
+            raise too_many_schemas(index, base_offset)
+        indexes = places[schema_id] = []
+    if len(indexes) < SCHEMA_PLACES_MAX:
+        indexes.append(index)

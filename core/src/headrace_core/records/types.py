@@ -142,6 +142,35 @@ class DecodeLimits:
 DEFAULT_LIMITS = DecodeLimits()
 
 
+#: Maximum number of different schema ids in the keys, or in the values, of one batch.
+SCHEMA_IDS_MAX = 1_000
+#: Maximum number of records of one batch that ``SchemaIds`` lists for one schema id.
+SCHEMA_PLACES_MAX = 100
+#: Stands for the id of a key or value that does not begin with a magic byte 0 and the id of a schema.
+NO_SCHEMA = -1
+
+
+class BatchSchemas(NamedTuple):
+    """The schema ids of one batch. Each dict maps an id, or NO_SCHEMA, to the indexes in the batch of the first records
+    with that id, at most SCHEMA_PLACES_MAX; records whose key or value is null have no id."""
+
+    keys: dict[int, list[int]]
+    values: dict[int, list[int]]
+
+
+class SchemaIds:
+    """The schema ids with which keys and values of batches begin, in Confluent's wire format: a byte 0, then the id as
+    int32. ``validate_batches`` adds one entry to ``batches`` for each batch. ``of_keys``, ``of_values``: which ids to
+    collect."""
+
+    __slots__ = ("batches", "of_keys", "of_values")
+
+    def __init__(self, *, of_keys: bool = False, of_values: bool = True) -> None:
+        self.of_keys = of_keys
+        self.of_values = of_values
+        self.batches: list[BatchSchemas] = []
+
+
 class BatchSpan(NamedTuple):
     """A batch's place in a buffer of whole batches, and its base offset and last offset (both inclusive)."""
 

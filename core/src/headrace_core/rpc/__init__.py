@@ -5,13 +5,16 @@ The server's code is in ``headrace_core.rpc.server``, which is imported separate
 
 # Import environment before grpc: it sets variables that grpc reads at its import.
 from . import environment as environment
-from .channel import ChannelPurpose, open_channel
-from .status import error_from_rpc, error_to_proto, raise_proto_error, status_of
+from .channel import PLAINTEXT, ChannelPool, ChannelPurpose, Channels, LiveChannel, open_channel
+from .status import error_from_rpc, raise_proto_error, status_of
 
 __all__ = [
+    "PLAINTEXT",
+    "ChannelPool",
     "ChannelPurpose",
+    "Channels",
+    "LiveChannel",
     "error_from_rpc",
-    "error_to_proto",
     "open_channel",
     "raise_proto_error",
     "status_of",

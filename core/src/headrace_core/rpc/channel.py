@@ -7,8 +7,10 @@ separate connection.
 
 from __future__ import annotations
 
+import asyncio
 import enum
 import itertools
+from typing import Protocol
 
 import grpc
 import grpc.aio
@@ -69,9 +71,97 @@ CHANNELS_PER_CONNECTION = 12
 _channels = itertools.count()
 
 
-def open_channel(address: str, purpose: ChannelPurpose) -> grpc.aio.Channel:
+#: Seconds that calls in progress have on a channel that is replaced because the certificates have changed.
+REPLACED_S = 60.0
+
+
+class Credentials(Protocol):
+    """What an encrypted channel needs; security/tls.py has the implementation."""
+
+    @property
+    def generation(self) -> int:
+        """A number that grows when new channels get other credentials."""
+
+    def channel_credentials(self) -> grpc.ChannelCredentials: ...
+
+
+class Channels:
+    """Opens the channels of one node or client, with its credentials; ``credentials`` None: unencrypted."""
+
+    def __init__(self, credentials: Credentials | None = None) -> None:
+        self.credentials = credentials
+
+    @property
+    def generation(self) -> int:
+        return 0 if self.credentials is None else self.credentials.generation
+
+    def open(self, address: str, purpose: ChannelPurpose) -> grpc.aio.Channel:
+        """Open a channel to ``host:port``; see ``open_channel``."""
+        return open_channel(address, purpose, self.credentials)
+
+
+PLAINTEXT = Channels()  #: Opens channels without encryption.
+
+
+class LiveChannel:
+    """A channel to one address that lasts as long as its owner. When the certificates change, ``get`` opens another
+    channel; calls in progress on the former one have REPLACED_S to end."""
+
+    def __init__(self, channels: Channels, address: str, purpose: ChannelPurpose) -> None:
+        self._channels, self._address, self._purpose = channels, address, purpose
+        self._generation = channels.generation
+        self._channel = channels.open(address, purpose)
+        self._former: set[asyncio.Task[None]] = set()
+
+    def get(self) -> grpc.aio.Channel:
+        """The channel for the next call; do not keep it."""
+        generation = self._channels.generation
+        if generation != self._generation:
+            former, self._channel = self._channel, self._channels.open(self._address, self._purpose)
+            self._generation = generation
+            task = asyncio.get_running_loop().create_task(former.close(REPLACED_S), name=f"old channel {self._address}")
+            self._former.add(task)
+            task.add_done_callback(self._former.discard)
+        return self._channel
+
+    async def close(self) -> None:
+        """Close the channel, and cancel the calls in progress."""
+        for task in self._former:
+            task.cancel()
+        await asyncio.gather(*self._former, return_exceptions=True)
+        await self._channel.close()
+
+
+class ChannelPool:
+    """Channels by address, which open at their first use."""
+
+    def __init__(self, channels: Channels, purpose: ChannelPurpose) -> None:
+        self._channels, self._purpose = channels, purpose
+        self._by_address: dict[str, LiveChannel] = {}
+
+    def get(self, address: str) -> grpc.aio.Channel:
+        """The channel for the next call to ``address``; do not keep it."""
+        found = self._by_address.get(address)
+        if found is None:
+            found = self._by_address[address] = LiveChannel(self._channels, address, self._purpose)
+        return found.get()
+
+    async def close(self) -> None:
+        by_address, self._by_address = self._by_address, {}
+        await asyncio.gather(*(each.close() for each in by_address.values()))
+
+
+def open_channel(
+    address: str,
+    purpose: ChannelPurpose,
+    credentials: Credentials | None = None,
+    *,
+    has_own_connection: bool = False,
+) -> grpc.aio.Channel:
     """Open a channel to ``host:port``. The channel connects at its first call and reconnects by itself; the caller
-    closes it."""
+    closes it. ``credentials`` None: the channel is not encrypted. ``has_own_connection``: no other channel
+    shares the connection."""
+    has_own_connection = has_own_connection or purpose is ChannelPurpose.GATEWAY_PRODUCE
     options: dict[str, int | str] = {
         **dict(COMMON_OPTIONS),
         "headrace.purpose": purpose.value,
@@ -82,7 +172,9 @@ def open_channel(address: str, purpose: ChannelPurpose) -> grpc.aio.Channel:
         "grpc.enable_http_proxy": 0,
         **(_PEER_OPTIONS if purpose in _BETWEEN_PEERS else {}),
         # (a broker does not read a connection for seconds after large refused requests, whichever client sent them)
-        **({"grpc.use_local_subchannel_pool": 1} if purpose is ChannelPurpose.GATEWAY_PRODUCE else {}),
+        **({"grpc.use_local_subchannel_pool": 1} if has_own_connection else {}),
         **(dict(UNMEASURED_OPTIONS) if purpose in _UNMEASURED else {}),
     }
+    if credentials is not None:
+        return grpc.aio.secure_channel(address, credentials.channel_credentials(), options=list(options.items()))
     return grpc.aio.insecure_channel(address, options=list(options.items()))

@@ -44,7 +44,7 @@ import grpc
 import grpc.aio
 
 from ..errors import HeadraceError, NetworkError
-from .channel import ChannelPurpose, open_channel
+from .channel import PLAINTEXT, ChannelPurpose, Channels
 from .status import error_from_rpc
 
 Request = TypeVar("Request")
@@ -65,12 +65,17 @@ class Duplex(Generic[Request, Response]):
     __slots__ = ("_busy", "_call", "_cancelled", "_channel", "_status", "_why", "address", "ended")
 
     def __init__(
-        self, address: str, purpose: ChannelPurpose, open_call: Callable[[grpc.aio.Channel], grpc.aio.StreamStreamCall]
+        self,
+        address: str,
+        purpose: ChannelPurpose,
+        open_call: Callable[[grpc.aio.Channel], grpc.aio.StreamStreamCall],
+        channels: Channels = PLAINTEXT,
     ) -> None:
-        """Connect to ``address`` (``host:port``) and begin the call that ``open_call`` makes on the channel."""
+        """Connect to ``address`` (``host:port``) and begin the call that ``open_call`` makes on the channel.
+        ``channels`` opens the channel."""
         self.address = address
         self.ended = False  #: Whether the call has ended, so that the stream certainly sends no later write.
-        self._channel = open_channel(address, purpose)
+        self._channel = channels.open(address, purpose)
         self._call = open_call(self._channel)
         self._call.add_done_callback(self._note_status)
         self._status: grpc.aio.AioRpcError | None = None

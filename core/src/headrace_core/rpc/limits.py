@@ -139,6 +139,20 @@ LIMITS: Mapping[str, RequestLimits] = {
     "Admin/AddRaftVoter": _NONE,
     "Admin/RemoveRaftVoter": _NONE,
     "Admin/TransferLeadership": _NONE,
+    "Authentication/Authenticate": _NONE,
+    "Security/DescribeAcls": _NONE,
+    "Security/CreateAcls": RequestLimits(_items("entries")),
+    "Security/DeleteAcls": RequestLimits(_items("filters", most=1_000)),
+    "Security/DescribeUserScramCredentials": RequestLimits(_items("users")),
+    "Security/AlterUserScramCredentials": RequestLimits(_items("upsertions", "deletions", most=1_000)),
+    "Security/DescribeClientQuotas": RequestLimits({"parts": 10}, 64 * KIB),
+    "Security/AlterClientQuotas": RequestLimits(
+        {"alterations": 1_000, "alterations.entity": 3_000, "alterations.operations": 5_000}
+    ),
+    "Security/CreateDelegationToken": RequestLimits({"renewers": 1_000}, 1 * MIB),
+    "Security/RenewDelegationToken": _NONE,
+    "Security/ExpireDelegationToken": _NONE,
+    "Security/DescribeDelegationTokens": RequestLimits(_items("owners")),
     "Cluster/RegisterBroker": RequestLimits({"directory_ids": 1_000, "endpoints": 100, "features": 100}, 1 * MIB),
     "Cluster/BrokerHeartbeat": RequestLimits({"offline_log_dirs": 1_000, "cannot_lead": 1_001}, 1 * MIB),
     "Cluster/AssignReplicasToDirs": RequestLimits(

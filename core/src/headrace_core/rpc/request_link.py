@@ -20,7 +20,7 @@ from typing import Any, Generic, TypeVar
 import grpc.aio
 
 from ..errors import HeadraceError, NetworkError, RequestTimedOutError
-from .channel import ChannelPurpose
+from .channel import PLAINTEXT, ChannelPurpose, Channels
 from .duplex import Duplex
 from .limits import PARTITIONS_MAX
 
@@ -45,6 +45,7 @@ class RequestLink(Generic[Request, Response]):
         what: str,
         check: Callable[[Request, Response], None] = lambda request, response: None,
         packed: Callable[..., Any] | None = None,
+        channels: Channels = PLAINTEXT,
     ) -> None:
         """``open_call``: begins the call on a channel. ``what``: name of a request in error messages, with its article.
         ``check``: raises a HeadraceError for a response that does not fit the request; the error ends the stream.
@@ -56,6 +57,7 @@ class RequestLink(Generic[Request, Response]):
         self._what = what
         self._check = check
         self._packed = packed
+        self._channels = channels
         self._correlation = itertools.count(1)
         self._out: deque[Request] = deque()
         self._waiting: dict[int, tuple[Request, asyncio.Future[Response]]] = {}
@@ -96,7 +98,7 @@ class RequestLink(Generic[Request, Response]):
 
     async def _run(self) -> None:
         """Run one stream until it breaks; the next request starts a new stream."""
-        stream: Duplex[Any, Any] = Duplex(self.address, self._purpose, self._open_call)
+        stream: Duplex[Any, Any] = Duplex(self.address, self._purpose, self._open_call, self._channels)
         try:
             await stream.run(self._read(stream), self._write(stream))
         except HeadraceError as failure:

@@ -14,20 +14,32 @@ import asyncio
 import contextlib
 import inspect
 import logging
+import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from ..errors import HeadraceError, InvalidRequestError, ServerBusyError, UnknownServerError
+from ..errors import (
+    HeadraceError,
+    InvalidRequestError,
+    ServerBusyError,
+    ServerShuttingDownError,
+    UnknownServerError,
+)
+from ..metrics.calls import CallTimes
+from .both import BothProtocols
 from .channel import COMMON_OPTIONS, MAX_MESSAGE_BYTES, UNMEASURED_OPTIONS
 from .receiving import Penalties, arrivals_of
 from .responses import RESPONSE_BYTES_MAX
 from .status import status_of
+
+if TYPE_CHECKING:
+    from ..security.gate import Gate
 
 logger = logging.getLogger(__name__)
 
@@ -147,11 +159,19 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     UNKNOWN_SERVER_ERROR."""
 
     def __init__(
-        self, calls: CallsUnderWay, requests: RequestBytes, watches: RequestBytes, answers: AnswerBytes
+        self,
+        calls: CallsUnderWay,
+        requests: RequestBytes,
+        watches: RequestBytes,
+        answers: AnswerBytes,
+        times: CallTimes,
+        gate: Gate | None = None,
     ) -> None:
+        self._gate = None if gate is None or gate.is_open else gate
         self._calls = calls
         self._penalties = Penalties()
         self._requests, self._watches, self._answers = requests, watches, answers
+        self._times = times
         self._handlers: dict[str, grpc.RpcMethodHandler] = {}
 
     async def intercept_service(
@@ -172,16 +192,23 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             for each in (handler.unary_unary, handler.unary_stream, handler.stream_unary, handler.stream_stream)
             if each is not None
         )
-        # The handlers of health and reflection come from libraries: they are generators, and are not wrapped.
+        gate = self._gate
+        # The handlers of health and reflection come from libraries: they may be generators, and are not wrapped.
         if not inspect.iscoroutinefunction(behaviour):
-            return handler
+            if gate is None or not inspect.isasyncgenfunction(behaviour):
+                return handler
+            return grpc.stream_stream_rpc_method_handler(
+                _gated_generator(behaviour, gate, method), handler.request_deserializer, handler.response_serializer
+            )
+        if gate is not None:
+            behaviour = gate.guarded(behaviour, method, has_request=not handler.request_streaming)
         # Serve every call as a stream of requests, so that the read of a single request can be delayed after refused
         # requests.
         parse, serialize = arrivals_of(handler, method, self._penalties), handler.response_serializer
         budget = self._watches if handler.response_streaming else self._requests
         requests = None if handler.request_streaming else budget
         if handler.response_streaming:
-            guarded = _guard(behaviour, method, self._calls, self._penalties, requests)
+            guarded = _guard(behaviour, method, self._calls, self._penalties, requests, self._times, gate=gate)
             return grpc.stream_stream_rpc_method_handler(guarded, parse, serialize)
 
         async def answered(request: Any, context: Any) -> bytes:
@@ -191,15 +218,27 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             return data
 
         return grpc.stream_unary_rpc_method_handler(
-            _guard(answered, method, self._calls, self._penalties, requests), parse, None
+            _guard(answered, method, self._calls, self._penalties, requests, self._times, is_timed=True, gate=gate),
+            parse,
+            None,
         )
 
 
 def _guard(
-    behaviour: Any, method: str, calls: CallsUnderWay, penalties: Penalties, requests: RequestBytes | None
+    behaviour: Any,
+    method: str,
+    calls: CallsUnderWay,
+    penalties: Penalties,
+    requests: RequestBytes | None,
+    times: CallTimes,
+    *,
+    is_timed: bool = False,
+    gate: Gate | None = None,
 ) -> Any:
     """Wrap a handler: count its calls, and convert its errors. ``requests``: the budget in which the call's single
-    request counts; None if the handler reads a stream of requests (streams.py)."""
+    request counts; None if the handler reads a stream of requests (streams.py). ``is_timed``: whether the metrics get
+    the time of each call. ``gate`` refuses callers before their requests are read."""
+    name = method.rpartition("/")[2]
 
     async def single(arrival: Any, context: Any) -> Any:
         if arrival is grpc.aio.EOF:
@@ -223,17 +262,46 @@ def _guard(
         except Exception as error:
             logger.exception("%s failed", method)
             failure = UnknownServerError(f"{method}: {type(error).__name__}: {error}")
+        times.failed(name, failure.code)
         status, text, metadata = status_of(failure)
         return await context.abort(status, text, metadata)
 
     async def guarded(request: Any, context: Any) -> Any:
         await penalties.over(context)
+        if gate is not None:
+            try:
+                gate.admit(method, context)
+            except HeadraceError as error:
+                times.failed(name, error.code)
+                status, text, metadata = status_of(error)
+                return await context.abort(status, text, metadata)
         if requests is not None:
             request = await context.read()
         with calls:
-            return await mapped(request, context)
+            if not is_timed:
+                return await mapped(request, context)
+            started_s = time.perf_counter()
+            try:
+                return await mapped(request, context)
+            finally:
+                times.of(name).observe(time.perf_counter() - started_s)
 
     return guarded
+
+
+def _gated_generator(behaviour: Any, gate: Gate, method: str) -> Any:
+    """Wrap a handler that is an asynchronous generator: the gate admits its callers."""
+
+    async def gated(requests: Any, context: Any) -> AsyncIterator[Any]:
+        try:
+            gate.admit(method, context)
+        except HeadraceError as error:
+            status, text, metadata = status_of(error)
+            await context.abort(status, text, metadata)
+        async for response in behaviour(requests, context):
+            yield response
+
+    return gated
 
 
 class Listener:
@@ -253,11 +321,16 @@ class Listener:
         message_bytes_max: int = MAX_MESSAGE_BYTES,
         connections_max: int = CONNECTIONS_MAX,
         streams_max: int = STREAMS_PER_CONNECTION_MAX,
+        credentials: grpc.ServerCredentials | None = None,
+        takes_plaintext: bool = False,
+        gate: Gate | None = None,
     ) -> None:
         """``takes_bulk``: False when callers send little data; see ``UNMEASURED_OPTIONS``. ``message_bytes_max``: a
         larger message is refused by its announced length, before it is received. ``connections_max``: limit of
         connections; further connections are closed when accepted. ``streams_max``: limit of calls on one connection; a
-        gRPC client holds back further calls until there is room."""
+        gRPC client holds back further calls until there is room. ``credentials``: keys and certificates of an
+        encrypted port; None: unencrypted. ``takes_plaintext``: take unencrypted connections beside encrypted ones.
+        ``gate``: the check of callers; None: every caller may call everything."""
         self.name = name
         self.host = host
         self.port = port
@@ -265,8 +338,12 @@ class Listener:
         self._message_bytes_max = message_bytes_max
         self._connections_max = connections_max
         self._streams_max = streams_max
+        self._credentials = credentials
+        self._both = BothProtocols() if takes_plaintext and credentials is not None else None
+        self._gate = gate
         #: Bytes of the requests in progress: of single requests, and of requests with a response stream.
         self.requests, self.watches = RequestBytes(), RequestBytes()
+        self.calls = CallTimes(name)  #: Times and errors of calls, for the metrics.
         self.answers = AnswerBytes()  #: Bytes of single answers that clients have not read yet.
         self._services: list[str] = []
         self._server: grpc.aio.Server | None = None
@@ -285,7 +362,9 @@ class Listener:
     async def start(self) -> int:
         """Bind and serve; returns the port. Raises OSError when the address cannot be bound."""
         server = grpc.aio.server(
-            interceptors=[ErrorInterceptor(self._calls, self.requests, self.watches, self.answers)],
+            interceptors=[
+                ErrorInterceptor(self._calls, self.requests, self.watches, self.answers, self.calls, self._gate)
+            ],
             options=[
                 *(option for option in COMMON_OPTIONS if option[0] != "grpc.max_receive_message_length"),
                 ("grpc.max_receive_message_length", self._message_bytes_max),
@@ -306,6 +385,9 @@ class Listener:
                 ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
             ],
         )
+        sessions = None if self._gate is None else self._gate.sessions
+        if sessions is not None:
+            sessions.register(self)
         for registrar, servicer, full_name in self._registrations:
             registrar(servicer, server)
             self._services.append(full_name)
@@ -313,13 +395,22 @@ class Listener:
         reflection.enable_server_reflection([*self._services, health.SERVICE_NAME, reflection.SERVICE_NAME], server)
         await self.serving(False)
         try:
-            bound = server.add_insecure_port(f"{self.host}:{self.port}")
+            where = f"{self.host}:{self.port}"
+            if self._both is not None and self._credentials is not None:
+                self._both.add_ports(server, self._credentials)
+                bound = await self._both.start(self.host, self.port)
+            elif self._credentials is None:
+                bound = server.add_insecure_port(where)
+            else:
+                bound = server.add_secure_port(where, self._credentials)
         except RuntimeError as error:
             raise OSError(f"{self.name} listener cannot bind {self.host}:{self.port}: {error}") from None
         if bound == 0:
             raise OSError(f"{self.name} listener cannot bind {self.host}:{self.port}: the address is in use")
         self.port = int(bound)
         await server.start()
+        if sessions is not None:
+            sessions.start()
         self._server = server
         return self.port
 
@@ -335,8 +426,12 @@ class Listener:
         have ended when ``stop`` returns, unless their clean-up takes longer than ``CLEAN_UP_S``."""
         if self._server is not None:
             await self._health.enter_graceful_shutdown()
+            if self._gate is not None and self._gate.sessions is not None:
+                self._gate.sessions.close(ServerShuttingDownError("the server is shutting down; connect again"))
             await self._calls.over(grace_s)
             await self._server.stop(grace_s)
+            if self._both is not None:
+                self._both.stop()
             await self._calls.over(CLEAN_UP_S)  # gRPC cancels handlers without waiting for their clean-up
             self._server = None
 

@@ -26,11 +26,9 @@ from ..errors import (
     UnsupportedVersionError,
     from_number,
 )
+from ..item_errors import shortened
 
 ERROR_CODE_KEY = "headrace-error-code"
-#: Maximum number of characters of an error message in a response. gRPC sends a call's error in trailing metadata, of
-#: which clients accept 8 KiB.
-MESSAGE_CHARS_MAX = 2_000
 #: Metadata key of NOT_CONTROLLER errors; the value is the leader as "id epoch host:port".
 LEADER_KEY = "headrace-controller-leader"
 #: gRPC's text for a connection that was never established, so that no request was sent.
@@ -49,20 +47,14 @@ _STATUS = {
     "SERVER_BUSY": grpc.StatusCode.RESOURCE_EXHAUSTED,
     "CLUSTER_AUTHORIZATION_FAILED": grpc.StatusCode.PERMISSION_DENIED,
     "TOPIC_AUTHORIZATION_FAILED": grpc.StatusCode.PERMISSION_DENIED,
+    "GROUP_AUTHORIZATION_FAILED": grpc.StatusCode.PERMISSION_DENIED,
+    "TRANSACTIONAL_ID_AUTHORIZATION_FAILED": grpc.StatusCode.PERMISSION_DENIED,
+    "DELEGATION_TOKEN_AUTHORIZATION_FAILED": grpc.StatusCode.PERMISSION_DENIED,
+    "SASL_AUTHENTICATION_FAILED": grpc.StatusCode.UNAUTHENTICATED,
+    "UNSUPPORTED_SASL_MECHANISM": grpc.StatusCode.UNAUTHENTICATED,
+    "ILLEGAL_SASL_STATE": grpc.StatusCode.UNAUTHENTICATED,
     "UNKNOWN_SERVER_ERROR": grpc.StatusCode.INTERNAL,
 }
-
-
-def error_to_proto(error: HeadraceError | None) -> common_pb2.Error | None:
-    """Convert one item's error to a message; None stays None, and assigning None leaves a protobuf field unset."""
-    if error is None:
-        return None
-    return common_pb2.Error(code=error.number, message=_shortened(error.message))  # type: ignore[arg-type]
-
-
-def _shortened(message: str) -> str:
-    """Shorten an error's text, which may contain long names from the request."""
-    return message if len(message) <= MESSAGE_CHARS_MAX else message[: MESSAGE_CHARS_MAX - 3] + "..."
 
 
 def error_of(message: common_pb2.Error) -> HeadraceError | None:
@@ -85,7 +77,7 @@ def status_of(error: HeadraceError) -> tuple[grpc.StatusCode, str, tuple[tuple[s
     metadata: tuple[tuple[str, str], ...] = ((ERROR_CODE_KEY, str(error.number)),)
     if isinstance(error, NotControllerError) and error.leader is not None:
         metadata += ((LEADER_KEY, "{} {} {}".format(*error.leader)),)
-    return status, f"{error.code}: {_shortened(error.message)}", metadata
+    return status, f"{error.code}: {shortened(error.message)}", metadata
 
 
 def was_never_sent(failure: grpc.RpcError) -> bool:

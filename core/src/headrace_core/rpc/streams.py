@@ -29,6 +29,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from ..errors import InvalidRequestError, NetworkError
+from ..security.session import end_with_session
 from .receiving import Arrival, Penalties
 
 logger = logging.getLogger(__name__)
@@ -170,9 +171,11 @@ class ServerStream(Generic[Request, Response]):
         self._handler = handler
         reader = self._loop.create_task(self._read())
         writer = self._loop.create_task(self._write())
+        forget = end_with_session(self.finish)
         try:
             await self._over
         finally:
+            forget()
             self.closed = True
             self._out.clear()
             self.resume()
@@ -315,9 +318,11 @@ class ServerPush(Generic[Response]):
         """Serve until the client disconnects or ``finish`` is called; raises the error given to ``finish``. ``idle_s``:
         time without a message after which a message is due."""
         writer = self._loop.create_task(self._write(handler, idle_s))
+        forget = end_with_session(self.finish)
         try:
             await self._over
         finally:
+            forget()
             self.closed = True
             self.wake()
             handler.on_closed()

@@ -422,6 +422,13 @@ def swap_segments(
     if not is_as_read or log.cuts != cuts:
         cleaned.discard()
         return False
+    # The snapshots of all but the first segment are removed.
+    if len(old) > 1 and not log.force_newest_snapshot():
+        cleaned.discard()
+        raise ServerBusyError(
+            f"{log.directory}: compaction cannot make the newest producer snapshot durable, because the disk is full "
+            "or no descriptor is free; it tries again later"
+        )
     for segment in old:  # load the indexes before any change, because loading may fail for lack of a descriptor
         segment.load_indexes()
         log.pin_aborted(segment)

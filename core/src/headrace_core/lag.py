@@ -1,0 +1,35 @@
+"""The verdict about a group's lag, for everything that judges: ``headrace lag``, ``doctor``, ``top``, the console, and
+the metrics. Pure.
+
+A coordinator evaluates each partition by Burrow's rules. The verdict adds what an operator needs before an alarm:
+
+* A group without members is no failure: it is a finished batch job, or unused, and its offsets expire.
+* A partition without lag is no failure.
+* STALL and WARN need a full window of ten commits, as in Burrow, because two or three commits prove little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+#: The verdicts, from good to bad. WARN: the group commits, and its lag grows. REWIND: the committed offset went back.
+#: STALL: the same offset is committed again and again. STOP: no more commits.
+VERDICTS = ("OK", "WARN", "REWIND", "STALL", "STOP")
+#: Verdicts that need a full window of commits.
+_TAKE_A_WINDOW = ("STALL", "WARN")
+
+
+def verdict(status: str, *, lag: int | None, complete: float, is_empty: bool) -> str:
+    """The verdict about one partition of a group.
+
+    ``status``: the coordinator's evaluation. ``lag``: records, None if it is unknown. ``complete``: the part of the
+    window of commits that is filled, 0 to 1. ``is_empty``: whether the group has no members.
+    """
+    if is_empty or not lag or status not in VERDICTS:
+        return "OK"
+    return "OK" if status in _TAKE_A_WINDOW and complete < 1 else status
+
+
+def worst(verdicts: Iterable[str]) -> str:
+    """The worst of several verdicts; OK if there are none."""
+    return max(verdicts, key=VERDICTS.index, default="OK")

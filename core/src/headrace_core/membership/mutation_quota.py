@@ -1,0 +1,77 @@
+"""The quota of controller mutations (KIP-599), on the node that gets a client's call: topics for which the client is
+over its quota are refused with THROTTLING_QUOTA_EXCEEDED, and the others go on to the controller.
+
+A topic counts its partitions: those that are created, added, or deleted. As in Kafka, a request that only validates
+counts nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from headrace_protos.v1 import admin_pb2
+
+from ..errors import ThrottlingQuotaExceededError
+from ..item_errors import error_to_proto
+from ..metadata import MetadataImage
+from ..quotas import ClientLimits
+
+LIMITED = frozenset({"CreateTopics", "DeleteTopics", "CreatePartitions"})  #: The calls of Admin that count.
+
+
+async def limited(
+    method: str,
+    request: Any,
+    limits: ClientLimits,
+    image: MetadataImage,
+    now_s: float,
+    send: Callable[[Any], Awaitable[Any]],
+    *,
+    partitions_default: int = 1,
+) -> Any:
+    """Answer a call of LIMITED: ``send`` gets the request without the topics that the quota refuses. ``image``: for the
+    partitions of existing topics. ``partitions_default``: num.partitions."""
+    if not limits.has_mutation_quota or getattr(request, "validate_only", False):
+        return await send(request)
+    refused: dict[int, ThrottlingQuotaExceededError] = {}
+    for index, topic in enumerate(request.topics):
+        try:
+            limits.mutated(_partitions(method, topic, image, partitions_default), now_s)
+        except ThrottlingQuotaExceededError as error:
+            refused[index] = error
+    if not refused:
+        return await send(request)
+    topics = list(request.topics)
+    answer = getattr(admin_pb2, f"{method}Response")()
+    if len(refused) < len(topics):
+        rest = type(request)()
+        rest.CopyFrom(request)
+        del rest.topics[:]
+        rest.topics.extend(topic for index, topic in enumerate(topics) if index not in refused)
+        answer = await send(rest)
+    results = iter(list(answer.results))
+    merged = [
+        _refusal(method, topic, refused[index]) if index in refused else next(results)
+        for index, topic in enumerate(topics)
+    ]
+    del answer.results[:]
+    answer.results.extend(merged)
+    return answer
+
+
+def _partitions(method: str, topic: Any, image: MetadataImage, partitions_default: int) -> int:
+    if method == "CreateTopics":
+        return len(topic.assignments) or (topic.partitions if topic.partitions > 0 else partitions_default)
+    known = image.topic(topic if method == "DeleteTopics" else topic.topic)
+    present = 0 if known is None else len(known.partitions)
+    return present if method == "DeleteTopics" else max(topic.total_count - present, 0)
+
+
+def _refusal(method: str, topic: Any, error: ThrottlingQuotaExceededError) -> Any:
+    proto = error_to_proto(error)
+    if method == "CreateTopics":
+        return admin_pb2.CreateTopicResult(name=topic.name, error=proto)
+    if method == "DeleteTopics":
+        return admin_pb2.DeleteTopicResult(name=topic, error=proto)
+    return admin_pb2.CreatePartitionsResult(topic=topic.topic, error=proto)

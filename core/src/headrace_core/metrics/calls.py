@@ -1,0 +1,42 @@
+"""Times and errors of the calls of one listener, by the name of the request."""
+
+from __future__ import annotations
+
+from .histogram import Histogram
+
+#: Largest number of different requests of a listener. Names come from the services, not from clients.
+_REQUESTS_MAX = 200
+
+
+class CallTimes:
+    """``seconds`` by request, such as ``Produce`` or ``ListOffsets`` (Kafka's name where Kafka has the request), and
+    ``errors`` by (request, error code). A call that lasts as long as its client wants, such as a stream of heartbeats,
+    has no time. ``local_seconds``: the part of a request's time until this node's log has the records."""
+
+    __slots__ = ("errors", "listener", "local_seconds", "seconds")
+
+    def __init__(self, listener: str) -> None:
+        self.listener = listener
+        self.seconds: dict[str, Histogram] = {}
+        self.local_seconds: dict[str, Histogram] = {}
+        self.errors: dict[tuple[str, str], int] = {}
+
+    def of(self, request: str) -> Histogram:
+        """The histogram of a request's times, for code that observes often."""
+        return _in(self.seconds, request)
+
+    def local_of(self, request: str) -> Histogram:
+        return _in(self.local_seconds, request)
+
+    def failed(self, request: str, code: str) -> None:
+        """Count an answer with an error. ``code``: the name of the error, such as NOT_CONTROLLER."""
+        key = request, code
+        self.errors[key] = self.errors.get(key, 0) + 1
+
+
+def _in(table: dict[str, Histogram], request: str) -> Histogram:
+    found = table.get(request)
+    if found is None:
+        assert len(table) < _REQUESTS_MAX, "a client must not choose the names of requests"
+        found = table[request] = Histogram()
+    return found

@@ -1,0 +1,689 @@
+"""Every metric that a node serves. docs/metrics.md is generated from this module (tools/metrics_docs.py).
+
+Names of Kafka's JMX beans are spelled by the rules of the JMX exporter's ``kafka-kraft-3_0_0.yml`` with
+``lowercaseOutputName``: ``kafka.server:type=BrokerTopicMetrics,name=MessagesInPerSec,topic=T`` becomes
+``kafka_server_brokertopicmetrics_messagesin_total{topic="T"}``. Names of kafka_exporter are as they are there. Our own
+names begin with ``headrace_``, and have the unit at their end.
+"""
+
+from __future__ import annotations
+
+from .model import Kind, Metric, Source
+
+BROKER = ("broker",)
+CONTROLLER = ("controller",)
+COORDINATOR = ("coordinator",)
+GATEWAY = ("gateway",)
+REGISTRY = ("registry",)
+GRPC = ("controller", "broker", "coordinator")
+FOLLOWERS = ("broker", "coordinator", "gateway")
+ALL = ("controller", "broker", "coordinator", "gateway", "registry")
+
+#: Every metric by its name, in the order of this module.
+METRICS: dict[str, Metric] = {}
+
+_PARTITION = ("topic", "partition")
+_GROUP_PARTITION = ("consumergroup", "topic", "partition")
+
+
+def _add(
+    kind: Kind,
+    name: str,
+    roles: tuple[str, ...],
+    help_text: str,
+    labels: tuple[str, ...],
+    source: Source,
+    bean: str = "",
+) -> Metric:
+    assert name not in METRICS, name
+    found = METRICS[name] = Metric(name, kind, help_text, labels, roles, source, bean)
+    return found
+
+
+def _jmx(
+    kind: Kind, name: str, roles: tuple[str, ...], bean: str, help_text: str, labels: tuple[str, ...] = ()
+) -> Metric:
+    return _add(kind, name, roles, help_text, labels, Source.KAFKA, bean)
+
+
+def _exporter(name: str, roles: tuple[str, ...], help_text: str, labels: tuple[str, ...] = ()) -> Metric:
+    return _add(Kind.GAUGE, name, roles, help_text, labels, Source.EXPORTER)
+
+
+def _ours(kind: Kind, name: str, roles: tuple[str, ...], help_text: str, labels: tuple[str, ...] = ()) -> Metric:
+    return _add(kind, f"headrace_{name}", roles, help_text, labels, Source.HEADRACE)
+
+
+def _process(kind: Kind, name: str, help_text: str, labels: tuple[str, ...] = ()) -> Metric:
+    return _add(kind, name, ALL, help_text, labels, Source.PROMETHEUS)
+
+
+# -- every node ------------------------------------------------------------------------------------------------------
+
+CPU_SECONDS = _process(
+    Kind.COUNTER, "process_cpu_seconds", "User and system processor time of the process, in seconds."
+)
+RESIDENT_BYTES = _process(Kind.GAUGE, "process_resident_memory_bytes", "Resident memory of the process.")
+VIRTUAL_BYTES = _process(Kind.GAUGE, "process_virtual_memory_bytes", "Virtual memory of the process.")
+OPEN_FDS = _process(Kind.GAUGE, "process_open_fds", "Open file descriptors.")
+MAX_FDS = _process(Kind.GAUGE, "process_max_fds", "Limit of open file descriptors.")
+START_TIME = _process(Kind.GAUGE, "process_start_time_seconds", "Start of the process, in seconds since 1970.")
+GC_COLLECTIONS = _process(
+    Kind.COUNTER, "python_gc_collections", "Collections of Python's garbage collector.", ("generation",)
+)
+
+BUILD_INFO = _ours(Kind.GAUGE, "build_info", ALL, "Always 1; the labels name the node.", ("role", "node_id", "version"))
+THREADS = _ours(Kind.GAUGE, "process_threads", ALL, "Threads that Python knows.")
+TIME_SECONDS = _ours(
+    Kind.GAUGE,
+    "time_seconds",
+    ALL,
+    "The node's clock at the scrape, in seconds since 1970; alerts on clock skew use it.",
+)
+LOOP_DELAY = _ours(
+    Kind.HISTOGRAM,
+    "event_loop_delay_seconds",
+    ALL,
+    "How late the event loop runs a timer, measured four times a second.",
+)
+EVENTS = _ours(
+    Kind.COUNTER, "events", ALL, "Events by type; the node's log has a line for each (level of the event).", ("event",)
+)
+CERTIFICATE_EXPIRY = _ours(
+    Kind.GAUGE,
+    "certificate_not_after_seconds",
+    ALL,
+    "When a certificate of this node expires, in seconds since 1970; no rows without TLS.",
+    ("certificate",),
+)
+COLLECTOR_ERRORS = _ours(
+    Kind.COUNTER, "metrics_collector_errors", ALL, "Collectors of metrics that failed; the node's log has the reasons."
+)
+SCRAPE_SECONDS = _ours(
+    Kind.GAUGE, "metrics_collect_seconds", ALL, "Time that the collection of this text took, with its pauses."
+)
+
+REQUESTS = _jmx(
+    Kind.COUNTER,
+    "kafka_network_requestmetrics_requests",
+    ALL,
+    "kafka.network:type=RequestMetrics,name=RequestsPerSec",
+    "Answered requests. The label has Kafka's name of the request, or the name of the gRPC method.",
+    ("request", "listener"),
+)
+REQUEST_ERRORS = _jmx(
+    Kind.COUNTER,
+    "kafka_network_requestmetrics_errors",
+    ALL,
+    "kafka.network:type=RequestMetrics,name=ErrorsPerSec",
+    "Requests that were answered with an error, by its code.",
+    ("request", "listener", "error"),
+)
+TOTAL_TIME_MS = _jmx(
+    Kind.SUMMARY,
+    "kafka_network_requestmetrics_totaltimems",
+    ALL,
+    "kafka.network:type=RequestMetrics,name=TotalTimeMs",
+    "Time from a request's arrival to its answer, in ms; the quantiles are over the last five minutes.",
+    ("request", "listener"),
+)
+LOCAL_TIME_MS = _jmx(
+    Kind.SUMMARY,
+    "kafka_network_requestmetrics_localtimems",
+    BROKER,
+    "kafka.network:type=RequestMetrics,name=LocalTimeMs",
+    "The part of the total time until the leader's log has the records, in ms (Produce).",
+    ("request", "listener"),
+)
+REQUEST_SECONDS = _ours(
+    Kind.HISTOGRAM,
+    "request_seconds",
+    ALL,
+    "Time from a request's arrival to its answer. A Fetch request includes the wait for records (fetch.max.wait.ms).",
+    ("request", "listener"),
+)
+REQUEST_LOCAL_SECONDS = _ours(
+    Kind.HISTOGRAM,
+    "request_local_seconds",
+    BROKER,
+    "The part of request_seconds until the leader's log has the records; the rest is the wait for other replicas.",
+    ("request", "listener"),
+)
+
+# -- the metadata log of nodes that follow it ------------------------------------------------------------------------
+
+METADATA_FOLLOWER = {
+    "last-applied-record-offset": _jmx(
+        Kind.GAUGE,
+        "kafka_server_broker_metadata_metrics_last_applied_record_offset",
+        FOLLOWERS,
+        "kafka.server:type=broker-metadata-metrics",
+        "Offset of the last metadata record that the node has applied.",
+    ),
+    "last-applied-record-epoch": _ours(
+        Kind.GAUGE,
+        "metadata_last_applied_epoch",
+        FOLLOWERS,
+        "Epoch of the last metadata record that the node has applied.",
+    ),
+    "last-applied-record-lag-ms": _jmx(
+        Kind.GAUGE,
+        "kafka_server_broker_metadata_metrics_last_applied_record_lag_ms",
+        FOLLOWERS,
+        "kafka.server:type=broker-metadata-metrics",
+        "Age of the node's metadata, in ms; idle clusters show up to 1,600.",
+    ),
+    "metadata-load-error-count": _jmx(
+        Kind.GAUGE,
+        "kafka_server_broker_metadata_metrics_metadata_load_error_count",
+        FOLLOWERS,
+        "kafka.server:type=broker-metadata-metrics",
+        "Metadata that the node could not load.",
+    ),
+    "metadata-apply-error-count": _jmx(
+        Kind.GAUGE,
+        "kafka_server_broker_metadata_metrics_metadata_apply_error_count",
+        FOLLOWERS,
+        "kafka.server:type=broker-metadata-metrics",
+        "Changes of the metadata that the node could not apply.",
+    ),
+    "metadata-lag-records": _ours(
+        Kind.GAUGE, "metadata_lag_records", FOLLOWERS, "Committed metadata records that the node has not applied."
+    ),
+}
+
+# -- brokers: traffic ------------------------------------------------------------------------------------------------
+
+_TOPIC_BEAN = "kafka.server:type=BrokerTopicMetrics,name="
+MESSAGES_IN = _jmx(
+    Kind.COUNTER,
+    "kafka_server_brokertopicmetrics_messagesin",
+    BROKER,
+    _TOPIC_BEAN + "MessagesInPerSec",
+    "Records appended to partitions that this broker leads. Transaction markers count as in Kafka; a retry that adds "
+    "no record does not count.",
+    ("topic",),
+)
+BYTES_IN = _jmx(
+    Kind.COUNTER,
+    "kafka_server_brokertopicmetrics_bytesin",
+    BROKER,
+    _TOPIC_BEAN + "BytesInPerSec",
+    "Bytes of record batches appended to partitions that this broker leads.",
+    ("topic",),
+)
+BYTES_OUT = _jmx(
+    Kind.COUNTER,
+    "kafka_server_brokertopicmetrics_bytesout",
+    BROKER,
+    _TOPIC_BEAN + "BytesOutPerSec",
+    "Bytes of record batches sent to consumers; replication has its own counters.",
+    ("topic",),
+)
+PRODUCE_REQUESTS = _jmx(
+    Kind.COUNTER,
+    "kafka_server_brokertopicmetrics_totalproducerequests",
+    BROKER,
+    _TOPIC_BEAN + "TotalProduceRequestsPerSec",
+    "Produce requests.",
+)
+FETCH_REQUESTS = _jmx(
+    Kind.COUNTER,
+    "kafka_server_brokertopicmetrics_totalfetchrequests",
+    BROKER,
+    _TOPIC_BEAN + "TotalFetchRequestsPerSec",
+    "Fetch requests of consumers.",
+)
+FAILED_PRODUCES = _jmx(
+    Kind.COUNTER,
+    "kafka_server_brokertopicmetrics_failedproducerequests",
+    BROKER,
+    _TOPIC_BEAN + "FailedProduceRequestsPerSec",
+    "Partitions of produce requests that got an error.",
+)
+FAILED_FETCHES = _jmx(
+    Kind.COUNTER,
+    "kafka_server_brokertopicmetrics_failedfetchrequests",
+    BROKER,
+    _TOPIC_BEAN + "FailedFetchRequestsPerSec",
+    "Partitions of fetch requests that got an error.",
+)
+REPLICATION_IN = _jmx(
+    Kind.COUNTER,
+    "kafka_server_brokertopicmetrics_replicationbytesin",
+    BROKER,
+    _TOPIC_BEAN + "ReplicationBytesInPerSec",
+    "Bytes that this broker received from leaders, with framing.",
+)
+REPLICATION_OUT = _jmx(
+    Kind.COUNTER,
+    "kafka_server_brokertopicmetrics_replicationbytesout",
+    BROKER,
+    _TOPIC_BEAN + "ReplicationBytesOutPerSec",
+    "Bytes that this broker sent to followers, with framing.",
+)
+RECORDS_OUT = _ours(
+    Kind.COUNTER,
+    "broker_records_out",
+    BROKER,
+    "Offsets that consumers have received: records, and markers of transactions. Gaps of compacted topics count too.",
+    ("topic",),
+)
+QUOTA_THROTTLES = _ours(
+    Kind.COUNTER,
+    "broker_quota_throttles",
+    BROKER,
+    "How often a client over a quota had to wait, by the quota's key.",
+    ("quota",),
+)
+QUOTA_THROTTLE_SECONDS = _ours(
+    Kind.COUNTER,
+    "broker_quota_throttle_seconds",
+    BROKER,
+    "How long clients over a quota had to wait, in seconds, by the quota's key.",
+    ("quota",),
+)
+
+# -- brokers: replicas -----------------------------------------------------------------------------------------------
+
+_REPLICAS = "kafka.server:type=ReplicaManager,name="
+LEADER_COUNT = _jmx(
+    Kind.GAUGE,
+    "kafka_server_replicamanager_leadercount",
+    BROKER,
+    _REPLICAS + "LeaderCount",
+    "Partitions that it leads.",
+)
+PARTITION_COUNT = _jmx(
+    Kind.GAUGE,
+    "kafka_server_replicamanager_partitioncount",
+    BROKER,
+    _REPLICAS + "PartitionCount",
+    "Replicas that it has.",
+)
+OFFLINE_REPLICAS = _jmx(
+    Kind.GAUGE,
+    "kafka_server_replicamanager_offlinereplicacount",
+    BROKER,
+    _REPLICAS + "OfflineReplicaCount",
+    "Replicas that it should have and cannot serve: their logs or directories failed.",
+)
+UNDER_REPLICATED = _jmx(
+    Kind.GAUGE,
+    "kafka_server_replicamanager_underreplicatedpartitions",
+    BROKER,
+    _REPLICAS + "UnderReplicatedPartitions",
+    "Partitions that it leads with fewer replicas in sync than the topic has.",
+)
+UNDER_MIN_ISR = _jmx(
+    Kind.GAUGE,
+    "kafka_server_replicamanager_underminisrpartitioncount",
+    BROKER,
+    _REPLICAS + "UnderMinIsrPartitionCount",
+    "Partitions that it leads with fewer replicas in sync than min.insync.replicas: acks=all fails.",
+)
+AT_MIN_ISR = _jmx(
+    Kind.GAUGE,
+    "kafka_server_replicamanager_atminisrpartitioncount",
+    BROKER,
+    _REPLICAS + "AtMinIsrPartitionCount",
+    "Partitions that it leads with exactly min.insync.replicas replicas in sync.",
+)
+LATE_TRANSACTIONS = _jmx(
+    Kind.GAUGE,
+    "kafka_server_replicamanager_partitionswithlatetransactionscount",
+    BROKER,
+    _REPLICAS + "PartitionsWithLateTransactionsCount",
+    "Partitions that it leads with a transaction that is open longer than transaction.max.timeout.ms and five minutes.",
+)
+ISR_SHRINKS = _jmx(
+    Kind.COUNTER, "kafka_server_replicamanager_isrshrinks", BROKER, _REPLICAS + "IsrShrinksPerSec", "Shrinks of an ISR."
+)
+ISR_EXPANDS = _jmx(
+    Kind.COUNTER, "kafka_server_replicamanager_isrexpands", BROKER, _REPLICAS + "IsrExpandsPerSec", "Growths of an ISR."
+)
+BROKER_STATE = _jmx(
+    Kind.GAUGE,
+    "kafka_server_kafkaserver_brokerstate",
+    BROKER,
+    "kafka.server:type=KafkaServer,name=BrokerState",
+    "3: running; 6: stopping; 1: starting or fenced.",
+)
+FOLLOWER_LAG = _ours(
+    Kind.GAUGE,
+    "replica_lag_records",
+    BROKER,
+    "Records that the slowest replica of the node's partitions lacks, by follower broker.",
+    ("follower",),
+)
+
+_LOG_BEAN = "kafka.log:type=Log,name="
+LOG_SIZE = _jmx(
+    Kind.GAUGE, "kafka_log_log_size", BROKER, _LOG_BEAN + "Size", "Bytes of a replica's log on this broker.", _PARTITION
+)
+LOG_START = _jmx(
+    Kind.GAUGE,
+    "kafka_log_log_logstartoffset",
+    BROKER,
+    _LOG_BEAN + "LogStartOffset",
+    "First offset of a log.",
+    _PARTITION,
+)
+LOG_END = _jmx(
+    Kind.GAUGE,
+    "kafka_log_log_logendoffset",
+    BROKER,
+    _LOG_BEAN + "LogEndOffset",
+    "Offset after the last record.",
+    _PARTITION,
+)
+LOG_SEGMENTS = _jmx(
+    Kind.GAUGE, "kafka_log_log_numlogsegments", BROKER, _LOG_BEAN + "NumLogSegments", "Segments of a log.", _PARTITION
+)
+FLUSH_MS = _jmx(
+    Kind.SUMMARY,
+    "kafka_log_logflushstats_logflushrateandtimems",
+    BROKER,
+    "kafka.log:type=LogFlushStats,name=LogFlushRateAndTimeMs",
+    "Time of a flush of a log directory, in ms; the quantiles are over the last five minutes. The label is ours.",
+    ("dir",),
+)
+OFFLINE_DIRECTORIES = _jmx(
+    Kind.GAUGE,
+    "kafka_log_logmanager_offlinelogdirectorycount",
+    BROKER,
+    "kafka.log:type=LogManager,name=OfflineLogDirectoryCount",
+    "Log directories that have failed.",
+)
+TOPIC_BYTES = _ours(Kind.GAUGE, "topic_log_bytes", BROKER, "Bytes of a topic's replicas on this broker.", ("topic",))
+
+# -- brokers: disks --------------------------------------------------------------------------------------------------
+
+FSYNC = _ours(
+    Kind.HISTOGRAM,
+    "log_fsync_seconds",
+    ("broker", "controller"),
+    "Time of a flush to the disk. On a controller: write and flush of a turn of the metadata log.",
+    ("dir",),
+)
+COMMIT_APPENDS = _ours(
+    Kind.HISTOGRAM,
+    "log_group_commit_appends",
+    BROKER,
+    "Appends that one turn of the writer commits together.",
+    ("dir",),
+)
+COMMIT_BYTES = _ours(
+    Kind.COUNTER, "log_group_commit_bytes", BROKER, "Bytes that the writer's turns appended.", ("dir",)
+)
+WRITE_QUEUE = _ours(Kind.GAUGE, "log_pending_bytes", BROKER, "Bytes that wait for the writer of a directory.", ("dir",))
+DIR_FREE = _ours(
+    Kind.GAUGE, "log_dir_free_bytes", BROKER, "Free bytes of the file system of a log directory.", ("dir",)
+)
+DIR_TOTAL = _ours(Kind.GAUGE, "log_dir_size_bytes", BROKER, "Size of the file system of a log directory.", ("dir",))
+DIR_RESERVE = _ours(
+    Kind.GAUGE,
+    "log_dir_reserve_bytes",
+    BROKER,
+    "Free bytes below which the directory refuses appends (log.dir.reserve.bytes).",
+    ("dir",),
+)
+DIR_FULL = _ours(
+    Kind.GAUGE, "log_dir_full", BROKER, "1 while the directory refuses appends for lack of space.", ("dir",)
+)
+DIR_OFFLINE = _ours(Kind.GAUGE, "log_dir_offline", BROKER, "1 after the directory has failed.", ("dir",))
+
+# -- brokers: credit -------------------------------------------------------------------------------------------------
+
+PRODUCE_IN_FLIGHT = _ours(
+    Kind.GAUGE, "produce_in_flight_bytes", BROKER, "Bytes of produce requests that have no answer yet."
+)
+PRODUCE_IN_FLIGHT_MAX = _ours(
+    Kind.GAUGE, "produce_in_flight_limit_bytes", BROKER, "Above this limit the broker reads no more produce requests."
+)
+UNREAD_ANSWERS = _ours(Kind.GAUGE, "unread_answer_bytes", BROKER, "Bytes of fetch answers that clients have not read.")
+CLIENT_STREAMS = _ours(Kind.GAUGE, "client_streams", BROKER, "Open produce and fetch streams of clients.")
+FENCED = _ours(Kind.GAUGE, "broker_fenced", BROKER, "1 while the broker serves no partition.")
+
+# -- partitions and topics, as kafka_exporter names them -------------------------------------------------------------
+
+CURRENT_OFFSET = _exporter(
+    "kafka_topic_partition_current_offset", BROKER, "High watermark of a partition, by its leader.", _PARTITION
+)
+OLDEST_OFFSET = _exporter(
+    "kafka_topic_partition_oldest_offset", BROKER, "First offset of a partition, by its leader.", _PARTITION
+)
+BROKERS = _exporter("kafka_brokers", CONTROLLER, "Brokers that are not fenced.")
+BROKER_INFO = _exporter("kafka_broker_info", CONTROLLER, "Always 1; the labels name a broker.", ("id", "address"))
+TOPIC_PARTITIONS = _exporter("kafka_topic_partitions", CONTROLLER, "Partitions of a topic.", ("topic",))
+PARTITION_LEADER = _exporter(
+    "kafka_topic_partition_leader", CONTROLLER, "Leader of a partition; -1 while it has none.", _PARTITION
+)
+PARTITION_REPLICAS = _exporter("kafka_topic_partition_replicas", CONTROLLER, "Replicas of a partition.", _PARTITION)
+PARTITION_ISR = _exporter("kafka_topic_partition_in_sync_replica", CONTROLLER, "Replicas in sync.", _PARTITION)
+PREFERRED = _exporter(
+    "kafka_topic_partition_leader_is_preferred", CONTROLLER, "1 if the first replica leads.", _PARTITION
+)
+PARTITION_UNDER_REPLICATED = _exporter(
+    "kafka_topic_partition_under_replicated_partition", CONTROLLER, "1 if a replica is not in sync.", _PARTITION
+)
+TOPIC_UNDER_REPLICATED = _ours(
+    Kind.GAUGE,
+    "topic_under_replicated_partitions",
+    CONTROLLER,
+    "Partitions of a topic with a replica that lags.",
+    ("topic",),
+)
+TOPIC_OFFLINE = _ours(
+    Kind.GAUGE, "topic_offline_partitions", CONTROLLER, "Partitions of a topic without a leader.", ("topic",)
+)
+
+# -- controllers -----------------------------------------------------------------------------------------------------
+
+_CONTROLLER = "kafka.controller:type=KafkaController,name="
+ACTIVE_CONTROLLER = _jmx(
+    Kind.GAUGE,
+    "kafka_controller_kafkacontroller_activecontrollercount",
+    CONTROLLER,
+    _CONTROLLER + "ActiveControllerCount",
+    "1 on the active controller, 0 on the others; the sum over all nodes must be 1.",
+)
+ACTIVE_BROKERS = _jmx(
+    Kind.GAUGE,
+    "kafka_controller_kafkacontroller_activebrokercount",
+    CONTROLLER,
+    _CONTROLLER + "ActiveBrokerCount",
+    "Registered brokers that are not fenced.",
+)
+FENCED_BROKERS = _jmx(
+    Kind.GAUGE,
+    "kafka_controller_kafkacontroller_fencedbrokercount",
+    CONTROLLER,
+    _CONTROLLER + "FencedBrokerCount",
+    "Registered brokers that are fenced.",
+)
+TOPIC_COUNT = _jmx(
+    Kind.GAUGE,
+    "kafka_controller_kafkacontroller_globaltopiccount",
+    CONTROLLER,
+    _CONTROLLER + "GlobalTopicCount",
+    "Topics.",
+)
+GLOBAL_PARTITIONS = _jmx(
+    Kind.GAUGE,
+    "kafka_controller_kafkacontroller_globalpartitioncount",
+    CONTROLLER,
+    _CONTROLLER + "GlobalPartitionCount",
+    "Partitions.",
+)
+OFFLINE_PARTITIONS = _jmx(
+    Kind.GAUGE,
+    "kafka_controller_kafkacontroller_offlinepartitionscount",
+    CONTROLLER,
+    _CONTROLLER + "OfflinePartitionsCount",
+    "Partitions without a leader.",
+)
+IMBALANCE = _jmx(
+    Kind.GAUGE,
+    "kafka_controller_kafkacontroller_preferredreplicaimbalancecount",
+    CONTROLLER,
+    _CONTROLLER + "PreferredReplicaImbalanceCount",
+    "Partitions that another replica than the first one leads.",
+)
+LAST_APPLIED = _jmx(
+    Kind.GAUGE,
+    "kafka_controller_kafkacontroller_lastappliedrecordoffset",
+    CONTROLLER,
+    _CONTROLLER + "LastAppliedRecordOffset",
+    "Offset of the last metadata record that the controller has applied.",
+)
+CLUSTER_UNDER_REPLICATED = _ours(
+    Kind.GAUGE, "cluster_under_replicated_partitions", CONTROLLER, "Partitions of the cluster with a replica that lags."
+)
+REASSIGNMENTS = _ours(
+    Kind.GAUGE, "cluster_reassigning_partitions", CONTROLLER, "Partitions whose replicas are being moved."
+)
+
+_RAFT = "kafka.server:type=raft-metrics"
+RAFT_LEADER = _jmx(
+    Kind.GAUGE, "kafka_server_raft_metrics_current_leader", CONTROLLER, _RAFT, "Id of the quorum's leader; -1: unknown."
+)
+RAFT_EPOCH = _jmx(
+    Kind.GAUGE, "kafka_server_raft_metrics_current_epoch", CONTROLLER, _RAFT, "Epoch (term) of the quorum."
+)
+RAFT_COMMITTED = _jmx(
+    Kind.GAUGE, "kafka_server_raft_metrics_high_watermark", CONTROLLER, _RAFT, "End of the committed metadata records."
+)
+RAFT_END = _jmx(
+    Kind.GAUGE, "kafka_server_raft_metrics_log_end_offset", CONTROLLER, _RAFT, "End of this controller's metadata log."
+)
+RAFT_VOTERS = _jmx(Kind.GAUGE, "kafka_server_raft_metrics_number_of_voters", CONTROLLER, _RAFT, "Voters of the quorum.")
+RAFT_STATE = _jmx(
+    Kind.GAUGE,
+    "kafka_server_raft_metrics_current_state_info",
+    CONTROLLER,
+    _RAFT,
+    "Always 1; the label says whether this controller is leader, follower, candidate or observer.",
+    ("state",),
+)
+VOTER_LAG_RECORDS = _ours(
+    Kind.GAUGE,
+    "quorum_replica_lag_records",
+    CONTROLLER,
+    "Metadata records that a controller lacks; the leader reports it.",
+    ("controller", "kind"),
+)
+VOTER_LAG_SECONDS = _ours(
+    Kind.GAUGE,
+    "quorum_replica_lag_seconds",
+    CONTROLLER,
+    "Time since a controller last had the leader's whole log, +Inf if never under this leader; the leader reports it.",
+    ("controller", "kind"),
+)
+QUORUM_REQUESTS = _ours(
+    Kind.GAUGE, "controller_queued_requests", CONTROLLER, "Requests that wait for the controller's next turn."
+)
+
+# -- coordinators ----------------------------------------------------------------------------------------------------
+
+_GROUPS = "kafka.coordinator.group:type=GroupMetadataManager,name="
+GROUPS = _jmx(
+    Kind.GAUGE, "kafka_coordinator_group_groupmetadatamanager_numgroups", COORDINATOR, _GROUPS + "NumGroups", "Groups."
+)
+GROUPS_STABLE = _jmx(
+    Kind.GAUGE,
+    "kafka_coordinator_group_groupmetadatamanager_numgroupsstable",
+    COORDINATOR,
+    _GROUPS + "NumGroupsStable",
+    "Groups whose members all have their partitions.",
+)
+GROUPS_EMPTY = _jmx(
+    Kind.GAUGE,
+    "kafka_coordinator_group_groupmetadatamanager_numgroupsempty",
+    COORDINATOR,
+    _GROUPS + "NumGroupsEmpty",
+    "Groups without members.",
+)
+GROUPS_REBALANCING = _jmx(
+    Kind.GAUGE,
+    "kafka_coordinator_group_groupmetadatamanager_numgroupspreparingrebalance",
+    COORDINATOR,
+    _GROUPS + "NumGroupsPreparingRebalance",
+    "Groups in a rebalance.",
+)
+GROUP_MEMBERS = _exporter("kafka_consumergroup_members", COORDINATOR, "Members of a group.", ("consumergroup",))
+GROUP_OFFSET = _exporter(
+    "kafka_consumergroup_current_offset", COORDINATOR, "Committed offset of a group in a partition.", _GROUP_PARTITION
+)
+GROUP_LAG = _exporter(
+    "kafka_consumergroup_lag",
+    COORDINATOR,
+    "Records between the committed offset and the high watermark.",
+    _GROUP_PARTITION,
+)
+GROUP_OFFSET_SUM = _exporter(
+    "kafka_consumergroup_current_offset_sum", COORDINATOR, "Sum of the committed offsets.", ("consumergroup", "topic")
+)
+GROUP_LAG_SUM = _exporter("kafka_consumergroup_lag_sum", COORDINATOR, "Sum of the lags.", ("consumergroup", "topic"))
+GROUP_LAG_SECONDS = _ours(
+    Kind.GAUGE,
+    "group_lag_seconds",
+    COORDINATOR,
+    "Age of the first unread record of a group in a partition. For a lag from before the coordinator's start it is a "
+    "lower bound.",
+    _GROUP_PARTITION,
+)
+GROUP_LAG_SECONDS_MAX = _ours(
+    Kind.GAUGE,
+    "group_lag_seconds_max",
+    COORDINATOR,
+    "The largest group_lag_seconds of a group.",
+    ("consumergroup",),
+)
+GROUP_STATUS = _ours(
+    Kind.GAUGE,
+    "group_status",
+    COORDINATOR,
+    "1 for the group's present verdict by Burrow's rules (OK, WARN, STALL, STOP or REWIND: the worst partition), else "
+    "0. `headrace lag` and `headrace doctor` say the same.",
+    ("consumergroup", "status"),
+)
+GROUP_RECORDS_LOST = _ours(
+    Kind.GAUGE, "group_records_lost", COORDINATOR, "Records deleted before the group read them.", ("consumergroup",)
+)
+SHARDS = _ours(Kind.GAUGE, "coordinator_shards", COORDINATOR, "Shards by state.", ("topic", "state"))
+TRANSACTIONS = _ours(
+    Kind.GAUGE, "transactions", COORDINATOR, "Transactional ids by the state of their transaction.", ("state",)
+)
+TRANSACTIONS_PREPARED = _ours(
+    Kind.GAUGE,
+    "transactions_prepared",
+    COORDINATOR,
+    "Prepared transactions (two-phase commit).",
+)
+TRANSACTION_AGE = _ours(
+    Kind.GAUGE,
+    "transaction_oldest_seconds",
+    COORDINATOR,
+    "Age of the oldest open or ending transaction; 0 without one.",
+)
+
+# -- gateways and registries -------------------------------------------------------------------------------------------
+
+CONNECTIONS = _jmx(
+    Kind.GAUGE,
+    "kafka_server_socket_server_metrics_connection_count",
+    GATEWAY,
+    "kafka.server:type=socket-server-metrics",
+    "Open connections of Kafka clients.",
+)
+GATEWAY_IN = _ours(Kind.COUNTER, "gateway_bytes_in", GATEWAY, "Bytes of requests from Kafka clients.")
+GATEWAY_OUT = _ours(Kind.COUNTER, "gateway_bytes_out", GATEWAY, "Bytes of answers to Kafka clients.")
+GATEWAY_QUEUED = _ours(Kind.GAUGE, "gateway_queued_bytes", GATEWAY, "Bytes of requests in the gateway's memory.")
+GATEWAY_UNREAD = _ours(
+    Kind.GAUGE, "gateway_unread_answer_bytes", GATEWAY, "Bytes of answers that clients have not read."
+)
+
+REGISTRY_WRITER = _ours(Kind.GAUGE, "registry_is_writer", REGISTRY, "1 on the replica that accepts writes.")
+REGISTRY_SCHEMAS = _ours(Kind.GAUGE, "registry_schemas", REGISTRY, "Schemas, each counted once.")
+REGISTRY_SUBJECTS = _ours(Kind.GAUGE, "registry_subjects", REGISTRY, "Subjects that are not deleted.")

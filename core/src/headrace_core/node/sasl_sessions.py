@@ -1,0 +1,423 @@
+"""Sessions of authenticated connections, and the service Authentication that opens them.
+
+A session lasts as long as the call Authenticate that opened it: the client keeps the call open. So a session ends with
+its connection, and no other connection can inherit it. Its token is a random number of which the node keeps the hash,
+and it is valid only on the connection (gRPC's ``peer``) of the call, at this listener of this node. On the same call a
+client authenticates again before the session expires (KIP-368); the token and the principal stay the same.
+
+    NEW --first request--> EXCHANGING --complete--> OPEN --first request--> EXCHANGING AGAIN --complete--> OPEN
+                               | failed: the call ends         | expired or the call ends: the session is over
+
+Bounds: exchanges in progress for the listener and for each host, time and messages of an exchange, sessions of a
+connection, failed exchanges of a connection. Slow steps (PBKDF2) run in one thread, and the hosts take turns there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import logging
+import secrets
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from headrace_protos.v1 import security_pb2, security_pb2_grpc
+
+from ..errors import (
+    HeadraceError,
+    IllegalSaslStateError,
+    SaslAuthenticationFailedError,
+    ServerBusyError,
+    UnknownServerError,
+)
+from ..rpc.streams import ServerStream, StreamHandler
+from ..security.sasl.exchange import Identity, ServerExchange
+from ..security.sasl.mechanisms import Mechanisms
+from ..security.session import Session, set_session
+
+logger = logging.getLogger("headrace.security")
+
+SERVICE = "headrace.v1.Authentication"
+TOKEN_BYTES = 32
+CLIENT_ID_CHARS_MAX = 255
+EXCHANGE_S_MAX = 30.0  #: Seconds that one exchange may take.
+STEPS_MAX = 12  #: Messages of a client in one exchange.
+#: Maximum number of exchanges in progress, at a listener and for one host.
+EXCHANGES_MAX, EXCHANGES_PER_HOST_MAX = 1_000, 100
+SESSIONS_PER_CONNECTION_MAX = 8
+#: After so many failures a connection is refused for FAILURES_KEPT_S, before anything is computed.
+FAILURES_PER_CONNECTION_MAX = 10
+FAILURES_KEPT_S, FAILURES_KEPT_MAX = 60.0, 10_000
+
+
+class Turns:
+    """Lets one task run at a time; the hosts take turns, so a host with many tasks delays others by one task."""
+
+    def __init__(self) -> None:
+        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+        self._is_taken = False
+
+    async def take(self, host: str) -> None:
+        if not self._is_taken:
+            self._is_taken = True
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(host, deque()).append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.give()
+            raise
+
+    def give(self) -> None:
+        """End the turn; the next host's first task runs."""
+        while self._waiting:
+            host, tasks = next(iter(self._waiting.items()))
+            turn = tasks.popleft()
+            del self._waiting[host]
+            if tasks:
+                self._waiting[host] = tasks  # at the end
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._is_taken = False
+
+
+class Failures:
+    """Counts the failed exchanges of connections."""
+
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        self._now_s = now_s
+        self._counts: OrderedDict[str, tuple[int, float]] = OrderedDict()
+
+    def add(self, peer: str) -> None:
+        count = self.count(peer) + 1
+        self._counts[peer] = count, self._now_s()
+        self._counts.move_to_end(peer)
+        while len(self._counts) > FAILURES_KEPT_MAX:
+            self._counts.popitem(last=False)
+
+    def count(self, peer: str) -> int:
+        count, at_s = self._counts.get(peer, (0, 0.0))
+        return count if self._now_s() - at_s < FAILURES_KEPT_S else 0
+
+
+class Sessions:
+    """The sessions of one listener. ``now_ms``: milliseconds since 1970, for the expiry of credentials.
+
+    ``max_reauth_ms``: connections.max.reauth.ms; 0: sessions last as long as their credentials. ``failed_delay_s``:
+    how long the answer to a failed exchange waits. ``on_attempt(peer, mechanism, user or None, error or None)`` is
+    called after each exchange, for metrics and the audit log.
+    """
+
+    def __init__(
+        self,
+        listener: str,
+        mechanisms: Mechanisms,
+        *,
+        now_ms: Callable[[], float],
+        max_reauth_ms: int = 0,
+        failed_delay_s: float = 0.1,
+        receive_bytes_max: int = 524_288,
+        on_attempt: Callable[[str, str, str | None, HeadraceError | None], None] = lambda *_: None,
+    ) -> None:
+        self.listener = listener
+        self.mechanisms = mechanisms
+        self.now_ms = now_ms
+        self.max_reauth_ms = max_reauth_ms
+        self.failed_delay_s = failed_delay_s
+        self.receive_bytes_max = receive_bytes_max
+        self.on_attempt = on_attempt
+        self.turns = Turns()
+        self._sessions: dict[bytes, Session] = {}
+        self._of_peer: dict[str, int] = {}
+        self._exchanges: dict[str, int] = {}  # exchanges in progress by host
+        self._in_progress = 0
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="headrace-sasl")
+        self._calls: dict[_Call, None] = {}
+        self._mechanisms_task: asyncio.Task[None] | None = None
+        self._failures: Failures | None = None
+        self._closing: HeadraceError | None = None
+
+    def __len__(self) -> int:
+        """Number of open sessions."""
+        return len(self._sessions)
+
+    @property
+    def failures(self) -> Failures:
+        if self._failures is None:
+            self._failures = Failures(asyncio.get_running_loop().time)
+        return self._failures
+
+    def start(self) -> None:
+        """Start the background work of the mechanisms."""
+        if self._mechanisms_task is None:
+            self._mechanisms_task = asyncio.get_running_loop().create_task(self.mechanisms.run(), name="sasl keys")
+
+    def register(self, listener: Any) -> None:
+        """Serve Authentication on ``listener`` (rpc.server.Listener); call this before the listener starts."""
+        listener.add(security_pb2_grpc.add_AuthenticationServicer_to_server, AuthenticationService(self), SERVICE)
+
+    def session_of(self, token: str, peer: str) -> Session:
+        """Return the session of a call's token, and set it for the current task, so that the call's streams end with
+        the session. Raises SaslAuthenticationFailedError for a token that is unknown here, belongs to another
+        connection, or has expired."""
+        session = self._sessions.get(_hash(token))
+        if session is None or session.peer != peer:
+            raise SaslAuthenticationFailedError(
+                f"the session is not one of this connection to listener {self.listener}; authenticate again"
+            )
+        if session.expires_s is not None and asyncio.get_running_loop().time() >= session.expires_s:
+            raise _expired()
+        set_session(session)
+        return session
+
+    def open(self, identity: Identity, peer: str, client_id: str) -> tuple[Session, str]:
+        """Open a session; returns it and its token. Raises ServerBusyError when the connection has too many."""
+        if self._of_peer.get(peer, 0) >= SESSIONS_PER_CONNECTION_MAX:
+            raise ServerBusyError(
+                f"the connection has {SESSIONS_PER_CONNECTION_MAX} sessions; end one of its calls of Authenticate"
+            )
+        token = base64.urlsafe_b64encode(secrets.token_bytes(TOKEN_BYTES)).rstrip(b"=").decode()
+        session = Session(identity, peer, client_id[:CLIENT_ID_CHARS_MAX], _hash(token))
+        self._sessions[session.token_hash] = session
+        self._of_peer[peer] = self._of_peer.get(peer, 0) + 1
+        return session, token
+
+    def lifetime_ms(self, identity: Identity) -> int:
+        """How long a session may last from now; 0: until its connection ends."""
+        limits = [self.max_reauth_ms] if self.max_reauth_ms else []
+        if identity.expires_at_ms is not None:
+            limits.append(max(int(identity.expires_at_ms - self.now_ms()), 1))
+        return min(limits, default=0)
+
+    def end(self, session: Session, why: HeadraceError) -> None:
+        """End a session and its streams."""
+        if self._sessions.pop(session.token_hash, None) is None:
+            return
+        left = self._of_peer[session.peer] - 1
+        if left:
+            self._of_peer[session.peer] = left
+        else:
+            del self._of_peer[session.peer]
+        session.over(why)
+
+    def begin(self, host: str) -> None:
+        """Count an exchange. Raises ServerBusyError when too many are in progress."""
+        if self._in_progress >= EXCHANGES_MAX or self._exchanges.get(host, 0) >= EXCHANGES_PER_HOST_MAX:
+            raise ServerBusyError("too many authentications are in progress; retry")
+        self._in_progress += 1
+        self._exchanges[host] = self._exchanges.get(host, 0) + 1
+
+    def done(self, host: str) -> None:
+        """Count an exchange as over."""
+        self._in_progress -= 1
+        left = self._exchanges[host] - 1
+        if left:
+            self._exchanges[host] = left
+        else:
+            del self._exchanges[host]
+
+    async def step(self, exchange: ServerExchange, data: bytes, host: str) -> Any:
+        """Run one step, in the thread if it is slow."""
+        if not exchange.is_slow(data):
+            return exchange.step(data)
+        await self.turns.take(host)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, exchange.step, data)
+        finally:
+            self.turns.give()
+
+    def close(self, why: HeadraceError) -> None:
+        """End all calls of Authenticate: the listener stops. Sessions end with their calls; the streams of sessions end
+        as their owners want."""
+        self._closing = why
+        if self._mechanisms_task is not None:
+            self._mechanisms_task.cancel()
+            self._mechanisms_task = None
+        for call in list(self._calls):
+            call.finish(why.copy())
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def add_call(self, call: _Call) -> None:
+        if self._closing is not None:
+            raise self._closing.copy()
+        self._calls[call] = None
+
+    def remove_call(self, call: _Call) -> None:
+        self._calls.pop(call, None)
+
+
+def _hash(token: str) -> bytes:
+    return hashlib.sha256(token.encode()).digest()
+
+
+def _expired() -> SaslAuthenticationFailedError:
+    return SaslAuthenticationFailedError("the session has expired; authenticate again")
+
+
+class AuthenticationService(security_pb2_grpc.AuthenticationServicer):
+    """headrace.v1.Authentication of one listener."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+
+    async def Authenticate(self, request_iterator: Any, context: Any) -> None:
+        stream: ServerStream[Any, Any] = ServerStream(context)
+        call = _Call(self._sessions, stream, context.peer())
+        self._sessions.add_call(call)
+        await stream.run(call)
+
+
+class _Call(StreamHandler[Any]):
+    """One call of Authenticate: exchanges, and the session that they open and renew."""
+
+    def __init__(self, sessions: Sessions, stream: ServerStream[Any, Any], peer: str) -> None:
+        self._sessions, self._stream, self._peer = sessions, stream, peer
+        self._host = peer.rpartition(":")[0]
+        self._exchange: ServerExchange | None = None
+        self._mechanism = ""
+        self._client_id = ""
+        self._steps = 0
+        self._session: Session | None = None
+        self._token = ""
+        self._task: asyncio.Task[None] | None = None
+        loop = self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = loop.call_later(EXCHANGE_S_MAX, self._too_slow)
+        self._expiry: asyncio.TimerHandle | None = None
+
+    def on_request(self, request: Any) -> None:
+        if self._task is not None:
+            raise IllegalSaslStateError("wait for the answer before the next message of the exchange")
+        if len(request.data) > self._sessions.receive_bytes_max:
+            raise SaslAuthenticationFailedError(
+                f"the message has {len(request.data)} bytes, at most {self._sessions.receive_bytes_max} are accepted "
+                "(sasl.server.max.receive.size)"
+            )
+        if request.mechanism:
+            if self._exchange is not None:
+                raise IllegalSaslStateError("an exchange is in progress; only its first message names a mechanism")
+            self._begin(request)
+        elif self._exchange is None:
+            raise IllegalSaslStateError("the first message of an exchange must name the mechanism")
+        self._stream.pause()
+        self._task = self._loop.create_task(self._step(bytes(request.data)))
+
+    def is_idle(self) -> bool:
+        """A client that closes its side gives its session up."""
+        return self._task is None
+
+    def _begin(self, request: Any) -> None:
+        self._sessions.begin(self._host)
+        self._steps = 0
+        self._mechanism = request.mechanism
+        self._client_id = request.client_id
+        self._exchange = _REFUSED
+        if self._timer is None:
+            self._timer = self._loop.call_later(EXCHANGE_S_MAX, self._too_slow)
+
+    async def _step(self, data: bytes) -> None:
+        sessions = self._sessions
+        try:
+            if sessions.failures.count(self._peer) >= FAILURES_PER_CONNECTION_MAX:
+                raise SaslAuthenticationFailedError("the connection has failed to authenticate too often; use another")
+            if self._steps == 0:
+                self._exchange = sessions.mechanisms.start(self._mechanism)
+            self._steps += 1
+            if self._steps > STEPS_MAX:
+                raise SaslAuthenticationFailedError(f"{self._mechanism}: more than {STEPS_MAX} messages")
+            assert self._exchange is not None
+            step = await sessions.step(self._exchange, data, self._host)
+            answer = security_pb2.AuthenticateResponse(data=step.data)
+            if step.identity is not None:
+                self._complete(step.identity, answer)
+            self._task = None
+            self._stream.send(answer, len(step.data) + 64)
+            self._stream.resume()
+        except HeadraceError as error:
+            await self._failed(error)
+        except Exception as error:  # a bug in a mechanism must not leave the call waiting
+            logger.exception("an exchange of %s failed", self._mechanism[:40])
+            await self._failed(UnknownServerError(f"{self._mechanism[:40]}: {type(error).__name__}"))
+
+    def _complete(self, identity: Identity, answer: Any) -> None:
+        sessions = self._sessions
+        if self._session is None:
+            self._session, self._token = sessions.open(identity, self._peer, self._client_id)
+        elif identity.user != self._session.identity.user or identity.mechanism != self._session.identity.mechanism:
+            raise SaslAuthenticationFailedError(
+                "a connection must authenticate again with the same mechanism and as the same user (KIP-368)"
+            )
+        else:
+            self._session.identity = identity
+        lifetime_ms = sessions.lifetime_ms(identity)
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+        self._session.expires_s = None
+        if lifetime_ms:
+            self._session.expires_s = self._loop.time() + lifetime_ms / 1_000
+            self._expiry = self._loop.call_at(self._session.expires_s, self.finish, _expired())
+        self._done()
+        answer.complete = True
+        answer.session_token = self._token
+        answer.session_lifetime_ms = lifetime_ms
+        answer.principal = str(identity.principal)
+        sessions.on_attempt(self._peer, self._mechanism, identity.user, None)
+
+    async def _failed(self, error: HeadraceError) -> None:
+        """Answer a failed exchange, later than a good one. A failed renewal also ends the session."""
+        sessions = self._sessions
+        if not error.retriable:
+            sessions.failures.add(self._peer)
+        sessions.on_attempt(self._peer, self._mechanism, None, error)
+        await asyncio.sleep(sessions.failed_delay_s)
+        self.finish(error)
+
+    def _done(self) -> None:
+        if self._exchange is not None:
+            self._exchange = None
+            self._sessions.done(self._host)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _too_slow(self) -> None:
+        self._timer = None
+        self.finish(SaslAuthenticationFailedError(f"the authentication took longer than {EXCHANGE_S_MAX:g} s"))
+
+    def finish(self, why: HeadraceError) -> None:
+        """End the session and the call."""
+        self._end_session(why)
+        self._stream.finish(why)
+
+    def _end_session(self, why: HeadraceError) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            self._sessions.end(session, why)
+
+    def on_closed(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        if self._expiry is not None:
+            self._expiry.cancel()
+        self._done()
+        self._end_session(SaslAuthenticationFailedError("the call that opened the session has ended"))
+        self._sessions.remove_call(self)
+
+
+class _Refused:
+    """Stands for an exchange until its mechanism is known to exist."""
+
+    def is_slow(self, data: bytes) -> bool:
+        return False
+
+    def step(self, data: bytes) -> Any:
+        raise IllegalSaslStateError("the exchange has not begun")
+
+
+_REFUSED = _Refused()

@@ -1,0 +1,30 @@
+"""Whose quotas a call uses."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import unquote
+
+from ..node.listeners import GATEWAY
+from ..security.caller import NOBODY, current_caller
+from ..security.gate import CLIENT_ID_CHARS_MAX, CLIENT_ID_KEY, PRINCIPAL_KEY
+from ..security.principal import ANONYMOUS
+from .entities import COUNTED_KEY
+from .manager import ClientLimits, QuotaManager
+
+
+def limits_of(quotas: QuotaManager, context: Any, *, is_shared: bool = False) -> ClientLimits | None:
+    """Return the limits of the client of a call; None for nodes. ``is_shared``: the stream has the requests of several
+    clients; a gateway counts for them, and has no limits here."""
+    caller = current_caller()
+    if caller.role is not None or (is_shared and caller.listener == GATEWAY):
+        return None
+    if caller is not NOBODY:
+        return ClientLimits(quotas, caller.principal.name, caller.client_id)
+    # The listener has no security: the user is the one that a gateway names, which is not checked.
+    metadata = dict(context.invocation_metadata() or ())
+    named = str(metadata.get(PRINCIPAL_KEY, ""))
+    if COUNTED_KEY in metadata or (is_shared and named):
+        return None
+    user = unquote(named).partition(":")[2] or ANONYMOUS.name
+    return ClientLimits(quotas, user, unquote(str(metadata.get(CLIENT_ID_KEY, "")))[:CLIENT_ID_CHARS_MAX])

@@ -1,0 +1,287 @@
+"""Channels of an authenticated client: every channel has a connection and a SASL session of its own.
+
+The session is a call of Authenticate that stays open (node/sasl_sessions.py). A call waits until there is a session,
+and carries its token. A session that has ended, for example because the server restarted, is replaced by the next call.
+Shortly before a session expires the client authenticates again on the same call, so that its streams go on (KIP-368).
+
+Wrong credentials end a call at once with SaslAuthenticationFailedError. For REFUSED_S no other exchange is tried.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from headrace_protos.v1 import security_pb2, security_pb2_grpc
+
+from ..errors import HeadraceError, NetworkError, SaslAuthenticationFailedError, UnsupportedVersionError
+from ..security.sasl.client import Login
+from ..security.sasl.exchange import ClientExchange
+from .channel import ChannelPurpose, Channels, Credentials, open_channel
+from .status import error_from_rpc
+
+SESSION_KEY = "headrace-session"
+REFUSED_S = 2.0
+EXCHANGE_S_MAX = 30.0
+
+
+class SessionChannels(Channels):
+    """Opens the channels of a client with a ``login``."""
+
+    def __init__(self, credentials: Credentials | None, login: Login, client_id: str = "") -> None:
+        super().__init__(credentials)
+        self._login, self._client_id = login, client_id
+        self._window = login.renew_from, login.renew_to
+        self._refused: tuple[float, SaslAuthenticationFailedError] | None = None
+
+    def open(self, address: str, purpose: ChannelPurpose) -> Any:
+        channel = open_channel(address, purpose, self.credentials, has_own_connection=True)
+        return SessionChannel(
+            channel, _Session(channel, address, self._start, self._client_id, self._note, self._window)
+        )
+
+    def _start(self, host: str) -> ClientExchange:
+        if (refusal := self._refusal()) is not None:
+            raise refusal.copy()
+        return self._login.start(host)
+
+    def _note(self, error: SaslAuthenticationFailedError) -> None:
+        if self._refusal() is None:  # a refusal that was only repeated here must not last longer for it
+            self._refused = time.monotonic(), error
+
+    def _refusal(self) -> SaslAuthenticationFailedError | None:
+        """The server's refusal of the last REFUSED_S seconds."""
+        if self._refused is None or time.monotonic() - self._refused[0] >= REFUSED_S:
+            return None
+        return self._refused[1]
+
+
+class _Session:
+    """The session of one channel."""
+
+    def __init__(
+        self,
+        channel: grpc.aio.Channel,
+        address: str,
+        start: Callable[[str], ClientExchange],
+        client_id: str,
+        refused: Callable[[SaslAuthenticationFailedError], None],
+        window: tuple[float, float],
+    ) -> None:
+        self._channel, self._address = channel, address
+        self._start, self._client_id, self._refused, self._window = start, client_id, refused, window
+        self._call: Any = None
+        self._task: asyncio.Task[None] | None = None
+        self._ready: asyncio.Future[str] | None = None
+
+    async def token(self) -> str:
+        """The token of the present session; authenticates if there is none. Raises HeadraceError."""
+        if self._ready is None:
+            self._ready = asyncio.get_running_loop().create_future()
+            self._task = asyncio.create_task(self._run(self._ready), name=f"session {self._address}")
+        return await asyncio.shield(self._ready)
+
+    def forget(self, token: str) -> None:
+        """Replace the session with this token, because the server does not know it."""
+        ready = self._ready
+        is_open = ready is not None and ready.done() and not ready.cancelled() and not ready.exception()
+        if is_open and ready is not None and ready.result() == token:
+            self._ready = None
+            if self._call is not None:
+                self._call.cancel()
+
+    async def close(self) -> None:
+        if self._call is not None:
+            self._call.cancel()
+        if self._task is not None:
+            await asyncio.wait({self._task}, timeout=1.0)
+
+    async def _run(self, ready: asyncio.Future[str]) -> None:
+        call = self._call = security_pb2_grpc.AuthenticationStub(self._channel).Authenticate()  # type: ignore[no-untyped-call]
+        pending: asyncio.Task[Any] | None = None
+        failure: HeadraceError = NetworkError(f"{self._address}: the session ended")
+        timer = asyncio.get_running_loop().call_later(EXCHANGE_S_MAX, call.cancel)
+        try:
+            while True:
+                answer = await self._exchange(call, pending)
+                timer.cancel()
+                if not ready.done():
+                    ready.set_result(answer.session_token)
+                life_s = answer.session_lifetime_ms / 1_000
+                pending = asyncio.create_task(call.read())
+                pause_s = life_s * random.uniform(*self._window) if life_s else None
+                done, _ = await asyncio.wait({pending}, timeout=pause_s)
+                if done:
+                    return
+        except grpc.aio.AioRpcError as error:
+            failure = self._failure(error)
+        except HeadraceError as error:
+            failure = error
+        except (asyncio.CancelledError, asyncio.InvalidStateError):
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+        finally:
+            timer.cancel()
+            call.cancel()
+            if pending is not None and pending.done() and not pending.cancelled():
+                pending.exception()
+            if self._ready is ready:
+                self._ready = None
+            if not ready.done():  # a session that ended late in its life may have expired: the next call tries again
+                if isinstance(failure, SaslAuthenticationFailedError):
+                    self._refused(failure)
+                ready.set_exception(failure)
+                ready.exception()  # a caller may have gone
+
+    async def _exchange(self, call: Any, pending: asyncio.Task[Any] | None) -> Any:
+        host = self._address.rpartition(":")[0].strip("[]")
+        client = await asyncio.to_thread(self._start, host)
+        data = await asyncio.to_thread(client.first)
+        request = security_pb2.AuthenticateRequest(mechanism=client.mechanism, data=data, client_id=self._client_id)
+        while True:
+            await call.write(request)
+            answer = await (call.read() if pending is None else pending)
+            pending = None
+            if answer is grpc.aio.EOF or answer is None:
+                raise NetworkError(f"{self._address}: the server ended the authentication")
+            reply = await asyncio.to_thread(client.step, answer.data)
+            if answer.complete:
+                if not client.is_complete:
+                    raise SaslAuthenticationFailedError(
+                        f"{client.mechanism}: {self._address} did not prove its identity"
+                    )
+                return answer
+            request = security_pb2.AuthenticateRequest(data=reply or b"")
+
+    def _failure(self, error: grpc.aio.AioRpcError) -> HeadraceError:
+        found = error_from_rpc(error, self._address)
+        if isinstance(found, UnsupportedVersionError):
+            return SaslAuthenticationFailedError(
+                f"the listener at {self._address} has no SASL; check security.protocol and the port"
+            )
+        return found
+
+
+class SessionChannel:
+    """A gRPC channel whose calls carry the session's token. It has the methods of grpc.aio.Channel that stubs, Duplex
+    and pools use."""
+
+    def __init__(self, channel: grpc.aio.Channel, session: _Session) -> None:
+        self._channel, self._session = channel, session
+
+    def unary_unary(self, *args: Any, **options: Any) -> Callable[..., Any]:
+        method = self._channel.unary_unary(*args, **options)
+        session = self._session
+
+        async def call(request: Any, *, timeout: float | None = None, metadata: Any = None, **more: Any) -> Any:
+            ends_s = None if timeout is None else time.monotonic() + timeout
+            for attempt in range(2):
+                try:
+                    async with asyncio.timeout(timeout):
+                        token = await session.token()
+                except TimeoutError:
+                    raise NetworkError(f"{session._address}: no authentication within {timeout:g} s") from None
+                left_s = None if ends_s is None else max(ends_s - time.monotonic(), 0.001)
+                try:
+                    return await method(request, timeout=left_s, metadata=_with(metadata, token), **more)
+                except grpc.aio.AioRpcError as error:
+                    if error.code() is not grpc.StatusCode.UNAUTHENTICATED or attempt:
+                        raise
+                    session.forget(token)  # the call was refused before it had an effect
+            raise AssertionError("unreachable")
+
+        return call
+
+    def unary_stream(self, *args: Any, **options: Any) -> Callable[..., Any]:
+        method = self._channel.unary_stream(*args, **options)
+        return lambda request, *, metadata=None, **more: _Stream(
+            self._session, lambda token: method(request, metadata=_with(metadata, token), **more)
+        )
+
+    def stream_stream(self, *args: Any, **options: Any) -> Callable[..., Any]:
+        method = self._channel.stream_stream(*args, **options)
+        return lambda *, metadata=None, **more: _Stream(
+            self._session, lambda token: method(metadata=_with(metadata, token), **more)
+        )
+
+    def stream_unary(self, *args: Any, **options: Any) -> Callable[..., Any]:
+        raise NotImplementedError("no service has calls with a stream of requests and one response")
+
+    def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
+        return self._channel.get_state(try_to_connect)
+
+    async def close(self, grace: float | None = None) -> None:
+        if not grace:
+            await self._session.close()
+        await self._channel.close(grace)
+
+
+class _Stream:
+    """A streaming call that begins when there is a session. A status UNAUTHENTICATED means that the session has ended:
+    it shows as UNAVAILABLE, so that the caller connects again."""
+
+    def __init__(self, session: _Session, begin: Callable[[str], Any]) -> None:
+        self._session, self._begin = session, begin
+        self._call: Any = None
+        self._token = ""
+        self._is_cancelled = False
+        self._callbacks: list[Callable[[Any], None]] = []
+
+    async def _opened(self) -> Any:
+        if self._call is None:
+            token = await self._session.token()
+            if self._is_cancelled:
+                raise asyncio.InvalidStateError("the call was cancelled")
+            if self._call is None:  # the reading and the writing task may both have waited
+                self._token = token
+                self._call = self._begin(token)
+                self._call.add_done_callback(self._done)
+        return self._call
+
+    def _done(self, call: Any) -> None:
+        for each in self._callbacks:
+            each(self)
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        self._callbacks.append(callback)
+
+    def cancel(self) -> bool:
+        self._is_cancelled = True
+        return False if self._call is None else bool(self._call.cancel())
+
+    async def wait_for_connection(self) -> None:
+        await (await self._opened()).wait_for_connection()
+
+    async def write(self, request: Any) -> None:
+        await (await self._opened()).write(request)
+
+    async def read(self) -> Any:
+        return await (await self._opened()).read()
+
+    async def done_writing(self) -> None:
+        await (await self._opened()).done_writing()
+
+    async def code(self) -> grpc.StatusCode:
+        code = await self._call.code()
+        if code is grpc.StatusCode.UNAUTHENTICATED:
+            self._session.forget(self._token)
+            return grpc.StatusCode.UNAVAILABLE
+        return code
+
+    async def details(self) -> str:
+        details = await self._call.details() or ""
+        return str(details).removeprefix("SASL_AUTHENTICATION_FAILED: ")
+
+    async def trailing_metadata(self) -> Any:
+        return await self._call.trailing_metadata()
+
+
+def _with(metadata: Any, token: str) -> tuple[tuple[str, str], ...]:
+    return (*(metadata or ()), (SESSION_KEY, token))

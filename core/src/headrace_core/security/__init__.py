@@ -1,0 +1,1 @@
+"""Security: who calls (principal, caller), what a caller may do, and how a caller proves who it is."""

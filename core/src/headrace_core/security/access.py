@@ -1,0 +1,143 @@
+"""What the caller of the current call may do.
+
+The gate of a listener makes an ``Access`` for each call and sets it for the call's task, as it sets the caller.
+Handlers that check single items of a request ask ``current_access()``. Streams ask at every request: an Access reads
+the node's present authorizer, so a changed ACL applies to the next request of an open stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextvars import ContextVar
+from typing import Protocol
+
+from .acl_types import CLUSTER_NAME, OPERATIONS_OF, Operation, ResourceType
+from .caller import NOBODY, Caller
+from .refusals import refusal
+
+#: KIP-430: the value of authorized operations that were not asked for.
+NOT_ASKED = -(2**31)
+
+
+class Decider(Protocol):
+    """The part of authorizer.Authorizer that callers need."""
+
+    @property
+    def names_hosts(self) -> bool:
+        """Whether a decision can depend on the caller's host."""
+        ...
+
+    def allows(self, caller: Caller, operation: int, resource_type: int, name: str) -> bool: ...
+
+    def allows_any(self, caller: Caller, operation: int, resource_type: int) -> bool: ...
+
+
+#: Callback for decisions: caller, operation, resource type, name (None: any resource), whether it is allowed, method.
+Observer = Callable[[Caller, Operation, ResourceType, str | None, bool, str], None]
+
+
+class Authorization:
+    """A node's authorizer, which changes with the ACLs; None: no authorizer, every caller may do everything.
+    ``observe`` gets all refusals, and every ``sample``-th permission (0: none)."""
+
+    __slots__ = ("_allowed", "_sample", "authorizer", "observe")
+
+    def __init__(self, authorizer: Decider | None = None, observe: Observer | None = None, sample: int = 0) -> None:
+        self.authorizer = authorizer
+        self.observe = observe
+        self._sample = sample if observe is not None else 0
+        self._allowed = 0
+
+    def note(
+        self, caller: Caller, operation: int, resource_type: int, name: str | None, is_allowed: bool, method: str
+    ) -> None:
+        """Report a decision to the observer."""
+        if is_allowed:
+            if not self._sample:
+                return
+            self._allowed += 1
+            if self._allowed % self._sample:
+                return
+        if self.observe is not None:
+            self.observe(caller, Operation(operation), ResourceType(resource_type), name, is_allowed, method)
+
+
+class Access:
+    """The rights of one call. ``method``: "Service/Method", for the audit log."""
+
+    __slots__ = ("_authorization", "caller", "method")
+
+    def __init__(self, caller: Caller, authorization: Authorization | None, method: str = "") -> None:
+        """``authorization`` None: the caller may do everything, such as another node."""
+        self.caller = caller
+        self._authorization = authorization
+        self.method = method
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether anything may be refused; handlers may skip their checks otherwise."""
+        return self._authorization is not None and self._authorization.authorizer is not None
+
+    @property
+    def version(self) -> object:
+        """An object that is another one when the ACLs have changed."""
+        return None if self._authorization is None else self._authorization.authorizer
+
+    def allows(self, operation: int, resource_type: int, name: str = CLUSTER_NAME) -> bool:
+        """Whether the caller may do ``operation`` on the resource; the decision is audited."""
+        authorization = self._authorization
+        if authorization is None or (authorizer := authorization.authorizer) is None:
+            return True
+        is_allowed = authorizer.allows(self.caller, operation, resource_type, name)
+        authorization.note(self.caller, operation, resource_type, name, is_allowed, self.method)
+        return is_allowed
+
+    def sees(self, operation: int, resource_type: int, name: str) -> bool:
+        """Like ``allows``, for a list that leaves out what the caller may not see: such refusals are not audited."""
+        authorization = self._authorization
+        if authorization is None or (authorizer := authorization.authorizer) is None:
+            return True
+        return authorizer.allows(self.caller, operation, resource_type, name)
+
+    def allows_any(self, operation: int, resource_type: int) -> bool:
+        """Whether the caller may do ``operation`` on any resource of the type."""
+        authorization = self._authorization
+        if authorization is None or (authorizer := authorization.authorizer) is None:
+            return True
+        is_allowed = authorizer.allows_any(self.caller, operation, resource_type)
+        authorization.note(self.caller, operation, resource_type, None, is_allowed, self.method)
+        return is_allowed
+
+    def require(self, operation: Operation, resource_type: ResourceType, name: str = CLUSTER_NAME) -> None:
+        """Raise the error of the resource's type unless the caller may do ``operation``."""
+        if not self.allows(operation, resource_type, name):
+            raise refusal(operation, resource_type, name, self.caller.principal)
+
+    def refused(self, names: Iterable[str], operation: int, resource_type: int) -> frozenset[str]:
+        """The resources of ``names`` on which the caller may not do ``operation``."""
+        if not self.is_limited:
+            return frozenset()
+        return frozenset(name for name in set(names) if not self.allows(operation, resource_type, name))
+
+    def operations(self, resource_type: ResourceType, name: str = CLUSTER_NAME) -> int:
+        """The operations that the caller may do on the resource, as bits (KIP-430: bit 3 is READ)."""
+        found = 0
+        for operation in OPERATIONS_OF[resource_type]:
+            if self.sees(operation, resource_type, name):
+                found |= 1 << operation
+        return found
+
+
+EVERYTHING = Access(NOBODY, None)  #: The access outside of calls, and on listeners without security.
+
+_current: ContextVar[Access] = ContextVar("headrace-access", default=EVERYTHING)
+
+
+def current_access() -> Access:
+    """Return the access of the call that the current task handles."""
+    return _current.get()
+
+
+def set_access(access: Access) -> None:
+    """Set the access for the current task, and for the tasks that it creates from now on."""
+    _current.set(access)

@@ -1,0 +1,144 @@
+"""The vocabulary of access control: operations, types of resources, patterns and hosts, with Kafka's words and numbers.
+
+A pattern is *literal* (one name, or ``*`` for every name) or *prefixed* (every name that begins with it; KIP-290). A
+host is an IP address, a network such as 10.0.0.0/8, or ``*``. Clients use this module, so it needs no metadata.
+"""
+
+from __future__ import annotations
+
+import enum
+import ipaddress
+from collections.abc import Mapping
+
+from ..errors import InvalidRequestError
+
+
+class Operation(enum.IntEnum):
+    """Kafka's AclOperation. ANY occurs in filters only; ALL contains every operation."""
+
+    UNKNOWN = 0
+    ANY = 1
+    ALL = 2
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+    CREATE_TOKENS = 13
+    DESCRIBE_TOKENS = 14
+    TWO_PHASE_COMMIT = 15
+
+
+class ResourceType(enum.IntEnum):
+    """Kafka's ResourceType. ANY occurs in filters only."""
+
+    UNKNOWN = 0
+    ANY = 1
+    TOPIC = 2
+    GROUP = 3
+    CLUSTER = 4
+    TRANSACTIONAL_ID = 5
+    DELEGATION_TOKEN = 6
+    USER = 7
+
+
+class PatternType(enum.IntEnum):
+    """Kafka's PatternType. ANY and MATCH occur in filters only; MATCH finds the patterns that concern a name."""
+
+    UNKNOWN = 0
+    ANY = 1
+    MATCH = 2
+    LITERAL = 3
+    PREFIXED = 4
+
+
+class Permission(enum.IntEnum):
+    """Kafka's AclPermissionType. ANY occurs in filters only."""
+
+    UNKNOWN = 0
+    ANY = 1
+    DENY = 2
+    ALLOW = 3
+
+
+WILDCARD = "*"  #: Every name, as a literal pattern; every host.
+EVERYBODY = "User:*"  #: The principal of entries for all principals.
+CLUSTER_NAME = "kafka-cluster"  #: The only resource of type CLUSTER.
+#: Maximum lengths, in characters. Kafka bounds them by the length of a string in its protocol only.
+RESOURCE_CHARS_MAX, HOST_CHARS_MAX = 1_024, 64
+#: Maximum number of entries of a cluster: every node keeps all of them in memory, at about 600 bytes each.
+ACLS_MAX = 100_000
+
+#: The operations that exist for each type of resource (Kafka's AclEntry.supportedOperations).
+OPERATIONS_OF: Mapping[ResourceType, tuple[Operation, ...]] = {
+    ResourceType.TOPIC: (
+        Operation.READ,
+        Operation.WRITE,
+        Operation.CREATE,
+        Operation.DESCRIBE,
+        Operation.DELETE,
+        Operation.ALTER,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+    ),
+    ResourceType.GROUP: (
+        Operation.READ,
+        Operation.DESCRIBE,
+        Operation.DELETE,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+    ),
+    ResourceType.CLUSTER: (
+        Operation.CREATE,
+        Operation.CLUSTER_ACTION,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+        Operation.IDEMPOTENT_WRITE,
+        Operation.ALTER,
+        Operation.DESCRIBE,
+    ),
+    ResourceType.TRANSACTIONAL_ID: (Operation.DESCRIBE, Operation.WRITE, Operation.TWO_PHASE_COMMIT),
+    ResourceType.DELEGATION_TOKEN: (Operation.DESCRIBE,),
+    ResourceType.USER: (Operation.CREATE_TOKENS, Operation.DESCRIBE_TOKENS),
+}
+
+#: An allowed operation that allows a second one.
+IMPLIED: Mapping[Operation, Operation] = {
+    Operation.READ: Operation.DESCRIBE,
+    Operation.WRITE: Operation.DESCRIBE,
+    Operation.DELETE: Operation.DESCRIBE,
+    Operation.ALTER: Operation.DESCRIBE,
+    Operation.ALTER_CONFIGS: Operation.DESCRIBE_CONFIGS,
+}
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+def parse_host(host: str) -> Address | Network | None:
+    """Parse the host of an entry; None for ``*``. Raises InvalidRequestError for a host name: entries with host names
+    would never match, so an entry that denies would deny nothing."""
+    if host == WILDCARD:
+        return None
+    try:
+        if "/" in host:
+            return ipaddress.ip_network(host)
+        return plain_address(host)
+    except ValueError as error:
+        hint = " (set the bits after the prefix to 0)" if "host bits" in str(error) else ""
+        raise InvalidRequestError(
+            f"host {host[:HOST_CHARS_MAX]!r}: write an IP address, a network such as 10.0.0.0/8{hint}, or * for all"
+        ) from None
+
+
+def plain_address(text: str) -> Address:
+    """Parse an IP address; an IPv4 address in IPv6 form (::ffff:10.0.0.1) becomes the IPv4 address. Raises
+    ValueError."""
+    address = ipaddress.ip_address(text)
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return address if mapped is None else mapped

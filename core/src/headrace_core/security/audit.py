@@ -1,0 +1,81 @@
+"""The audit log: one JSON object a line for every refused access, and for a sample of the allowed ones.
+
+    {"at": "2026-11-26T12:00:00.123Z", "decision": "DENIED", "principal": "User:bob", "host": "10.0.0.7",
+     "client_id": "etl", "listener": "client", "call": "Produce/Produce", "operation": "WRITE",
+     "resource_type": "TOPIC", "resource": "orders"}
+
+The file is rotated by size. Each second has a limited number of lines, so a client that is refused all the time cannot
+fill the disk; the next line then says how many are missing (``dropped``).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from logging.handlers import RotatingFileHandler
+from typing import Any
+
+from .acl_types import Operation, ResourceType
+from .caller import Caller
+
+LINES_PER_S_MAX = 1_000
+TEXT_CHARS_MAX = 512  #: Longer names are cut: a line has at most a few KiB.
+
+
+class AuditLog:
+    """Writes decisions; an ``access.Observer``. ``write`` gets each line, without its end."""
+
+    def __init__(self, write: Callable[[str], None], now_s: Callable[[], float] = time.time) -> None:
+        self._write = write
+        self._now_s = now_s
+        self._second, self._lines, self._dropped = 0, 0, 0
+
+    def __call__(
+        self,
+        caller: Caller,
+        operation: Operation,
+        resource_type: ResourceType,
+        name: str | None,
+        is_allowed: bool,
+        method: str,
+    ) -> None:
+        now_s = self._now_s()
+        if int(now_s) != self._second:
+            self._second, self._lines = int(now_s), 0
+        if self._lines >= LINES_PER_S_MAX:
+            self._dropped += 1
+            return
+        self._lines += 1
+        line: dict[str, Any] = {
+            "at": datetime.fromtimestamp(now_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "decision": "ALLOWED" if is_allowed else "DENIED",
+            "principal": str(caller.principal)[:TEXT_CHARS_MAX],
+            "host": caller.host,
+            "client_id": caller.client_id[:TEXT_CHARS_MAX],
+            "listener": caller.listener,
+            "call": method,
+            "operation": operation.name,
+            "resource_type": resource_type.name,
+            "resource": None if name is None else name[:TEXT_CHARS_MAX],
+        }
+        if self._dropped:
+            line["dropped"], self._dropped = self._dropped, 0
+        self._write(json.dumps(line))
+
+
+def audit_log_of(values: Mapping[str, Any]) -> AuditLog | None:
+    """The audit log of a node's configuration; None without audit.log.path. Raises OSError if the file cannot be
+    opened."""
+    path = values.get("audit.log.path")
+    if not path:
+        return None
+    handler = RotatingFileHandler(
+        path, maxBytes=values["audit.log.max.bytes"], backupCount=values["audit.log.files"], encoding="utf-8"
+    )
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    own = logging.Logger("headrace.audit.file")  # a logger for each node: nodes may share a process
+    own.addHandler(handler)
+    return AuditLog(lambda line: own.info("%s", line))

@@ -1,0 +1,50 @@
+"""Delegation tokens as credentials (KIP-48): the token's id is the user, its HMAC in base64 is the SCRAM password.
+
+The HMAC follows from the token's id and the secret key of the nodes (delegation.token.secret.key), so neither the log
+nor any node stores it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+from collections import OrderedDict
+
+from .scram import ITERATIONS_DEFAULT, ScramCredential, ScramMechanism, credential_of, salted_password
+
+CREDENTIALS_MAX = 10_000  #: Maximum number of credentials in memory.
+
+
+def token_hmac(secret_key: str, token_id: str) -> bytes:
+    """HMAC-SHA512 of the token's id, as Kafka's."""
+    return hmac.digest(secret_key.encode(), token_id.encode(), "sha512")
+
+
+def token_password(mac: bytes) -> str:
+    """The password of a token for SCRAM."""
+    return base64.b64encode(mac).decode()
+
+
+class TokenCredentials:
+    """SCRAM credentials of tokens. Making one takes milliseconds, so the last ones are kept."""
+
+    def __init__(self, secret_key: str) -> None:
+        self._secret_key = secret_key
+        self._kept: OrderedDict[tuple[str, int], ScramCredential] = OrderedDict()
+
+    def has(self, mechanism: ScramMechanism, token_id: str) -> bool:
+        """Whether ``get`` returns at once."""
+        return (token_id, mechanism.number) in self._kept
+
+    def get(self, mechanism: ScramMechanism, token_id: str) -> ScramCredential:
+        """The credential of a token with this id. (Whether there is such a token, the caller checks.)"""
+        key = (token_id, mechanism.number)
+        found = self._kept.get(key)
+        if found is None:
+            salt = hmac.digest(self._secret_key.encode(), b"salt\0" + token_id.encode(), "sha256")
+            password = token_password(token_hmac(self._secret_key, token_id))
+            salted = salted_password(mechanism, password, salt, ITERATIONS_DEFAULT)
+            found = self._kept[key] = credential_of(mechanism, salted, salt, ITERATIONS_DEFAULT)
+            while len(self._kept) > CREDENTIALS_MAX:
+                self._kept.popitem(last=False)
+        return found

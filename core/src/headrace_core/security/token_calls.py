@@ -1,0 +1,86 @@
+"""Calls about delegation tokens at the node that a client calls: who asks, and which tokens the client sees.
+
+The active controller answers these calls, and the node that the client calls forwards them. Only that node knows the
+client, so it writes the client's principal into the request. A node that forwards is believed because its certificate
+has a role; on an internal listener without TLS no caller is believed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from ..errors import DelegationTokenRequestNotAllowedError
+from .access import current_access
+from .acl_types import Operation, ResourceType
+from .caller import current_caller
+from .gate import INTERNAL
+from .principal import ANONYMOUS
+
+#: The calls of headrace.v1.Security that this module is for.
+TOKEN_CALLS = frozenset(
+    {"CreateDelegationToken", "RenewDelegationToken", "ExpireDelegationToken", "DescribeDelegationTokens"}
+)
+
+_DESCRIBE = "DescribeDelegationTokens"
+
+
+async def call(method: str, request: Any, send: Callable[[Any], Awaitable[Any]]) -> Any:
+    """Answer a call of headrace.v1.Security with ``send``, which gets the answer of the active controller; calls that
+    do not concern tokens are only sent. Raises the errors of ``of_client``."""
+    if method not in TOKEN_CALLS:
+        return await send(request)
+    answer = await send(of_client(request))
+    return seen_by_client(answer) if method == _DESCRIBE else answer
+
+
+def of_client(request: Any) -> Any:
+    """The request with the principal of the current caller, a client. Raises DelegationTokenRequestNotAllowedError for
+    a client that has not authenticated, or only by a token. Raises DelegationTokenAuthorizationFailedError for a client
+    that may not create tokens of the owner in the request."""
+    caller = current_caller()
+    if caller.role is not None:  # a node forwards the call of its client
+        return request
+    if caller.principal == ANONYMOUS or caller.token_id is not None:
+        raise DelegationTokenRequestNotAllowedError(
+            "requests for delegation tokens need a client that has authenticated by a certificate or by SASL, and not "
+            "by a delegation token"
+        )
+    if "requester" not in request.DESCRIPTOR.fields_by_name:
+        return request
+    asked = type(request)()
+    asked.CopyFrom(request)
+    asked.requester = str(caller.principal)
+    owner = getattr(request, "owner", "")
+    if owner and owner != asked.requester:
+        current_access().require(Operation.CREATE_TOKENS, ResourceType.USER, owner)
+    return asked
+
+
+def check_caller_is_node() -> None:
+    """Called by the active controller for a call on its internal listener. Raises DelegationTokenRequestNotAllowedError
+    unless a node with a certificate calls. Calls on listeners for clients come here, too, when the controller that a
+    client calls is the active one."""
+    caller = current_caller()
+    if caller.role is None and caller.listener in ("", INTERNAL):
+        raise DelegationTokenRequestNotAllowedError(
+            "delegation tokens need internal listeners with TLS: listener.security.protocol.map=...,internal:SSL, and "
+            "internal.tls.mode=require"
+        )
+
+
+def seen_by_client(answer: Any) -> Any:
+    """Leave out of the answer to DescribeDelegationTokens what the current caller may not see. It sees the tokens that
+    it owns, has asked for, may renew or may DESCRIBE, and tokens of users on whom it has DESCRIBE_TOKENS."""
+    caller, access = current_caller(), current_access()
+    if caller.role is not None:
+        return answer
+    who = str(caller.principal)
+    seen = [
+        token
+        for token in answer.tokens
+        if who in (token.owner, token.requester, *token.renewers)
+        or access.sees(Operation.DESCRIBE, ResourceType.DELEGATION_TOKEN, token.token_id)
+        or access.sees(Operation.DESCRIBE_TOKENS, ResourceType.USER, token.owner)
+    ]
+    return type(answer)(tokens=seen)

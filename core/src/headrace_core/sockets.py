@@ -1,0 +1,35 @@
+"""Sockets of TCP servers, bound before an event loop serves them."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+
+async def bound_socket(host: str, port: int, *, key: str) -> socket.socket:
+    """A socket that is bound to ``host``:``port`` and does not listen yet. An empty host: all addresses. Raises
+    OSError, which names the address and the ``key`` of the configuration that has it.
+
+    The event loop is not asked for the address: uvloop starts libuv's threads for it, and a forked child that exits
+    crashes in the attempt to join them.
+    """
+    name = host.strip("[]") or None
+    try:
+        found = await asyncio.to_thread(
+            socket.getaddrinfo, name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        # For all addresses an IPv6 socket, which accepts IPv4 connections too, or IPv4 where there is no such socket.
+        preferred = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+        family, kind, protocol, _, address = max(found, key=lambda each: name is None and each[0] == preferred)
+        bound = socket.socket(family, kind, protocol)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(name is not None))
+            bound.bind(address)
+        except (OSError, OverflowError):  # OverflowError: no such port
+            bound.close()
+            raise
+    except OSError as error:
+        raise OSError(f"cannot listen on {host}:{port} ({key}): {error.strerror or error}") from error
+    return bound
