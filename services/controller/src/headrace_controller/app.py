@@ -14,26 +14,33 @@ from headrace_core.errors import InvalidConfigError
 from headrace_core.log.files import RealFileSystem
 from headrace_core.membership.metadata_view import MetadataView
 from headrace_core.membership.node_description import NodeService
+from headrace_core.metrics.node import NodeMetrics
 from headrace_core.node.arguments import own_address
 from headrace_core.node.config import NodeConfig
 from headrace_core.node.ids import random_id
 from headrace_core.node.listeners import CLIENT, INTERNAL, ListenerAddress, advertised
 from headrace_core.node.meta_properties import read_meta
 from headrace_core.node.run import settle_memory
+from headrace_core.node.security import NodeSecurity
 from headrace_core.node.state_file import RuntimeState, remove_state, write_state
 from headrace_core.rpc.channel import MAX_MESSAGE_BYTES
 from headrace_core.rpc.limits import REQUEST_BYTES_MAX
 from headrace_core.rpc.server import OVERHEAD_BYTES, Listener
+from headrace_core.security.references import dereferenced
 from headrace_core.telemetry import Emitter, NodeStarted, NodeStopped, log_events
 
 from .cluster.core import ClusterCore
 from .cluster.decision import ClusterSettings
+from .collector import ControllerCollector
 from .driver import ControllerDriver
+from .formatting import read_users
 from .handlers.admin import AdminHandler
 from .handlers.cluster import ClusterHandler
 from .handlers.follow import FollowService
-from .handlers.forwarding import AdminThroughAnyController
+from .handlers.forwarding import AdminThroughAnyController, LeaderLink, SecurityThroughAnyController
 from .handlers.metadata import MetadataHandler
+from .handlers.security import SecurityHandler
+from .handlers.tokens import Tokens
 from .health import Health
 from .quorum_controller import QuorumController, QuorumSettings
 from .raft import VoterSet
@@ -66,15 +73,21 @@ async def serve(config: NodeConfig, stop: asyncio.Event) -> None:
     started_ms, started_at_ms = clock.monotonic_ms(), clock.now_ms()
     emitter = Emitter()
     emitter.subscribe(log_events(logger))
+    security = NodeSecurity(config)
     storage = _open_storage(config, clock)
     clean = False
     try:
         _check_voters(config, storage)
-        driver, links = _make_driver(config, storage, clock, emitter)
+        driver, links = _make_driver(config, storage, clock, emitter, security)
         driver.start()
-        handlers = _Handlers(config, driver, storage, links, clock)
+        handlers = _Handlers(config, driver, storage, links, clock, security)
         listeners = handlers.listeners()
         health = Health(driver.controller, listeners)
+        exporter = NodeMetrics(ROLE, lambda: config.node_id, config.values, events=emitter)
+        collector = ControllerCollector(driver, storage, config.log_dirs[0], exporter.settings.partitions_max)
+        exporter.add(collector.collect)
+        for listener in listeners:
+            exporter.add_calls(listener.calls)
         driver.on_turn(health.look)
         tasks: list[asyncio.Task[None]] = []
         grace_s = _STOP_GRACE_S
@@ -85,9 +98,12 @@ async def serve(config: NodeConfig, stop: asyncio.Event) -> None:
             handlers.following.start()
             tasks.append(asyncio.create_task(driver.run(), name="controller driver"))
             tasks.append(asyncio.create_task(health.run(), name="controller health"))
-            registrar = Registrar(driver, storage.cluster_id)
+            registrar = Registrar(driver, storage.cluster_id, security.channels)
             tasks.append(asyncio.create_task(registrar.run(), name="controller registration"))
-            write_state(config.state_file, RuntimeState.of(ROLE, config.node_id, started_at_ms, addresses))
+            tasks.append(asyncio.create_task(handlers.tokens.run(), name="expired delegation tokens"))
+            await exporter.start()
+            state = RuntimeState.of(ROLE, config.node_id, started_at_ms, addresses, exporter.url)
+            write_state(config.state_file, state)
             await _first(health.serves(), stop.wait(), *tasks)
             settle_memory()
             if not stop.is_set():
@@ -100,6 +116,7 @@ async def serve(config: NodeConfig, stop: asyncio.Event) -> None:
             grace_s = 0.0
             raise
         finally:
+            await exporter.stop()
             handlers.close()
             await links.close()
             await asyncio.gather(*(listener.stop(grace_s) for listener in listeners))
@@ -171,7 +188,7 @@ def _check_voters(config: NodeConfig, storage: MetadataStorage) -> None:
 
 
 def _make_driver(
-    config: NodeConfig, storage: MetadataStorage, clock: SystemClock, emitter: Emitter
+    config: NodeConfig, storage: MetadataStorage, clock: SystemClock, emitter: Emitter, security: NodeSecurity
 ) -> tuple[ControllerDriver, PeerLinks]:
     """Create the driver, and the links that carry its messages, without starting the driver or the links."""
     peers = Peers()
@@ -186,6 +203,7 @@ def _make_driver(
         send=peers.send,
         seen_address=peers.seen_address,
         emitter=emitter,
+        first_users=read_users(RealFileSystem(), config.log_dirs[0]),
     )
     driver = ControllerDriver(controller, storage)
     links = PeerLinks(
@@ -196,6 +214,7 @@ def _make_driver(
         peer_lost=driver.peer_lost,
         observe=driver.observe,
         forget=driver.forget,
+        channels=security.channels,
     )
     configured = controller.settings.voter_addresses
     known: VoterSet | None = None
@@ -221,8 +240,11 @@ class _Handlers:
         storage: MetadataStorage,
         links: PeerLinks,
         clock: SystemClock,
+        security: NodeSecurity,
     ) -> None:
-        self.following = FollowService(driver, clock)
+        self._security = security
+        security.follow(lambda: driver.image)
+        self.following = FollowService(driver, clock, security.channels)
         self._config = config
         self._cluster = ClusterHandler(driver, self.following, clock)
         self._admin = AdminHandler(
@@ -232,7 +254,20 @@ class _Handlers:
             brokers_seen=self._cluster.brokers_seen,
             clock=clock,
         )
-        self._any_admin = AdminThroughAnyController(driver, self._admin)
+        secret = config.values["delegation.token.secret.key"]
+        self.tokens = Tokens(
+            driver,
+            dereferenced(secret, "delegation.token.secret.key") if secret else None,
+            clock,
+            check_interval_s=config.values["delegation.token.expiry.check.interval.ms"] / 1_000,
+        )
+        has_authorizer = bool(config.values["authorizer.class.name"])
+        self._security_calls = SecurityHandler(driver, self.tokens, has_authorizer=has_authorizer)
+        self._leader = LeaderLink(driver, security.channels)
+        self._any_admin = AdminThroughAnyController(
+            driver, self._admin, self._leader, partitions_default=config.values["num.partitions"]
+        )
+        self._any_security = SecurityThroughAnyController(driver, self._security_calls, self._leader)
         self._metadata = MetadataHandler(driver, MetadataView(topic_defaults=config.topic_defaults()), self.following)
         self._links = links
         self._node = NodeService(ROLE, lambda: config.node_id, lambda: storage.cluster_id, clock)
@@ -249,13 +284,16 @@ class _Handlers:
                 takes_bulk=False,
                 message_bytes_max=REQUEST_BYTES_MAX + OVERHEAD_BYTES if address.name == CLIENT else MAX_MESSAGE_BYTES,
                 connections_max=self._config.values["max.connections"],
+                **self._security.port_options(address.name),
             )
             self._node.register(listener)
             if address.name == CLIENT:
                 self._any_admin.register(listener)
+                self._any_security.register(listener)
                 self._metadata.register(listener)
             elif address.name == INTERNAL:
                 self._admin.register(listener)
+                self._security_calls.register(listener)
                 self._cluster.register(listener)
                 self._links.register(listener)
             else:
@@ -272,4 +310,4 @@ class _Handlers:
     async def stop(self) -> None:
         """Stop the services; call ``stop`` after the listeners have stopped."""
         await self.following.stop()
-        await self._any_admin.close()
+        await self._leader.close()

@@ -11,7 +11,15 @@ from headrace_core.metadata.codec import encode_decision
 
 from .cluster.core import ClusterCore
 from .cluster.decision import Decision
-from .cluster.requests import AlterConfigs, AlterPartitionReassignments, CreatePartitions, CreateTopics, Request
+from .cluster.requests import (
+    AlterClientQuotas,
+    AlterConfigs,
+    AlterPartitionReassignments,
+    CreatePartitions,
+    CreateToken,
+    CreateTopics,
+    Request,
+)
 from .raft import Entry, RaftNode
 from .storage import MetadataStorage
 
@@ -23,7 +31,7 @@ UPKEEP_MAX = 16  #: Maximum number of upkeep decisions in one turn of the contro
 TURN_RECORDS_MAX = 5_000
 #: Requests that add metadata, which a controller with a full disk refuses. Requests of all other kinds keep the cluster
 #: running or remove metadata, so a full disk does not refuse them.
-_GROWTH = (CreateTopics, CreatePartitions, AlterConfigs, AlterPartitionReassignments)
+_GROWTH = (CreateTopics, CreatePartitions, AlterConfigs, AlterClientQuotas, AlterPartitionReassignments, CreateToken)
 
 
 class Decider:

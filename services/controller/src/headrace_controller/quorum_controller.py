@@ -56,6 +56,7 @@ from headrace_core.errors import (
     RequestTimedOutError,
 )
 from headrace_core.metadata import MetadataImage
+from headrace_core.metadata.records import ScramCredentialRecord
 from headrace_core.telemetry import Emitter
 
 from .applying import Applier, Subscriber
@@ -125,15 +126,17 @@ class QuorumController:
         send: Callable[[Sequence[Message]], None],
         seen_address: Callable[[int], str] = lambda node_id: "",
         emitter: Emitter | None = None,
+        first_users: tuple[ScramCredentialRecord, ...] = (),
     ) -> None:
-        """``seen_address`` returns the address that a connected node reported, or "" if the node reported none."""
+        """``first_users``: written into the log of a new cluster. ``seen_address`` returns the address that a connected
+        node reported, or "" if the node reported none."""
         self.key = ReplicaKey(node_id, storage.directory_id)
         self.settings = settings
         self._seen_address = seen_address
         self._tick_ms = settings.tick_ms
         self._core = core
         self._storage = storage
-        self._cluster_id = cluster_id
+        self._bootstrap = Bootstrap(cluster_id, first_users)
         self._clock = clock
         self._draw = draw
         self._send = send
@@ -624,7 +627,7 @@ class QuorumController:
         self._has_caught_up = True
         self._decider.lead(now_ms)
         self._outcomes += self._decisions.lead(raft.log_end_offset)
-        decision = self._core.decide(Bootstrap(self._cluster_id), now_ms)
+        decision = self._core.decide(self._bootstrap, now_ms)
         if decision.failure is not None:
             raise decision.failure
         if decision.records:

@@ -43,6 +43,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -58,6 +59,7 @@ from headrace_core.log.files import FileSystem
 from headrace_core.log.space import SpaceGauge
 from headrace_core.metadata import EMPTY_IMAGE, MetadataImage
 from headrace_core.metadata.codec import MetadataBatch, decode_batches
+from headrace_core.metrics.histogram import Histogram
 from headrace_core.records import iterate_headers
 from headrace_core.types import TopicPartition
 
@@ -143,6 +145,7 @@ class MetadataStorage:
         # A full disk must not stop the controller; the first write of the controller tries the check again
         with contextlib.suppress(DiskFullError):
             self._settle()
+        self.append_seconds = Histogram()  #: Time to write and flush a turn's entries, for the metrics.
         self.hard_state = read_quorum_state(
             fs,
             self._log.directory,
@@ -288,6 +291,7 @@ class MetadataStorage:
         DiskFullError, or CorruptMessageError for bytes that do not belong to their entry; after either error no entry
         was appended. (Exception: if the entries need more than a segment, an empty log on a full disk may keep the
         first entry.)"""
+        started_s = time.perf_counter()
         self._settle()
         start = self._log.log_end_offset
         end = start
@@ -314,6 +318,7 @@ class MetadataStorage:
             raise failure
         assert self._log.log_end_offset == end, f"appended up to {self._log.log_end_offset}"
         flushed = self._log.flush()
+        self.append_seconds.observe(time.perf_counter() - started_s)
         if flushed - self._recovery_point >= _RECOVERY_POINT_EVERY:
             self._write_recovery_point(flushed)
         return flushed

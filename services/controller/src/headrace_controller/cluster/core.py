@@ -37,6 +37,7 @@ from headrace_core.metadata import (
 )
 
 from . import (
+    acls,
     balancing,
     brokers,
     configs,
@@ -45,32 +46,43 @@ from . import (
     isr,
     leaders,
     producer_ids,
+    quotas,
     reassignment,
     shards,
+    tokens,
     topics,
+    users,
 )
 from .decision import Agenda, ClusterSettings, Decision, View
 from .elections import MIN_INSYNC_KEY, UNCLEAN_KEY, brokers_with_elections_pending
 from .requests import (
     AllocateProducerIds,
+    AlterClientQuotas,
     AlterConfigs,
     AlterPartition,
     AlterPartitionReassignments,
+    AlterScramCredentials,
     AssignDirectories,
     Bootstrap,
     CoordinatorHeartbeat,
     CoordinatorHeartbeatsEnded,
+    CreateAcls,
     CreatePartitions,
+    CreateToken,
     CreateTopics,
+    DeleteAcls,
     DeleteTopics,
     DrainBroker,
     ElectLeaders,
+    ExpireToken,
     FenceSilentBrokers,
     Heartbeat,
     HeartbeatsEnded,
     RegisterBroker,
     RegisterController,
     RegisterCoordinator,
+    RemoveExpiredTokens,
+    RenewToken,
     Request,
     UnregisterBroker,
     UpdateFeatures,
@@ -79,8 +91,8 @@ from .sessions import BrokerSessions, CoordinatorSessions
 
 
 def _bootstrap(view: View, request: Bootstrap) -> Decision:
-    """Write this cluster's identity into an empty log; raises InconsistentClusterIdError if the log belongs to another
-    cluster."""
+    """Write this cluster's identity and first users into an empty log; raises InconsistentClusterIdError if the log
+    belongs to another cluster."""
     image = view.image
     if image.cluster_id and image.cluster_id != request.cluster_id:
         raise InconsistentClusterIdError(
@@ -98,7 +110,7 @@ def _bootstrap(view: View, request: Bootstrap) -> Decision:
     if view.settings.min_insync_replicas != 1:
         value = str(view.settings.min_insync_replicas)
         records.append(ConfigRecord(int(ConfigResourceType.BROKER), "", MIN_INSYNC_KEY, value))
-    return Decision(tuple(records))
+    return Decision((*records, *request.users))
 
 
 _RULES: dict[type, Callable[[View, Any], Decision]] = {
@@ -114,6 +126,14 @@ _RULES: dict[type, Callable[[View, Any], Decision]] = {
     DeleteTopics: topics.delete,
     CreatePartitions: topics.create_partitions,
     AlterConfigs: configs.alter,
+    AlterClientQuotas: quotas.alter,
+    AlterScramCredentials: users.alter,
+    CreateAcls: acls.create,
+    DeleteAcls: acls.delete,
+    CreateToken: tokens.create,
+    RenewToken: tokens.renew,
+    ExpireToken: tokens.expire,
+    RemoveExpiredTokens: tokens.remove_expired,
     AlterPartitionReassignments: reassignment.alter,
     DrainBroker: balancing.drain,
     UnregisterBroker: balancing.unregister,

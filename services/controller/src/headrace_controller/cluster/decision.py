@@ -45,6 +45,8 @@ class ClusterSettings:
     transaction_state_log_replication_factor: int = from_key(SERVER, "transaction.state.log.replication.factor")
     transaction_state_log_min_isr: int = from_key(SERVER, "transaction.state.log.min.isr")
     transaction_state_log_segment_bytes: int = from_key(SERVER, "transaction.state.log.segment.bytes")
+    delegation_token_max_lifetime_ms: int = from_key(SERVER, "delegation.token.max.lifetime.ms")
+    delegation_token_expiry_time_ms: int = from_key(SERVER, "delegation.token.expiry.time.ms")
 
 
 @dataclass(slots=True)

@@ -28,6 +28,7 @@ from headrace_core.metadata import (
     METADATA_VERSION,
     METADATA_VERSION_FEATURE,
     METADATA_VERSION_MIN,
+    ClusterRecord,
     FeatureLevelRecord,
     FeatureRange,
     MetadataImage,
@@ -35,7 +36,7 @@ from headrace_core.metadata import (
     RegisterControllerRecord,
     UnregisterBrokerRecord,
 )
-from headrace_core.metadata.features import level_needed, range_of, understands, what_needs, without_newer_fields
+from headrace_core.metadata.features import level_needed, range_of, understands, what_forbids, without_newer_fields
 
 from .decision import Decision, View
 from .requests import FeatureResult, FeatureUpdate, RegisterController, UpdateFeatures, UpgradeType
@@ -95,7 +96,7 @@ def check_update(view: View, item: FeatureUpdate) -> None:
             )
         )
     if item.level < now:
-        in_the_way = what_needs(image, now)
+        in_the_way = what_forbids(image, item.level)
         if in_the_way and item.upgrade_type is UpgradeType.UNSAFE_DOWNGRADE:
             raise InvalidUpdateVersionError(refused + "an unsafe downgrade is not supported")
         if in_the_way:
@@ -172,7 +173,7 @@ def at_level(image: MetadataImage, decision: Decision) -> Decision:
         return decision
     records: list[MetadataRecord] = []
     for each in decision.records:
-        record = each if level >= METADATA_VERSION else without_newer_fields(each)
+        record = each if level > METADATA_VERSION_MIN else without_newer_fields(each)
         if level_needed(record) > max(level, METADATA_VERSION_MIN):
             return Decision(
                 failure=UnsupportedVersionError(
@@ -183,5 +184,7 @@ def at_level(image: MetadataImage, decision: Decision) -> Decision:
             )
         if isinstance(record, FeatureLevelRecord):  # the level is in force from the next record on
             level = record.level
+        elif isinstance(record, ClusterRecord):  # the first record of a new cluster
+            level = record.metadata_version
         records.append(record)
     return msgspec.structs.replace(decision, records=tuple(records))

@@ -13,16 +13,19 @@ from dataclasses import dataclass, field
 from headrace_core.errors import HeadraceError
 from headrace_core.metadata import BrokerEndpoint, ConfigResource, FeatureRange
 from headrace_core.metadata.features import SUPPORTED_FEATURES
+from headrace_core.metadata.records import AclRecord, DelegationTokenRecord, ScramCredentialRecord
+from headrace_core.security.acl import AclFilter
 
 from .leadership import CannotLead
 
 
 @dataclass(frozen=True, slots=True)
 class Bootstrap:
-    """The first request of a new leader of the controllers in its term, which writes the cluster's identity into an
-    empty log."""
+    """The first request of a new leader of the controllers in its term, which writes the cluster's identity and the
+    first users into an empty log."""
 
     cluster_id: str
+    users: tuple[ScramCredentialRecord, ...] = ()
 
 
 # -- brokers ----------------------------------------------------------------------------------------------------------
@@ -433,6 +436,128 @@ class CoordinatorHeartbeatsEnded:
     stream: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class QuotaAlteration:
+    """Changes of one entity's quotas: ``parts`` of the entity as (type, name), and ``operations`` as (key, value); a
+    value of None removes the quota."""
+
+    parts: tuple[tuple[str, str | None], ...]
+    operations: tuple[tuple[str, float | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AlterClientQuotas:
+    alterations: tuple[QuotaAlteration, ...]
+    validate_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaResult:
+    """The outcome of one alteration."""
+
+    entity: tuple[tuple[str, str | None], ...]
+    error: HeadraceError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ScramUpsertion:
+    """A user's new credential. ``mechanism``: Kafka's number. The salted password is never shown."""
+
+    user: str
+    mechanism: int
+    iterations: int
+    salt: bytes = field(repr=False)
+    salted_password: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ScramDeletion:
+    user: str
+    mechanism: int
+
+
+@dataclass(frozen=True, slots=True)
+class AlterScramCredentials:
+    upsertions: tuple[ScramUpsertion, ...]
+    deletions: tuple[ScramDeletion, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ScramResult:
+    """The outcome of all changes of one user."""
+
+    user: str
+    error: HeadraceError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CreateAcls:
+    """Entries to create; their ids are empty."""
+
+    entries: tuple[AclRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteAcls:
+    """The entries that one of the filters matches are removed."""
+
+    filters: tuple[AclFilter, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AclResult:
+    """The outcome of one entry; without an error the entry exists."""
+
+    error: HeadraceError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteAclsResult:
+    """The entries that one filter matches."""
+
+    removed: tuple[AclRecord, ...] = ()
+    error: HeadraceError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CreateToken:
+    """``token_id``: a new random id. ``lifetime_ms``: the longest life; 0 or less: the settings' maximum. ``at_ms``:
+    milliseconds since 1970."""
+
+    token_id: str
+    owner: str
+    requester: str
+    renewers: tuple[str, ...]
+    lifetime_ms: int
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class RenewToken:
+    """``token_id`` "": no token has the HMAC of the request. ``period_ms``: the time until the token expires; negative:
+    the settings' default."""
+
+    token_id: str
+    requester: str
+    period_ms: int
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExpireToken:
+    """As RenewToken; a negative period removes the token."""
+
+    token_id: str
+    requester: str
+    period_ms: int
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveExpiredTokens:
+    at_ms: int
+
+
 Request = (
     Bootstrap
     | RegisterBroker
@@ -446,6 +571,14 @@ Request = (
     | DeleteTopics
     | CreatePartitions
     | AlterConfigs
+    | AlterClientQuotas
+    | AlterScramCredentials
+    | CreateAcls
+    | DeleteAcls
+    | CreateToken
+    | RenewToken
+    | ExpireToken
+    | RemoveExpiredTokens
     | AlterPartitionReassignments
     | DrainBroker
     | UnregisterBroker
@@ -465,6 +598,12 @@ Reply = (
     | tuple[ElectionResult, ...]
     | tuple[TopicResult, ...]
     | tuple[ConfigResult, ...]
+    | tuple[QuotaResult, ...]
+    | tuple[ScramResult, ...]
+    | tuple[AclResult, ...]
+    | DelegationTokenRecord
+    | int
+    | tuple[DeleteAclsResult, ...]
     | tuple[ReassignmentResult, ...]
     | Drained
     | ProducerIdBlock

@@ -19,12 +19,12 @@ from headrace_core.errors import (
     VoterChangeInProgressError,
     VoterNotFoundError,
 )
+from headrace_core.item_errors import error_to_proto
 from headrace_core.membership.config_messages import config_entries
 from headrace_core.metadata import METADATA_VERSION_FEATURE, ConfigResource, ConfigResourceType
 from headrace_core.metadata.configs import describe_broker, describe_topic
 from headrace_core.metadata.features import SUPPORTED_FEATURES
 from headrace_core.rpc.server import Listener
-from headrace_core.rpc.status import error_to_proto
 from headrace_core.rpc.turns import DESCRIPTION_ITEMS, Turns
 from headrace_protos.v1 import admin_pb2, admin_pb2_grpc
 

@@ -19,9 +19,9 @@ from headrace_core.errors import (
     ServerShuttingDownError,
     TopicAlreadyExistsError,
 )
+from headrace_core.item_errors import error_to_proto
 from headrace_core.metadata import BrokerEndpoint, FeatureRange
 from headrace_core.rpc.server import Listener
-from headrace_core.rpc.status import error_to_proto
 from headrace_core.rpc.streams import ServerStream, StreamHandler
 from headrace_protos.v1 import cluster_pb2, cluster_pb2_grpc
 

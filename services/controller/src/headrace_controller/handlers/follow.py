@@ -27,6 +27,7 @@ from headrace_core.errors import (
     ServerShuttingDownError,
 )
 from headrace_core.metadata.freshness import MetadataLag
+from headrace_core.rpc import PLAINTEXT, Channels
 from headrace_core.rpc.streams import PushHandler, ServerPush
 from headrace_core.types import split_address
 from headrace_protos.v1 import cluster_pb2
@@ -70,9 +71,9 @@ class FollowService:
     """FollowMetadata and ReadIndex of headrace.v1.Cluster, and the lag of this controller's own metadata. ``close``
     ends every stream of a metadata follower."""
 
-    def __init__(self, log: FollowedLog, clock: Clock) -> None:
+    def __init__(self, log: FollowedLog, clock: Clock, channels: Channels = PLAINTEXT) -> None:
         self._log = log
-        self._barriers = ReadIndexBarriers(log, clock)
+        self._barriers = ReadIndexBarriers(log, clock, channels)
         self._streams: set[ServerPush[Response]] = set()
         self._is_closing = False
         self._leader = (-1, -1)

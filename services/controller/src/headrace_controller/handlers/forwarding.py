@@ -1,4 +1,5 @@
-"""headrace.v1.Admin on the client listener of every controller: forwards to the leader what only it can do.
+"""headrace.v1.Admin and headrace.v1.Security on the client listener of every controller: both forward to the leader
+what only it can do.
 
 Because controllers forward Admin calls to the leader, a client may use the address of any controller. The internal
 listener does not forward calls: its callers look for the leader themselves. The internal listener forwards no calls, so
@@ -8,10 +9,9 @@ that two controllers that take each other for the leader cannot forward in a loo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Callable
 from typing import Any
-
-import grpc.aio
 
 from headrace_core.errors import (
     HeadraceError,
@@ -21,13 +21,18 @@ from headrace_core.errors import (
     UnsupportedVersionError,
 )
 from headrace_core.membership.leader_calls import ask_while_it_leads, is_repeatable, outcome_unknown
-from headrace_core.rpc import ChannelPurpose, open_channel
+from headrace_core.membership.mutation_quota import LIMITED, limited
+from headrace_core.quotas import QuotaManager
+from headrace_core.quotas.callers import limits_of
+from headrace_core.rpc import PLAINTEXT, ChannelPool, ChannelPurpose, Channels
 from headrace_core.rpc.server import Listener
-from headrace_protos.v1 import admin_pb2, admin_pb2_grpc
+from headrace_core.security import token_calls
+from headrace_protos.v1 import admin_pb2, admin_pb2_grpc, security_pb2, security_pb2_grpc
 
 from ..driver import ControllerDriver
 from ..raft import NO_LEADER
 from .admin import AdminHandler
+from .security import SecurityHandler
 
 #: Calls that every controller answers, whether it leads or not, without forwarding them to the leader.
 LOCAL = frozenset({"DescribeConfigs", "DescribeLogDirs", "AlterReplicaLogDirs"})
@@ -38,22 +43,24 @@ _RETRY_S = 0.05
 class LeaderLink:
     """Channels to the present leader, and to earlier leaders, which may still answer calls."""
 
-    def __init__(self, driver: ControllerDriver) -> None:
+    def __init__(self, driver: ControllerDriver, channels: Channels = PLAINTEXT) -> None:
         self._driver = driver
-        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._channels = ChannelPool(channels, ChannelPurpose.CONTROL)
         self._waiting: set[Callable[[], None]] = set()
         self._seen = NO_LEADER
         driver.on_turn(self._look)
 
-    async def call(self, method: str, request: Any, timeout_s: float) -> Any:
-        """Return the leader's answer to an Admin call. Raises NotControllerError (retriable) if no leader is known, or
-        if the leader is unreachable or did not answer a read. Raises RequestTimedOutError if it is unknown whether a
-        change was made (core/membership/leader_calls.py). Errors other than NotControllerError and RequestTimedOutError
-        come from the leader's answer."""
+    async def call(
+        self, method: str, request: Any, timeout_s: float, stub_of: Callable[[Any], Any] = admin_pb2_grpc.AdminStub
+    ) -> Any:
+        """Return the leader's answer to a call of Admin, or of the service of ``stub_of``. Raises NotControllerError
+        (retriable) if no leader is known, or if the leader is unreachable or did not answer a read. Raises
+        RequestTimedOutError if it is unknown whether a change was made (core/membership/leader_calls.py). Errors other
+        than NotControllerError and RequestTimedOutError come from the leader's answer."""
         address = self._address()
         if address is None:
             raise self._driver.controller.not_controller()
-        stub = admin_pb2_grpc.AdminStub(self._channel_to(address))  # type: ignore[no-untyped-call]
+        stub = stub_of(self._channels.get(address))
         try:
             return await ask_while_it_leads(
                 getattr(stub, method),
@@ -71,19 +78,11 @@ class LeaderLink:
             raise outcome_unknown(method, lost) from None
 
     async def close(self) -> None:
-        channels, self._channels = self._channels, {}
-        for channel in channels.values():
-            await channel.close()
+        await self._channels.close()
 
     def _address(self) -> str | None:
         driver = self._driver
         return driver.controller.addresses.get(driver.leader_id)
-
-    def _channel_to(self, address: str) -> grpc.aio.Channel:
-        channel = self._channels.get(address)
-        if channel is None:
-            channel = self._channels[address] = open_channel(address, ChannelPurpose.CONTROL)
-        return channel
 
     def _subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
         self._waiting.add(changed)
@@ -97,35 +96,30 @@ class LeaderLink:
                 changed()
 
 
-class AdminThroughAnyController(admin_pb2_grpc.AdminServicer):
-    """See the module. This module generates the methods of AdminThroughAnyController, one for each call of the Admin
-    service."""
+class _ThroughAnyController:
+    """Answers on this node if it leads, and otherwise gets the answer from the leader."""
 
-    def __init__(self, driver: ControllerDriver, admin: AdminHandler) -> None:
+    def __init__(self, driver: ControllerDriver, handler: Any, link: LeaderLink, stub_of: Callable[[Any], Any]) -> None:
+        """``handler`` answers on the leader. ``stub_of`` makes the stub of the same service."""
         self._driver = driver
-        self._admin = admin
-        self._link = LeaderLink(driver)
+        self._handler = handler
+        self._link = link
+        self._stub_of = stub_of
 
-    def register(self, listener: Listener) -> None:
-        """Serve on ``listener``; call this before the listener starts."""
-        listener.add(admin_pb2_grpc.add_AdminServicer_to_server, self, "headrace.v1.Admin")
+    async def local(self, method: str, request: Any, context: Any) -> Any:
+        return await getattr(self._handler, method)(request, context)
 
-    async def close(self) -> None:
-        """Close the channels; call this after the listener has stopped."""
-        await self._link.close()
-
-    async def _led(self, method: str, request: Any, context: Any) -> Any:
+    async def led(self, method: str, request: Any, context: Any) -> Any:
         """Get the answer from the leader, on this node or on another; waits while there is no leader."""
         loop = asyncio.get_running_loop()
         left_s = context.time_remaining()
         deadline = loop.time() + (_WAIT_S_MAX if left_s is None else min(left_s, _WAIT_S_MAX))
-        local: Callable[[Any, Any], Awaitable[Any]] = getattr(self._admin, method)
         while True:
             failure: HeadraceError
             try:
                 if self._driver.is_leader:
-                    return await local(request, context)
-                return await self._link.call(method, request, max(deadline - loop.time(), 0.001))
+                    return await self.local(method, request, context)
+                return await self._link.call(method, request, max(deadline - loop.time(), 0.001), self._stub_of)
             except NotImplementedError:
                 raise UnsupportedVersionError(f"{method} is not implemented") from None
             except (NotControllerError, ServerShuttingDownError) as error:  # nothing was changed
@@ -135,19 +129,68 @@ class AdminThroughAnyController(admin_pb2_grpc.AdminServicer):
             await asyncio.sleep(_RETRY_S)
 
 
-def _method(name: str) -> Callable[[AdminThroughAnyController, Any, Any], Any]:
-    if name in LOCAL:
+def _method(name: str) -> Callable[[_ThroughAnyController, Any, Any], Any]:
+    async def call(self: _ThroughAnyController, request: Any, context: Any) -> Any:
+        if name in LOCAL:
+            return await self.local(name, request, context)
+        return await self.led(name, request, context)
 
-        async def local(self: AdminThroughAnyController, request: Any, context: Any) -> Any:
-            return await getattr(self._admin, name)(request, context)
-
-        return local
-
-    async def led(self: AdminThroughAnyController, request: Any, context: Any) -> Any:
-        return await self._led(name, request, context)
-
-    return led
+    return call
 
 
-for _each in admin_pb2.DESCRIPTOR.services_by_name["Admin"].methods:
-    setattr(AdminThroughAnyController, _each.name, _method(_each.name))
+class AdminThroughAnyController(_ThroughAnyController, admin_pb2_grpc.AdminServicer):
+    """See the module. This module generates the methods, one for each call of the Admin service."""
+
+    def __init__(
+        self, driver: ControllerDriver, admin: AdminHandler, link: LeaderLink, *, partitions_default: int
+    ) -> None:
+        """``partitions_default``: num.partitions."""
+        super().__init__(driver, admin, link, admin_pb2_grpc.AdminStub)
+        self._partitions_default = partitions_default
+        self._quotas = QuotaManager()
+
+    async def led(self, method: str, request: Any, context: Any) -> Any:
+        """Get the answer from the leader, except for topics that the client's quota of mutations refuses."""
+        image = self._driver.image
+        self._quotas.apply(image.security.quotas)
+        limits = limits_of(self._quotas, context) if method in LIMITED else None
+        if limits is None:
+            return await super().led(method, request, context)
+
+        async def send(rest: Any) -> Any:
+            return await super(AdminThroughAnyController, self).led(method, rest, context)
+
+        return await limited(
+            method, request, limits, image, time.monotonic(), send, partitions_default=self._partitions_default
+        )
+
+    def register(self, listener: Listener) -> None:
+        """Serve on ``listener``; call this before the listener starts."""
+        listener.add(admin_pb2_grpc.add_AdminServicer_to_server, self, "headrace.v1.Admin")
+
+
+class SecurityThroughAnyController(_ThroughAnyController, security_pb2_grpc.SecurityServicer):
+    """See the module. This module generates the methods, one for each call of the Security service."""
+
+    def __init__(self, driver: ControllerDriver, security: SecurityHandler, link: LeaderLink) -> None:
+        super().__init__(driver, security, link, security_pb2_grpc.SecurityStub)
+
+    async def led(self, method: str, request: Any, context: Any) -> Any:
+        """Get the answer from the leader; for delegation tokens, say who asks."""
+
+        async def send(asked: Any) -> Any:
+            return await super(SecurityThroughAnyController, self).led(method, asked, context)
+
+        return await token_calls.call(method, request, send)
+
+    def register(self, listener: Listener) -> None:
+        """Serve on ``listener``; call this before the listener starts."""
+        listener.add(security_pb2_grpc.add_SecurityServicer_to_server, self, "headrace.v1.Security")
+
+
+for _servicer, _service in (
+    (AdminThroughAnyController, admin_pb2.DESCRIPTOR.services_by_name["Admin"]),
+    (SecurityThroughAnyController, security_pb2.DESCRIPTOR.services_by_name["Security"]),
+):
+    for _each in _service.methods:
+        setattr(_servicer, _each.name, _method(_each.name))

@@ -33,7 +33,7 @@ from headrace_core.clock import Clock
 from headrace_core.errors import HeadraceError, NetworkError, NotControllerError, RequestTimedOutError
 from headrace_core.metadata import MetadataDelta, MetadataImage
 from headrace_core.metadata.freshness import Freshness, MetadataLag
-from headrace_core.rpc import ChannelPurpose, error_from_rpc, open_channel
+from headrace_core.rpc import PLAINTEXT, ChannelPurpose, Channels, LiveChannel, error_from_rpc
 from headrace_protos.v1 import cluster_pb2, cluster_pb2_grpc
 
 #: Seconds after which a controller without ReadIndex requests confirms the age of its own image.
@@ -97,19 +97,20 @@ class _Queue:
     separate channel. If both kinds of barriers shared a channel, closing it for one kind would cancel the other kind's
     call."""
 
-    def __init__(self, *, is_deferred: bool) -> None:
+    def __init__(self, channels: Channels, *, is_deferred: bool) -> None:
+        self._channels = channels
         self.is_deferred = is_deferred
         self.next: asyncio.Future[_Outcome] | None = None
         self.under_way: tuple[float, asyncio.Future[_Outcome]] | None = None  # (began_ms, its waiters)
         self.rounds: asyncio.Task[None] | None = None
-        self._link: tuple[str, grpc.aio.Channel] | None = None
+        self._link: tuple[str, LiveChannel] | None = None
 
     async def channel_to(self, address: str) -> grpc.aio.Channel:
         """The channel to the leader; only the task ``rounds`` calls this method."""
         if self._link is None or self._link[0] != address:
             await self.close_link()
-            self._link = (address, open_channel(address, ChannelPurpose.CONTROL))
-        return self._link[1]
+            self._link = (address, LiveChannel(self._channels, address, ChannelPurpose.CONTROL))
+        return self._link[1].get()
 
     async def close_link(self) -> None:
         link, self._link = self._link, None
@@ -120,11 +121,11 @@ class _Queue:
 class ReadIndexBarriers:
     """One per controller. Call ``start`` in the event loop."""
 
-    def __init__(self, quorum: Quorum, clock: Clock) -> None:
+    def __init__(self, quorum: Quorum, clock: Clock, channels: Channels = PLAINTEXT) -> None:
         self._quorum = quorum
         self._clock = clock
         self._freshness = Freshness()
-        self._queues = _Queue(is_deferred=False), _Queue(is_deferred=True)
+        self._queues = _Queue(channels, is_deferred=False), _Queue(channels, is_deferred=True)
         self._own: asyncio.Task[None] | None = None
         self._unsubscribe: Callable[[], None] | None = None
         self._newest: tuple[float, ReadIndex] | None = None  # the latest barrier as (began_ms, result)

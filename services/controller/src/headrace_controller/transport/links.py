@@ -33,7 +33,7 @@ from headrace_core.errors import (
     ServerShuttingDownError,
     UnknownServerError,
 )
-from headrace_core.rpc import ChannelPurpose
+from headrace_core.rpc import PLAINTEXT, ChannelPurpose, Channels
 from headrace_core.rpc.duplex import Duplex
 from headrace_core.rpc.outage import Backoff, Outage
 from headrace_core.rpc.server import Listener
@@ -70,8 +70,10 @@ class PeerLinks(raft_pb2_grpc.RaftServicer):
         peer_lost: Callable[[ReplicaKey], None],
         observe: Callable[[ReplicaKey], None],
         forget: Callable[[ReplicaKey], None],
+        channels: Channels = PLAINTEXT,
     ) -> None:
         self.key = key
+        self.channels = channels
         self.cluster_id = cluster_id
         self.peers = peers
         self._address = ""
@@ -328,6 +330,7 @@ class _Dialer:
             address,
             ChannelPurpose.RAFT,
             lambda channel: raft_pb2_grpc.RaftStub(channel).Exchange(),  # type: ignore[no-untyped-call]
+            links.channels,
         )
         dialed = _Dialed(links, stream)
 

@@ -10,7 +10,7 @@ import grpc.aio
 
 from headrace_core.errors import HeadraceError
 from headrace_core.metadata.features import SUPPORTED_FEATURES
-from headrace_core.rpc import ChannelPurpose, error_from_rpc, open_channel
+from headrace_core.rpc import PLAINTEXT, ChannelPurpose, Channels, error_from_rpc
 from headrace_protos.v1 import cluster_pb2, cluster_pb2_grpc
 
 from ..cluster.requests import RegisterController
@@ -27,7 +27,8 @@ _TIMEOUT_S = 5.0
 class Registrar:
     """``run`` is a task that runs as long as the controller."""
 
-    def __init__(self, driver: ControllerDriver, cluster_id: str) -> None:
+    def __init__(self, driver: ControllerDriver, cluster_id: str, channels: Channels = PLAINTEXT) -> None:
+        self._channels = channels
         self._driver = driver
         self._cluster_id = cluster_id
         self._request = RegisterController(
@@ -73,7 +74,7 @@ class Registrar:
                 for each in self._request.features
             ],
         )
-        async with open_channel(address, ChannelPurpose.CONTROL) as channel:
+        async with self._channels.open(address, ChannelPurpose.CONTROL) as channel:
             stub = cluster_pb2_grpc.ClusterStub(channel)  # type: ignore[no-untyped-call]
             try:
                 await stub.RegisterController(message, timeout=_TIMEOUT_S)

@@ -1,0 +1,122 @@
+"""The controller's metrics: the cluster by its metadata, and the quorum.
+
+Every controller reports counts of the cluster, as in Kafka. Only the active controller reports single topics and
+partitions, and the names of kafka_exporter, so that each of them has one series in Prometheus.
+"""
+
+from __future__ import annotations
+
+import math
+
+from headrace_core.metadata import MetadataImage
+from headrace_core.metrics import catalog
+from headrace_core.metrics.model import Metric, Row, Rows
+from headrace_core.node.listeners import CLIENT
+
+from .driver import ControllerDriver
+from .raft import ReplicaStatus, Role, quorum_status
+from .storage import MetadataStorage
+
+
+class ControllerCollector:
+    """``collect`` yields the rows of a scrape."""
+
+    def __init__(self, driver: ControllerDriver, storage: MetadataStorage, directory: str, partitions_max: int) -> None:
+        self._driver = driver
+        self._storage = storage
+        self._directory = directory
+        self._partitions_max = partitions_max
+        self._counted: MetadataImage | None = None  # the image to which ``_counts`` belong
+        self._counts: list[tuple[Metric, int]] = []
+
+    def collect(self) -> Rows:
+        image = self._driver.image
+        is_active = self._driver.controller.is_active
+        yield Row(catalog.ACTIVE_CONTROLLER, (), int(is_active))
+        yield from self._quorum()
+        yield from self._cluster(image)
+        if is_active:
+            yield from self._brokers(image)
+            yield from self._topics(image)
+
+    def _quorum(self) -> Rows:
+        controller = self._driver.controller
+        status = quorum_status(controller.raft)
+        tick_s = controller.settings.tick_ms / 1000
+        yield Row(catalog.RAFT_LEADER, (), status.leader)
+        yield Row(catalog.RAFT_EPOCH, (), status.term)
+        yield Row(catalog.RAFT_COMMITTED, (), status.committed)
+        yield Row(catalog.RAFT_END, (), status.log_end_offset)
+        yield Row(catalog.RAFT_VOTERS, (), len(status.voter_set))
+        is_voter = controller.key in status.voter_set
+        state = controller.role.name.lower() if is_voter or controller.role is not Role.FOLLOWER else "observer"
+        yield Row(catalog.RAFT_STATE, (state,), 1)
+        yield Row(catalog.QUORUM_REQUESTS, (), controller.queued)
+        yield Row(catalog.LAST_APPLIED, (), self._driver.image.next_offset - 1)
+        yield Row(catalog.FSYNC, (self._directory,), self._storage.append_seconds)
+        for kind, replicas in (("voter", status.voters), ("observer", status.observers)):
+            for replica in replicas:
+                labels = replica.key.node_id, kind
+                yield Row(catalog.VOTER_LAG_RECORDS, labels, _missing(replica, status.log_end_offset))
+                ago = replica.caught_up_ticks_ago  # None: it has not answered this leader at all
+                yield Row(catalog.VOTER_LAG_SECONDS, labels, math.inf if ago is None else ago * tick_s)
+
+    def _cluster(self, image: MetadataImage) -> Rows:
+        if self._counted is not image:
+            offline = under = imbalanced = partitions = 0
+            for topic in list(image.topics.values()):
+                for part in topic.partitions:
+                    yield None
+                    partitions += 1
+                    offline += part.leader < 0
+                    under += len(set(part.replicas) - set(part.isr) - set(part.adding)) > 0
+                    imbalanced += part.leader != part.replicas[0]
+            active = sum(not broker.fenced for broker in image.brokers.values())
+            self._counts = [
+                (catalog.ACTIVE_BROKERS, active),
+                (catalog.FENCED_BROKERS, len(image.brokers) - active),
+                (catalog.TOPIC_COUNT, len(image.topics)),
+                (catalog.GLOBAL_PARTITIONS, partitions),
+                (catalog.OFFLINE_PARTITIONS, offline),
+                (catalog.IMBALANCE, imbalanced),
+                (catalog.CLUSTER_UNDER_REPLICATED, under),
+                (catalog.REASSIGNMENTS, len(image.ledger.reassigning)),
+            ]
+            self._counted = image
+        for metric, value in self._counts:
+            yield Row(metric, (), value)
+
+    def _brokers(self, image: MetadataImage) -> Rows:
+        yield Row(catalog.BROKERS, (), sum(not broker.fenced for broker in image.brokers.values()))
+        for broker in sorted(image.brokers.values(), key=lambda each: each.broker_id):
+            endpoint = broker.endpoint(CLIENT)
+            address = "" if endpoint is None else f"{endpoint.host}:{endpoint.port}"
+            yield Row(catalog.BROKER_INFO, (broker.broker_id, address), 1)
+
+    def _topics(self, image: MetadataImage) -> Rows:
+        topics = list(image.topics.values())
+        if len(topics) > self._partitions_max:
+            return
+        of_partitions = sum(len(topic.partitions) for topic in topics) <= self._partitions_max
+        for topic in topics:
+            under = offline = 0
+            for number, part in enumerate(topic.partitions):
+                yield None
+                lacks = bool(set(part.replicas) - set(part.isr) - set(part.adding))
+                under += lacks
+                offline += part.leader < 0
+                if of_partitions:
+                    labels = topic.name, number
+                    yield Row(catalog.PARTITION_LEADER, labels, part.leader)
+                    yield Row(catalog.PARTITION_REPLICAS, labels, len(part.replicas))
+                    yield Row(catalog.PARTITION_ISR, labels, len(part.isr))
+                    yield Row(catalog.PREFERRED, labels, int(part.leader == part.replicas[0]))
+                    yield Row(catalog.PARTITION_UNDER_REPLICATED, labels, int(lacks))
+            yield Row(catalog.TOPIC_PARTITIONS, (topic.name,), len(topic.partitions))
+            yield Row(catalog.TOPIC_UNDER_REPLICATED, (topic.name,), under)
+            yield Row(catalog.TOPIC_OFFLINE, (topic.name,), offline)
+
+
+def _missing(replica: ReplicaStatus, end: int) -> int:
+    """Records that the replica lacks; all of them while the leader does not know how far the replica's log agrees."""
+    return end - max(replica.match, 0)
