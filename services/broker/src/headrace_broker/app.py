@@ -39,13 +39,16 @@ from headrace_core.membership.node_description import NodeService
 from headrace_core.membership.producer_ids import ProducerIds
 from headrace_core.metadata import MetadataDelta, MetadataImage
 from headrace_core.metadata.freshness import Freshness
+from headrace_core.metrics.node import NodeMetrics
 from headrace_core.node.config import NodeConfig
 from headrace_core.node.descriptors import DescriptorWatch, connections_with_room, descriptor_limit
 from headrace_core.node.ids import random_id
-from headrace_core.node.listeners import CLIENT, EXTERNAL, INTERNAL, ListenerAddress, advertised
+from headrace_core.node.listeners import CLIENT, EXTERNAL, GATEWAY, INTERNAL, ListenerAddress, advertised
 from headrace_core.node.meta_properties import MetaProperties
+from headrace_core.node.security import NodeSecurity
 from headrace_core.node.state_file import RuntimeState, remove_state, write_state
 from headrace_core.node.tasks import NodeTasks
+from headrace_core.quotas import QuotaManager
 from headrace_core.rpc.channel import MAX_MESSAGE_BYTES
 from headrace_core.rpc.server import (
     OVERHEAD_BYTES,
@@ -70,11 +73,13 @@ from headrace_protos.v1 import (
     offsets_pb2_grpc,
     produce_pb2_grpc,
     replication_pb2_grpc,
+    security_pb2_grpc,
     transactions_pb2_grpc,
 )
 
 from .assignments import DirectoryAssignments
 from .budget import ByteBudget
+from .collector import BrokerCollector
 from .context import BrokerContext, BrokerLimits, BrokerMetrics
 from .controller_link import ControllerLink
 from .deadlines import Deadlines
@@ -85,12 +90,14 @@ from .handlers.metadata import MetadataService
 from .handlers.offsets import OffsetsService
 from .handlers.produce import ProduceService, Writers
 from .handlers.replication import ReplicationService
+from .handlers.security import SecurityService
 from .handlers.transactions import ProducersService, TransactionMarkersService
 from .partition_table import PartitionTable
 from .replication.follower_streams import FollowerStreams
 from .replication.isr_keeper import IsrKeeper
 from .replication.pushes import PendingPushes
 from .roles import Roles
+from .schema_registry import SchemaRegistry
 from .settings import BrokerIdentity, LiveSettings, LogSettings
 from .storage import Storage
 from .upkeep.upkeep import Upkeep
@@ -136,9 +143,19 @@ class Broker:
         self.settings = LiveSettings(config.given, self.events)
         pushes = PendingPushes()
         self.partitions = PartitionTable(self.identity, pushes)
-        self._controllers = Controllers(config.controller_addresses)
+        self._security = NodeSecurity(config)
+        self._security.follow(lambda: self.metadata.image)
+        self._controllers = Controllers(config.controller_addresses, self._security.channels)
         self._freshness = Freshness()
         self.metadata = MetadataState(self._controllers, lag=lambda: self._freshness.lag(self.clock.monotonic_ms()))
+
+        self._schemas = SchemaRegistry(
+            self.clock,
+            lambda: self.settings.current.schema_registry_urls,
+            cache_size_max=self.settings.current.schema_cache_size_max,
+            missing_ttl_s=self.settings.current.missing_schema_ttl_s,
+            user_info=values["confluent.basic.auth.user.info"],
+        )
 
         # The disks.
         self._fs = DescriptorCache(fs or RealFileSystem(), self.settings.current.open_files_max)
@@ -154,6 +171,7 @@ class Broker:
             assigned=self.partitions.assigned_directory,
             reserve_bytes=self.settings.current.dir_reserve_bytes,
             recovery_threads=self.settings.current.recovery_threads_per_dir,
+            schemas=self._schemas,
         )
         self.storage.set_moves_rate(self.settings.current.moves_bytes_per_second)
 
@@ -175,7 +193,9 @@ class Broker:
         )
 
         # The broker's partitions, and the tasks that work on them.
-        self.streams = FollowerStreams(self.identity, events=self.events, metrics=metrics)
+        self.streams = FollowerStreams(
+            self.identity, events=self.events, metrics=metrics, channels=self._security.channels
+        )
         self.roles = Roles(
             self.partitions,
             self.storage,
@@ -210,11 +230,19 @@ class Broker:
             producer_ids=self._producer_ids,
             verifier=self._verifier,
             reads_by_rack=values["replica.selector.class"] in RACK_AWARE_SELECTORS,
+            quotas=QuotaManager(
+                window_s=values["quota.window.size.seconds"],
+                windows=values["quota.window.num"],
+                defaults=self.settings.current.quota_defaults,
+            ),
         )
 
         # Subscriptions.
         self.settings.subscribe(lambda _, new: self._fs.resize(new.open_files_max))
         self.settings.subscribe(lambda _, new: self.storage.set_reserve(new.dir_reserve_bytes))
+        self.settings.subscribe(
+            lambda _, new: self._schemas.resize(new.schema_cache_size_max, new.missing_schema_ttl_s)
+        )
         self.settings.subscribe(lambda _, new: self.storage.set_recovery_threads(new.recovery_threads_per_dir))
         self.settings.subscribe(lambda _, new: self.storage.set_moves_rate(new.moves_bytes_per_second))
         self.storage.full.subscribe(lambda _: self.upkeep.retention.disk_is_full())
@@ -228,6 +256,10 @@ class Broker:
         self._addresses: tuple[ListenerAddress, ...] = ()
         self._session: BrokerSession | None = None
         self._follower: MetadataFollower | None = None
+        self._exporter = NodeMetrics(
+            "broker", lambda: self.identity.broker_id, values, events=self.events, metrics=metrics
+        )
+        self._exporter.add(BrokerCollector(self.context, self.storage, self._exporter, values).collect)
         self._tasks = NodeTasks("broker")
         #: Stable codes of the reasons why this broker must not lead any partition now.
         self._cannot_lead: set[str] = set()
@@ -263,6 +295,7 @@ class Broker:
         self._tasks.start(self._assignments.run(), "directory assignments")
         self._tasks.start(self._isr_keeper.run(), "in-sync sets")
         self.settings.apply(image, registered.broker_id)
+        self.context.quotas.apply(image.security.quotas, self.settings.current.quota_defaults)
         self._ready = True
         self.metadata.advance(image, MetadataDelta(0, image.next_offset))
         self._in_force.set()
@@ -284,8 +317,9 @@ class Broker:
         self._tasks.start(self._watch_descriptors(), "descriptors")
         self.upkeep.start()
         self._tasks.start(self.storage.until_all_failed(), "directories")
+        await self._exporter.start()
         node_id = registered.broker_id
-        state = RuntimeState.of("broker", node_id, self._started_ms, self._addresses)
+        state = RuntimeState.of("broker", node_id, self._started_ms, self._addresses, self._exporter.url)
         write_state(self.config.state_file, state)
         self.events.emit(
             NodeStarted(
@@ -317,6 +351,11 @@ class Broker:
             (offsets_pb2_grpc.add_OffsetsServicer_to_server, OffsetsService(context), "headrace.v1.Offsets"),
             (admin_pb2_grpc.add_AdminServicer_to_server, admin, "headrace.v1.Admin"),
             (
+                security_pb2_grpc.add_SecurityServicer_to_server,
+                SecurityService(context, self._controller),
+                "headrace.v1.Security",
+            ),
+            (
                 transactions_pb2_grpc.add_ProducersServicer_to_server,
                 ProducersService(context),
                 "headrace.v1.Producers",
@@ -336,6 +375,7 @@ class Broker:
         served: dict[str, list[tuple[Any, Any, str]]] = {
             CLIENT: [*for_clients, metadata(CLIENT)],
             EXTERNAL: [*for_clients, metadata(EXTERNAL)],
+            GATEWAY: [*for_clients, metadata(GATEWAY)],
             INTERNAL: [
                 (
                     replication_pb2_grpc.add_ReplicationServicer_to_server,
@@ -352,6 +392,13 @@ class Broker:
                     TransactionMarkersService(context),
                     "headrace.v1.TransactionMarkers",
                 ),
+                # for coordinators, which read their shards and the high watermarks here when listeners are secured
+                (
+                    fetch_pb2_grpc.add_FetchServicer_to_server,
+                    FetchService(context, has_quotas=False),
+                    "headrace.v1.Fetch",
+                ),
+                (offsets_pb2_grpc.add_OffsetsServicer_to_server, OffsetsService(context), "headrace.v1.Offsets"),
             ],
         }
         node = NodeService("broker", lambda: context.broker_id, lambda: self.identity.cluster_id, self.clock)
@@ -367,13 +414,15 @@ class Broker:
                     config.values["max.connections"], self.settings.current.open_files_max
                 ),
                 streams_max=STREAMS_PER_CONNECTION_MAX
-                if wanted.name == INTERNAL
+                if wanted.name in (INTERNAL, GATEWAY)
                 else STREAMS_PER_CLIENT_CONNECTION_MAX,
+                **self._security.port_options(wanted.name),
             )
             node.register(listener)
             for registrar, servicer, name in served[wanted.name]:
                 listener.add(registrar, servicer, name)
             port = await listener.start()
+            self._exporter.add_calls(listener.calls)
             self._listeners[wanted.name] = listener
             bound.append(ListenerAddress(wanted.name, wanted.host, port))
         self._addresses = tuple(bound)
@@ -440,6 +489,7 @@ class Broker:
         await self.roles.apply(image, delta)
         self._assignments.metadata_changed(image, delta)
         self.settings.apply(image, self.identity.broker_id, delta)
+        self.context.quotas.apply(image.security.quotas, self.settings.current.quota_defaults)
         self.upkeep.metadata_changed(delta)
         assert self._session is not None
         self.metadata.advance(image, delta)
@@ -534,12 +584,14 @@ class Broker:
         self.context.deadlines.close()
         await self._producer_ids.close()
         await self._verifier.close()
+        await self._schemas.close()
         await self._controller.close()
         if self._follower is not None and not at_once:
             await self._follower.save()
         epoch = self._session.registered.broker_epoch if self._ready and self._session is not None else -1
         clean = await self.storage.close(high_watermarks, broker_epoch=epoch, clean=not at_once)
         remove_state(self.config.state_file)
+        await self._exporter.stop()
         self.events.emit(NodeStopped(role="broker", node_id=self.identity.broker_id, clean=clean))
 
     async def _leave_cluster(self) -> None:

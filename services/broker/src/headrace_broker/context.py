@@ -9,9 +9,13 @@ from headrace_core.clock import Clock
 from headrace_core.errors import HeadraceError
 from headrace_core.membership.metadata_state import MetadataState
 from headrace_core.membership.producer_ids import ProducerIds
+from headrace_core.metrics.calls import CallTimes
+from headrace_core.node.listeners import CLIENT, INTERNAL
+from headrace_core.quotas import QuotaManager
 from headrace_core.telemetry import Counter, Emitter, Metrics
 
 from .budget import ByteBudget, UnreadAnswers
+from .client_limits import NewConnections
 from .controller_link import REQUEST_TIMEOUT_MS
 from .deadlines import Deadlines
 from .partition_table import PartitionTable
@@ -42,9 +46,11 @@ class BrokerMetrics:
     """Counters of produce, fetch and replication, as attributes, so that counting costs one addition."""
 
     __slots__ = (
+        "client_times",
         "fetch_bytes",
         "fetch_errors",
         "fetch_requests",
+        "internal_times",
         "metrics",
         "produce_bytes",
         "produce_errors",
@@ -62,6 +68,8 @@ class BrokerMetrics:
         self.fetch_errors: Counter = metrics.counter("fetch-errors")
         #: Bytes of replication messages sent to followers, framing included.
         self.replication_bytes: Counter = metrics.counter("replication-bytes-out")
+        #: Times and errors of the requests in streams: of clients, and of coordinators on the internal listener.
+        self.client_times, self.internal_times = CallTimes(CLIENT), CallTimes(INTERNAL)
 
 
 class EndableStream(Protocol):
@@ -89,7 +97,12 @@ class BrokerContext:
     #: Whether the broker may send a consumer to a follower in the consumer's rack (replica.selector.class, KIP-392).
     reads_by_rack: bool = False
     unread: UnreadAnswers = field(default_factory=UnreadAnswers)
+    quotas: QuotaManager = field(default_factory=QuotaManager)  #: The quotas of this broker's clients.
+    connections: NewConnections = field(init=False)  #: The quota of new connections.
     streams: set[EndableStream] = field(default_factory=set)  #: The open streams of the client listener.
+
+    def __post_init__(self) -> None:
+        self.connections = NewConnections(self.quotas)
 
     @property
     def broker_id(self) -> int:

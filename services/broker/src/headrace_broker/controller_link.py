@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from headrace_core.clock import Clock
@@ -70,13 +70,16 @@ class ControllerLink:
         self._identity = identity
         self._timeout_ms = timeout_ms
 
-    async def call(self, method: str, request: Any, timeout_ms: int) -> Any:
-        """Send a call of the Admin service to the active controller and return the answer. The call searches for the
+    async def call(
+        self, method: str, request: Any, timeout_ms: int, stub_of: Callable[[Any], Any] = admin_pb2_grpc.AdminStub
+    ) -> Any:
+        """Send a call of the Admin service, or of the service of ``stub_of``, to the active controller and return the
+        answer. The call searches for the
         active controller until ``timeout_ms`` are over, then raises the error of the last attempt. RequestTimedOutError
         means that the request was sent and its outcome is unknown. An error in the active controller's answer is raised
         at once."""
         sending = Sending.UNTIL_ANSWERED if is_repeatable(method, request) else Sending.UNTIL_ATTEMPTED
-        return await self._calls.call(admin_pb2_grpc.AdminStub, method, request, timeout_ms, sending)
+        return await self._calls.call(stub_of, method, request, timeout_ms, sending)
 
     async def assign_directories(
         self, where: Mapping[ReplicaKey, bytes], fresh: Collection[ReplicaKey] = ()

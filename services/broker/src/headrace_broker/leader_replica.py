@@ -34,8 +34,11 @@ from headrace_core.types import NO_EPOCH, TopicPartition
 
 from .partition import PartitionLeader, accept, needs_thread
 from .partition.acceptance import check_transactional
+from .partition.schemas import SchemaCheck
 from .partition.verification import Verification, Verifications, WaitingRoom
+from .schema_registry import SchemaRegistry
 from .threads import WorkThreads
+from .traffic import TopicTraffic
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +76,7 @@ class ProducerTransaction(NamedTuple):
 class _Appending:
     """State of one producer's append."""
 
-    __slots__ = ("checked", "committed", "done", "fence", "now_ms", "records", "transaction", "written")
+    __slots__ = ("checked", "committed", "done", "fence", "now_ms", "records", "schemas", "transaction", "written")
 
     def __init__(
         self,
@@ -91,6 +94,8 @@ class _Appending:
         self.written = written
         self.fence = fence
         self.transaction: TransactionalAppend | Marker | None = None
+        #: The schema ids of the batches; None if the topic has no schema validation, or the ids are accepted.
+        self.schemas: SchemaCheck | None = None
         self.checked: Append | None = None  #: The checked batches for the log; None until the broker has checked them.
 
 
@@ -103,6 +108,7 @@ class LeaderReplica:
         "_held",
         "_on_damage",
         "_released",
+        "_schemas",
         "_seen_bytes",
         "_threads",
         "_unchecked",
@@ -111,6 +117,7 @@ class LeaderReplica:
         "leader",
         "log",
         "partition",
+        "traffic",
     )
 
     def __init__(
@@ -119,14 +126,18 @@ class LeaderReplica:
         leader: PartitionLeader,
         writer: DirectoryWriter,
         threads: WorkThreads,
+        schemas: SchemaRegistry,
         on_damage: OnDamage,
+        traffic: TopicTraffic,
     ) -> None:
         self.partition = leader.partition
         self.log = log
         self.leader = leader
         self._writer = writer
         self._threads = threads
+        self._schemas = schemas
         self._on_damage = on_damage
+        self.traffic = traffic
         self._unchecked: deque[_Appending] = deque()
         #: Transactional appends that wait for their coordinator; None before the first transactional append.
         self._verifications: Verifications[_Appending] | None = None
@@ -183,7 +194,10 @@ class LeaderReplica:
             self._check_next()
         else:
             self._check(append)
-            self._submit(append)
+            if self._has_schemas(append):
+                self._submit(append)
+            else:
+                self._unchecked.append(append)
 
     def _is_verified(self, append: _Appending, transaction: ProducerTransaction) -> bool:
         """Whether the append may continue; False if it waits for its transaction's coordinator."""
@@ -250,8 +264,8 @@ class LeaderReplica:
         elif self._is_slow(append):
             self._unchecked.append(append)
             self._check_next()
-        else:
-            self._finish_check(append, functools.partial(self._check, append))
+        elif not self._finish_check(append, functools.partial(self._check, append)):
+            self._unchecked.append(append)
 
     def _is_slow(self, append: _Appending) -> bool:
         try:
@@ -268,7 +282,7 @@ class LeaderReplica:
         if append.transaction is not None:
             append.checked = self._checked_in_transaction(append, append.transaction)
             return
-        data, headers = accept(append.records, self.log.config, self.partition, append.now_ms)
+        data, headers = self._accepted(append, allow_transactional=False)
         if append.fence is not None:
             check_stamps(headers, append.fence, self.partition)
         append.checked = Append(data=data, leader_epoch=self.leader.leader_epoch, headers=headers, fence=append.fence)
@@ -279,11 +293,32 @@ class LeaderReplica:
         if isinstance(transaction, Marker):
             headers = [read_header(data)]
         else:
-            data, headers = accept(
-                append.records, self.log.config, self.partition, append.now_ms, allow_transactional=True
-            )
+            data, headers = self._accepted(append, allow_transactional=True)
             check_transactional(headers, self.partition)
         return Append(data=data, leader_epoch=self.leader.leader_epoch, headers=headers, transaction=transaction)
+
+    def _accepted(self, append: _Appending, *, allow_transactional: bool) -> tuple[Buffer, Sequence[BatchHeader]]:
+        config = self.log.config
+        schemas = SchemaCheck.of(self.partition.topic, config) if append.fence is None else None
+        accepted = accept(
+            append.records,
+            config,
+            self.partition,
+            append.now_ms,
+            allow_transactional=allow_transactional,
+            schemas=None if schemas is None else schemas.ids,
+        )
+        append.schemas = schemas
+        return accepted
+
+    def _has_schemas(self, append: _Appending) -> bool:
+        """Whether the schema registry has the schema ids of the append; False if the append waits for the registry's
+        answer. Raises the errors of ``SchemaRegistry.accepts``."""
+        if append.schemas is not None:
+            if not self._schemas.accepts(append.schemas, self.partition, self._schemas_answered):
+                return False
+            append.schemas = None
+        return True
 
     def _submit(self, append: _Appending) -> None:
         if self._held is not None:
@@ -300,23 +335,34 @@ class LeaderReplica:
         checking.add_done_callback(self._checked)
 
     def _checked(self, checking: asyncio.Future[None]) -> None:
-        """Called when the first waiting append has been checked. Process the appends that waited behind a checked
-        append, as far as their checks need no thread."""
-        append = self._unchecked.popleft()
-        self._finish_check(append, checking.result)
-        while self._unchecked:
+        """Called when the first waiting append has been checked."""
+        self._first_checked(checking.result)
+
+    def _schemas_answered(self) -> None:
+        """Called when the schema registry has answered for the first waiting append, or did not answer in time."""
+        self._first_checked(_nothing)
+
+    def _first_checked(self, check: Callable[[], None]) -> None:
+        """Finish the check of the first waiting append. Process the appends that waited behind a checked append, as far
+        as their checks need no thread and no answer of the schema registry."""
+        while self._finish_check(self._unchecked[0], check):
+            self._unchecked.popleft()
+            if not self._unchecked:
+                return
             append = self._unchecked[0]
             if self._is_slow(append):
                 self._check_next()
                 return
-            self._unchecked.popleft()
-            self._finish_check(append, functools.partial(self._check, append))
+            check = functools.partial(self._check, append)
 
-    def _finish_check(self, append: _Appending, check: Callable[[], None]) -> None:
-        """Finish the check of an append. ``check`` returns the checked batches, or raises their error."""
+    def _finish_check(self, append: _Appending, check: Callable[[], None]) -> bool:
+        """Finish the check of an append. ``check`` returns the checked batches, or raises their error. Returns False if
+        the append waits for the schema registry."""
         try:
             self._check_may_append(append.committed)  # check again: the append may have waited for a thread or a move
             check()
+            if not self._has_schemas(append):
+                return False
             self._submit(append)
         except HeadraceError as error:
             append.done(error)
@@ -325,6 +371,7 @@ class LeaderReplica:
         except Exception as error:
             logger.exception("%s: checking a batch failed unexpectedly", self.partition)
             append.done(UnknownServerError(f"{self.partition}: {type(error).__name__}: {error}"))
+        return True
 
     def _appended(self, append: _Appending, outcome: AppendInfo | HeadraceError) -> None:
         done = append.done
@@ -333,6 +380,9 @@ class LeaderReplica:
                 self._on_damage(self.log, outcome)
             done(outcome)
             return
+        if not outcome.is_duplicate:
+            self.traffic.records_in += outcome.next_offset - outcome.base_offset
+            self.traffic.bytes_in += outcome.size
         if not append.committed or outcome.next_offset <= self.leader.high_watermark:
             done(outcome)
         else:

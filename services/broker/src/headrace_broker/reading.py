@@ -18,6 +18,7 @@ from headrace_core.types import TopicPartition
 
 from .partition.leader import PartitionLeader, PartitionWatcher
 from .partition.versions import Versioned
+from .traffic import TopicTraffic
 
 
 class ReadState(Versioned, Protocol):
@@ -54,6 +55,9 @@ class Readable(Protocol):
 
     @property
     def last_stable_offset(self) -> int: ...
+
+    @property
+    def traffic(self) -> TopicTraffic: ...
 
     def read(self, offset: int, max_bytes: int, up_to: int, *, committed: bool = False) -> ReadResult | None: ...
 

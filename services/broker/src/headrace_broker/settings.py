@@ -20,12 +20,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from headrace_core.config import fields_from, from_key, key_of
+from headrace_core.config import LONG_MAX, fields_from, from_key, key_of
 from headrace_core.config.server_keys import SERVER
 from headrace_core.log import LogConfig
 from headrace_core.metadata import MetadataDelta, MetadataImage
 from headrace_core.metadata.configs import broker_topic_defaults, broker_values, topic_given
 from headrace_core.metadata.records import ConfigResourceType
+from headrace_core.quotas import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE
 from headrace_core.telemetry import BrokerSettingsChanged, Emitter
 
 logger = logging.getLogger("headrace.broker")
@@ -69,6 +70,19 @@ class BrokerSettings:
     leader_throttle_bytes_per_second: int = from_key(SERVER, "leader.replication.throttled.rate")
     producer_expiration_ms: int = from_key(SERVER, "producer.id.expiration.ms")
     producer_check_interval_ms: int = from_key(SERVER, "producer.id.expiration.check.interval.ms")
+    #: The addresses of the schema registry; empty: none.
+    schema_registry_urls: tuple[str, ...] = from_key(SERVER, "confluent.schema.registry.url", tuple)
+    schema_cache_size_max: int = from_key(SERVER, "confluent.schema.registry.max.cache.size")
+    missing_schema_ttl_s: int = from_key(SERVER, "confluent.missing.id.cache.ttl.sec")
+    #: Bytes per second of a client without a quota in the metadata; LONG_MAX: no limit.
+    producer_quota_default: int = from_key(SERVER, "quota.producer.default")
+    consumer_quota_default: int = from_key(SERVER, "quota.consumer.default")
+
+    @property
+    def quota_defaults(self) -> dict[str, float]:
+        """The quotas of clients without a quota in the metadata, by quota key."""
+        wanted = {PRODUCER_BYTE_RATE: self.producer_quota_default, CONSUMER_BYTE_RATE: self.consumer_quota_default}
+        return {key: float(value) for key, value in wanted.items() if value < LONG_MAX}
 
     @classmethod
     def of(cls, static: Mapping[str, Any], image: MetadataImage | None = None, broker_id: int = -1) -> BrokerSettings:

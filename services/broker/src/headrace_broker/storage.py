@@ -61,7 +61,9 @@ from .moves import Moves, settle_moves
 from .partition import PartitionFollower, PartitionLeader
 from .placement import Assigned, Placement
 from .replication.follower_replica import FollowerReplica
+from .schema_registry import SchemaRegistry
 from .threads import WorkThreads
+from .traffic import Traffic
 
 logger = logging.getLogger(__name__)
 
@@ -111,6 +113,7 @@ class Storage:
         reserve_bytes: int = DEFAULT_RESERVE_BYTES,
         shortage_first_ms: float = SHORTAGE_FIRST_MS,
         recovery_threads: int = 1,
+        schemas: SchemaRegistry | None = None,
     ) -> None:
         #: Emitted with a damaged log and its error; the receiver of the signal then calls ``quarantine``.
         self.damaged = Signal[[PartitionLog, CorruptLogError]]()
@@ -133,6 +136,7 @@ class Storage:
         self._on_written = on_written
         self._reserve_bytes = reserve_bytes
         self._recovery_threads = recovery_threads
+        self._schemas = schemas or SchemaRegistry(clock)
         self._loop = loop
         self._threads = WorkThreads(loop)
         self._all_failed = asyncio.Event()
@@ -143,6 +147,7 @@ class Storage:
         self._leaving: dict[TopicPartition, PartitionLog] = {}
         #: The current replica object of each partition.
         self._replicas: dict[TopicPartition, LeaderReplica | FollowerReplica] = {}
+        self.traffic = Traffic()  #: Records and bytes by topic, for the metrics.
         self._moves = Moves(self, fs, clock=clock, rng=rng, events=events)
 
     def identify(self, *, node_id: int = -1) -> list[MetaProperties]:
@@ -310,6 +315,14 @@ class Storage:
             for held in self._held
         ]
 
+    def topics(self) -> set[str]:
+        """The topics of all replicas on this broker."""
+        return {partition.topic for partition in self._at}
+
+    def held_directories(self) -> tuple[HeldDirectory, ...]:
+        """The directories of log.dirs, in their order."""
+        return tuple(self._held)
+
     def set_reserve(self, reserve_bytes: int) -> None:
         """Apply ``log.dir.reserve.bytes``."""
         self._reserve_bytes = reserve_bytes
@@ -378,12 +391,18 @@ class Storage:
 
     def leader_replica(self, log: PartitionLog, leader: PartitionLeader) -> LeaderReplica:
         return self._in_place_of_former(
-            log, lambda writer: LeaderReplica(log, leader, writer, self._threads, self.damaged)
+            log,
+            lambda writer: LeaderReplica(
+                log, leader, writer, self._threads, self._schemas, self.damaged, self.traffic.of(leader.partition.topic)
+            ),
         )
 
     def follower_replica(self, log: PartitionLog, follower: PartitionFollower) -> FollowerReplica:
         return self._in_place_of_former(
-            log, lambda writer: FollowerReplica(log, follower, writer, self._threads, self.damaged)
+            log,
+            lambda writer: FollowerReplica(
+                log, follower, writer, self._threads, self.damaged, self.traffic.of(log.topic_partition.topic)
+            ),
         )
 
     def _in_place_of_former(self, log: PartitionLog, make: Callable[[DirectoryWriter], R]) -> R:

@@ -8,19 +8,41 @@ knows its properties file. The broker also describes its own log directories (lo
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from headrace_core.errors import HeadraceError, InvalidRequestError, UnknownTopicOrPartitionError
+from headrace_core.item_errors import error_to_proto
 from headrace_core.membership.config_messages import config_entries
+from headrace_core.membership.mutation_quota import LIMITED, limited
 from headrace_core.metadata.configs import ConfigDescription, describe_broker, describe_topic, parse_broker_id
-from headrace_core.rpc.status import error_to_proto
+from headrace_core.quotas.callers import limits_of
 from headrace_core.rpc.turns import DESCRIPTION_ITEMS, Turns
 from headrace_protos.v1 import admin_pb2, admin_pb2_grpc
 
 from ..context import BrokerContext
 from ..controller_link import ControllerLink
 from .log_dirs import LogDirs, alter_replica_log_dirs, describe_log_dirs
+
+
+async def forward(
+    broker: BrokerContext,
+    controller: ControllerLink,
+    method: str,
+    request: Any,
+    stub_of: Callable[[Any], Any] = admin_pb2_grpc.AdminStub,
+) -> Any:
+    """Forward a call of the service of ``stub_of`` to the active controller. If the answer has a metadata offset, the
+    call was a change: return the answer when this broker has applied the change."""
+    timeout_ms = getattr(request, "timeout_ms", 0) or broker.limits.request_timeout_ms
+    if timeout_ms < 0:
+        raise InvalidRequestError(f"timeout_ms={timeout_ms}: must not be negative")
+    answer = await controller.call(method, request, timeout_ms, stub_of)
+    if "metadata_offset" in answer.DESCRIPTOR.fields_by_name:
+        await broker.metadata.wait_for(answer.metadata_offset, timeout_ms)
+    return answer
 
 
 class AdminService(admin_pb2_grpc.AdminServicer):
@@ -58,15 +80,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         return await alter_replica_log_dirs(self._broker, self._log_dirs, request)
 
     async def _forward(self, method: str, request: Any) -> Any:
-        """Forward a call to the active controller. If the answer has a metadata offset, the call was a change: return
-        the answer when this broker has applied the change."""
-        timeout_ms = getattr(request, "timeout_ms", 0) or self._broker.limits.request_timeout_ms
-        if timeout_ms < 0:
-            raise InvalidRequestError(f"timeout_ms={timeout_ms}: must not be negative")
-        answer = await self._controller.call(method, request, timeout_ms)
-        if "metadata_offset" in answer.DESCRIPTOR.fields_by_name:
-            await self._broker.metadata.wait_for(answer.metadata_offset, timeout_ms)
-        return answer
+        return await forward(self._broker, self._controller, method, request)
 
     def _describe(self, resource: Any, *, include_synonyms: bool) -> Any:
         try:
@@ -93,10 +107,21 @@ class AdminService(admin_pb2_grpc.AdminServicer):
 
 
 def _forwarded(name: str) -> Callable[[AdminService, Any, Any], Any]:
-    async def forward(self: AdminService, request: Any, context: Any) -> Any:
-        return await self._forward(name, request)
+    async def forwarded(self: AdminService, request: Any, context: Any) -> Any:
+        limits = limits_of(self._broker.quotas, context) if name in LIMITED else None
+        if limits is None:
+            return await self._forward(name, request)
+        return await limited(
+            name,
+            request,
+            limits,
+            self._broker.metadata.image,
+            time.monotonic(),
+            partial(self._forward, name),
+            partitions_default=self._given.get("num.partitions", 1),
+        )
 
-    return forward
+    return forwarded
 
 
 for _each in admin_pb2.DESCRIPTOR.services_by_name["Admin"].methods:

@@ -24,6 +24,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections import deque
 from typing import Any, NamedTuple
 
@@ -34,13 +35,19 @@ from headrace_core.errors import (
     OffsetOutOfRangeError,
     UnknownServerError,
 )
+from headrace_core.item_errors import error_to_proto
 from headrace_core.log import ReadResult
+from headrace_core.quotas import ClientLimits, throttle_ms
+from headrace_core.quotas.callers import limits_of
 from headrace_core.rpc.memory import give_memory_back
-from headrace_core.rpc.status import error_to_proto
 from headrace_core.rpc.streams import ServerStream, StreamHandler
+from headrace_core.security.access import current_access
+from headrace_core.security.acl_types import Operation, ResourceType
+from headrace_core.security.refusals import refusal
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import common_pb2, fetch_pb2, fetch_pb2_grpc
 
+from ..client_limits import StreamBrake
 from ..context import BrokerContext
 from ..leader_replica import LeaderReplica
 from ..partition.session import FetchSession, SessionPartition
@@ -77,16 +84,20 @@ _EMPTY = b""
 
 
 class FetchService(fetch_pb2_grpc.FetchServicer):
-    """headrace.v1.Fetch."""
+    """headrace.v1.Fetch. ``has_quotas``: whether quotas apply, as to clients; coordinators have none."""
 
-    def __init__(self, broker: BrokerContext) -> None:
+    def __init__(self, broker: BrokerContext, *, has_quotas: bool = True) -> None:
         self._broker = broker
+        self._has_quotas = has_quotas
 
     async def Fetch(self, request_iterator: Any, context: Any) -> None:
+        limits = limits_of(self._broker.quotas, context) if self._has_quotas else None
+        if limits is not None:
+            await self._broker.connections.admitted(context)
         stream: ServerStream[Any, Any] = ServerStream(context)
         self._broker.streams.add(stream)
         try:
-            await stream.run(FetchStream(self._broker, stream))
+            await stream.run(FetchStream(self._broker, stream, limits))
         finally:
             self._broker.streams.discard(stream)
 
@@ -114,6 +125,9 @@ class _ColdRead(NamedTuple):
 
 class FetchStream(StreamHandler[Any]):
     __slots__ = (
+        "_access",
+        "_acls",
+        "_brake",
         "_broker",
         "_closed",
         "_cold",
@@ -121,6 +135,7 @@ class FetchStream(StreamHandler[Any]):
         "_current",
         "_held_back",
         "_looked_ms",
+        "_looked_s",
         "_loop",
         "_rack",
         "_reading",
@@ -129,17 +144,24 @@ class FetchStream(StreamHandler[Any]):
         "_requests",
         "_requests_bytes",
         "_session",
+        "_started_s",
         "_stream",
         "_timer",
         "_unread",
         "_wake_scheduled",
     )
 
-    def __init__(self, broker: BrokerContext, stream: ServerStream[Any, Any]) -> None:
+    def __init__(
+        self, broker: BrokerContext, stream: ServerStream[Any, Any], limits: ClientLimits | None = None
+    ) -> None:
+        """``limits``: the quotas of the stream's client; None: no quotas."""
         self._broker = broker
+        self._brake = None if limits is None else StreamBrake(limits, lambda: None, self._pump)
         self._stream = stream
         self._loop = asyncio.get_running_loop()
         self._session = FetchSession(self._schedule_wake)
+        self._access = current_access()
+        self._acls = self._access.version  #: The ACLs by which the session's partitions were checked.
         self._replicas: dict[TopicPartition, Readable] = {}
         self._rack = ""  #: The consumer's rack, and the time of the last search for a replica near the consumer.
         self._looked_ms: dict[TopicPartition, float] = {}
@@ -147,6 +169,8 @@ class FetchStream(StreamHandler[Any]):
         self._requests_bytes = 0
         self._unread = 0  # bytes of this stream's answers, as counted in the broker's total
         self._current: Any = None  # the fetch request in progress
+        self._looked_s = 0.0  # when the broker began to collect the response
+        self._started_s = 0.0  # when the handling of the request in progress began
         self._committed = False  # whether the request in progress is read_committed.
         #: Partitions whose committed bytes beyond the last stable offset a read_committed session may not read yet,
         #: each with its last stable offset.
@@ -185,6 +209,8 @@ class FetchStream(StreamHandler[Any]):
 
     def on_closed(self) -> None:
         self._closed = True
+        if self._brake is not None:
+            self._brake.close()
         self._broker.unread.changed(-self._unread)
         if self._unread >= ANSWER_BYTES_MAX:
             give_memory_back()
@@ -203,11 +229,15 @@ class FetchStream(StreamHandler[Any]):
         """Process queued requests until a request has to wait, too many responses are unwritten, or this callback has
         run for long."""
         looked_up = 0
+        brake = self._brake
         while self._requests and self._current is None and self._stream.queued_bytes < self._queued_bytes_max():
+            if brake is not None and brake.is_on:  # the client is over a quota: its next request waits
+                break
             if looked_up > TURN_PARTITIONS_MAX:
                 self._loop.call_soon(self._pump)
                 return
             self._current = self._next_request()
+            self._started_s = time.perf_counter()
             looked_up += len(self._current.partitions)
             committed = self._current.isolation_level == common_pb2.ISOLATION_LEVEL_READ_COMMITTED
             if committed is not self._committed:
@@ -242,8 +272,11 @@ class FetchStream(StreamHandler[Any]):
         """Answer the stream's current fetch request, if it can be answered now. With ``give_up`` the response contains
         only the records that are already in memory."""
         request = self._current
+        self._looked_s = time.perf_counter()
         largest = CROWDED_ANSWER_BYTES_MAX if self._broker.unread.is_full else ANSWER_BYTES_MAX
         most = min(request.max_bytes or DEFAULT_MAX_BYTES, largest, self._broker.limits.fetch_bytes_max)
+        if self._brake is not None and (of_quota := self._brake.limits.fetch_bytes_max(time.monotonic())) is not None:
+            most = min(most, of_quota)
         pieces, size, cold = self._collect(most)
         if cold is not None and not size:
             self._stop_waiting()
@@ -352,15 +385,31 @@ class FetchStream(StreamHandler[Any]):
                     log_start_offset=log_start,
                     records=_EMPTY if piece is None else piece.records,
                 )
+                if piece is not None:
+                    traffic = replica.traffic
+                    traffic.bytes_out += len(piece.records)
+                    traffic.records_out += next_offset - position
                 for transaction in () if piece is None else piece.aborted:
                     result.aborted_transactions.add(
                         producer_id=transaction.producer_id, first_offset=transaction.first_offset
                     )
             self._session.advance(entry, next_offset, exhausted=next_offset >= high_watermark)
         self._current = None
-        self._broker.metrics.fetch_bytes.value += size
+        metrics = self._broker.metrics
+        metrics.client_times.of("Fetch").observe(time.perf_counter() - self._started_s)
+        metrics.fetch_bytes.value += size
+        if self._brake is not None:
+            self._throttle(self._brake, response, total_size)
         self._stream.send(response, total_size + _OVERHEAD_BYTES * len(response.results))
         self._count_unread()
+
+    def _throttle(self, brake: StreamBrake, response: Any, size: int) -> None:
+        """Count a response of ``size`` bytes against the client's quotas, and tell the client its wait."""
+        wait_s = brake.fetched(size)
+        if brake.limits.measures_work:
+            wait_s = max(wait_s, brake.worked(self._looked_s))
+        if wait_s > 0:
+            response.throttle_time_ms = throttle_ms(wait_s)
 
     def _schedule_wake(self) -> None:
         """Called when enough bytes have arrived for the waiting fetch request. Answer the waiting fetch request at the
@@ -424,6 +473,8 @@ class FetchStream(StreamHandler[Any]):
     def _apply(self, request: Any) -> None:
         for item in request.forgotten:
             self._drop(TopicPartition(item.topic, item.partition))
+        if self._acls is not self._access.version:
+            self._check_again()
         for item in request.partitions:
             partition = TopicPartition(item.topic, item.partition)
             try:
@@ -432,7 +483,21 @@ class FetchStream(StreamHandler[Any]):
                 self._drop(partition)
                 self._refused.append(self._failure(partition, item.fetch_offset, error))
 
+    def _check_again(self) -> None:
+        """The ACLs have changed: drop the partitions that the caller may not read now."""
+        self._acls = self._access.version
+        refused = self._access.refused(
+            (each.topic for each in self._session.partitions()), Operation.READ, ResourceType.TOPIC
+        )
+        for partition in self._session.partitions() if refused else ():
+            if partition.topic in refused:
+                error = refusal(Operation.READ, ResourceType.TOPIC, partition.topic, self._access.caller.principal)
+                self._drop(partition)
+                self._refused.append(self._failure(partition, -1, error))
+
     def _put(self, partition: TopicPartition, item: Any) -> None:
+        if self._access.is_limited:
+            self._access.require(Operation.READ, ResourceType.TOPIC, partition.topic)
         replica = self._readable(partition)
         reads = replica.reads
         check_topic_id(reads, item.topic_id)
@@ -489,6 +554,7 @@ class FetchStream(StreamHandler[Any]):
 
     def _failure(self, partition: TopicPartition, position: int, error: HeadraceError) -> Any:
         self._broker.metrics.fetch_errors.value += 1
+        self._broker.metrics.client_times.failed("Fetch", error.code)
         error = self._broker.partitions.for_clients(partition, error)
         hint = self._broker.partitions.leader_hint(partition, error)
         high_watermark = last_stable_offset = log_start = -1

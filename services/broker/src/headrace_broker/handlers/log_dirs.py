@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace_core.errors import HeadraceError, InvalidRequestError, ReplicaNotAvailableError
-from headrace_core.rpc.status import error_to_proto
+from headrace_core.item_errors import error_to_proto
 from headrace_core.types import TopicPartition, check_topic_name
 from headrace_protos.v1 import admin_pb2
 

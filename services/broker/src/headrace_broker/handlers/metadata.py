@@ -7,9 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from headrace_core.errors import HeadraceError, InvalidTopicError
+from headrace_core.item_errors import error_to_proto
 from headrace_core.membership.metadata_view import MetadataView, shard_topic
 from headrace_core.membership.metadata_watch import MetadataWatch
-from headrace_core.rpc.status import error_to_proto
+from headrace_core.security.access import Access, current_access
+from headrace_core.security.acl_types import CLUSTER_NAME, Operation, ResourceType
+from headrace_core.security.refusals import refusal
 from headrace_core.telemetry import TopicAutoCreated
 from headrace_core.types import check_topic_name
 from headrace_protos.v1 import admin_pb2, common_pb2, metadata_pb2_grpc
@@ -50,11 +53,14 @@ class MetadataService(metadata_pb2_grpc.MetadataServicer):
         await metadata.wait_for(max(request.min_metadata_offset, 1), limits.request_timeout_ms)
         failed = {}
         if request.allow_auto_topic_creation and self._auto_create:
-            failed = await self._create_missing(list(request.topics))
+            failed = await self._create_missing(list(request.topics), current_access())
         answer = await self._response(request)
         for topic in answer.topics if failed else ():
             if topic.error.code == common_pb2.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION and topic.name in failed:
                 why = failed[topic.name]  # report the failed creation, not that the topic is missing
+                if why.code == common_pb2.ERROR_CODE_TOPIC_AUTHORIZATION_FAILED:
+                    topic.error.CopyFrom(why)
+                    continue
                 topic.error.code, topic.error.message = why.code, f"the controller could not create it: {why.message}"
         return answer
 
@@ -98,10 +104,21 @@ class MetadataService(metadata_pb2_grpc.MetadataServicer):
             )
         return self._view
 
-    async def _create_missing(self, names: list[str]) -> dict[str, Any]:
-        """Create the missing topics; returns the failures (Error messages) by topic name."""
+    async def _create_missing(self, names: list[str], access: Access) -> dict[str, Any]:
+        """Create the missing topics; returns the failures (Error messages) by topic name. The caller needs CREATE on
+        the cluster or on the topic, as in Kafka."""
         missing = [name for name in dict.fromkeys(names) if self._may_create(name)]
-        return await self._create(missing[:AUTO_CREATED_MAX]) if missing else {}
+        failed = {}
+        if missing and access.is_limited:
+            missing = [each for each in missing if access.sees(Operation.DESCRIBE, ResourceType.TOPIC, each)]
+            if missing and not access.sees(Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME):
+                refused = access.refused(missing, Operation.CREATE, ResourceType.TOPIC)
+                failed = {
+                    name: error_to_proto(refusal(Operation.CREATE, ResourceType.TOPIC, name, access.caller.principal))
+                    for name in refused
+                }
+                missing = [name for name in missing if name not in refused]
+        return failed | (await self._create(missing[:AUTO_CREATED_MAX]) if missing else {})
 
     async def _create(self, missing: list[str]) -> dict[str, Any]:
         """Create the topics; returns the failures by topic name. A topic that already exists is no failure."""

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from headrace_core.errors import HeadraceError, InvalidRequestError, InvalidTopicError, RequestTimedOutError
+from headrace_core.item_errors import error_to_proto
 from headrace_core.metadata.shards import INTERNAL_TOPICS
-from headrace_core.rpc.status import error_to_proto
 from headrace_core.rpc.turns import Turns
 from headrace_core.telemetry import RecordsDeleted
 from headrace_core.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP, NO_EPOCH, TopicPartition

@@ -6,16 +6,17 @@ writer calls back, and the last partition to finish queues the answer. Once the 
 append happens even if the stream ends, so a cancellation never leaves half a write.
 
 Back-pressure: a stream is not read while the bytes of its requests in progress are above ``stream_bytes_max``. The
-broker also stops reading a stream while its budget for all requests is exceeded, or while the client leaves its answers
-unread. A produce request is in progress until the broker has answered it. A request that timed out counts as in
-progress until its records are no longer in memory. A request counts as in progress while it waits for the disk, but not
-while it waits only for other brokers.
+broker also stops reading a stream while its budget for all requests is exceeded, while the client leaves its answers
+unread, or while the client is over a quota (client_limits.py). A produce request is in progress until the broker has
+answered it. A request that timed out counts as in progress until its records are no longer in memory. A request counts
+as in progress while it waits for the disk, but not while it waits only for other brokers.
 """
 
 from __future__ import annotations
 
 import enum
 import logging
+import time
 from collections import deque
 from collections.abc import Hashable
 from functools import partial
@@ -31,15 +32,21 @@ from headrace_core.errors import (
     RequestTimedOutError,
     UnsupportedVersionError,
 )
+from headrace_core.item_errors import error_to_proto
 from headrace_core.log import AppendInfo
 from headrace_core.log.fencing import Fence
 from headrace_core.metadata.shards import INTERNAL_TOPICS, SHARD_TOPICS
+from headrace_core.quotas import ClientLimits, throttle_ms
+from headrace_core.quotas.callers import limits_of
 from headrace_core.records import read_header
-from headrace_core.rpc.status import error_to_proto
 from headrace_core.rpc.streams import ServerStream, StreamHandler
+from headrace_core.security import refusals
+from headrace_core.security.access import Access, current_access
+from headrace_core.security.acl_types import Operation, ResourceType
 from headrace_core.types import FlushPolicy, TopicPartition
 from headrace_protos.v1 import common_pb2, produce_pb2, produce_pb2_grpc
 
+from ..client_limits import StreamBrake
 from ..context import BrokerContext
 from ..deadlines import Expiring
 from ..leader_replica import LeaderReplica, ProducerTransaction
@@ -54,15 +61,16 @@ _DURABILITY = {
 }
 #: When a client leaves more than UNREAD_BYTES_MAX bytes of answers unread, the broker stops reading its stream.
 UNREAD_BYTES_MAX = 1024 * 1024
-#: Reasons why the broker does not read a produce stream: the stream's own limit, the broker's limit for all streams, or
-#: unread answers.
-_OWN_LIMIT, _BROKER_LIMIT, _UNREAD_ANSWERS = 1, 2, 4
+#: Reasons why the broker does not read a produce stream: the stream's own limit, the broker's limit for all streams,
+#: unread answers, or a quota of the client.
+_OWN_LIMIT, _BROKER_LIMIT, _UNREAD_ANSWERS, _QUOTA = 1, 2, 4, 8
 #: Error codes for a produce request with invalid records. A produce request that fails only with codes for invalid
 #: records counts against its connection.
 _WORTHLESS = ("CORRUPT_MESSAGE", "INVALID_RECORD", "INVALID_TIMESTAMP", "MESSAGE_TOO_LARGE", "RECORD_LIST_TOO_LARGE")
 #: Maximum number of invalid records that one produce answer lists, over all partitions.
 _FAULTS_MAX = 100
 _TRANSACTION_VERSIONS = (1, 2)
+_REQUEST = "Produce"  #: Name of the request in the metrics.
 _ACKS = (produce_pb2.ACKS_UNSPECIFIED, produce_pb2.ACKS_ALL, produce_pb2.ACKS_LEADER, produce_pb2.ACKS_NONE)
 
 
@@ -82,15 +90,19 @@ class ProduceService(produce_pb2_grpc.ProduceServicer):
         self._writers = writers
 
     async def Produce(self, request_iterator: Any, context: Any) -> None:
-        await self._serve(ServerStream(context), is_packed=False)
+        await self._serve(ServerStream(context), context, is_packed=False)
 
     async def ProduceMany(self, request_iterator: Any, context: Any) -> None:
-        await self._serve(ServerStream(context, packed=produce_pb2.ProduceResponses), is_packed=True)
+        await self._serve(ServerStream(context, packed=produce_pb2.ProduceResponses), context, is_packed=True)
 
-    async def _serve(self, stream: ServerStream[Any, Any], *, is_packed: bool) -> None:
+    async def _serve(self, stream: ServerStream[Any, Any], context: Any, *, is_packed: bool) -> None:
+        is_client = self._writers is Writers.CLIENTS
+        limits = limits_of(self._broker.quotas, context, is_shared=is_packed) if is_client else None
+        if limits is not None:
+            await self._broker.connections.admitted(context)
         self._broker.streams.add(stream)
         try:
-            await stream.run(ProduceStream(self._broker, stream, self._writers, is_packed=is_packed))
+            await stream.run(ProduceStream(self._broker, stream, self._writers, is_packed=is_packed, limits=limits))
         finally:
             self._broker.streams.discard(stream)
 
@@ -109,6 +121,13 @@ class ProduceService(produce_pb2_grpc.ProduceServicer):
         else:
             producer_id, epoch = await ids.next_id(), 0
         return produce_pb2.InitProducerIdResponse(producer_id=producer_id, producer_epoch=epoch)
+
+
+def _refused(access: Access, resource_type: ResourceType, name: str) -> HeadraceError | None:
+    """The error if the caller may not write to the resource."""
+    if access.allows(Operation.WRITE, resource_type, name):
+        return None
+    return refusals.refusal(Operation.WRITE, resource_type, name, access.caller.principal)
 
 
 def fence_of(item: Any, writers: Writers) -> Fence | None:
@@ -144,13 +163,16 @@ class _Pending(Expiring):
         "faults_left",
         "in_memory",
         "is_over",
+        "local_s",
         "order",
         "partitions",
         "remaining",
         "replicas",
         "results",
         "size",
+        "started_s",
         "stream",
+        "throttle_s",
         "worthless",
     )
 
@@ -171,6 +193,9 @@ class _Pending(Expiring):
         self.remaining = len(partitions)
         self.size = 0
         self.faults_left = _FAULTS_MAX
+        self.started_s = time.perf_counter()  #: When the request arrived.
+        self.local_s = 0.0  #: When all records were in the log; 0 before that.
+        self.throttle_s = 0.0  #: How long the client must wait because of a quota.
         self.worthless = 0  #: Number of the request's partitions that were refused because their records are invalid.
         self.answered = False
         #: Indexes in the request of the partitions whose records are not yet in the log.
@@ -198,14 +223,18 @@ class ProduceStream(StreamHandler[Any]):
     """One stream. ``is_packed``: each message has the requests of several producers (ProduceMany)."""
 
     __slots__ = (
+        "_access",
         "_appending",
+        "_brake",
         "_broker",
         "_held",
         "_holds",
         "_in_flight",
         "_in_flight_bytes",
         "_is_packed",
+        "_local_times",
         "_stream",
+        "_times",
         "_writers",
     )
 
@@ -216,11 +245,17 @@ class ProduceStream(StreamHandler[Any]):
         writers: Writers = Writers.CLIENTS,
         *,
         is_packed: bool = False,
+        limits: ClientLimits | None = None,
     ) -> None:
+        self._access = current_access()
         self._is_packed = is_packed
+        hold, release = partial(self._hold, _QUOTA), partial(self._release, _QUOTA)
+        self._brake = None if limits is None else StreamBrake(limits, hold, release)
         self._broker = broker
         self._writers = writers
         self._stream = stream
+        times = broker.metrics.client_times if writers is Writers.CLIENTS else broker.metrics.internal_times
+        self._times, self._local_times = times.of(_REQUEST), times.local_of(_REQUEST)
         self._in_flight = 0
         self._in_flight_bytes = 0
         self._holds = 0  # reasons why the stream is not read, as bits (see ``pause``)
@@ -230,11 +265,16 @@ class ProduceStream(StreamHandler[Any]):
     # -- StreamHandler -----------------------------------------------------------------------------------------------
 
     def on_request(self, request: Any) -> None:
+        brake = self._brake
+        is_timed = brake is not None and brake.limits.measures_work
+        started_s = time.perf_counter() if is_timed else 0.0
         if self._is_packed:
             for each in request.requests:
                 self._handle(each, each.ByteSize())
         else:
             self._handle(request, self._stream.request_bytes)
+        if is_timed and brake is not None:
+            brake.worked(started_s)
 
     def _handle(self, request: Any, size: int) -> None:
         """Handle one request of ``size`` bytes."""
@@ -250,12 +290,18 @@ class ProduceStream(StreamHandler[Any]):
         record_bytes = sum(map(len, records))
         pending.size = max(record_bytes, size)  # size of the whole request, including names
         self._begin(pending, record_bytes)
-        refusal = self._refusal_of_all(pending, record_bytes)
-        if transactional_id and refusal is None:
-            refusal = self._refusal_of_transaction(request)
-        if refusal is not None:
+        if self._brake is not None:
+            pending.throttle_s = self._brake.produced(pending.size)
+        refused = self._refusal_of_all(pending, record_bytes)
+        if transactional_id and refused is None:
+            refused = self._refusal_of_transaction(request)
+        access = self._access
+        is_limited = access.is_limited
+        if is_limited and transactional_id and refused is None:
+            refused = _refused(access, ResourceType.TRANSACTIONAL_ID, transactional_id)
+        if refused is not None:
             for index in range(len(partitions)):
-                self._failed(pending, index, refusal)
+                self._failed(pending, index, refused)
             return
         if acks != produce_pb2.ACKS_NONE:
             broker.deadlines.add(pending, request.timeout_ms or broker.limits.request_timeout_ms)
@@ -266,6 +312,8 @@ class ProduceStream(StreamHandler[Any]):
             pending.order = list(partitions)
         for index, item in enumerate(items):
             try:
+                if is_limited:
+                    access.require(Operation.WRITE, ResourceType.TOPIC, item.topic)
                 fence = fence_of(item, self._writers)
                 if transactional_id:
                     transaction = self._transaction_of(request, records[index])
@@ -338,6 +386,8 @@ class ProduceStream(StreamHandler[Any]):
 
     def on_closed(self) -> None:
         self._broker.budget.forget(self)
+        if self._brake is not None:
+            self._brake.close()
 
     # -- back-pressure (ByteBudget's Pausable) -----------------------------------------------------------------------
 
@@ -386,6 +436,8 @@ class ProduceStream(StreamHandler[Any]):
     def _written(self, pending: _Pending, index: int) -> None:
         """Called when the records of one partition are in the log, and wait for other replicas."""
         pending.in_memory.discard(index)
+        if not pending.in_memory:
+            pending.local_s = time.perf_counter()
         self._end(pending)
 
     def _appended(
@@ -440,7 +492,10 @@ class ProduceStream(StreamHandler[Any]):
         self._one_done(pending)
 
     def _failed(self, pending: _Pending, index: int, error: HeadraceError) -> None:
-        self._broker.metrics.produce_errors.value += 1
+        metrics = self._broker.metrics
+        metrics.produce_errors.value += 1
+        times = metrics.client_times if self._writers is Writers.CLIENTS else metrics.internal_times
+        times.failed(_REQUEST, error.code)
         partition = pending.partitions[index]
         pending.worthless += error.code in _WORTHLESS
         if pending.acks == produce_pb2.ACKS_NONE:
@@ -485,9 +540,14 @@ class ProduceStream(StreamHandler[Any]):
 
     def _answer(self, pending: _Pending, results: list[Any]) -> None:
         pending.answered = True
+        now_s = time.perf_counter()
+        self._times.observe(now_s - pending.started_s)
+        self._local_times.observe((pending.local_s or now_s) - pending.started_s)
         if pending.acks == produce_pb2.ACKS_NONE:
             return
-        response = produce_pb2.ProduceResponse(correlation_id=pending.correlation_id, results=results)
+        response = produce_pb2.ProduceResponse(
+            correlation_id=pending.correlation_id, results=results, throttle_time_ms=throttle_ms(pending.throttle_s)
+        )
         self._stream.send(response, response.ByteSize())
         if self._stream.queued_bytes > UNREAD_BYTES_MAX:
             self._hold(_UNREAD_ANSWERS)

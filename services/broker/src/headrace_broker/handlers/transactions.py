@@ -13,12 +13,12 @@ from headrace_core.errors import (
     InvalidTxnStateError,
     RequestTimedOutError,
 )
+from headrace_core.item_errors import error_to_proto
 from headrace_core.log import AppendInfo
 from headrace_core.log.producer_state import ProducerEntry
 from headrace_core.log.transactions import Marker
 from headrace_core.metadata.shards import INTERNAL_TOPICS, OFFSETS_TOPIC
 from headrace_core.rpc.responses import ResponseRoom
-from headrace_core.rpc.status import error_to_proto
 from headrace_core.rpc.streams import ServerStream, StreamHandler
 from headrace_core.rpc.turns import Turns
 from headrace_core.types import TopicPartition

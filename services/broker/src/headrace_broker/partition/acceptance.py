@@ -17,7 +17,7 @@ from headrace_core.errors import (
 from headrace_core.log.appending import in_topic_codec, topic_codec, validate
 from headrace_core.log.config import LogConfig
 from headrace_core.log.files import Buffer
-from headrace_core.records import BatchHeader, Compression, iterate_headers, read_header
+from headrace_core.records import BatchHeader, Compression, SchemaIds, iterate_headers, read_header
 from headrace_core.types import TopicPartition
 
 #: Maximum bytes of compressed batches that the event loop checks without another thread, because they decompress within
@@ -38,10 +38,17 @@ def needs_thread(records: bytes, config: LogConfig) -> bool:
 
 
 def accept(
-    records: bytes, config: LogConfig, partition: TopicPartition, now_ms: int, *, allow_transactional: bool = False
+    records: bytes,
+    config: LogConfig,
+    partition: TopicPartition,
+    now_ms: int,
+    *,
+    allow_transactional: bool = False,
+    schemas: SchemaIds | None = None,
 ) -> tuple[Buffer, Sequence[BatchHeader]]:
     """Return the batches and their headers, ready for the log, in the topic's codec (``compression.type``). The check
-    of a producer's batches reads all bytes once, and may run on any thread.
+    of a producer's batches reads all bytes once, and may run on any thread. ``schemas`` collects the schema ids of the
+    batches.
 
     Raises CorruptMessageError, InvalidRecordError, InvalidTimestampError, RecordTooLargeError (a batch above
     ``max.message.bytes``), RecordListTooLargeError (the records do not fit into a segment). InvalidRecordError also
@@ -61,7 +68,7 @@ def accept(
             f"{partition}: a batch of {first.size} bytes is larger than max.message.bytes={config.message_bytes_max}: "
             "send smaller batches (the producer's batch.size), or raise the topic's limit"
         )
-    data, headers = validate(records, config, now_ms, allow_transactional=allow_transactional)
+    data, headers = validate(records, config, now_ms, allow_transactional=allow_transactional, schemas=schemas)
     return in_topic_codec(data, headers, config)
 
 

@@ -43,6 +43,7 @@ from ..partition.follower import Drop, LogsMatch, OtherLane, Refuse, Restart, St
 from ..partition.leader import PartitionWatcher
 from ..partition.messages import Ack, Ended, Join, Joined, Lane, OffsetsUpdate, Push
 from ..threads import WorkThreads
+from ..traffic import TopicTraffic
 
 logger = logging.getLogger(__name__)
 
@@ -97,6 +98,7 @@ class FollowerReplica:
         "lane",
         "log",
         "partition",
+        "traffic",
     )
 
     def __init__(
@@ -106,7 +108,9 @@ class FollowerReplica:
         writer: DirectoryWriter,
         threads: WorkThreads,
         on_damage: OnDamage,
+        traffic: TopicTraffic,
     ) -> None:
+        self.traffic = traffic
         self.partition: TopicPartition = follower.partition
         self.log = log
         self.follower = follower

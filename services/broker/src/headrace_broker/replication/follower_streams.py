@@ -22,7 +22,7 @@ from typing import Any, Protocol, TypeVar
 from headrace_core.errors import HeadraceError, NetworkError
 from headrace_core.metadata import MetadataDelta, MetadataImage
 from headrace_core.node.listeners import INTERNAL
-from headrace_core.rpc import ChannelPurpose
+from headrace_core.rpc import PLAINTEXT, ChannelPurpose, Channels
 from headrace_core.rpc.duplex import Duplex
 from headrace_core.rpc.outage import Backoff, Outage
 from headrace_core.telemetry import Emitter, Metrics, PushRefused, ReplicaTruncated
@@ -90,8 +90,11 @@ class OnStream(Protocol):
 class FollowerStreams:
     """All replication streams of this broker as a follower. Call all methods in the event loop."""
 
-    def __init__(self, identity: BrokerIdentity, *, events: Emitter, metrics: Metrics) -> None:
+    def __init__(
+        self, identity: BrokerIdentity, *, events: Emitter, metrics: Metrics, channels: Channels = PLAINTEXT
+    ) -> None:
         self._identity = identity
+        self.channels = channels
         self._events = events
         self.bytes_in = metrics.counter("replication-bytes-in")
         self.pushes_in = metrics.counter("replication-pushes-in")
@@ -296,7 +299,12 @@ class _Stream:
     async def _converse(self, address: str, outage: Outage, backoff: Backoff) -> None:
         """Run one connection to its end; raises HeadraceError."""
         purpose = ChannelPurpose.REPLICATION if self._kind is Lane.LIVE else ChannelPurpose.CATCH_UP
-        call: _Call = Duplex(address, purpose, lambda channel: ReplicationStub(channel).Follow())  # type: ignore[no-untyped-call]
+        call: _Call = Duplex(
+            address,
+            purpose,
+            lambda channel: ReplicationStub(channel).Follow(),  # type: ignore[no-untyped-call]
+            self._streams.channels,
+        )
         self._call, self._address = call, address
         silence = _Silence(self._silence_s, self._fell_silent)
 

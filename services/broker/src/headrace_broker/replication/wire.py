@@ -13,7 +13,8 @@ from __future__ import annotations
 from typing import Any
 
 from headrace_core.errors import InvalidRequestError
-from headrace_core.rpc.status import error_of, error_to_proto
+from headrace_core.item_errors import error_to_proto
+from headrace_core.rpc.status import error_of
 from headrace_protos.v1 import replication_pb2
 
 from ..partition.messages import (
