@@ -43,10 +43,12 @@ from headrace_core.membership.transaction_partitions import TransactionPartition
 from headrace_core.metadata import MetadataDelta, MetadataImage
 from headrace_core.metadata.freshness import Freshness
 from headrace_core.metadata.shards import OFFSETS_TOPIC
+from headrace_core.metrics.node import NodeMetrics
 from headrace_core.node.config import NodeConfig
 from headrace_core.node.ids import random_id
-from headrace_core.node.listeners import CLIENT, EXTERNAL, INTERNAL, ListenerAddress, advertised
+from headrace_core.node.listeners import CLIENT, EXTERNAL, GATEWAY, INTERNAL, ListenerAddress, advertised
 from headrace_core.node.meta_properties import read_all_meta
+from headrace_core.node.security import NodeSecurity
 from headrace_core.node.state_file import RuntimeState, remove_state, write_state
 from headrace_core.node.tasks import NodeTasks
 from headrace_core.records import Compression
@@ -62,6 +64,7 @@ from headrace_core.types import TopicPartition
 from headrace_protos.v1 import cluster_pb2, cluster_pb2_grpc, groups_pb2_grpc, metadata_pb2_grpc, transactions_pb2_grpc
 
 from .classic.messages import Answered
+from .collector import CoordinatorCollector
 from .group_types import GroupsOfBothTypes
 from .handlers.classic import ClassicWaits
 from .handlers.groups import GroupsService
@@ -103,7 +106,9 @@ class Coordinator:
         self._fs = RealFileSystem()
         self._started_ms = self.clock.now_ms()
         self._started_monotonic_ms = self.clock.monotonic_ms()
-        self._controllers = Controllers(config.controller_addresses)
+        self._security = NodeSecurity(config)
+        self._security.follow(lambda: self.metadata.image)
+        self._controllers = Controllers(config.controller_addresses, self._security.channels)
         self._freshness = Freshness()
         self.metadata = MetadataState(self._controllers, lag=lambda: self._freshness.lag(self.clock.monotonic_ms()))
         self.brokers = Brokers(self.metadata)
@@ -125,6 +130,11 @@ class Coordinator:
         self._session: CoordinatorSession | None = None
         self._shards: Shards | None = None
         self._cluster_id = ""
+        self._exporter = NodeMetrics(
+            "coordinator", lambda: self.coordinator_id, config.values, events=self.events, metrics=self.metrics
+        )
+        partitions_max = self._exporter.settings.partitions_max
+        self._exporter.add(CoordinatorCollector(lambda: self._shards, self.clock, partitions_max).collect)
         self._tasks = NodeTasks("coordinator")
         self._in_force = False  # True once the metadata is current: from then on every change is applied
         self._stopping = False
@@ -168,7 +178,10 @@ class Coordinator:
         self._tasks.start(self._watermarks.run(), "high watermarks")
         for listener in self._listeners.values():
             await listener.serving(True)
-        state = RuntimeState.of("coordinator", self.coordinator_id, self._started_ms, self._addresses)
+        await self._exporter.start()
+        state = RuntimeState.of(
+            "coordinator", self.coordinator_id, self._started_ms, self._addresses, self._exporter.url
+        )
         write_state(config.state_file, state)
         self.events.emit(
             NodeStarted(
@@ -201,7 +214,7 @@ class Coordinator:
                 ),
             ]
         }
-        for name in (CLIENT, EXTERNAL):
+        for name in (CLIENT, EXTERNAL, GATEWAY):
             metadata = MetadataService(self.metadata, timeout_ms=timeout_ms, listener=name)
             served[name] = [
                 (groups_pb2_grpc.add_GroupsServicer_to_server, groups, "headrace.v1.Groups"),
@@ -218,13 +231,15 @@ class Coordinator:
                 message_bytes_max=REQUEST_BYTES_MAX + OVERHEAD_BYTES,
                 connections_max=self.config.values["max.connections"],
                 streams_max=STREAMS_PER_CONNECTION_MAX
-                if wanted.name == INTERNAL
+                if wanted.name in (INTERNAL, GATEWAY)
                 else STREAMS_PER_CLIENT_CONNECTION_MAX,
+                **self._security.port_options(wanted.name),
             )
             node.register(listener)
             for registrar, servicer, name in served[wanted.name]:
                 listener.add(registrar, servicer, name)
             port = await listener.start()
+            self._exporter.add_calls(listener.calls)
             self._listeners[wanted.name] = listener
             bound.append(ListenerAddress(wanted.name, wanted.host, port))
         self._addresses = tuple(bound)
@@ -251,6 +266,7 @@ class Coordinator:
             registered.coordinator_id,
             registered.coordinator_epoch,
             lambda partition, topic_id, epoch: self._new_runner(session, partition, topic_id, epoch),
+            self._security.authorization,
         )
         assert self._follower is not None
         if self._in_force:
@@ -414,6 +430,7 @@ class Coordinator:
         await self.brokers.close()
         if self._follower is not None and not at_once:
             await self._follower.save()
+        await self._exporter.stop()
         remove_state(self.config.state_file)
         self.events.emit(NodeStopped(role="coordinator", node_id=self.coordinator_id, clean=clean))
 

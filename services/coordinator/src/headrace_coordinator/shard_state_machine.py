@@ -35,6 +35,7 @@ from .offsets.messages import (
     DescribeLag,
     EndOffsets,
     FetchOffsets,
+    GroupLag,
     VerificationFailed,
     WatermarksSeen,
 )
@@ -98,6 +99,21 @@ class ShardStateMachine:
     def watched_partitions(self) -> tuple[TopicPartition, ...]:
         """Partitions whose high watermarks are needed for the groups' lag (WatermarksSeen)."""
         return self._offsets.lags.watched()
+
+    def listed(self, now_ms: int) -> tuple[ListedGroup, ...]:
+        """Every group of the shard, for the metrics; changes nothing."""
+        found = self._list(ListGroups(()), now_ms).reply
+        assert isinstance(found, tuple)
+        return found
+
+    def committed_count(self, group_id: str) -> int:
+        """Number of partitions in which the group has committed an offset."""
+        return len(self._offsets.book.of(group_id))
+
+    def lag_of(self, group_id: str, now_ms: int) -> GroupLag | None:
+        """The lag of a group, for the metrics; None if the group has no committed offset. Changes nothing."""
+        committed = self._offsets.book.of(group_id)
+        return self._offsets.lags.describe(group_id, committed, now_ms) if committed else None
 
     def _delete_group(self, request: DeleteGroup) -> Decision:
         """Raises NonEmptyGroupError and GroupIdNotFoundError, without a change."""

@@ -69,7 +69,7 @@ from .reconciling import NOTHING, begun_anew, gone_away
 from .records import GroupValue, Key, MemberValue, decode_key, decode_value
 from .settings import GroupSettings
 from .state import Group, GroupsState, Member
-from .subscriptions import Topics, describes
+from .subscriptions import Subscription, Topics
 from .timing import Agenda, Ownership, Session
 from .turn import Turn
 
@@ -79,7 +79,17 @@ TICK_RECORDS_MAX = 1_000
 #: Maximum bytes of a record's key in addition to the texts in the key.
 _KEY_BYTES = 8
 
-_FIELDS = ("rack", "client_id", "client_host", "rebalance_timeout_ms", "topics", "topic_regex", "assignor")
+_FIELDS = (
+    "rack",
+    "client_id",
+    "client_host",
+    "rebalance_timeout_ms",
+    "topics",
+    "topic_regex",
+    "assignor",
+    "principal",
+    "principal_host",
+)
 
 
 class Groups:
@@ -106,6 +116,8 @@ class Groups:
         )
         #: Groups whose target assignment this coordinator must check, because another process computed the target.
         self._unseen: set[str] = set()
+        #: Groups with a pattern that includes other topics since the ACLs have changed.
+        self._other_rights: set[str] = set()
 
     def replay(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None:
         """Apply a record of one of the kinds that groups use. CorruptLogError, UnsupportedVersionError."""
@@ -277,14 +289,23 @@ class Groups:
         return Decision()
 
     def _topics_changed(self, request: TopicsChanged, turn: Turn) -> Decision:
-        """Called when the topics of the cluster have changed: the next ticks check the groups that read one of the
-        changed topics."""
+        """Called when the topics of the cluster or the ACLs have changed: the next ticks check the groups that read one
+        of the changed topics, and the groups with patterns that include other topics by the new ACLs."""
         changed = request.changed if self._topics.is_known else None
-        self._topics.replace(request.topics)
+        has_new_acls = self._topics.is_known and request.authorizer is not self._topics.authorizer
+        before = {each: self._topics.resolve(each) for each in self._patterns()} if has_new_acls else {}
+        self._topics.replace(request.topics, request.authorizer)
+        differing = {each for each, topic_ids in before.items() if self._topics.resolve(each) != topic_ids}
         for group in self._state.groups.values():
-            if changed is None or _reads_any(group, changed):
+            if not differing.isdisjoint(group.subscriptions):
+                self._other_rights.add(group.group_id)
+                self._agenda.put((group.group_id, THE_GROUP), turn.steady_ms)
+            elif changed is None or _reads_any(group, changed):
                 self._agenda.put((group.group_id, THE_GROUP), turn.steady_ms)
         return Decision()
+
+    def _patterns(self) -> set[Subscription]:
+        return {each for group in self._state.groups.values() for each in group.subscriptions if each.regex}
 
     def _config_changed(self, request: GroupConfigChanged, turn: Turn) -> Decision:
         for known, value in (
@@ -314,6 +335,7 @@ class Groups:
             group = self._state.groups.get(group_id)
             if group is None:
                 self._unseen.discard(group_id)
+                self._other_rights.discard(group_id)
             elif len(turn.records) >= TICK_RECORDS_MAX:
                 for each in due:
                     self._agenda.put((group_id, each), turn.owned_ms)
@@ -373,6 +395,9 @@ class Groups:
         subscribed = self._rebalancing.subscribed(group)
         if group.members and self._topics.digest(subscribed) != group.said.topics_digest:
             reasons.append("its topics have changed")
+        elif group.group_id in self._other_rights:
+            reasons.append("its members may describe other topics")
+        self._other_rights.discard(group.group_id)
         if group.group_id in self._unseen:
             self._unseen.discard(group.group_id)
             if not reasons and group.said.target_epoch == group.said.epoch and not self._is_whole(group, subscribed):
@@ -604,10 +629,7 @@ def _described(value: MemberValue, request: Heartbeat) -> MemberValue:
 
 def _reads_any(group: Group, topics: Iterable[str]) -> bool:
     wanted = set(topics)
-    return any(
-        not wanted.isdisjoint(names) or (regex and any(describes((), regex, topic) for topic in wanted))
-        for names, regex in group.subscriptions
-    )
+    return any(any(map(subscription.describes, wanted)) for subscription in group.subscriptions)
 
 
 def _described_member(member: Member) -> DescribedMember:

@@ -26,6 +26,8 @@ import enum
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from headrace_core.security.access import Decider
+
 Part = tuple[bytes, int]  #: (topic id, partition number)
 Parts = frozenset[Part]
 
@@ -54,7 +56,9 @@ class Heartbeat(NamedTuple):
     ``owned``: the partitions that the member reads now, of the assignment with ``revision``. ``revision``: revision of
     the latest assignment that the member received (0 if none). If the group has another revision of the member's
     assignment, the answer contains the assignment. ``topic_regex``: "" ends a subscription by a pattern. ``assignor``:
-    "" means that the member prefers no assignor. ``connection``: the number of the member's stream.
+    "" means that the member prefers no assignor. ``connection``: the number of the member's stream. ``principal``: the
+    authenticated member, whose pattern includes only topics that it may describe; "" if it may describe every topic.
+    ``principal_host``: the address from which the member has authenticated; ``client_host`` is only shown.
     """
 
     group_id: str
@@ -69,6 +73,8 @@ class Heartbeat(NamedTuple):
     topics: tuple[str, ...] | None = None
     topic_regex: str | None = None
     assignor: str | None = None
+    principal: str | None = None
+    principal_host: str | None = None
     owned: Parts | None = None
     revision: int = NO_REVISION
 
@@ -104,10 +110,13 @@ class Topic(NamedTuple):
 
 class TopicsChanged(NamedTuple):
     """All topics of the cluster by name; the caller must not change the mapping after it was passed. ``changed``: names
-    of topics that were added, removed or changed after the previous TopicsChanged; None if the names are unknown."""
+    of topics that were added, removed or changed after the previous TopicsChanged; None if the names are unknown.
+    ``authorizer``: decides which topics members may describe; another object when ACLs have changed; None: no limits.
+    """
 
     topics: Mapping[str, Topic]
     changed: frozenset[str] | None = None
+    authorizer: Decider | None = None
 
 
 class GroupConfigChanged(NamedTuple):

@@ -54,7 +54,7 @@ def adopt(turn: Turn, classic: ClassicGroup, topics: Topics) -> Group:
         assigned = pack_epochs(dict.fromkeys(kept, generation))
         current = CurrentValue(generation, generation, 1, assigned, pack(revoking))
         turn.write(Key(RecordKind.CURRENT_ASSIGNMENT, group_id, member_id), current)
-    subscribed = frozenset[bytes]().union(*(topics.resolve(value.topics, "") for _, value, _, _ in described))
+    subscribed = frozenset[bytes]().union(*(topics.resolve(value.subscription) for _, value, _, _ in described))
     said = GroupValue(generation, generation, topics_digest=topics.digest(subscribed))
     turn.write(Key(RecordKind.GROUP, group_id), said)
     group = turn.state.groups[group_id]

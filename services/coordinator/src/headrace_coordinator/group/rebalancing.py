@@ -39,10 +39,10 @@ class Rebalancing:
         self.heartbeat_intervals_ms: dict[str, int] = {}
 
     def subscribed_by(self, member: Member) -> frozenset[bytes]:
-        return self._topics.resolve(member.said.topics, member.said.topic_regex)
+        return self._topics.resolve(member.said.subscription)
 
     def subscribed(self, group: Group) -> frozenset[bytes]:
-        return frozenset().union(*(self._topics.resolve(*each) for each in group.subscriptions))
+        return frozenset().union(*map(self._topics.resolve, group.subscriptions))
 
     def describe(self, turn: Turn, group: Group, member: Member, after: MemberValue) -> list[str]:
         """Write the member's new properties ``after``; returns the reasons for a new target, if any."""

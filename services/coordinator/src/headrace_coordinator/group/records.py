@@ -24,6 +24,7 @@ from headrace_core.errors import CorruptLogError, UnsupportedVersionError
 
 from ..state_machine import RecordKind, kind_of
 from .messages import Part, Parts
+from .subscriptions import Subscription
 
 #: The version of the records that this coordinator writes, and the newest version that it can read. New fields at the
 #: end of a record need no new version.
@@ -57,7 +58,8 @@ class ClassicSaid(msgspec.Struct, frozen=True, array_like=True):
 
 class MemberValue(msgspec.Struct, frozen=True, array_like=True):
     """The properties that a member reports about itself (see messages.Heartbeat). ``classic`` is None unless the member
-    uses the classic protocol (classic_members.py)."""
+    uses the classic protocol (classic_members.py). ``principal``, ``principal_host``: for whom the pattern is
+    resolved; "" without an authorizer."""
 
     instance_id: str | None = None
     rack: str | None = None
@@ -68,6 +70,14 @@ class MemberValue(msgspec.Struct, frozen=True, array_like=True):
     topic_regex: str = ""
     assignor: str = ""
     classic: ClassicSaid | None = None
+    principal: str = ""
+    principal_host: str = ""
+
+    @property
+    def subscription(self) -> Subscription:
+        if not self.topic_regex:
+            return Subscription(self.topics)
+        return Subscription(self.topics, self.topic_regex, self.principal, self.principal_host)
 
 
 class TargetValue(msgspec.Struct, frozen=True, array_like=True):

@@ -23,6 +23,7 @@ from .records import (
     unpack,
     unpack_epochs,
 )
+from .subscriptions import Subscription
 from .timing import Session
 
 STORIES_MAX = 20  #: Maximum number of rebalances in the history of a group.
@@ -54,7 +55,7 @@ class Member:
 class Group:
     """``owners``: the member that has each partition, assigned or revoking. ``statics``: instance id -> member id of
     each static member. ``underway``: the members that have not reached their targets. ``subscriptions``: the members'
-    subscriptions (topic names and pattern), each with the number of its members. ``classics``: the number of members
+    subscriptions, each with the number of its members. ``classics``: the number of members
     that use the classic protocol.
 
     Some fields of a group are not in the log. ``reasons`` has the reasons for the next target, and ``assigned_ms`` is
@@ -70,7 +71,7 @@ class Group:
         self.statics: dict[str, str] = {}
         self.owners: dict[Part, str] = {}
         self.underway: set[str] = set()
-        self.subscriptions: dict[tuple[tuple[str, ...], str], int] = {}
+        self.subscriptions: dict[Subscription, int] = {}
         self.classics = 0
         self.stories: dict[int, StoryValue] = {}
         self.reasons: list[str] = []
@@ -199,7 +200,7 @@ def _say(group: Group, member: Member, value: MemberValue | None) -> None:
 def _count(group: Group, value: MemberValue | None, count: int) -> None:
     if value is not None:
         group.classics += count if value.classic is not None else 0
-        said = (value.topics, value.topic_regex)
+        said = value.subscription
         group.subscriptions[said] = group.subscriptions.get(said, 0) + count
         if not group.subscriptions[said]:
             del group.subscriptions[said]

@@ -5,6 +5,10 @@ Patterns of subscriptions have RE2's syntax (KIP-848: SubscriptionPattern) and m
 Python's ``re`` can take forever for a pattern such as ``(a*)*b``, so one member could block a coordinator. Internal
 topics never match a pattern, as with Kafka's default exclude.internal.topics=true; members can subscribe to them by
 name.
+
+A name needs the right to describe the topic, which is checked when the member sends it. A pattern includes only topics
+that the member may describe, now and whenever topics or ACLs change; otherwise a pattern would tell a member the names
+of all topics.
 """
 
 from __future__ import annotations
@@ -12,11 +16,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from typing import NamedTuple
 
 import re2
 
 from headrace_core.errors import InvalidRegularExpressionError
 from headrace_core.metadata.shards import SHARD_TOPICS
+from headrace_core.security.access import Decider
+from headrace_core.security.acl_types import Operation, ResourceType
+from headrace_core.security.caller import Caller
+from headrace_core.security.principal import Principal
 
 from ..assignors import TopicSpec
 from .messages import Topic
@@ -46,14 +55,36 @@ def compile_pattern(regex: str) -> re2._Regexp:
         ) from None
 
 
+class Subscription(NamedTuple):
+    """Topic names and a pattern ("": none), and the member for whom the pattern is resolved. ``principal`` "": the
+    pattern includes every topic. Without a pattern, principal and host are "", so that equal subscriptions are equal.
+    """
+
+    names: tuple[str, ...] = ()
+    regex: str = ""
+    principal: str = ""
+    host: str = ""
+
+    def describes(self, topic: str) -> bool:
+        """Whether the subscription includes a topic with the name ``topic``, existing or not, for a member that may
+        describe the topic."""
+        if topic in self.names:
+            return True
+        if not self.regex or topic in SHARD_TOPICS:
+            return False
+        return compile_pattern(self.regex).fullmatch(topic) is not None
+
+
 class Topics:
-    """The cluster's topics, and the subscriptions resolved to these topics."""
+    """The cluster's topics, and the subscriptions resolved to these topics. ``authorizer``: decides which topics the
+    patterns of members may include; None: all."""
 
     def __init__(self) -> None:
         self.by_name: Mapping[str, Topic] | None = None
         self.names: dict[bytes, str] = {}
+        self.authorizer: Decider | None = None
         self._matching: dict[str, tuple[str, ...]] = {}
-        self._resolved: dict[tuple[tuple[str, ...], str], frozenset[bytes]] = {}
+        self._resolved: dict[Subscription, frozenset[bytes]] = {}
         self._digests: dict[bytes, int] = {}
 
     @property
@@ -61,25 +92,37 @@ class Topics:
         """Whether the cluster's topics have been set."""
         return self.by_name is not None
 
-    def replace(self, by_name: Mapping[str, Topic]) -> None:
+    def replace(self, by_name: Mapping[str, Topic], authorizer: Decider | None) -> None:
         self.by_name = by_name
+        self.authorizer = authorizer
         self.names = {topic.topic_id: name for name, topic in by_name.items()}
         self._matching.clear()
         self._resolved.clear()
         self._digests.clear()
 
-    def resolve(self, names: tuple[str, ...], regex: str) -> frozenset[bytes]:
+    def resolve(self, subscription: Subscription) -> frozenset[bytes]:
         """Ids of the existing topics that a subscription includes."""
         by_name = self.by_name or {}
-        key = (names, regex)
-        found = self._resolved.get(key)
+        if subscription.host and not (self.authorizer is not None and self.authorizer.names_hosts):
+            subscription = subscription._replace(host="")  # members on all hosts share the result
+        found = self._resolved.get(subscription)
         if found is None:
-            wanted: Iterable[str] = (*names, *self._matches(regex)) if regex else names
+            wanted = (*subscription.names, *self._seen(subscription)) if subscription.regex else subscription.names
             found = frozenset(by_name[name].topic_id for name in wanted if name in by_name)
             if len(self._resolved) >= REMEMBERED_MAX:
                 self._resolved.clear()
-            self._resolved[key] = found
+            self._resolved[subscription] = found
         return found
+
+    def _seen(self, subscription: Subscription) -> Iterable[str]:
+        """The topics that match the pattern and that the member may describe."""
+        matching = self._matches(subscription.regex)
+        authorizer = self.authorizer
+        if authorizer is None or not subscription.principal:
+            return matching
+        kind, _, name = subscription.principal.partition(":")  # of an authenticated caller, so never refused here
+        caller = Caller(Principal(kind, name), subscription.host)
+        return [name for name in matching if authorizer.allows(caller, Operation.DESCRIBE, ResourceType.TOPIC, name)]
 
     def _matches(self, regex: str) -> tuple[str, ...]:
         found = self._matching.get(regex)
@@ -115,10 +158,3 @@ class Topics:
             found = int.from_bytes(hashlib.blake2b(repr(said).encode(), digest_size=8).digest(), "big")
             self._digests[topic_id] = found
         return found
-
-
-def describes(names: tuple[str, ...], regex: str, topic: str) -> bool:
-    """Whether a subscription includes a topic with the name ``topic``, existing or not."""
-    if topic in names:
-        return True
-    return bool(regex) and topic not in SHARD_TOPICS and compile_pattern(regex).fullmatch(topic) is not None

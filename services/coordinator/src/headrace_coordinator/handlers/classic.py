@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from headrace_core.errors import HeadraceError, MemberIdRequiredError, NotCoordinatorError
-from headrace_core.rpc.status import error_to_proto
+from headrace_core.item_errors import error_to_proto
 from headrace_protos.v1 import groups_pb2
 
 from ..classic.messages import (

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
 from headrace_core.errors import HeadraceError
+from headrace_core.item_errors import error_to_proto
 from headrace_core.metadata.shards import OFFSETS_TOPIC
-from headrace_core.rpc.status import error_to_proto
 from headrace_core.rpc.turns import Turns
 from headrace_protos.v1 import groups_pb2, groups_pb2_grpc
 

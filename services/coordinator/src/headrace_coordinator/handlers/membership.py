@@ -16,8 +16,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from headrace_core.errors import HeadraceError, InvalidRequestError, NotCoordinatorError
-from headrace_core.rpc.status import error_to_proto
+from headrace_core.item_errors import error_to_proto
 from headrace_core.rpc.streams import ServerStream, StreamHandler
+from headrace_core.security.access import current_access
+from headrace_core.security.acl_types import Operation, ResourceType
+from headrace_core.security.shapes import hide_assignment
 from headrace_protos.v1 import groups_pb2
 
 from ..group.messages import Disconnected, LeaveReply
@@ -94,9 +97,10 @@ class Members:
 
 
 class MembershipStream(StreamHandler[Any]):
-    __slots__ = ("_connection", "_has_left", "_host", "_members", "_stream", "_unanswered", "runner", "who")
+    __slots__ = ("_access", "_connection", "_has_left", "_host", "_members", "_stream", "_unanswered", "runner", "who")
 
     def __init__(self, members: Members, stream: ServerStream[Any, Any], connection: int, host: str) -> None:
+        self._access = current_access()
         self._members = members
         self._stream = stream
         self._connection = connection
@@ -116,9 +120,11 @@ class MembershipStream(StreamHandler[Any]):
         message = request.heartbeat if kind == "heartbeat" else request.leave
         self._identify(message.group_id, message.member_id)
         try:
+            if self._access.is_limited:
+                self._check(message, is_heartbeat=kind == "heartbeat")
             runner = self._members.find_shard(message.group_id)
             if kind == "heartbeat":
-                asked: object = messages.heartbeat(message, self._connection, self._host)
+                asked: object = messages.heartbeat(message, self._connection, self._host, self._access)
             else:
                 asked = messages.leave(message, self._connection)
         except HeadraceError as error:
@@ -135,6 +141,13 @@ class MembershipStream(StreamHandler[Any]):
         if self._unanswered >= UNANSWERED_MAX:
             self._stream.pause()
         runner.put(asked, lambda outcome: self._answered(number, outcome, runner))
+
+    def _check(self, message: Any, *, is_heartbeat: bool) -> None:
+        """Raise GroupAuthorizationFailedError for a member that may not READ the group, and
+        TopicAuthorizationFailedError for a topic that it names and may not DESCRIBE."""
+        self._access.require(Operation.READ, ResourceType.GROUP, message.group_id)
+        for topic in message.topics.names if is_heartbeat else ():
+            self._access.require(Operation.DESCRIBE, ResourceType.TOPIC, topic)
 
     def is_idle(self) -> bool:
         return self._unanswered == 0
@@ -197,6 +210,8 @@ class MembershipStream(StreamHandler[Any]):
             self._stream.finish()
 
     def _send(self, response: Any) -> None:
+        if self._access.is_limited:
+            hide_assignment(self._access, response)
         self._stream.send(response, response.ByteSize())
         if self._stream.queued_bytes > UNREAD_BYTES_MAX:
             self._stream.pause()

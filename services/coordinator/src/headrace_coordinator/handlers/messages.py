@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from headrace_core.errors import BY_CODE, InvalidRequestError
-from headrace_core.rpc.status import error_to_proto
+from headrace_core.item_errors import error_to_proto
 from headrace_core.rpc.turns import Turns
+from headrace_core.security.access import Access
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import groups_pb2
 
@@ -40,8 +41,9 @@ TOPIC_ID_BYTES = 16
 # -- membership -------------------------------------------------------------------------------------------------------
 
 
-def heartbeat(message: Any, connection: int, host: str) -> Heartbeat:
+def heartbeat(message: Any, connection: int, host: str, access: Access) -> Heartbeat:
     """Raises InvalidRequestError for an invalid topic id."""
+    caller = access.caller if access.is_limited else None
     return Heartbeat(
         message.group_id,
         message.member_id,
@@ -55,6 +57,8 @@ def heartbeat(message: Any, connection: int, host: str) -> Heartbeat:
         topics=tuple(message.topics.names) if message.HasField("topics") else None,
         topic_regex=_given(message, "topic_regex"),
         assignor=_given(message, "assignor"),
+        principal="" if caller is None else str(caller.principal),
+        principal_host="" if caller is None else caller.host,  # not the request's: the member could name any host
         owned=_parts(message.owned) if message.HasField("owned") else None,
         revision=message.revision,
     )

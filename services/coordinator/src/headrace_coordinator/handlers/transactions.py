@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any
 
 from headrace_core.errors import CoordinatorNotAvailableError, HeadraceError, InvalidRequestError, InvalidTopicError
+from headrace_core.item_errors import error_to_proto
 from headrace_core.membership.producer_ids import ProducerIds
 from headrace_core.metadata.shards import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from headrace_core.rpc.status import error_to_proto
 from headrace_core.rpc.streams import ServerStream, StreamHandler
 from headrace_core.rpc.turns import Turns
 from headrace_core.sinks import SinkTransaction, parse_sink_transaction

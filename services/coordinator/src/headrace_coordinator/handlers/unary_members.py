@@ -14,7 +14,8 @@ from collections import OrderedDict
 from typing import Any
 
 from headrace_core.errors import HeadraceError
-from headrace_core.rpc.status import error_to_proto
+from headrace_core.item_errors import error_to_proto
+from headrace_core.security.access import current_access
 from headrace_protos.v1 import groups_pb2
 
 from ..group.messages import AWAY_EPOCH, LEAVE_EPOCH, NO_REVISION, HeartbeatReply, Leave
@@ -41,7 +42,7 @@ class UnaryMembers:
                 self._revisions.pop(who, None)
                 left = await runner.ask(Leave(*who, message.member_epoch, instance_id, NO_STREAM))
                 return groups_pb2.HeartbeatResponse(member_id=left.member_id, member_epoch=left.member_epoch)
-            asked = messages.heartbeat(message, NO_STREAM, request.client_host)
+            asked = messages.heartbeat(message, NO_STREAM, request.client_host, current_access())
             is_full = asked.topics is not None or bool(asked.topic_regex)
             known = NO_REVISION if is_full else self._revisions.get(who, NO_REVISION)
             reply: HeartbeatReply = await runner.ask(asked._replace(revision=known))

@@ -22,6 +22,7 @@ from headrace_core.errors import (
 )
 from headrace_core.metadata import MetadataDelta, MetadataImage
 from headrace_core.metadata.shards import OFFSETS_TOPIC, SHARD_TOPICS, TRANSACTIONS_TOPIC, shard_of
+from headrace_core.security.access import Authorization
 from headrace_core.types import TopicPartition
 
 from .runner import ShardRunner
@@ -42,6 +43,7 @@ class Shards:
         coordinator_id: int,
         coordinator_epoch: int,
         new_runner: NewRunner,
+        authorization: Authorization,
     ) -> None:
         self._who = coordinator_id, coordinator_epoch
         self._new_runner = new_runner
@@ -49,7 +51,7 @@ class Shards:
         self._running: dict[TopicPartition, tuple[bytes, int, ShardRunner]] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._counts: dict[str, int] = {}  # topic -> number of shards
-        self._topics = TopicsView()
+        self._topics = TopicsView(authorization)
         self._closed = False
 
     def of_group(self, group_id: str) -> ShardRunner:

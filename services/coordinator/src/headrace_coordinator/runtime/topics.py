@@ -1,11 +1,12 @@
-"""The cluster's topics as groups need them: builds TopicsChanged from metadata images. The topics include internal
-topics, to which members may subscribe by name, but not by a pattern (group/subscriptions.py)."""
+"""The cluster's topics and ACLs as groups need them: builds TopicsChanged from metadata images. The topics include
+internal topics, to which members may subscribe by name, but not by a pattern (group/subscriptions.py)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from headrace_core.metadata import MetadataDelta, MetadataImage, TopicImage
+from headrace_core.security.access import Authorization, Decider
 
 from ..group.messages import Topic, TopicsChanged
 
@@ -14,23 +15,27 @@ class TopicsView:
     """The view of the cluster's topics that all shards share. ``current`` is for a shard that begins to serve;
     ``advance`` returns the changes for the other shards."""
 
-    def __init__(self) -> None:
+    def __init__(self, authorization: Authorization) -> None:
+        self._authorization = authorization
+        self._authorizer: Decider | None = None
         self._topics: Mapping[str, Topic] = {}
         self._racks: dict[int, str] = {}
 
     @property
     def current(self) -> TopicsChanged:
-        return TopicsChanged(self._topics)
+        return TopicsChanged(self._topics, None, self._authorizer)
 
     def begin(self, image: MetadataImage) -> TopicsChanged:
         """Set all topics."""
+        self._authorizer = self._authorization.authorizer
         self._racks = _racks(image)
         self._topics = {topic.name: self._seen(topic) for topic in image.topics.values()}
         return self.current
 
     def advance(self, image: MetadataImage, delta: MetadataDelta) -> TopicsChanged | None:
-        """The change of topics that groups must know; None if groups need not know of any change. Groups need not know
-        of new leaders and lagging replicas."""
+        """The change of topics and ACLs that groups must know; None if groups need not know of any change. Groups need
+        not know of new leaders and lagging replicas. The authorization must have the image's ACLs already."""
+        before_acls, self._authorizer = self._authorizer, self._authorization.authorizer
         racks = _racks(image) if delta.brokers else self._racks
         if racks != self._racks:  # replica ids are not kept, and racks hardly ever change
             before = self._topics
@@ -38,7 +43,9 @@ class TopicsView:
             changed = {name for name in {*before, *self._topics} if before.get(name) != self._topics.get(name)}
         else:
             changed = self._take(image, delta)
-        return TopicsChanged(self._topics, frozenset(changed)) if changed else None
+        if not changed and self._authorizer is before_acls:
+            return None
+        return TopicsChanged(self._topics, frozenset(changed), self._authorizer)
 
     def _take(self, image: MetadataImage, delta: MetadataDelta) -> set[str]:
         news: dict[str, Topic | None] = {topic.name: None for topic in delta.removed_topics.values()}

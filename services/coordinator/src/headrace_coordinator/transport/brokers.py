@@ -5,22 +5,24 @@ from __future__ import annotations
 import asyncio
 from typing import Any, NamedTuple
 
-import grpc.aio
-
 from headrace_core.errors import LeaderNotAvailableError, UnknownTopicOrPartitionError
 from headrace_core.membership.metadata_state import MetadataState
 from headrace_core.membership.node_links import NodeLinks
 from headrace_core.node.listeners import CLIENT, INTERNAL
-from headrace_core.rpc import ChannelPurpose, open_channel
+from headrace_core.quotas import COUNTED_KEY
+from headrace_core.rpc import ChannelPurpose, LiveChannel
 from headrace_core.rpc.duplex import Duplex
 from headrace_core.types import NO_LEADER, TopicPartition, join_address
 from headrace_protos.v1 import fetch_pb2, fetch_pb2_grpc, offsets_pb2_grpc
 
 from .produce_link import ProduceLink
 
+_UNLIMITED = ((COUNTED_KEY, "node"),)
+
 
 class Leader(NamedTuple):
-    """A partition's leader and its addresses: ``internal`` accepts appends of shards, ``client`` answers fetches."""
+    """A partition's leader and its addresses: ``internal`` accepts appends of shards, ``client`` answers fetches (of a
+    secured broker, both are the same)."""
 
     broker_id: int
     leader_epoch: int
@@ -34,7 +36,7 @@ class Brokers:
     def __init__(self, metadata: MetadataState) -> None:
         self.metadata = metadata
         self._links: NodeLinks[ProduceLink] = NodeLinks(metadata)
-        self._channels: NodeLinks[grpc.aio.Channel] = NodeLinks(metadata)
+        self._channels: NodeLinks[LiveChannel] = NodeLinks(metadata)
 
     def leader_of(self, partition: TopicPartition) -> Leader:
         """The leader of a partition, according to the current metadata. UnknownTopicOrPartitionError,
@@ -46,7 +48,9 @@ class Brokers:
         state = topic.partitions[partition.partition]
         broker = image.brokers.get(state.leader) if state.leader != NO_LEADER else None
         internal = None if broker is None else broker.endpoint(INTERNAL)
-        client = None if broker is None else broker.endpoint(CLIENT)
+        # On encrypted listeners a coordinator has no user, so it reads at the listener for nodes.
+        reads_at = CLIENT if self.metadata.channels.credentials is None else INTERNAL
+        client = None if broker is None else broker.endpoint(reads_at)
         if internal is None or client is None:
             raise LeaderNotAvailableError(f"{partition} has no reachable leader")
         return Leader(
@@ -60,19 +64,24 @@ class Brokers:
         """The stream that appends over a broker's internal listener."""
         link = self._links.get(address)
         if link is None:
-            link = self._links[address] = ProduceLink(address)
+            link = self._links[address] = ProduceLink(address, self.metadata.channels)
         return link
 
     def fetch_stream(self, address: str) -> Duplex[fetch_pb2.FetchRequest, fetch_pb2.FetchResponse]:
-        """A new fetch stream from a broker's client listener."""
-        return Duplex(address, ChannelPurpose.FETCH, lambda channel: fetch_pb2_grpc.FetchStub(channel).Fetch())  # type: ignore[no-untyped-call]
+        """A new fetch stream from a broker's client listener. The broker counts it for no client's quota."""
+        return Duplex(
+            address,
+            ChannelPurpose.FETCH,
+            lambda channel: fetch_pb2_grpc.FetchStub(channel).Fetch(metadata=_UNLIMITED),  # type: ignore[no-untyped-call]
+            self.metadata.channels,
+        )
 
     def offsets(self, address: str) -> Any:
         """The client of the Offsets service on a broker's client listener."""
         channel = self._channels.get(address)
         if channel is None:
-            channel = self._channels[address] = open_channel(address, ChannelPurpose.CONTROL)
-        return offsets_pb2_grpc.OffsetsStub(channel)  # type: ignore[no-untyped-call]
+            channel = self._channels[address] = LiveChannel(self.metadata.channels, address, ChannelPurpose.CONTROL)
+        return offsets_pb2_grpc.OffsetsStub(channel.get())  # type: ignore[no-untyped-call]
 
     async def close(self) -> None:
         await asyncio.gather(self._links.close(), self._channels.close())

@@ -32,7 +32,7 @@ from headrace_core.errors import (
 from headrace_core.membership.node_links import NodeLinks
 from headrace_core.metadata.shards import OFFSETS_TOPIC, address_of, owner_of_shard
 from headrace_core.node.listeners import INTERNAL
-from headrace_core.rpc import ChannelPurpose
+from headrace_core.rpc import ChannelPurpose, Channels
 from headrace_core.rpc.limits import PARTITIONS_MAX, pages
 from headrace_core.rpc.outage import Backoff, Outage
 from headrace_core.rpc.request_link import RequestLink
@@ -57,7 +57,7 @@ Link = RequestLink[transactions_pb2.WriteMarkersRequest, transactions_pb2.WriteM
 class _Peer:
     """A link to one broker or coordinator, at its internal listener."""
 
-    def __init__(self, address: str, whom: str) -> None:
+    def __init__(self, address: str, whom: str, channels: Channels) -> None:
         """``whom``: the node in log lines, for instance "the broker"."""
         self.link: Link = RequestLink(
             address,
@@ -66,6 +66,7 @@ class _Peer:
             what="a request to write markers",
             check=_check,
             packed=transactions_pb2.WriteMarkersRequests,
+            channels=channels,
         )
         self.room = asyncio.Semaphore(IN_FLIGHT_MAX)
         self.outage = Outage(logger, "transaction markers", whom=whom)
@@ -170,7 +171,7 @@ class MarkerSender:
             address = leader[1]
             peer = self._peers.get(address)
             if peer is None:
-                peer = self._peers[address] = _Peer(address, _writer_of(partitions))
+                peer = self._peers[address] = _Peer(address, _writer_of(partitions), self._brokers.metadata.channels)
             try:
                 written = await self._ask(peer, leader, runner, order, partitions)
             except HeadraceError as error:

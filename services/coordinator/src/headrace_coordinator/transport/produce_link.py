@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace_core.errors import NetworkError
-from headrace_core.rpc import ChannelPurpose
+from headrace_core.rpc import PLAINTEXT, ChannelPurpose, Channels
 from headrace_core.rpc.request_link import RequestLink
 from headrace_protos.v1 import produce_pb2, produce_pb2_grpc
 
@@ -13,7 +13,7 @@ _SLACK_S = 1.0  #: Seconds to wait for an answer to an append, in addition to th
 class ProduceLink:
     """Appends to partitions that the broker at ``address`` leads. Call all methods in one event loop."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, channels: Channels = PLAINTEXT) -> None:
         def check(_: produce_pb2.ProduceRequest, response: produce_pb2.ProduceResponse) -> None:
             if len(response.results) != 1:
                 raise NetworkError(f"{address} answered one append with {len(response.results)} results")
@@ -24,6 +24,7 @@ class ProduceLink:
             lambda channel: produce_pb2_grpc.ProduceStub(channel).Produce(),  # type: ignore[no-untyped-call]
             what="an append",
             check=check,
+            channels=channels,
         )
 
     async def append(

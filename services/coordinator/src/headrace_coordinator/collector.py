@@ -1,0 +1,123 @@
+"""The coordinator's metrics: groups with their lag and verdict, and transactions, of the shards that it owns.
+
+Each group belongs to one shard, and each shard to one coordinator, so a group has one series in Prometheus. The names
+``kafka_consumergroup_…`` are those of kafka_exporter.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import cast
+
+from headrace_core.clock import Clock
+from headrace_core.lag import VERDICTS, verdict, worst
+from headrace_core.metadata.shards import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from headrace_core.metrics import catalog
+from headrace_core.metrics.model import Metric, Row, Rows
+
+from .group.messages import GroupState, ListedGroup
+from .offsets.messages import GroupLag
+from .runtime.shards import Shards
+from .shard_state_machine import ShardStateMachine
+from .transaction.state import PREPARING, TransactionState
+from .transaction.transactions import TransactionsStateMachine
+
+#: States of classic groups in which members wait for an assignment, in the words of ListGroups.
+_AT_REST = (GroupState.STABLE, GroupState.EMPTY, GroupState.DEAD)
+
+
+class CoordinatorCollector:
+    """``collect`` yields the rows of a scrape. ``shards``: the shards now; None before the first registration."""
+
+    def __init__(self, shards: Callable[[], Shards | None], clock: Clock, partitions_max: int) -> None:
+        self._shards = shards
+        self._clock = clock
+        self._partitions_max = partitions_max
+
+    def collect(self) -> Rows:
+        shards = self._shards()
+        if shards is None:
+            return
+        states = Counter((runner.shard.name.rpartition("-")[0], runner.shard.state.value) for runner in shards)
+        for (topic, state), count in sorted(states.items()):
+            yield Row(catalog.SHARDS, (topic, state), count)
+        yield from self._groups(shards)
+        yield from self._transactions(shards)
+
+    def _groups(self, shards: Shards) -> Rows:
+        machines = [
+            cast("ShardStateMachine", runner.state_machine)
+            for runner in shards.of_topic(OFFSETS_TOPIC)
+            if runner.state_machine is not None
+        ]
+        now_ms = self._clock.now_ms()
+        found = [(machine, group) for machine in machines for group in machine.listed(now_ms)]
+        states = Counter(group.state for _, group in found)
+        yield Row(catalog.GROUPS, (), len(found))
+        yield Row(catalog.GROUPS_STABLE, (), states[GroupState.STABLE])
+        yield Row(catalog.GROUPS_EMPTY, (), states[GroupState.EMPTY])
+        yield Row(catalog.GROUPS_REBALANCING, (), sum(states[each] for each in states if each not in _AT_REST))
+        if len(found) > self._partitions_max:
+            return
+        pairs = sum(machine.committed_count(group.group_id) for machine, group in found)
+        for machine, group in found:
+            yield None
+            lag = machine.lag_of(group.group_id, self._clock.now_ms())
+            yield from _group_rows(group, lag, of_partitions=pairs <= self._partitions_max)
+
+    def _transactions(self, shards: Shards) -> Rows:
+        states = dict.fromkeys(TransactionState, 0)
+        prepared = 0
+        oldest_ms: int | None = None
+        for runner in shards.of_topic(TRANSACTIONS_TOPIC):
+            machine = cast("TransactionsStateMachine | None", runner.state_machine)
+            for transaction in () if machine is None else list(machine.transactions.values()):
+                yield None
+                states[transaction.state] += 1
+                if transaction.state is TransactionState.ONGOING or transaction.state in PREPARING:
+                    prepared += transaction.is_prepared
+                    if transaction.started_ms >= 0:
+                        started = transaction.started_ms
+                        oldest_ms = started if oldest_ms is None else min(oldest_ms, started)
+        for state, count in states.items():
+            yield Row(catalog.TRANSACTIONS, (state.name.lower(),), count)
+        yield Row(catalog.TRANSACTIONS_PREPARED, (), prepared)
+        age_ms = 0 if oldest_ms is None else max(0, self._clock.now_ms() - oldest_ms)
+        yield Row(catalog.TRANSACTION_AGE, (), age_ms / 1000)
+
+
+def _group_rows(group: ListedGroup, lag: GroupLag | None, *, of_partitions: bool) -> Iterator[Row]:
+    name = group.group_id
+    yield Row(catalog.GROUP_MEMBERS, (name,), group.members)
+    offsets: Counter[str] = Counter()
+    lags: Counter[str] = Counter()
+    verdicts: list[str] = []
+    lag_s: list[float] = []
+    lost = 0
+    is_empty = group.state is GroupState.EMPTY
+    for part in () if lag is None else lag.partitions:
+        offsets[part.topic] += part.committed.offset
+        lags[part.topic] += part.lag or 0
+        lost += part.records_lost
+        verdicts.append(verdict(part.status.value, lag=part.lag, complete=part.complete, is_empty=is_empty))
+        if part.lag_ms is not None:
+            lag_s.append(part.lag_ms / 1000)
+        if of_partitions:
+            labels = name, part.topic, part.partition
+            known: tuple[tuple[Metric, float | None], ...] = (
+                (catalog.GROUP_OFFSET, part.committed.offset),
+                (catalog.GROUP_LAG, part.lag),
+                (catalog.GROUP_LAG_SECONDS, None if part.lag_ms is None else part.lag_ms / 1000),
+            )
+            for metric, value in known:
+                if value is not None:
+                    yield Row(metric, labels, value)
+    for topic, total in offsets.items():
+        yield Row(catalog.GROUP_OFFSET_SUM, (name, topic), total)
+        yield Row(catalog.GROUP_LAG_SUM, (name, topic), lags[topic])
+    yield Row(catalog.GROUP_LAG_SECONDS_MAX, (name,), max(lag_s, default=0.0))
+    yield Row(catalog.GROUP_RECORDS_LOST, (name,), lost)
+    status = worst(verdicts)
+    for each in VERDICTS:
+        yield Row(catalog.GROUP_STATUS, (name, each), int(each == status))
