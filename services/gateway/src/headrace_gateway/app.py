@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
+from typing import Any
 
 from headrace_core.clock import SystemClock
 from headrace_core.log.files import RealFileSystem
@@ -19,21 +21,27 @@ from headrace_core.membership.metadata_state import MetadataState
 from headrace_core.membership.node_description import NodeService
 from headrace_core.metadata import MetadataDelta, MetadataImage
 from headrace_core.metadata.freshness import Freshness
+from headrace_core.metrics.node import NodeMetrics
 from headrace_core.node.config import NodeConfig
 from headrace_core.node.ids import random_id
-from headrace_core.node.listeners import INTERNAL, ListenerAddress
+from headrace_core.node.listeners import CLIENT, GATEWAY, INTERNAL, ListenerAddress
 from headrace_core.node.meta_properties import read_all_meta
+from headrace_core.node.security import NodeSecurity
 from headrace_core.node.state_file import RuntimeState, remove_state, write_state
 from headrace_core.node.tasks import NodeTasks
 from headrace_core.rpc.server import Listener
+from headrace_core.security.sasl.mechanisms import Mechanisms
 from headrace_core.telemetry import Emitter, Metrics, NodeStarted, NodeStopped
 
 from .cluster import Cluster, GatewayEntry
+from .collector import GatewayCollector
 from .connection import SWEEP_S, Connections
 from .directory import Announcer
 from .handlers.table import FAST, HANDLERS
 from .listeners import Listeners
 from .produce_path import shared_links
+from .quotas import Quotas
+from .secured import listener_security
 from .settings import GatewaySettings
 from .upstream import Upstream
 from .wire.apis import Api
@@ -61,18 +69,35 @@ class Gateway:
         self._fs = RealFileSystem()
         self._started_ms = self.clock.now_ms()
         self._started_monotonic_ms = self.clock.monotonic_ms()
-        self._controllers = Controllers(config.controller_addresses)
+        self._security = NodeSecurity(config)
+        self._controllers = Controllers(config.controller_addresses, self._security.channels)
         self._freshness = Freshness()
         self.metadata = MetadataState(self._controllers, lag=lambda: self._freshness.lag(self.clock.monotonic_ms()))
         self._announcer = Announcer(self._controllers, self.gateway_id, self.clock)
-        self.cluster = Cluster(self.metadata, self.living_gateways)
-        self.upstream = Upstream(self.cluster, shared_links())
-        self.connections = Connections(self.settings, self.cluster, self.upstream, HANDLERS, FAST)
-        self.listeners = Listeners(self.settings, self.connections)
+        self._security.follow(lambda: self.metadata.image)
+        channels = self._security.channels
+        self.cluster = Cluster(
+            self.metadata,
+            self.living_gateways,
+            self._security.authorization,
+            node_listener=CLIENT if channels.credentials is None else GATEWAY,
+        )
+        self.upstream = Upstream(self.cluster, shared_links(channels), channels)
+        quotas = Quotas.of(lambda: self.cluster.image.security, config.values)
+        self.connections = Connections(self.settings, self.cluster, self.upstream, HANDLERS, FAST, quotas)
+        self._offers: dict[str, Mechanisms] = {}
+        self.listeners = Listeners(
+            self.settings, self.connections, listener_security(config, self.settings, self._offer)
+        )
         self._internal: Listener | None = None
         self._addresses: tuple[ListenerAddress, ...] = ()
         self._follower: MetadataFollower | None = None
         self._cluster_id = ""
+        self._exporter = NodeMetrics(
+            "gateway", lambda: config.node_id, config.values, events=self.events, metrics=self.metrics
+        )
+        self._exporter.add_calls(self.connections.calls)
+        self._exporter.add(GatewayCollector(self.connections).collect)
         self._tasks = NodeTasks("gateway")
         self._is_current = False  # True once the metadata are current: from then on every change is applied
         self._is_listening = False
@@ -81,6 +106,12 @@ class Gateway:
     def living_gateways(self) -> tuple[GatewayEntry, ...]:
         """The living gateways, including this gateway."""
         return self._announcer.gateways.entries
+
+    def _offer(self, listener: str, values: Mapping[str, Any]) -> Mechanisms:
+        """The SASL mechanisms of a Kafka listener."""
+        offer = Mechanisms(values, lambda: self.metadata.image.security, self.clock.now_ms)
+        self._offers[listener] = offer
+        return offer
 
     async def start(self) -> None:
         """Start the gateway; returns when the gateway serves clients. Raises HeadraceError or OSError; call ``stop``
@@ -111,6 +142,8 @@ class Gateway:
         if await self.listeners.follow(self.metadata.image.brokers):  # the metadata changed while the ports opened
             self._own_changed()
         self._tasks.start(self._sweep(), "sweep of connections")
+        for listener, offer in self._offers.items():
+            self._tasks.start(offer.run(), f"keys of SASL on {listener}")
         self._tasks.start(self._announcer.run(self._cluster_id), "announcements")
         self._preparing = asyncio.create_task(self._prepare_others())
         follower.keep(
@@ -120,7 +153,9 @@ class Gateway:
         )
         await internal.serving(True)
         self._addresses = (*self.listeners.addresses, ListenerAddress(INTERNAL, internal.host, internal.port))
-        write_state(config.state_file, RuntimeState.of("gateway", config.node_id, self._started_ms, self._addresses))
+        await self._exporter.start()
+        state = RuntimeState.of("gateway", config.node_id, self._started_ms, self._addresses, self._exporter.url)
+        write_state(config.state_file, state)
         self.events.emit(
             NodeStarted(
                 role="gateway",
@@ -144,7 +179,13 @@ class Gateway:
     async def _bind(self) -> Listener:
         wanted = self.config.listener(INTERNAL)
         assert wanted is not None  # NodeConfig checks it
-        internal = self._internal = Listener(INTERNAL, wanted.host or "[::]", wanted.port, takes_bulk=False)
+        internal = self._internal = Listener(
+            INTERNAL,
+            wanted.host or "[::]",
+            wanted.port,
+            takes_bulk=False,
+            **self._security.port_options(INTERNAL),
+        )
         NodeService(
             "gateway",
             lambda: self.config.node_id,
@@ -200,6 +241,7 @@ class Gateway:
             await self._internal.stop(0)
         if self._follower is not None and not at_once:
             await self._follower.save()
+        await self._exporter.stop()
         remove_state(self.config.state_file)
         self.events.emit(NodeStopped(role="gateway", node_id=self.config.node_id, clean=not at_once))
 

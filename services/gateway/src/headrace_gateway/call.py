@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from .wire.apis import Api
+from headrace_core.errors import HeadraceError
+from headrace_core.security.access import EVERYTHING, Access
+from headrace_core.security.acl_types import CLUSTER_NAME, Operation, ResourceType
+from headrace_core.security.refusals import refusal
+
+from .access import CLUSTER, CLUSTER_RULES
+from .wire.apis import Api, title
 from .wire.frames import RequestHeader
 from .wire.schema import Message
 
@@ -19,7 +25,18 @@ if TYPE_CHECKING:
 class Call:
     """A request of ``client``. The calls to nodes raise HeadraceError."""
 
-    __slots__ = ("api", "client", "client_id", "cluster", "message", "settings", "upstream", "version")
+    __slots__ = (
+        "_access",
+        "api",
+        "client",
+        "client_id",
+        "cluster",
+        "message",
+        "settings",
+        "throttle_ms",
+        "upstream",
+        "version",
+    )
 
     def __init__(
         self,
@@ -38,7 +55,47 @@ class Call:
         self.cluster = cluster
         self.upstream = upstream
         self.settings = settings
+        self._access: Access | None = None
+        self.throttle_ms = 0  #: How long the client must wait after the answer, because it is over its quota.
         self.message: Message | None = None  #: The decoded request of a FastHandler, if another thread has decoded it.
+
+    # -- what the client may do ---------------------------------------------------------------------------------------
+
+    @property
+    def access(self) -> Access:
+        """The client's rights, by the ACLs of the applied metadata image."""
+        access = self._access
+        if access is None:
+            authorization = self.cluster.authorization
+            access = self._access = (
+                EVERYTHING
+                if authorization.authorizer is None
+                else Access(self.client.caller, authorization, title(self.api))
+            )
+        return access
+
+    def allows(self, operation: Operation, resource_type: ResourceType, name: str) -> bool:
+        """Whether the client may do ``operation`` on the resource."""
+        return self.access.allows(operation, resource_type, name)
+
+    def sees(self, operation: Operation, resource_type: ResourceType, name: str) -> bool:
+        """Like ``allows``, for a list that leaves out what the client may not see: such refusals are not audited."""
+        return self.access.sees(operation, resource_type, name)
+
+    def require(self, operation: Operation, resource_type: ResourceType, name: str) -> None:
+        """Raise the authorization error of the resource's type unless the client may do ``operation``."""
+        self.access.require(operation, resource_type, name)
+
+    def require_cluster(self) -> None:
+        """Raise ClusterAuthorizationFailedError unless the client has the operation that CLUSTER_RULES has for the
+        request's type."""
+        self.access.require(CLUSTER_RULES[self.api], CLUSTER, CLUSTER_NAME)
+
+    def refusal(self, operation: Operation, resource_type: ResourceType, name: str) -> HeadraceError:
+        """The error for an operation that the client may not do."""
+        return refusal(operation, resource_type, name, self.client.principal)
+
+    # -- calls to nodes -----------------------------------------------------------------------------------------------
 
     async def any_broker(self, stub: Callable[..., Any], method: str, request: Any, timeout_ms: float) -> Any:
         """Call an unfenced broker, preferably the broker whose port the client uses. Call another broker only if the

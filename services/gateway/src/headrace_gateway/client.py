@@ -6,9 +6,14 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
-from .budget import Answers
+from headrace_core.security.caller import Caller
+from headrace_core.security.principal import ANONYMOUS, Principal
+from headrace_core.security.protocols import SecurityProtocol
 
-ANONYMOUS = "User:ANONYMOUS"
+from .budget import Answers
+from .quotas import ClientQuotas
+from .sasl import Authentication
+
 BOOTSTRAP = -1  #: Client.broker_id of a connection to the bootstrap port.
 #: The gateway truncates longer client ids in the metadata of its gRPC calls, because gRPC limits a call's metadata to
 #: 8 KiB.
@@ -21,53 +26,95 @@ class Client:
     """The client at the other end of one connection.
 
     ``listener``: name of the Kafka listener; ``broker_id``: the broker whose port the client uses, or BOOTSTRAP.
-    ``client_id``: the client id in the latest request.
+    ``principal``: the client's principal; ANONYMOUS until it has authenticated. ``token_id``: the delegation token with
+    which it authenticated. ``client_id``: the client id in the latest request.
     """
 
     __slots__ = (
+        "_caller",
         "_closing",
         "_metadata",
         "_metadata_of",
         "answers",
+        "authentication",
         "broker_id",
         "client_id",
         "fetch",
         "hang_up",
         "host",
         "listener",
+        "mute",
+        "on_authenticated",
         "principal",
         "produce",
+        "protocol",
+        "quotas",
         "sends_silently",
+        "token_id",
     )
 
     def __init__(
-        self, *, host: str, listener: str, broker_id: int, principal: str = ANONYMOUS, answers: Answers | None = None
+        self,
+        *,
+        host: str,
+        listener: str,
+        broker_id: int,
+        principal: Principal = ANONYMOUS,
+        protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT,
+        answers: Answers | None = None,
     ) -> None:
-        """``answers`` counts the unread answers of all connections."""
+        """``protocol``: the listener's. ``answers`` counts the unread answers of all connections."""
         self.host = host
         self.listener = listener
         self.broker_id = broker_id
         self.principal = principal
+        self.token_id: str | None = None
+        self.protocol = protocol
+        #: The SASL state of the connection; None on listeners without SASL.
+        self.authentication: Authentication | None = None
+        #: The connection's function that is called once the client has authenticated.
+        self.on_authenticated: Callable[[], None] = _nothing
         self.client_id = ""
         self.answers = answers or Answers()
         #: The function that closes the client's connection; the connection sets ``hang_up``.
         self.hang_up: Callable[[], None] = _nothing
+        #: The connection's function that starts no further request for a number of milliseconds.
+        self.mute: Callable[[int], None] = _ignore
         self.sends_silently = False  #: Whether the client has sent a Produce request with acks=0.
         #: The client's produce streams (produce_path.py); None before its first Produce request.
         self.produce: Any = None
+        self.quotas: ClientQuotas | None = None  #: The quotas of the connection; the connection sets them.
         self.fetch: Any = None  #: The client's fetch streams (fetch_path.py); None before its first Fetch request.
         self._metadata: tuple[tuple[str, str], ...] = ()
-        self._metadata_of: str | None = None
+        self._metadata_of: Caller | None = None
+        self._caller: Caller | None = None
         self._closing: list[Callable[[], None]] = []
+
+    @property
+    def caller(self) -> Caller:
+        """The client as authorizers see it. The same object until the client changes its principal, its host or its
+        client id."""
+        caller = self._caller
+        if (
+            caller is None
+            or caller.client_id != self.client_id
+            or caller.principal is not self.principal
+            or caller.host != self.host
+        ):
+            caller = self._caller = Caller(
+                self.principal, self.host, self.client_id, self.listener, token_id=self.token_id
+            )
+        return caller
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
         """The gRPC metadata of each call for this client: principal, host and client id. Nodes accept this metadata
         only from a gateway."""
-        if self._metadata_of != self.client_id:
-            self._metadata_of = self.client_id
+        caller = self.caller
+        if self._metadata_of is not caller:
+            self._metadata_of = caller
             self._metadata = (
-                (PRINCIPAL_KEY, quote(self.principal, safe=":")),
+                (PRINCIPAL_KEY, quote(str(self.principal), safe=":")),
                 (HOST_KEY, self.host),
                 (CLIENT_ID_KEY, quote(self.client_id[:CLIENT_ID_CHARS_MAX], safe="")),
             )
@@ -78,16 +125,33 @@ class Client:
         """The gRPC metadata of a stream that connections share: the principal and the host."""
         return self.metadata[:2]
 
+    def produced_ms(self, broker_id: int, size: int) -> int:
+        """Count bytes that the client produced to a broker on a shared stream; returns its wait in milliseconds."""
+        if self.quotas is None:
+            return 0
+        return self.quotas.produced_ms(broker_id, self.principal.name, self.client_id, size)
+
+    def authenticated(self, principal: Principal, token_id: str | None = None) -> None:
+        """Set who the client is."""
+        self.principal, self.token_id = principal, token_id
+        self._caller = None
+        self.on_authenticated()
+
     def on_close(self, callback: Callable[[], None]) -> None:
         """Call ``callback`` when the connection has ended."""
         self._closing.append(callback)
 
     def closed(self) -> None:
         """Run the callbacks of a connection that has ended."""
-        self.hang_up = _nothing
+        self.hang_up = self.on_authenticated = _nothing
+        self.mute = _ignore
         closing, self._closing = self._closing, []
         for callback in closing:
             callback()
+
+
+def _ignore(_: int) -> None:
+    """Do nothing, because the connection has already ended."""
 
 
 def _nothing() -> None:

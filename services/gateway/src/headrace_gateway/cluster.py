@@ -19,6 +19,7 @@ from headrace_core.membership.metadata_state import MetadataState
 from headrace_core.metadata import BrokerImage, MetadataImage, TopicImage
 from headrace_core.metadata.shards import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, address_of, owner_of, shard_of
 from headrace_core.node.listeners import CLIENT
+from headrace_core.security.access import Authorization
 from headrace_core.types import join_address
 
 from .client import Client
@@ -64,11 +65,22 @@ class GatewayEntry(NamedTuple):
 
 class Cluster:
     """The cluster's metadata for handlers. ``state`` has the applied metadata image. ``gateways`` returns the living
-    gateways, including this gateway; it returns the same object until the gateways change."""
+    gateways, including this gateway; it returns the same object until the gateways change. ``authorization``: the
+    gateway's authorizer; without one, every client may do everything. ``node_listener``: the listener of brokers and
+    coordinators that the gateway calls."""
 
-    def __init__(self, state: MetadataState, gateways: Callable[[], Sequence[GatewayEntry]]) -> None:
+    def __init__(
+        self,
+        state: MetadataState,
+        gateways: Callable[[], Sequence[GatewayEntry]],
+        authorization: Authorization | None = None,
+        *,
+        node_listener: str = CLIENT,
+    ) -> None:
         self.state = state
+        self.node_listener = node_listener
         self._gateways = gateways
+        self.authorization = authorization or Authorization()
         self._of: tuple[object, object] = (None, None)
         self._nodes: dict[tuple[str, str, str], dict[int, Node]] = {}
         self._addresses: dict[int, tuple[BrokerImage | None, str | None]] = {}
@@ -107,15 +119,20 @@ class Cluster:
         return None if broker is None or broker.fenced else self._nodes_of(call).get(broker_id)
 
     def broker_address(self, broker_id: int) -> str | None:
-        """host:port of a registered broker's gRPC listener for clients; None if there is no such broker."""
+        """host:port of a registered broker's gRPC listener for this gateway; None if there is no such broker."""
         broker = self.state.image.brokers.get(broker_id)
         if broker is None:
             return None
         known, address = self._addresses.get(broker_id, (None, None))
         if broker is not known:
-            address = grpc_address(broker)
+            address = self.grpc_address(broker)
             self._addresses[broker_id] = broker, address
         return address
+
+    def grpc_address(self, broker: BrokerImage) -> str | None:
+        """host:port of the broker's listener for this gateway; None if the broker has no such listener."""
+        endpoint = broker.endpoint(self.node_listener)
+        return None if endpoint is None else join_address(endpoint.host, endpoint.port)
 
     def coordinator_node(self, call: ClientsRequest, kind: str, key: str) -> Node:
         """The broker that clients get as coordinator of ``key``: the leader of the key's shard, or another broker if
@@ -134,7 +151,7 @@ class Cluster:
 
     def owner_address(self, kind: str, key: str) -> str:
         """host:port of the coordinator that owns the shard of ``key``. Raises CoordinatorNotAvailableError."""
-        return address_of(owner_of(self.state.image, _SHARDS[kind], key).coordinator, CLIENT)
+        return address_of(owner_of(self.state.image, _SHARDS[kind], key).coordinator, self.node_listener)
 
     def _nodes_of(self, call: ClientsRequest) -> dict[int, Node]:
         brokers, gateways = self.state.image.brokers, self._gateways()
@@ -149,11 +166,6 @@ class Cluster:
                 self._nodes.clear()
             nodes = self._nodes[key] = nodes_of(brokers, gateways, *key)
         return nodes
-
-
-def grpc_address(broker: BrokerImage) -> str | None:
-    endpoint = broker.endpoint(CLIENT)
-    return None if endpoint is None else join_address(endpoint.host, endpoint.port)
 
 
 def nodes_of(

@@ -15,6 +15,14 @@ A connection stops reading while
 * the budget of all connections is used up, and its own frame is large (budget.py).
 
 The gateway closes a connection at once if the bytes are not a valid request, as Kafka does.
+
+A connection to a secured listener first proves who its client is: by TLS, by SASL, or both (``ListenerSecurity``). It
+has AUTHENTICATES_S seconds for that. Of the connections that have not proved it yet, the gateway keeps at most
+UNAUTHENTICATED_MAX and closes the oldest ones. A failed authentication is answered after
+``connection.failed.authentication.delay.ms``, and ends the connection.
+
+A client over its quota learns ``throttle_time_ms`` from its answer; the connection starts no further request for that
+time (KIP-219).
 """
 
 from __future__ import annotations
@@ -24,21 +32,29 @@ import contextlib
 import functools
 import logging
 import socket
+import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, cast
 
 from headrace_core.errors import HeadraceError, UnsupportedVersionError
+from headrace_core.metrics.calls import CallTimes
+from headrace_core.security.protocols import SecurityProtocol
 
 from . import errors
 from .budget import SMALL_FRAME_BYTES, Answers, Budget
 from .call import AnswerParts, Call, FastHandler, Handler
 from .client import Client
 from .cluster import Cluster
+from .handlers.sasl import step
 from .links import FINISH_S
+from .quotas import ClientQuotas, Quotas
 from .rounds import Rounds
+from .sasl import Authentication, SaslOffer, State, now_ms
 from .settings import GatewaySettings
+from .tls import ListenerTls
 from .upstream import Upstream
 from .wire.apis import VERSIONS, Api, title
 from .wire.frames import LENGTH_BYTES, REQUEST_BYTES_MAX, RequestHeader, finish, read_header, response_start
@@ -76,13 +92,37 @@ ANSWER_BYTES_PER_S_MIN = 64 * 1024
 #: Minimum rate in bytes per second, after the first STALLED_READ_S, at which a client must send a frame that the
 #: gateway reads beyond its memory limit.
 BYTES_PER_S_MIN = 256 * 1024
+#: Seconds that a client of a secured listener has to prove who it is.
+AUTHENTICATES_S = 60
+#: Maximum number of connections whose clients have not proved yet who they are.
+UNAUTHENTICATED_MAX = 500
 CLOSING_S = 5  #: Seconds that a connection has to send its last answers when the gateway closes it.
+#: Seconds that a client has to read why it was not authenticated. kafka-python reports only a lost connection when the
+#: end comes together with the answer.
+REFUSED_S = 0.5
 KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_COUNT = 60, 15, 4
 
 LOG_LINES_PER_S = 10  #: Maximum number of log lines per second about mistakes of clients.
 
 _PRODUCE = Api.PRODUCE.to_bytes(2, "big")
 _ENDED_BY_PEER = (7, 8)  #: TCP states (CLOSE, CLOSE_WAIT) of a connection after the peer has sent RST or FIN.
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerSecurity:
+    """How the clients of a Kafka listener prove who they are. ``sasl``: the mechanisms that the listener offers;
+    ``max_reauth_ms``, ``failure_delay_ms`` and ``receive_bytes_max``: the listener's connections.max.reauth.ms,
+    connection.failed.authentication.delay.ms and sasl.server.max.receive.size."""
+
+    protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
+    tls: ListenerTls | None = None
+    sasl: SaslOffer | None = None
+    max_reauth_ms: int = 0
+    failure_delay_ms: int = 100
+    receive_bytes_max: int = 524_288
+
+
+OPEN = ListenerSecurity()  #: A listener without security.
 
 
 class Connections:
@@ -95,19 +135,25 @@ class Connections:
         upstream: Upstream,
         handlers: Mapping[Api, Handler],
         fast: Mapping[Api, FastHandler],
+        quotas: Quotas | None = None,
     ) -> None:
         self.settings = settings
         self.cluster = cluster
         self.upstream = upstream
         self.handlers = handlers
         self.fast = fast
+        self.quotas = quotas
         self.budget = Budget(settings.queued_bytes_max)
         self.answers = Answers()
         self.starts = Rounds(STARTS_MAX)
         self.long_messages = ThreadPoolExecutor(1, thread_name_prefix="long-messages")
         self.has_ended = False
         self.open: set[Connection] = set()
+        self.unauthenticated: dict[Connection, None] = {}  #: The oldest first.
         self.of_host: Counter[str] = Counter()
+        #: For the metrics: times of requests by Kafka's name, and bytes of requests and answers.
+        self.calls = CallTimes("kafka")
+        self.bytes_in = self.bytes_out = 0
         self.now = 0  #: Number of sweeps so far: the clock of the connections, in seconds.
         self._idle = max(int(settings.idle_ms / 1_000), 1) if settings.idle_ms >= 0 else None
         self._lines_left = LOG_LINES_PER_S
@@ -124,9 +170,17 @@ class Connections:
             return False
         self.open.add(connection)
         self.of_host[host] += 1
+        if not connection.is_authenticated:
+            self.unauthenticated[connection] = None
+            if len(self.unauthenticated) > UNAUTHENTICATED_MAX:
+                oldest = next(iter(self.unauthenticated))
+                self.log("%s had not authenticated when too many others came; closed", oldest.client.host)
+                del self.unauthenticated[oldest]
+                oldest.end(at_once=True)
         return True
 
     def remove(self, connection: Connection, host: str) -> None:
+        self.unauthenticated.pop(connection, None)
         if connection in self.open:
             self.open.remove(connection)
             self.of_host[host] -= 1
@@ -177,9 +231,11 @@ class _Request:
     """A request in progress. ``answer``: parts of the answer's frame once ``is_done`` is True; None if the request gets
     no answer."""
 
-    __slots__ = ("answer", "is_done", "is_produce", "size", "task")
+    __slots__ = ("answer", "api", "is_done", "is_produce", "size", "started_s", "task")
 
-    def __init__(self, size: int, is_produce: bool) -> None:
+    def __init__(self, size: int, is_produce: bool, api: Api) -> None:
+        self.api = api
+        self.started_s = time.perf_counter()
         self.size = size
         self.is_produce = is_produce
         self.is_done = False
@@ -201,24 +257,40 @@ class Connection(asyncio.Protocol):
         "_held",
         "_is_draining",
         "_is_ending",
+        "_is_muted",
         "_is_reading",
         "_is_stalled",
         "_is_starting",
+        "_muted_until",
         "_paused_since",
         "_paused_size",
         "_queued",
         "_requests",
+        "_security",
         "_shared",
+        "_since",
         "_stalled_since",
         "_stalled_size",
         "_transport",
         "_unread",
         "client",
+        "is_authenticated",
     )  # fmt: skip
 
-    def __init__(self, shared: Connections, listener: str, broker_id: int) -> None:
-        self.client = Client(host="", listener=listener, broker_id=broker_id, answers=shared.answers)
+    def __init__(self, shared: Connections, listener: str, broker_id: int, security: ListenerSecurity = OPEN) -> None:
+        protocol = security.protocol
+        self.client = Client(host="", listener=listener, broker_id=broker_id, protocol=protocol, answers=shared.answers)
         self.client.hang_up = self.end
+        self.client.mute = self.mute
+        if shared.quotas is not None:
+            self.client.quotas = ClientQuotas(shared.quotas)
+        self._security = security
+        self._since = shared.now  # when the client connected
+        self.is_authenticated = protocol is SecurityProtocol.PLAINTEXT  #: Whether the client has proved who it is.
+        if security.sasl is not None:
+            self.client.authentication = Authentication(security.sasl, max_reauth_ms=security.max_reauth_ms)
+        if not self.is_authenticated:
+            self.client.on_authenticated = self._authenticated
         self._shared = shared
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray()  # of one unfinished frame with its length, after whole frames if there are more
@@ -230,6 +302,8 @@ class Connection(asyncio.Protocol):
         self._is_reading = True
         self._is_stalled = False  # True while the client leaves WRITE_BYTES of answers unread
         self._is_draining = self._is_starting = False
+        self._is_muted = False  # True while a client over its quota must wait
+        self._muted_until = 0.0  # by the event loop's clock
         self._is_ending = False  # True after the client's end, while requests without answers are handled
         self._active = self._frame_since = self._stalled_since = shared.now
         self._stalled_size = 0
@@ -247,6 +321,8 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
             return
         self._transport.set_write_buffer_limits(high=WRITE_BYTES)
+        if self._shared.quotas is not None:
+            self.mute(self._shared.quotas.connected_ms(self.client.host))
         self._active = self._shared.now
         connected = transport.get_extra_info("socket")
         if connected is not None:
@@ -258,11 +334,29 @@ class Connection(asyncio.Protocol):
                 connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S)
                 connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_COUNT)
 
+    def secured(self, certificate: bytes | None) -> None:
+        """The TLS handshake is complete. With the protocol SSL the certificate names the client."""
+        tls = self._security.tls
+        if self._security.protocol is not SecurityProtocol.SSL or tls is None:
+            return
+        try:
+            principal = tls.principal_of(certificate)
+        except HeadraceError as error:
+            self.unsecured(str(error))
+            self.end()
+            return
+        self.client.authenticated(principal)
+
+    def unsecured(self, why: str) -> None:
+        """Log why the TLS handshake failed."""
+        self._shared.log("TLS handshake of %s failed: %s", self.client.host, why[:200])
+
     def data_received(self, data: bytes) -> None:
         if self._closing_since >= 0:
             return
         self._active = self._shared.now
         self._held += len(data)
+        self._shared.bytes_in += len(data)
         self._shared.budget.used += len(data)
         buffer = self._buffer
         if not buffer and len(data) >= LENGTH_BYTES and int.from_bytes(data[:4], "big") == len(data) - LENGTH_BYTES:
@@ -318,9 +412,15 @@ class Connection(asyncio.Protocol):
         """Check the length and, if they have arrived, the first bytes of a frame. An illegal frame ends the
         connection."""
         size = int.from_bytes(start[position : position + 4], "big", signed=True)
-        most = self._shared.settings.request_bytes_max
-        if size < HEADER_BYTES_MIN or size > most:
-            self._refuse(f"a frame of {size} bytes; between {HEADER_BYTES_MIN} and socket.request.max.bytes={most}")
+        most, least = self._shared.settings.request_bytes_max, HEADER_BYTES_MIN
+        key = "socket.request.max.bytes"
+        if not self.is_authenticated:
+            most, key = min(most, self._security.receive_bytes_max), "sasl.server.max.receive.size"
+            authentication = self.client.authentication
+            if authentication is not None and authentication.state is State.TOKENS:
+                least = 0
+        if size < least or size > most:
+            self._refuse(f"a frame of {size} bytes; between {least} and {key}={most}")
             return False
         kind = start[position + 4 : position + 6]
         if size > REQUEST_BYTES_MAX and len(kind) == len(_PRODUCE) and kind != _PRODUCE:
@@ -360,7 +460,7 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         if transport is None or self._closing_since >= 0:
             return
-        is_reading = not self._is_stalled
+        is_reading = not (self._is_stalled or self._is_muted)
         if is_reading and self._frames:
             is_reading = not self._has_more and self._queued < QUEUED_BYTES and not self._shared.budget.is_short
         if is_reading and len(self._buffer) > SMALL_FRAME_BYTES:
@@ -387,7 +487,7 @@ class Connection(asyncio.Protocol):
 
     def _start_waiting(self) -> None:
         frames, requests = self._frames, self._requests
-        while not (self._is_stalled or self._is_draining) and self._closing_since < 0:
+        while not (self._is_stalled or self._is_draining or self._is_muted) and self._closing_since < 0:
             if not frames and (not self._has_more or not self._split() or not frames):
                 break
             is_produce = frames[0].startswith(_PRODUCE)
@@ -410,10 +510,21 @@ class Connection(asyncio.Protocol):
     def _begin(self, frame: bytes, is_produce: bool) -> None:
         """Start a request. Raises WireError if the gateway does not serve the request, or the bytes are not a
         request."""
-        shared = self._shared
+        shared, authentication = self._shared, self.client.authentication
+        if authentication is not None and authentication.state is State.TOKENS:
+            request = _Request(len(frame) + LENGTH_BYTES, False, Api.SASL_AUTHENTICATE)
+            self._requests.append(request)
+            shared.starts.start(functools.partial(self._run_task, request, self._handle_token, frame))
+            return
         header = read_header(frame)
         api, version = header.api, header.version
-        request = _Request(len(frame) + LENGTH_BYTES, is_produce)
+        if authentication is not None and not authentication.permits(api, now_ms()):
+            raise WireError(
+                f"{title(api)} before the client has authenticated"
+                if authentication.identity is None
+                else f"{title(api)} after the end of the session of {authentication.principal}"
+            )
+        request = _Request(len(frame) + LENGTH_BYTES, is_produce, api)
         if not header.is_supported:
             if api is not Api.API_VERSIONS:
                 raise WireError(f"the gateway does not serve {title(api)} version {version}")
@@ -426,24 +537,86 @@ class Connection(asyncio.Protocol):
         fast = shared.fast.get(api)
         if fast is not None and not is_long:
             self._requests.append(request)
-            fast(call, header, frame, functools.partial(self._answered, request))
+            reply = functools.partial(self._answered, request)
+            if shared.quotas is None or not shared.quotas.measures_work:
+                fast(call, header, frame, reply)
+            else:
+                with self._timed(call):
+                    fast(call, header, frame, reply)
             return
         if fast is None and api not in shared.handlers:
             raise WireError(f"the gateway does not serve {title(api)}")
         self._requests.append(request)
-        shared.starts.start(functools.partial(self._run, request, call, header, frame, is_long))
+        shared.starts.start(functools.partial(self._run_task, request, self._handle, call, header, frame, is_long))
 
-    def _run(self, request: _Request, call: Call, header: RequestHeader, frame: bytes, is_long: bool) -> None:
+    @contextlib.contextmanager
+    def _timed(self, call: Call) -> Iterator[None]:
+        """Count the time of a part of the client's request against its request_percentage. A client over this quota
+        waits after the answer."""
+        client, quotas = self.client, self._shared.quotas
+        if quotas is None or not quotas.measures_work or client.quotas is None:
+            yield
+            return
+        started_s = time.perf_counter()
+        yield
+        spent_s = time.perf_counter() - started_s
+        wait_ms = client.quotas.worked_ms(client.principal.name, client.client_id, spent_s)
+        call.throttle_ms = max(call.throttle_ms, wait_ms)
+
+    def _run_task(self, request: _Request, handle: Callable[..., Coroutine[Any, Any, None]], *values: Any) -> None:
         """Run the handler of a request in a task, unless the connection has ended."""
         if self._transport is None or self._closing_since >= 0:
             return
-        request.task = asyncio.get_running_loop().create_task(self._handle(request, call, header, frame, is_long))
+        request.task = asyncio.get_running_loop().create_task(handle(request, *values))
+
+    async def _handle_token(self, request: _Request, token: bytes) -> None:
+        """Handle a frame of an exchange that SaslHandshake version 0 began: the mechanism's bytes without a header. Its
+        answer has no header either, and a failure has no answer."""
+        try:
+            data, _ = await step(self.client, token)
+        except HeadraceError as error:
+            await self._fail_authentication(str(error))
+            self.end()
+            return
+        self._answered(request, (len(data).to_bytes(LENGTH_BYTES, "big") + data,))
+
+    async def _fail_authentication(self, why: str) -> None:
+        """Wait before the answer to a failed authentication, so that guessing takes time."""
+        self._shared.log("authentication of %s failed: %s", self.client.host, why[:200])
+        await asyncio.sleep(self._security.failure_delay_ms / 1_000)
+
+    def _authenticated(self) -> None:
+        """The client has proved who it is."""
+        self.is_authenticated = True
+        self._shared.unauthenticated.pop(self, None)
+
+    def mute(self, throttle_ms: int) -> None:
+        """Start no further request for ``throttle_ms``, because the client is over its quota."""
+        if throttle_ms <= 0 or self._transport is None:
+            return
+        loop = asyncio.get_running_loop()
+        self._muted_until = max(self._muted_until, loop.time() + throttle_ms / 1_000)
+        if not self._is_muted:
+            self._is_muted = True
+            loop.call_at(self._muted_until, self._unmute)
+            self._set_reading()
+
+    def _unmute(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._transport is not None and loop.time() < self._muted_until:
+            loop.call_at(self._muted_until, self._unmute)
+            return
+        self._is_muted = False
+        if self._transport is not None and self._closing_since < 0:
+            self._active = self._shared.now
+            self._start()
 
     async def _handle(self, request: _Request, call: Call, header: RequestHeader, frame: bytes, is_long: bool) -> None:
         api, version, shared = call.api, call.version, self._shared
         try:
             read = request_body(api, version).read
-            message = await self._on_thread(read, frame, header.body) if is_long else read(frame, header.body)
+            with self._timed(call):
+                message = await self._on_thread(read, frame, header.body) if is_long else read(frame, header.body)
             del frame
             fast = shared.fast.get(api)
             if fast is not None:
@@ -453,16 +626,20 @@ class Connection(asyncio.Protocol):
             try:
                 fields = await shared.handlers[api](call, message)
             except HeadraceError as error:
+                shared.calls.failed(title(api), error.code)
                 fields = _failed(call, error)
             del message
             out = None
             if fields is not None:
+                if call.throttle_ms and has_response_field(api, version, "throttle_time"):
+                    fields["throttle_time"] = call.throttle_ms
                 out = response_start(api, version, header.correlation_id)
                 write = response_body(api, version).write
                 if is_long or _items(fields) > LONG_ITEMS:
                     await self._on_thread(write, fields, out)
                 else:
-                    write(fields, out)
+                    with self._timed(call):
+                        write(fields, out)
                 finish(out)
         except WireError as error:
             self._refuse(str(error))
@@ -473,6 +650,14 @@ class Connection(asyncio.Protocol):
             )
             self.end()
             return
+        authentication = self.client.authentication
+        if authentication is not None and authentication.state is State.FAILED:
+            await self._fail_authentication(str(fields.get("error_message") or fields["error_code"]) if fields else "")
+            self._closing_since = self._shared.now  # the connection takes no further request
+            self._answered(request, None if out is None else (out,))
+            asyncio.get_running_loop().call_later(REFUSED_S, self.end)
+            return
+        self.mute(call.throttle_ms)
         self._answered(request, None if out is None else (out,))
 
     async def _on_thread(self, work: Callable[..., Any], *values: Any) -> Any:
@@ -488,6 +673,7 @@ class Connection(asyncio.Protocol):
         request.answer = parts
         request.is_done = True
         request.task = None
+        self._shared.calls.of(title(request.api)).observe(time.perf_counter() - request.started_s)
         transport, requests = self._transport, self._requests
         if transport is None:
             return
@@ -496,6 +682,7 @@ class Connection(asyncio.Protocol):
             self._held -= done.size
             self._shared.budget.release(done.size)
             if done.answer is not None and not transport.is_closing():
+                self._shared.bytes_out += sum(map(len, done.answer))
                 if len(done.answer) == 1:
                     transport.write(done.answer[0])
                 else:
@@ -520,6 +707,9 @@ class Connection(asyncio.Protocol):
         if self._closing_since >= 0:
             if now - self._closing_since >= CLOSING_S:
                 transport.abort()
+        elif not self.is_authenticated and now - self._since >= AUTHENTICATES_S:
+            self._shared.log("%s did not authenticate within %d s; closed", self.client.host, AUTHENTICATES_S)
+            transport.abort()
         elif self._is_stalled:
             if self._shared.answers.is_short and self._reads_slowly(now, size):
                 self._shared.log("%s reads its answers too slowly while memory is short; closed", self.client.host)

@@ -20,10 +20,11 @@ from headrace_core.errors import (
     UnknownTopicOrPartitionError,
 )
 from headrace_core.metadata import TopicImage
-from headrace_core.rpc.channel import ChannelPurpose
+from headrace_core.rpc.channel import PLAINTEXT, ChannelPurpose, Channels
 from headrace_core.rpc.limits import PARTITIONS_MAX
 from headrace_protos.v1 import common_pb2, fetch_pb2, fetch_pb2_grpc
 
+from .access import READ, TOPIC
 from .budget import FETCH_BYTES_MIN
 from .call import AnswerParts, Call
 from .client import BOOTSTRAP, Client
@@ -54,7 +55,7 @@ def fetch(call: Call, header: RequestHeader, frame: bytes, reply: Reply) -> None
     request = call.message or request_body(Api.FETCH, call.version).read(frame, header.body)
     client = call.client
     if client.fetch is None:
-        client.fetch = FetchPath(client)
+        client.fetch = FetchPath(client, call.upstream.channels)
         client.on_close(client.fetch.close)
     client.fetch.handle(call, header, request, reply)
 
@@ -84,10 +85,11 @@ class _Stream:
 class FetchPath:
     """Handles the Fetch requests of one connection, one after another."""
 
-    __slots__ = ("_client", "_in_progress", "_session", "_streams", "bytes_max")
+    __slots__ = ("_channels", "_client", "_in_progress", "_session", "_streams", "bytes_max")
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, channels: Channels = PLAINTEXT) -> None:
         self._client = client
+        self._channels = channels
         self._session = FetchSession()
         self._streams: dict[int, _Stream] = {}
         self._in_progress = 0  # requests to brokers
@@ -150,6 +152,7 @@ class FetchPath:
             address,
             ChannelPurpose.FETCH,
             lambda channel: fetch_pb2_grpc.FetchStub(channel).Fetch(metadata=metadata),  # type: ignore[no-untyped-call]
+            channels=self._channels,
         )
         stream = self._streams[broker_id] = _Stream(link, committed)
         return stream
@@ -241,8 +244,11 @@ class _Fetch:
             topic = cluster.topic_by_id(topic_id)
             if topic is None:
                 return UnknownTopicIdError("no topic has the requested topic id")
+            name = topic.name
         else:
             topic = cluster.topic(name)
+        if self._call.access.is_limited and not self._call.allows(READ, TOPIC, name):
+            return self._call.refusal(READ, TOPIC, name)
         if topic is None or not 0 <= index < len(topic.partitions):
             return UnknownTopicOrPartitionError(f"partition {name}-{index} does not exist")
         return topic
@@ -354,6 +360,7 @@ class _Fetch:
             self._finish_one()
             return
         positions = stream.positions
+        self._call.throttle_ms = max(self._call.throttle_ms, response.throttle_time_ms)
         for found in response.results:
             place = (found.topic, found.partition)
             asked, position = keys.get(place), positions.get(place)
@@ -435,6 +442,8 @@ class _Fetch:
         self._write(fields)
 
     def _write(self, fields: dict[str, Any]) -> None:
+        fields["throttle_time"] = self._call.throttle_ms
+        self._client.mute(self._call.throttle_ms)
         out = response_start(Api.FETCH, self._call.version, self._header.correlation_id)
         response_body(Api.FETCH, self._call.version).write(fields, out)
         self._reply((finish(out),))

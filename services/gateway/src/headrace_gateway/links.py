@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 import grpc.aio
 
 from headrace_core.errors import HeadraceError, NetworkError, RequestTimedOutError, UnsupportedVersionError
-from headrace_core.rpc.channel import ChannelPurpose
+from headrace_core.rpc.channel import PLAINTEXT, ChannelPurpose, Channels
 from headrace_core.rpc.duplex import Duplex
 from headrace_core.rpc.limits import PARTITIONS_MAX
 
@@ -130,10 +130,11 @@ class Link:
         *,
         packed: Callable[..., Any] | None = None,
         after: asyncio.Event | None = None,
+        channels: Channels = PLAINTEXT,
     ) -> None:
         """``packed``: the message type with several ``requests`` for a stream that connections share; the broker
         answers with messages that have ``responses``, and each request has ``partitions``. ``after``: send nothing
-        before this event is set."""
+        before this event is set. ``channels`` opens the channel."""
         self.address = address
         self.is_open = True
         self._packed = packed
@@ -149,7 +150,7 @@ class Link:
         self._pending: dict[int, _Asked] = {}  # with an answer to come, in the order of their numbers
         self._wake: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._open: Callable[[], Duplex[Any, Any]] = partial(Duplex, address, purpose, open_call)
+        self._open: Callable[[], Duplex[Any, Any]] = partial(Duplex, address, purpose, open_call, channels)
         self._stream: Duplex[Any, Any] | None = None
         self._why: HeadraceError | None = None  # why the stream was given up before it opened
         self._has_silent = False  # True after a request without an answer to come

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from collections.abc import Collection, Mapping
 
 from headrace_core.node.listeners import ListenerAddress, advertised
+from headrace_core.sockets import bound_socket
 
 from .client import BOOTSTRAP
 from .cluster import ListenerPorts
-from .connection import Connection, Connections
+from .connection import OPEN, Connection, Connections, ListenerSecurity
 from .settings import GatewaySettings
+from .tls import TlsTransport
 
 logger = logging.getLogger("headrace.gateway")
 
@@ -27,8 +28,15 @@ BACKLOG = 1_024  #: Maximum number of connections that the kernel queues until t
 class Listeners:
     """All listening sockets of a gateway. ``addresses``: the advertised bootstrap addresses."""
 
-    def __init__(self, settings: GatewaySettings, connections: Connections) -> None:
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        connections: Connections,
+        security: Mapping[str, ListenerSecurity] | None = None,
+    ) -> None:
+        """``security``: of each listener by name; a listener that is not named is open."""
         self._settings = settings
+        self._security = security or {}
         self._connections = connections
         self._servers: dict[tuple[str, int], asyncio.Server] = {}
         self._ports: dict[str, dict[int, int]] = {}
@@ -86,13 +94,13 @@ class Listeners:
         connections, name = self._connections, listener.name
         loop, host = asyncio.get_running_loop(), listener.host.strip("[]")
 
-        def accepted() -> Connection:
-            return Connection(connections, name, broker_id)
+        security = self._security.get(name, OPEN)
 
-        if host in ("", "::") and socket.has_dualstack_ipv6():
-            both = socket.create_server(("", port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True)
-            server = await loop.create_server(accepted, sock=both, backlog=BACKLOG)
-        else:
-            server = await loop.create_server(accepted, host or "0.0.0.0", port, backlog=BACKLOG, reuse_address=True)
+        def accepted() -> asyncio.Protocol:
+            connection = Connection(connections, name, broker_id, security)
+            return connection if security.tls is None else TlsTransport(connection, security.tls.context)
+
+        bound = await bound_socket("" if host == "::" else host, port, key="kafka.listeners")
+        server = await loop.create_server(accepted, sock=bound, backlog=BACKLOG)
         self._servers[(name, broker_id)] = server
         return int(server.sockets[0].getsockname()[1])

@@ -28,10 +28,11 @@ from headrace_core.errors import (
     UnsupportedVersionError,
 )
 from headrace_core.metadata import TopicImage
-from headrace_core.rpc.channel import ChannelPurpose
+from headrace_core.rpc.channel import PLAINTEXT, ChannelPurpose, Channels
 from headrace_core.rpc.limits import PARTITIONS_MAX
 from headrace_protos.v1 import produce_pb2, produce_pb2_grpc
 
+from .access import TOPIC, TRANSACTIONAL_ID, WRITE
 from .call import AnswerParts, Call
 from .client import BOOTSTRAP, Client
 from .errors import kafkas, number
@@ -42,6 +43,7 @@ from .wire.schema import Message, request_body, response_body
 
 _ACKS = {-1: produce_pb2.ACKS_ALL, 1: produce_pb2.ACKS_LEADER, 0: produce_pb2.ACKS_NONE}
 _TRANSACTIONS_V2 = 12  #: The version of Produce from which a client uses transactions of version 2 (KIP-890).
+_ATTRIBUTES, _TRANSACTIONAL_BIT = 22, 0x10  #: Place of the low byte of a batch's attributes, and the bit in it.
 #: Seconds that the gateway waits for a broker beyond the request's timeout, because the broker answers
 #: REQUEST_TIMED_OUT only after the timeout.
 GRACE_S = 5.0
@@ -73,17 +75,18 @@ def produce(call: Call, header: RequestHeader, frame: bytes, reply: Reply) -> No
     _Produce(call, header, request, reply).start()
 
 
-def shared_links() -> SharedLinks:
+def shared_links(channels: Channels = PLAINTEXT) -> SharedLinks:
     """The streams that connections of the same user and host share."""
-    return SharedLinks(lambda key: Links(partial(_open_shared, key)))
+    return SharedLinks(lambda key: Links(partial(_open_shared, channels, key)))
 
 
-def _open_shared(metadata: Any, address: str) -> Link:
+def _open_shared(channels: Channels, metadata: Any, address: str) -> Link:
     return Link(
         address,
         ChannelPurpose.GATEWAY_PRODUCE,
         lambda channel: produce_pb2_grpc.ProduceStub(channel).ProduceMany(metadata=metadata),  # type: ignore[no-untyped-call]
         packed=produce_pb2.ProduceRequests,
+        channels=channels,
     )
 
 
@@ -96,30 +99,35 @@ class Streams:
 
     __slots__ = ("_drained", "_is_alone", "_left", "_own", "_shared")
 
-    def __init__(self, client: Client, shared: SharedLinks) -> None:
+    def __init__(self, client: Client, shared: SharedLinks, channels: Channels = PLAINTEXT) -> None:
         self._is_alone = False
         self._left = 0  # requests on shared streams without an answer
         self._drained = asyncio.Event()
         self._drained.set()
-        self._own = Links(partial(self._open_own, client))
+        self._own = Links(partial(self._open_own, client, channels))
         self._shared, leave = shared.join(client.identity)
         client.on_close(leave)
         client.on_close(self._own.close)
 
-    def _open_own(self, client: Client, address: str) -> Link:
+    def _open_own(self, client: Client, channels: Channels, address: str) -> Link:
         metadata = client.metadata
         return Link(
             address,
             ChannelPurpose.GATEWAY_PRODUCE,
             lambda channel: produce_pb2_grpc.ProduceStub(channel).Produce(metadata=metadata),  # type: ignore[no-untyped-call]
             after=self._drained,
+            channels=channels,
         )
+
+    def is_shared(self, request: Any, *, has_answer: bool) -> bool:
+        """Whether the request goes on a stream that connections share."""
+        return not self._is_alone and has_answer and request.ByteSize() <= SMALL_BYTES
 
     def send(
         self, leader: int, address: str, request: Any, timeout_s: float, done: Done, *, has_answer: bool = True
     ) -> None:
         """Send a request to a leader. The arguments are the arguments of ``Link.send``."""
-        if not self._is_alone and (not has_answer or request.ByteSize() > SMALL_BYTES):
+        if not self.is_shared(request, has_answer=has_answer):
             self._is_alone = True
         if self._is_alone:
             self._own.to(leader, address).send(request, timeout_s, done, has_answer=has_answer)
@@ -141,10 +149,15 @@ class Streams:
         done(response, error)
 
 
+def _is_transactional(records: Any) -> bool:
+    """Whether the first batch is transactional, by bit 4 of its attributes (bytes 21 and 22 of a batch)."""
+    return records is not None and len(records) > _ATTRIBUTES and bool(records[_ATTRIBUTES] & _TRANSACTIONAL_BIT)
+
+
 def _streams_of(call: Call) -> Streams:
     streams: Streams | None = call.client.produce
     if streams is None:
-        streams = call.client.produce = Streams(call.client, call.upstream.produce)
+        streams = call.client.produce = Streams(call.client, call.upstream.produce, call.upstream.channels)
     return streams
 
 
@@ -176,16 +189,22 @@ class _Produce:
     def start(self) -> None:
         request = self._request
         acks, by_id = _ACKS.get(request.acks), self._call.version >= 13
+        refused = self._refused_transaction() if self._call.access.is_limited else None
         groups: dict[int, list[_Item]] = {}
         for topic_data in request.topic_data:
             results: list[dict[str, Any]] = []
             self._results.append(results)
             topic = self._topic(topic_data)
+            hidden = self._hidden(topic_data.name if topic is None else topic.name)
             for data in topic_data.partition_data:
                 result: dict[str, Any] = {"index": data.index, "base_offset": -1, "log_append_time": -1}
                 results.append(result)
                 if acks is None:
                     self._refuse(result, InvalidRequiredAcksError(f"acks={request.acks}: must be 0, 1 or -1 (all)"))
+                elif refused is not None:
+                    self._refuse(result, refused)
+                elif hidden is not None:
+                    self._refuse(result, hidden)
                 elif topic is None:
                     self._refuse(result, self._unknown(topic_data))
                 else:
@@ -200,6 +219,24 @@ class _Produce:
         for leader, items in groups.items():
             self._send(request, acks or produce_pb2.ACKS_ALL, leader, items)
         self._finish_one()
+
+    def _refused_transaction(self) -> HeadraceError | None:
+        """The error for a request whose records belong to a transaction that the client may not write to."""
+        call, transactional_id = self._call, self._request.transactional_id
+        if not any(
+            _is_transactional(data.records) for topic in self._request.topic_data for data in topic.partition_data
+        ):
+            return None
+        if transactional_id is not None and call.allows(WRITE, TRANSACTIONAL_ID, transactional_id):
+            return None
+        return call.refusal(WRITE, TRANSACTIONAL_ID, transactional_id or "")
+
+    def _hidden(self, name: str) -> HeadraceError | None:
+        """The error for a topic to which the client may not write. The name is empty for an unknown topic id."""
+        call = self._call
+        if not name or not call.access.is_limited or call.allows(WRITE, TOPIC, name):
+            return None
+        return call.refusal(WRITE, TOPIC, name)
 
     def _topic(self, topic_data: Message) -> TopicImage | None:
         cluster = self._call.cluster
@@ -253,6 +290,9 @@ class _Produce:
                 asked.partitions.add(topic=name, partition=index, topic_id=topic_id, records=bytes(records))
             results = [item[0] for item in part]
             self._left += 1
+            if streams.is_shared(asked, has_answer=not self._is_silent):  # no broker counts it for its client
+                size = sum(map(len, (each.records for each in asked.partitions)))
+                call.throttle_ms = max(call.throttle_ms, call.client.produced_ms(leader, size))
             streams.send(
                 leader,
                 address,
@@ -271,6 +311,7 @@ class _Produce:
                     result["error_code"] = code
                     result["error_message"] = str(error)[:ERROR_CHARS_MAX]
             elif response is not None:
+                self._call.throttle_ms = max(self._call.throttle_ms, response.throttle_time_ms)
                 for result, found in zip(results, response.results, strict=True):
                     self._note(result, found)
             self._finish_one()
@@ -299,6 +340,7 @@ class _Produce:
         if self._left:
             return
         call, header = self._call, self._header
+        call.client.mute(call.throttle_ms)
         if self._is_silent:
             self._reply(None)
             if any("error_code" in result for results in self._results for result in results):
@@ -307,7 +349,7 @@ class _Produce:
                 call.client.hang_up()
             return
         out = response_start(Api.PRODUCE, call.version, header.correlation_id)
-        fields: dict[str, Any] = {"responses": self._topics()}
+        fields: dict[str, Any] = {"responses": self._topics(), "throttle_time": call.throttle_ms}
         if self._hints:
             fields["node_endpoints"] = endpoints(call, self._hints)
         response_body(Api.PRODUCE, call.version).write(fields, out)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from headrace_core.config import fields_from, from_key
 from headrace_core.config.server_keys import SERVER
 from headrace_core.errors import InvalidConfigError
 from headrace_core.node.config import NodeConfig
 from headrace_core.node.listeners import ListenerAddress, check_advertised, parse_listeners
+from headrace_core.security.protocols import KEY, SecurityProtocol, parse_protocol_map
 
 QUEUED_BYTES = 64 * 1024 * 1024  #: The limit for queued.max.request.bytes=-1, which means no limit in Kafka.
 #: Kafka's default of socket.request.max.bytes; Headrace's default of this key is for gRPC requests.
@@ -22,7 +23,8 @@ _PORTS = re.compile(r"(?P<name>[A-Za-z0-9_-]+):(?P<base>\d{1,5})\Z")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewaySettings:
     """``broker_ports`` maps a listener name to its base port: the port of broker N is base + N; a listener without a
-    base port uses free ports. ``request_bytes_max``: maximum size of a frame in bytes."""
+    base port uses free ports. ``request_bytes_max``: maximum size of a frame in bytes. ``protocols``: the security
+    protocol of each listener, by name. ``has_tokens``: whether delegation tokens exist."""
 
     listeners: tuple[ListenerAddress, ...] = ()
     advertised: tuple[ListenerAddress, ...] = ()
@@ -37,6 +39,8 @@ class GatewaySettings:
     request_timeout_ms: int = from_key(SERVER, "request.timeout.ms")
     fetch_bytes_max: int = from_key(SERVER, "fetch.max.bytes")
     fetch_sessions_max: int = from_key(SERVER, "max.incremental.fetch.session.cache.slots")
+    protocols: Mapping[str, SecurityProtocol] = field(default_factory=dict)
+    has_tokens: bool = from_key(SERVER, "delegation.token.secret.key", bool)
     described_partitions_max: int = from_key(SERVER, "max.request.partition.size.limit")
 
     @classmethod
@@ -52,9 +56,32 @@ class GatewaySettings:
             listeners=listeners,
             advertised=advertised,
             broker_ports=_broker_ports(values["kafka.broker.ports"], listeners),
+            protocols=_protocols(listeners, parse_protocol_map(values["listener.security.protocol.map"])),
             request_bytes_max=config.given.get("socket.request.max.bytes", REQUEST_BYTES),
             **fields_from(cls, values),
         )
+
+
+def _protocols(
+    listeners: Sequence[ListenerAddress], mapped: Mapping[str, SecurityProtocol]
+) -> dict[str, SecurityProtocol]:
+    """The security protocol of each listener: from listener.security.protocol.map, or by a name that is a protocol's.
+    Without any map, other names are unencrypted."""
+    found: dict[str, SecurityProtocol] = {}
+    for listener in listeners:
+        name = listener.name
+        if name.lower() in mapped:
+            found[name] = mapped[name.lower()]
+        elif name in SecurityProtocol.__members__:
+            found[name] = SecurityProtocol(name)
+        elif mapped:
+            raise InvalidConfigError(
+                f"kafka.listeners={listener}: {KEY} does not have the listener {name}; add {name}:PROTOCOL, with "
+                f"{', '.join(SecurityProtocol)}"
+            )
+        else:
+            found[name] = SecurityProtocol.PLAINTEXT
+    return found
 
 
 def _broker_ports(items: Sequence[str], listeners: Sequence[ListenerAddress]) -> dict[str, int]:

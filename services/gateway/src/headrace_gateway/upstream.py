@@ -26,12 +26,12 @@ from headrace_core.errors import (
     ServerBusyError,
 )
 from headrace_core.membership.node_links import NodeLinks
-from headrace_core.rpc.channel import ChannelPurpose, open_channel
+from headrace_core.rpc.channel import PLAINTEXT, REPLACED_S, ChannelPurpose, Channels
 from headrace_core.rpc.limits import RequestCheck
 from headrace_core.rpc.status import error_from_rpc
 
 from .client import BOOTSTRAP, Client
-from .cluster import Cluster, grpc_address
+from .cluster import Cluster
 from .links import SharedLinks
 
 CALLS_MAX = 24  #: Maximum number of calls in flight on one channel; a node accepts 32 calls on a connection.
@@ -57,9 +57,10 @@ class Upstream:
     """Makes calls to nodes; a gateway has one Upstream. All methods raise HeadraceError. ``timeout_ms`` limits a whole
     call."""
 
-    def __init__(self, cluster: Cluster, produce: SharedLinks) -> None:
-        """``produce``: the streams for Produce requests that connections share."""
+    def __init__(self, cluster: Cluster, produce: SharedLinks, channels: Channels = PLAINTEXT) -> None:
+        """``produce``: the streams for Produce requests that connections share. ``channels`` opens the channels."""
         self.produce = produce
+        self.channels = channels
         self._cluster = cluster
         self._pools: NodeLinks[_Pool] = NodeLinks(cluster.state)
 
@@ -130,7 +131,7 @@ class Upstream:
         _check(method, stub, request)
         pool = self._pools.get(address)
         if pool is None:
-            pool = self._pools[address] = _Pool(address)
+            pool = self._pools[address] = _Pool(address, self.channels)
         channel = pool.take()
         try:
             return await channel.method(stub, method)(request, timeout=left_s, metadata=client.metadata)
@@ -149,8 +150,8 @@ class Upstream:
         if preferred != BOOTSTRAP:
             brokers.sort(key=lambda each: each.broker_id != preferred)
         else:  # prefer a broker with an open channel, because its connection exists
-            brokers.sort(key=lambda each: grpc_address(each) not in self._pools)
-        return [address for each in brokers if (address := grpc_address(each)) is not None]
+            brokers.sort(key=lambda each: self._cluster.grpc_address(each) not in self._pools)
+        return [address for each in brokers if (address := self._cluster.grpc_address(each)) is not None]
 
     async def _other_owner(self, kind: str, key: str, address: str, deadline: float) -> str | None:
         """Wait until the metadata name an owner other than ``address``, and return its address; None if ``deadline``
@@ -224,8 +225,8 @@ class _Channel:
 
     __slots__ = ("_channel", "_methods", "_stubs", "calls")
 
-    def __init__(self, address: str) -> None:
-        self._channel = open_channel(address, ChannelPurpose.GATEWAY)
+    def __init__(self, address: str, channels: Channels) -> None:
+        self._channel = channels.open(address, ChannelPurpose.GATEWAY)
         self._stubs: dict[Stub, Any] = {}
         self._methods: dict[tuple[Stub, str], Any] = {}
         self.calls = 0  #: Calls in flight.
@@ -238,32 +239,49 @@ class _Channel:
             method = self._methods[(stub, name)] = getattr(self._stubs[stub], name)
         return method
 
-    async def close(self) -> None:
-        await self._channel.close()
+    async def close(self, grace_s: float | None = None) -> None:
+        await self._channel.close(grace_s)
 
 
 class _Pool:
-    """The channels to one node."""
+    """The channels to one node. When the gateway's certificate changes, the pool opens other channels; calls in
+    progress on the former ones have REPLACED_S to end."""
 
-    __slots__ = ("_address", "_channels")
+    __slots__ = ("_address", "_channels", "_former", "_generation", "_open")
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, channels: Channels) -> None:
         self._address = address
+        self._open = channels
+        self._generation = channels.generation
         self._channels: list[_Channel] = []
+        self._former: set[asyncio.Task[None]] = set()
 
     def take(self) -> _Channel:
         """Return a channel with room for a call, and count the call in the channel's ``calls``; the caller must
         subtract it later. The first channels in the pool are filled first. Raises ServerBusyError."""
+        if self._open.generation != self._generation:
+            self._replace()
         for channel in self._channels:
             if channel.calls < CALLS_MAX:
                 channel.calls += 1
                 return channel
         if len(self._channels) >= CHANNELS_MAX:
             raise ServerBusyError(f"{self._address}: {CALLS_MAX * CHANNELS_MAX} calls are in progress; retry")
-        channel = _Channel(self._address)
+        channel = _Channel(self._address, self._open)
         channel.calls = 1
         self._channels.append(channel)
         return channel
 
+    def _replace(self) -> None:
+        self._generation = self._open.generation
+        former, self._channels = self._channels, []
+        for channel in former:
+            task = asyncio.get_running_loop().create_task(channel.close(REPLACED_S))
+            self._former.add(task)
+            task.add_done_callback(self._former.discard)
+
     async def close(self) -> None:
+        for task in self._former:
+            task.cancel()
+        await asyncio.gather(*self._former, return_exceptions=True)
         await asyncio.gather(*(channel.close() for channel in self._channels))

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace_core.errors import HeadraceError
+from headrace_core.errors import GroupAuthorizationFailedError, HeadraceError, UnknownMemberIdError
 from headrace_protos.v1 import groups_pb2, groups_pb2_grpc
 
+from ..access import GROUP as GROUP_RESOURCE
+from ..access import READ
 from ..call import Call
 from ..cluster import GROUP
 from ..errors import kafkas, number
@@ -25,6 +27,8 @@ _WAIT_MS = 300_000
 
 
 async def join_group(call: Call, request: Message) -> Fields:
+    if not call.allows(READ, GROUP_RESOURCE, request.group_id):
+        return {"error_code": GroupAuthorizationFailedError.number, "generation_id": -1}
     asked = groups_pb2.JoinGroupRequest(
         group_id=request.group_id,
         session_timeout_ms=request.session_timeout,
@@ -67,6 +71,7 @@ async def join_group(call: Call, request: Message) -> Fields:
 
 
 async def sync_group(call: Call, request: Message) -> Fields:
+    call.require(READ, GROUP_RESOURCE, request.group_id)
     asked = groups_pb2.SyncGroupRequest(
         group_id=request.group_id,
         generation_id=request.generation_id,
@@ -87,6 +92,7 @@ async def sync_group(call: Call, request: Message) -> Fields:
 
 
 async def heartbeat(call: Call, request: Message) -> Fields:
+    call.require(READ, GROUP_RESOURCE, request.group_id)
     asked = groups_pb2.ClassicHeartbeatRequest(
         group_id=request.group_id,
         generation_id=request.generation_id,
@@ -105,6 +111,7 @@ async def heartbeat(call: Call, request: Message) -> Fields:
 
 
 async def leave_group(call: Call, request: Message) -> Fields:
+    call.require(READ, GROUP_RESOURCE, request.group_id)
     asked = groups_pb2.LeaveGroupRequest(group_id=request.group_id)
     if call.version < _LEAVE_MANY_VERSION:
         asked.members.add(member_id=request.member_id)
@@ -118,6 +125,17 @@ async def leave_group(call: Call, request: Message) -> Fields:
     if call.version < _LEAVE_MANY_VERSION:
         codes = [answer.error.code, *(member.error.code for member in answer.members)]
         return {"error_code": kafkas(next((code for code in codes if code), 0))}
+    if answer.error.code == UnknownMemberIdError.number:  # of the whole group; Kafka says so of each member
+        return {
+            "members": [
+                {
+                    "member_id": member.member_id,
+                    "group_instance_id": member.group_instance_id,
+                    "error_code": UnknownMemberIdError.number,
+                }
+                for member in request.members
+            ]
+        }
     return {
         "error_code": kafkas(answer.error.code),
         "members": [

@@ -7,7 +7,7 @@ from typing import Any
 from ..call import Call
 from ..errors import MISMATCHED_ENDPOINT_TYPE, NONE, UNSUPPORTED_ENDPOINT_TYPE
 from ..wire.schema import Message
-from .operations import CLUSTER_OPERATIONS, NOT_ASKED
+from .operations import NOT_ASKED, cluster_operations
 
 _BROKERS, _CONTROLLERS = 1, 2  #: Values of endpoint_type.
 
@@ -36,7 +36,5 @@ async def describe_cluster(call: Call, request: Message) -> dict[str, Any]:
             {**node._asdict(), "is_fenced": brokers[node.broker_id].fenced}
             for node in cluster.nodes(call, include_fenced=request.include_fenced_brokers)
         ],
-        "cluster_authorized_operations": CLUSTER_OPERATIONS
-        if request.include_cluster_authorized_operations
-        else NOT_ASKED,
+        "cluster_authorized_operations": cluster_operations(call, asked=request.include_cluster_authorized_operations),
     }

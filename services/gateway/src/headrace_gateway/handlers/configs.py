@@ -6,8 +6,12 @@ from typing import Any
 
 from headrace_core.errors import HeadraceError, InvalidRequestError, from_number
 from headrace_core.metadata.records import ConfigResourceType
+from headrace_core.security.acl_types import Operation
 from headrace_protos.v1 import admin_pb2, admin_pb2_grpc
 
+from ..access import ALTER_CONFIGS, CLUSTER, CLUSTER_NAME, DESCRIBE_CONFIGS
+from ..access import GROUP as GROUP_RESOURCE
+from ..access import TOPIC as TOPIC_RESOURCE
 from ..call import Call
 from ..errors import NONE, kafkas, number
 from ..wire.schema import Message
@@ -40,6 +44,18 @@ def _unbuilt(kind: int) -> HeadraceError:
     )
 
 
+def _require(call: Call, operation: Operation, resource: Message) -> None:
+    """Raise an authorization error unless the client has the operation: on the topic or the group itself, and for all
+    other resources on the cluster."""
+    kind, name = resource.resource_type, resource.resource_name
+    if kind == TOPIC:
+        call.require(operation, TOPIC_RESOURCE, name)
+    elif kind == GROUP:
+        call.require(operation, GROUP_RESOURCE, name)
+    else:
+        call.require(operation, CLUSTER, CLUSTER_NAME)
+
+
 def _check_broker(name: str) -> None:
     if name and not name.isdecimal():
         raise InvalidRequestError(f"broker {name!r}: must be a broker id, or empty for the default of all brokers")
@@ -51,6 +67,7 @@ async def describe_configs(call: Call, request: Message) -> Fields:
         fields: Fields = {"resource_type": resource.resource_type, "resource_name": resource.resource_name}
         results.append(fields)
         try:
+            _require(call, DESCRIBE_CONFIGS, resource)
             fields["configs"] = await _entries(call, request, resource)
             fields["error_code"] = NONE
         except HeadraceError as error:
@@ -165,6 +182,7 @@ async def _alter(call: Call, request: Message, operations: Any) -> Fields:
         fields: Fields = {"resource_type": resource.resource_type, "resource_name": resource.resource_name}
         responses.append(fields)
         try:
+            _require(call, ALTER_CONFIGS, resource)
             if resource.resource_type not in _TYPES:
                 raise _unbuilt(resource.resource_type)
             if resource.resource_type == BROKER:
@@ -195,6 +213,7 @@ async def _alter(call: Call, request: Message, operations: Any) -> Fields:
 async def list_config_resources(call: Call, request: Message) -> Fields:
     """The resources that can have a configuration (KIP-1142). Version 0 lists only client metrics resources, and the
     cluster has none."""
+    call.require_cluster()
     kinds = set(request.resource_types) or {TOPIC, BROKER}
     resources: list[Fields] = []
     if call.version >= 1:

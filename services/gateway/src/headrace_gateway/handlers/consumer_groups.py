@@ -9,6 +9,8 @@ from typing import Any
 from headrace_core.errors import HeadraceError
 from headrace_protos.v1 import groups_pb2, groups_pb2_grpc
 
+from ..access import DESCRIBE, READ, TOPIC
+from ..access import GROUP as GROUP_RESOURCE
 from ..call import Call
 from ..cluster import GROUP
 from ..errors import kafkas, number
@@ -21,6 +23,9 @@ _MEMBERS_CHOOSE_IDS = 1  #: First version of ConsumerGroupHeartbeat in which mem
 
 
 async def consumer_group_heartbeat(call: Call, request: Message) -> Fields:
+    call.require(READ, GROUP_RESOURCE, request.group_id)
+    for name in dict.fromkeys(request.subscribed_topic_names or ()):
+        call.require(DESCRIBE, TOPIC, name)
     member_id = request.member_id
     if not member_id and request.member_epoch == JOIN_EPOCH and call.version < _MEMBERS_CHOOSE_IDS:
         member_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()

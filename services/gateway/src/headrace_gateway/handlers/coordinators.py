@@ -12,8 +12,12 @@ from typing import Any
 from headrace_core.errors import CoordinatorNotAvailableError, HeadraceError
 from headrace_core.metadata.shards import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from headrace_core.rpc.turns import Turns
+from headrace_core.security.acl_types import ResourceType
 from headrace_protos.v1 import metadata_pb2, metadata_pb2_grpc
 
+from ..access import DESCRIBE
+from ..access import GROUP as GROUP_RESOURCE
+from ..access import TRANSACTIONAL_ID as TRANSACTION_RESOURCE
 from ..call import Call
 from ..cluster import GROUP, TRANSACTION
 from ..errors import INVALID_REQUEST, NONE, number
@@ -28,6 +32,7 @@ _KINDS = {
 #: This number of characters of a key counts as one item of work: Java's string hash takes Python time in proportion to
 #: the key's length.
 _CHARACTERS_PER_ITEM = 40
+_RESOURCES = {GROUP: GROUP_RESOURCE, TRANSACTION: TRANSACTION_RESOURCE}
 _BATCH_VERSION = 4  #: First version of FindCoordinator whose requests name several keys.
 
 
@@ -46,16 +51,18 @@ async def find_coordinator(call: Call, request: Message) -> dict[str, Any]:
 
 async def _find(call: Call, keys: list[str], kind: str, topic: str, coordinator_type: Any) -> list[dict[str, Any]]:
     cluster = call.cluster
-    if cluster.topic(topic) is None and keys:
+    resource = _RESOURCES[kind]
+    allowed = {key for key in keys if call.allows(DESCRIBE, resource, key)}
+    if cluster.topic(topic) is None and allowed:
         try:
-            await _create(call, keys[0], coordinator_type)
+            await _create(call, next(iter(allowed)), coordinator_type)
         except HeadraceError as error:
             code = CoordinatorNotAvailableError.number
-            return [_error(key, code, str(error)) for key in keys]
+            return [_error(key, code, str(error)) if key in allowed else _refused(call, resource, key) for key in keys]
     found = []
     async with Turns(sum(map(len, keys)) // _CHARACTERS_PER_ITEM + len(keys)) as turns:
         for key in keys:
-            found.append(_found(call, kind, key))
+            found.append(_found(call, kind, key) if key in allowed else _refused(call, resource, key))
             if turns.is_over():
                 await turns.next()
     return found
@@ -75,6 +82,11 @@ def _found(call: Call, kind: str, key: str) -> dict[str, Any]:
         "host": node.host,
         "port": node.port,
     }
+
+
+def _refused(call: Call, resource: ResourceType, key: str) -> dict[str, Any]:
+    error = call.refusal(DESCRIBE, resource, key)
+    return _error(key, error.number, str(error))
 
 
 async def _create(call: Call, key: str, coordinator_type: Any) -> None:

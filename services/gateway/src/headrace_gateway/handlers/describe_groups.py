@@ -7,18 +7,24 @@ import time
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any, TypeVar
 
-from headrace_core.errors import CoordinatorLoadInProgressError, GroupIdNotFoundError, HeadraceError
+from headrace_core.errors import (
+    CoordinatorLoadInProgressError,
+    GroupIdNotFoundError,
+    HeadraceError,
+    TopicAuthorizationFailedError,
+)
 from headrace_core.metadata.shards import address_of
-from headrace_core.node.listeners import CLIENT
 from headrace_protos.v1 import groups_pb2, groups_pb2_grpc
 
+from ..access import CLUSTER, CLUSTER_NAME, DELETE, DESCRIBE, TOPIC
+from ..access import GROUP as GROUP_RESOURCE
 from ..call import Call
 from ..client import BOOTSTRAP
 from ..cluster import GROUP
 from ..errors import NONE, kafkas, number
 from ..upstream import when_loaded
 from ..wire.schema import Message
-from .operations import GROUP_OPERATIONS, NOT_ASKED
+from .operations import NOT_ASKED
 
 Fields = dict[str, Any]
 Key = TypeVar("Key")
@@ -38,12 +44,14 @@ async def describe_groups(call: Call, request: Message) -> Fields:
     """Describe classic groups, and groups that have only committed offsets. ConsumerGroupDescribe describes groups of
     KIP-848."""
 
-    operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
+    def operations(group_id: str) -> int:
+        asked = request.include_authorized_operations
+        return call.access.operations(GROUP_RESOURCE, group_id) if asked else NOT_ASKED
 
     def missing(group_id: str, text: str) -> Fields:
         if call.version >= _ERRORS_FOR_MISSING:
             return failed(group_id, GroupIdNotFoundError.number, text) | {"group_state": "Dead"}
-        return {"group_id": group_id, "group_state": "Dead", "authorized_operations": operations}
+        return {"group_id": group_id, "group_state": "Dead", "authorized_operations": operations(group_id)}
 
     def described(group: Any) -> Fields:
         if group.type == CONSUMER:
@@ -53,7 +61,7 @@ async def describe_groups(call: Call, request: Message) -> Fields:
             "group_state": state_name(group.state),
             "protocol_type": group.protocol_type,
             "protocol_data": group.protocol,
-            "authorized_operations": operations,
+            "authorized_operations": operations(group.group_id),
             "members": [
                 {
                     "member_id": member.member_id,
@@ -81,19 +89,26 @@ async def describe_groups(call: Call, request: Message) -> Fields:
 
 async def consumer_group_describe(call: Call, request: Message) -> Fields:
     """Groups of KIP-848."""
-    operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
 
     def described(group: Any) -> Fields:
         if group.type != CONSUMER:
             text = f"Group {group.group_id} is not a consumer group."
             return failed(group.group_id, GroupIdNotFoundError.number, text)
+        for topic in {
+            each.topic for member in group.members for each in (*member.assigned.topics, *member.target.topics)
+        }:
+            if not call.allows(DESCRIBE, TOPIC, topic):
+                text = "The group has topics that the client is not authorized to describe."
+                return failed(group.group_id, TopicAuthorizationFailedError.number, text)
         return {
             "group_id": group.group_id,
             "group_state": state_name(group.state),
             "group_epoch": group.group_epoch,
             "assignment_epoch": group.assignment_epoch,
             "assignor_name": group.assignor,
-            "authorized_operations": operations,
+            "authorized_operations": call.access.operations(GROUP_RESOURCE, group.group_id)
+            if request.include_authorized_operations
+            else NOT_ASKED,
             "members": [
                 {
                     "member_id": member.member_id,
@@ -135,6 +150,9 @@ async def _described(
     failed: Callable[[str, int, str], Fields],
 ) -> list[Fields]:
     async def one(group_id: str) -> Fields:
+        if not call.allows(DESCRIBE, GROUP_RESOURCE, group_id):
+            error = call.refusal(DESCRIBE, GROUP_RESOURCE, group_id)
+            return failed(group_id, error.number, str(error))
         try:
             answer = await call.coordinator(
                 GROUP,
@@ -169,8 +187,10 @@ async def few_at_once(keys: Collection[Key], one: Callable[[Key], Awaitable[Fiel
 
 
 async def list_groups(call: Call, request: Message) -> Fields:
-    """List the groups of all coordinators for which ``is_listed`` is True. The call fails if any coordinator does not
-    answer, so that the list omits no group silently."""
+    """List the groups of all coordinators for which ``is_listed`` is True. A client that may not describe the cluster
+    gets the groups that it may describe. The call fails if any coordinator does not answer, so that the list omits no
+    group silently."""
+    sees_all = call.sees(DESCRIBE, CLUSTER, CLUSTER_NAME)
     states = {state.lower() for state in request.states_filter}
     types = {each.lower() for each in request.types_filter}
     groups = []
@@ -181,6 +201,8 @@ async def list_groups(call: Call, request: Message) -> Fields:
             raise CoordinatorLoadInProgressError("a coordinator is still loading groups; retry")
         for group in answer.groups:
             if not is_listed(call, GROUP, group.group_id):
+                continue
+            if not sees_all and not call.sees(DESCRIBE, GROUP_RESOURCE, group.group_id):
                 continue
             name = state_name(group.state)
             if (states and name.lower() not in states) or (types and group.type not in types):
@@ -212,7 +234,9 @@ async def ask_coordinators(call: Call, stub: Any, method: str, request: Any) -> 
     async def ask() -> list[Any]:
         return await asyncio.gather(
             *(
-                call.upstream.call(call.client, address_of(each, CLIENT), stub, method, request, deadline)
+                call.upstream.call(
+                    call.client, address_of(each, call.cluster.node_listener), stub, method, request, deadline
+                )
                 for each in call.cluster.image.ledger.coordinators.values()
             )
         )
@@ -223,6 +247,7 @@ async def ask_coordinators(call: Call, stub: Any, method: str, request: Any) -> 
 async def delete_groups(call: Call, request: Message) -> Fields:
     async def one(group_id: str) -> Fields:
         try:
+            call.require(DELETE, GROUP_RESOURCE, group_id)
             answer = await call.coordinator(
                 GROUP,
                 group_id,

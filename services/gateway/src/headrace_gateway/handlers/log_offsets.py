@@ -16,6 +16,7 @@ from headrace_core.errors import (
 )
 from headrace_core.rpc.limits import limit_of, pages
 from headrace_core.rpc.turns import Turns
+from headrace_core.security.acl_types import Operation
 from headrace_protos.v1 import (
     common_pb2,
     groups_pb2,
@@ -25,6 +26,7 @@ from headrace_protos.v1 import (
     transactions_pb2_grpc,
 )
 
+from ..access import CLUSTER, CLUSTER_ACTION, CLUSTER_NAME, DELETE, DESCRIBE, READ, TOPIC
 from ..call import Call
 from ..client import BOOTSTRAP
 from ..errors import kafkas, number
@@ -94,7 +96,8 @@ async def list_offsets(call: Call, request: Message) -> Fields:
         )
 
     named = [(topic.name, [(item.partition_index, item) for item in topic.partitions]) for topic in request.topics]
-    results = await _of_leaders(call, named, message, ask, failed, limit_of("Offsets/ListOffsets", "partitions"))
+    most = limit_of("Offsets/ListOffsets", "partitions")
+    results = await _of_leaders(call, named, message, ask, failed, most, DESCRIBE)
     return {"topics": [{"name": name, "partitions": found} for (name, _), found in zip(named, results, strict=True)]}
 
 
@@ -132,7 +135,8 @@ async def offset_for_leader_epoch(call: Call, request: Message) -> Fields:
 
     named = [(topic.topic, [(item.partition, item) for item in topic.partitions]) for topic in request.topics]
     most = limit_of("Offsets/OffsetForLeaderEpoch", "partitions")
-    results = await _of_leaders(call, named, message, ask, failed, most)
+    operation = None if call.sees(CLUSTER_ACTION, CLUSTER, CLUSTER_NAME) else DESCRIBE
+    results = await _of_leaders(call, named, message, ask, failed, most, operation)
     return {"topics": [{"topic": name, "partitions": found} for (name, _), found in zip(named, results, strict=True)]}
 
 
@@ -165,7 +169,8 @@ async def delete_records(call: Call, request: Message) -> Fields:
         )
 
     named = [(topic.name, [(item.partition_index, item) for item in topic.partitions]) for topic in request.topics]
-    results = await _of_leaders(call, named, message, ask, failed, limit_of("Offsets/DeleteRecords", "partitions"))
+    most = limit_of("Offsets/DeleteRecords", "partitions")
+    results = await _of_leaders(call, named, message, ask, failed, most, DELETE)
     return {"topics": [{"name": name, "partitions": found} for (name, _), found in zip(named, results, strict=True)]}
 
 
@@ -212,7 +217,7 @@ async def describe_producers(call: Call, request: Message) -> Fields:
         (topic.name, [(item, item) for item in dict.fromkeys(topic.partition_indexes)]) for topic in request.topics
     ]
     most = limit_of("Producers/DescribeProducers", "partitions")
-    results = await _of_leaders(call, named, message, ask, failed, most)
+    results = await _of_leaders(call, named, message, ask, failed, most, READ)
     return {"topics": [{"name": name, "partitions": found} for (name, _), found in zip(named, results, strict=True)]}
 
 
@@ -223,22 +228,28 @@ async def _of_leaders(
     ask: Callable[[int, list[_Asked]], Any],
     failed: Failed,
     most: int,
+    operation: Operation | None,
 ) -> list[list[Fields]]:
     """Ask the leader of each partition. Returns the answer's fields for the partitions of each topic, in the request's
     order.
 
     ``named``: pairs of a topic and its list of (partition, item). ``message(topic, item)`` returns the message to the
     leader, or the answer's fields if the leader need not be asked; it may raise HeadraceError. ``most``: maximum number
-    of partitions in one request to a leader.
+    of partitions in one request to a leader. ``operation``: the operation that the client needs on each topic.
     """
     results: list[list[Fields]] = [[{} for _ in items] for _, items in named]
     groups: dict[int, list[_Asked]] = {}
     async with Turns(sum(len(items) for _, items in named)) as turns:
         for topic_at, (topic, items) in enumerate(named):
+            hidden = None
+            if operation is not None and not call.allows(operation, TOPIC, topic):
+                hidden = call.refusal(operation, TOPIC, topic)
             for at, (partition, item) in enumerate(items):
                 if turns.is_over():
                     await turns.next()
                 try:
+                    if hidden is not None:
+                        raise hidden
                     leader = _leader(call, topic, partition)
                     made = message(topic, item)
                 except HeadraceError as error:

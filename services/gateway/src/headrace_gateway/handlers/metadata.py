@@ -7,11 +7,11 @@ clients of a large cluster often ask for all topics.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from headrace_core.errors import HeadraceError, InvalidTopicError
+from headrace_core.errors import HeadraceError, InvalidTopicError, TopicAuthorizationFailedError
 from headrace_core.metadata import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from headrace_core.metadata.shards import INTERNAL_TOPICS
 from headrace_core.rpc.limits import limit_of, pages
@@ -19,6 +19,7 @@ from headrace_core.rpc.turns import Turns
 from headrace_core.types import NO_LEADER, check_topic_name
 from headrace_protos.v1 import metadata_pb2, metadata_pb2_grpc
 
+from ..access import DESCRIBE, TOPIC
 from ..call import Call
 from ..cluster import Cluster
 from ..errors import (
@@ -32,11 +33,12 @@ from ..errors import (
     kafkas,
 )
 from ..wire.schema import NO_UUID, Message
-from .operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
+from .operations import NOT_ASKED, cluster_operations
 
 #: First version of Metadata whose requests may name topics by their ids; the ids of versions 10 and 11 were not served
 #: by any release of Kafka (KIP-516).
 _TOPIC_IDS_VERSION = 12
+_REFUSED = TopicAuthorizationFailedError.number
 
 
 async def metadata(call: Call, request: Message) -> dict[str, Any]:
@@ -45,7 +47,7 @@ async def metadata(call: Call, request: Message) -> dict[str, Any]:
     cluster = call.cluster
     wanted = request.topics
     if wanted is None or (call.version == 0 and not wanted):
-        names = list(cluster.image.topic_ids)
+        names = _describable(call, cluster.image.topic_ids)
         missing: list[dict[str, Any]] = []
     else:
         if call.version < _TOPIC_IDS_VERSION and any(
@@ -54,7 +56,7 @@ async def metadata(call: Call, request: Message) -> dict[str, Any]:
             return _cluster_part(call, request, [_error_topic(INVALID_REQUEST, each.name or "") for each in wanted])
         names, missing = await _named(call, request)
     parts = _view(cluster)
-    operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
+    with_operations = request.include_topic_authorized_operations
     topics = []
     async with Turns(len(names)) as turns:
         image = cluster.image
@@ -64,9 +66,11 @@ async def metadata(call: Call, request: Message) -> dict[str, Any]:
                 part = parts.of(image, topic)
                 if call.version == 0:
                     part = {**part, "partitions": [_version_0(image, each) for each in part["partitions"]]}
+                operations = call.access.operations(TOPIC, name) if with_operations else NOT_ASKED
                 topics.append({**part, "topic_authorized_operations": operations})
             elif wanted is not None and wanted:
-                topics.append(_error_topic(_unknown(name), name))
+                operations = call.access.operations(TOPIC, name) if with_operations else NOT_ASKED
+                topics.append({**_error_topic(_unknown(name), name), "topic_authorized_operations": operations})
             if turns.is_over():
                 await turns.next()
     return _cluster_part(call, request, topics + missing)
@@ -74,7 +78,6 @@ async def metadata(call: Call, request: Message) -> dict[str, Any]:
 
 def _cluster_part(call: Call, request: Message, topics: list[dict[str, Any]]) -> dict[str, Any]:
     cluster = call.cluster
-    asked = request.include_cluster_authorized_operations
     return {
         "brokers": [
             {"node_id": node.broker_id, "host": node.host, "port": node.port, "rack": node.rack}
@@ -83,29 +86,44 @@ def _cluster_part(call: Call, request: Message, topics: list[dict[str, Any]]) ->
         "cluster_id": cluster.image.cluster_id,
         "controller_id": cluster.controller_id(),
         "topics": topics,
-        "cluster_authorized_operations": CLUSTER_OPERATIONS if asked else NOT_ASKED,
+        "cluster_authorized_operations": cluster_operations(call, asked=request.include_cluster_authorized_operations),
     }
 
 
+def _describable(call: Call, names: Iterable[str]) -> list[str]:
+    """The topics that the client may describe."""
+    if not call.access.is_limited:
+        return list(names)
+    return [name for name in names if call.sees(DESCRIBE, TOPIC, name)]
+
+
 async def _named(call: Call, request: Message) -> tuple[list[str], list[dict[str, Any]]]:
-    """The names of the requested topics without duplicates, and the answer's entries for unknown topic ids. Creates
-    missing topics if the request allows this. If a request has topic ids, its names are ignored, as in Kafka."""
+    """The names of the requested topics without duplicates, and the answer's entries for unknown topic ids and for
+    topics that the client may not describe. Creates missing topics if the request allows this. If a request has topic
+    ids, its names are ignored, as in Kafka."""
     ids = [topic.topic_id for topic in request.topics if topic.topic_id != NO_UUID]
     if ids:
         found = [(topic_id, call.cluster.topic_by_id(topic_id)) for topic_id in dict.fromkeys(ids)]
-        names = [topic.name for _, topic in found if topic is not None]
-        unknown = [
-            {**_error_topic(UNKNOWN_TOPIC_ID, None), "topic_id": topic_id} for topic_id, topic in found if topic is None
+        names = _describable(call, [topic.name for _, topic in found if topic is not None])
+        missing = [
+            {**_error_topic(UNKNOWN_TOPIC_ID if topic is None else _REFUSED, None), "topic_id": topic_id}
+            for topic_id, topic in found
+            if topic is None or topic.name not in names
         ]
-        return names, unknown
-    names = list(dict.fromkeys(topic.name or "" for topic in request.topics))
+        return names, missing
+    asked = list(dict.fromkeys(topic.name or "" for topic in request.topics))
+    names = _describable(call, asked)
+    hidden = (
+        [_error_topic(_REFUSED, name) for name in asked if name not in set(names)] if len(names) < len(asked) else []
+    )
     if not request.allow_auto_topic_creation:
-        return names, []
+        return names, hidden
     absent = [name for name in names if call.cluster.topic(name) is None and _unknown(name) != INVALID_TOPIC_EXCEPTION]
     if not absent:
-        return names, []
+        return names, hidden
     refused = await _create(call, absent)
-    return [name for name in names if name not in refused], [_error_topic(code, each) for each, code in refused.items()]
+    failed = [_error_topic(code, each) for each, code in refused.items()]
+    return [name for name in names if name not in refused], failed + hidden
 
 
 async def _create(call: Call, names: Sequence[str]) -> dict[str, int]:
@@ -228,7 +246,13 @@ async def describe_topic_partitions(call: Call, request: Message) -> dict[str, A
     is_all = not request.topics
     if cursor is not None and cursor.partition_index < 0:
         return {"topics": [_error_topic(INVALID_REQUEST, topic.name) for topic in request.topics]}
-    names = sorted(image.topic_ids) if is_all else sorted({topic.name for topic in request.topics})
+    asked: Collection[str] = image.topic_ids if is_all else {topic.name for topic in request.topics}
+    names = sorted(_describable(call, asked))
+    hidden = (
+        []
+        if is_all
+        else [{**_error_topic(_REFUSED, name), "topic_id": NO_UUID} for name in sorted(asked) if name not in names]
+    )
     if cursor is not None:
         names = names[bisect.bisect_left(names, cursor.topic_name) :]
     left = max(min(call.settings.described_partitions_max, request.response_partition_limit), 1)
@@ -238,7 +262,14 @@ async def describe_topic_partitions(call: Call, request: Message) -> dict[str, A
         topic = image.topic(name)
         if topic is None:
             if not is_all:
-                topics.append({**_error_topic(_unknown(name), name), "topic_id": NO_UUID})
+                operations = call.access.operations(TOPIC, name)
+                topics.append(
+                    {
+                        **_error_topic(_unknown(name), name),
+                        "topic_id": NO_UUID,
+                        "topic_authorized_operations": operations,
+                    }
+                )
             continue
         first = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
         if not left:
@@ -259,11 +290,11 @@ async def describe_topic_partitions(call: Call, request: Message) -> dict[str, A
                     }
                     for number in range(first, end)
                 ],
-                "topic_authorized_operations": TOPIC_OPERATIONS,
+                "topic_authorized_operations": call.access.operations(TOPIC, name),
             }
         )
         left -= max(end - first, 0)
         if end < len(topic.partitions):
             following = {"topic_name": name, "partition_index": end}
             break
-    return {"topics": topics, "next_cursor": following}
+    return {"topics": topics + hidden, "next_cursor": following}

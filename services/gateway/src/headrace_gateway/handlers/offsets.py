@@ -5,15 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from headrace_core.errors import (
+    GroupAuthorizationFailedError,
     GroupIdNotFoundError,
     HeadraceError,
     IllegalGenerationError,
     StaleMemberEpochError,
+    TopicAuthorizationFailedError,
     UnknownTopicIdError,
 )
 from headrace_core.rpc.limits import PARTITIONS_MAX, pages
 from headrace_protos.v1 import groups_pb2, groups_pb2_grpc
 
+from ..access import DELETE, DESCRIBE, READ, TOPIC
+from ..access import GROUP as GROUP_RESOURCE
 from ..call import Call
 from ..cluster import GROUP
 from ..errors import NONE, kafkas, number
@@ -33,16 +37,23 @@ async def offset_commit(call: Call, request: Message) -> Fields:
     by_id = call.version >= _BY_ID
     topics: list[tuple[Fields, list[Fields]]] = []
     offsets: list[tuple[Fields, Any]] = []
+    may_commit = call.allows(READ, GROUP_RESOURCE, request.group_id)
     for topic in request.topics:
         results: list[Fields] = []
         topics.append(({"topic_id": topic.topic_id} if by_id else {"name": topic.name}, results))
         found = call.cluster.topic_by_id(topic.topic_id) if by_id else None
         name = found.name if found is not None else topic.name
+        refused = NONE
+        if not may_commit:
+            refused = GroupAuthorizationFailedError.number
+        elif by_id and found is None:
+            refused = _UNKNOWN_ID.number
+        elif not call.allows(READ, TOPIC, name):
+            refused = TopicAuthorizationFailedError.number
         for item in topic.partitions:
-            result: Fields = {"partition_index": item.partition_index, "error_code": NONE}
+            result: Fields = {"partition_index": item.partition_index, "error_code": refused}
             results.append(result)
-            if by_id and found is None:
-                result["error_code"] = _UNKNOWN_ID.number
+            if refused:
                 continue
             offsets.append((result, to_commit(name, item, topic.topic_id if by_id else b"")))
     for page in pages(offsets, PARTITIONS_MAX) if offsets else ():
@@ -120,6 +131,8 @@ async def _fetch_of_group(
     """Fetch the committed offsets of one group. ``topics``: None means all topics."""
     by_id = call.version >= _BY_ID
     fields: Fields = {"group_id": group.group_id, "error_code": NONE, "topics": []}
+    if not call.allows(DESCRIBE, GROUP_RESOURCE, group.group_id):
+        return {**fields, "error_code": GroupAuthorizationFailedError.number}
     keys: dict[str, Fields] = {}
     asked = []
     for topic in topics or ():
@@ -130,6 +143,10 @@ async def _fetch_of_group(
             fields["topics"].append({**key, "partitions": unknown})
             continue
         name = found.name if found is not None else topic.name
+        if not call.allows(DESCRIBE, TOPIC, name):
+            hidden = [_no_offset(index, TopicAuthorizationFailedError.number) for index in topic.partition_indexes]
+            fields["topics"].append({**key, "partitions": hidden})
+            continue
         keys[name] = {**key, "partitions": []}
         fields["topics"].append(keys[name])
         asked += [groups_pb2.PartitionName(topic=name, partition=index) for index in topic.partition_indexes]
@@ -155,6 +172,8 @@ async def _fetch_of_group(
             return {"group_id": group.group_id, "error_code": kafkas(of_this.error.code), "topics": []}
         for each in of_this.offsets:
             if each.topic not in keys:
+                if not call.allows(DESCRIBE, TOPIC, each.topic):
+                    continue
                 topic_image = call.cluster.topic(each.topic)
                 if by_id and topic_image is None:
                     continue
@@ -179,16 +198,20 @@ def _no_offset(index: int, code: int) -> Fields:
 
 
 async def offset_delete(call: Call, request: Message) -> Fields:
+    call.require(DELETE, GROUP_RESOURCE, request.group_id)
     topics: list[Fields] = []
     asked: list[tuple[Fields, Any]] = []
     for topic in request.topics:
         results: list[Fields] = []
         topics.append({"name": topic.name, "partitions": results})
+        refused = NONE if call.allows(READ, TOPIC, topic.name) else TopicAuthorizationFailedError.number
         for item in topic.partitions:
-            result: Fields = {"partition_index": item.partition_index, "error_code": NONE}
+            result: Fields = {"partition_index": item.partition_index, "error_code": refused}
             results.append(result)
+            if refused:
+                continue
             asked.append((result, groups_pb2.PartitionName(topic=topic.name, partition=item.partition_index)))
-    for page in pages(asked, PARTITIONS_MAX):
+    for page in pages(asked, PARTITIONS_MAX) if asked else ():
         answer = await call.coordinator(
             GROUP,
             request.group_id,

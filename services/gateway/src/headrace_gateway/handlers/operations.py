@@ -1,24 +1,25 @@
-"""Authorized operations in answers (KIP-430): a bit field with one bit for each code of Kafka's AclOperation.
+"""Authorized operations in answers (KIP-430): a bit field with one bit for each number of Kafka's AclOperation.
 
-Headrace has no authorizer, so every client may do everything. Answers therefore contain all operations of a resource,
-as the answers of a Kafka cluster that has no authorizer.
+Without an authorizer every client may do everything, and answers contain all operations of a resource's type, as in
+Kafka.
 """
 
 from __future__ import annotations
 
-NOT_ASKED = -(1 << 31)  #: Integer.MIN_VALUE means that the client did not ask for the authorized operations.
+from headrace_core.security.access import EVERYTHING, NOT_ASKED
 
-_READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE, _CLUSTER_ACTION = range(3, 10)
-_DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE = range(10, 13)
+from ..access import CLUSTER, CLUSTER_NAME, DESCRIBE, GROUP, TOPIC
+from ..call import Call
+
+#: All operations of each resource type.
+TOPIC_OPERATIONS, GROUP_OPERATIONS, CLUSTER_OPERATIONS = map(EVERYTHING.operations, (TOPIC, GROUP, CLUSTER))
 
 
-def _bits(*operations: int) -> int:
-    return sum(1 << operation for operation in operations)
+def cluster_operations(call: Call, *, asked: bool) -> int:
+    """The field ``cluster_authorized_operations`` of an answer: 0 for a client that may not describe the cluster."""
+    if not asked:
+        return NOT_ASKED
+    return call.access.operations(CLUSTER) if call.allows(DESCRIBE, CLUSTER, CLUSTER_NAME) else 0
 
 
-#: The operations of each resource type, as in Kafka's AclEntry.supportedOperations.
-TOPIC_OPERATIONS = _bits(_READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS)
-GROUP_OPERATIONS = _bits(_READ, _DELETE, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS)
-CLUSTER_OPERATIONS = _bits(
-    _CREATE, _ALTER, _DESCRIBE, _CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE
-)
+__all__ = ["CLUSTER_OPERATIONS", "GROUP_OPERATIONS", "NOT_ASKED", "TOPIC_OPERATIONS", "cluster_operations"]

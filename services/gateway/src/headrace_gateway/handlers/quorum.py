@@ -22,6 +22,7 @@ _LISTENER = "CONTROLLER"
 
 async def describe_quorum(call: Call, request: Message) -> Fields:
     """Describe the quorum of the metadata log (KIP-595, KIP-836), which has one topic with one partition."""
+    call.require_cluster()
     timeout_ms = call.settings.request_timeout_ms
     topics = []
     nodes: list[Fields] = []
@@ -84,6 +85,7 @@ def _node(voter: Any) -> Fields:
 async def update_features(call: Call, request: Message) -> Fields:
     """The levels of Kafka's features are fixed in each Headrace release: a change to the current level succeeds, and
     any other change fails. The command ``headrace features`` changes the levels of Headrace's own features."""
+    call.require_cluster()
     levels = {feature.name: feature.high for feature in FEATURES}
     results: list[Fields] = []
     refusal = ""
@@ -110,6 +112,7 @@ async def update_features(call: Call, request: Message) -> Fields:
 
 
 async def unregister_broker(call: Call, request: Message) -> Fields:
+    call.require_cluster()
     timeout_ms = call.settings.request_timeout_ms
     asked = admin_pb2.UnregisterBrokerRequest(broker_id=request.broker_id, timeout_ms=timeout_ms)
     await change(call, "UnregisterBroker", asked, timeout_ms)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace_core.errors import HeadraceError
+from headrace_core.errors import ClusterAuthorizationFailedError, HeadraceError
 from headrace_protos.v1 import admin_pb2, admin_pb2_grpc
 
+from ..access import CLUSTER, CLUSTER_NAME, DESCRIBE
 from ..call import Call
 from ..client import BOOTSTRAP
 from ..errors import NONE, kafkas, number
@@ -22,6 +23,20 @@ _UNCLEAN = 1
 async def elect_leaders(call: Call, request: Message) -> Fields:
     """Elect preferred leaders (KIP-183) or unclean leaders (KIP-460). If the request is for all partitions, the answer
     omits partitions that needed no election."""
+    try:
+        call.require_cluster()
+    except HeadraceError as error:
+        refused = {"error_code": number(error), "error_message": str(error)}
+        return {
+            "error_code": number(error),
+            "replica_election_results": [
+                {
+                    "topic": topic.topic,
+                    "partition_result": [{"partition_id": index, **refused} for index in topic.partitions],
+                }
+                for topic in request.topic_partitions or ()
+            ],
+        }
     asked = admin_pb2.ElectLeadersRequest(
         election_type=admin_pb2.ELECTION_TYPE_UNCLEAN
         if request.election_type == _UNCLEAN
@@ -54,6 +69,20 @@ async def elect_leaders(call: Call, request: Message) -> Fields:
 
 async def alter_partition_reassignments(call: Call, request: Message) -> Fields:
     """Begin or cancel reassignments (KIP-455)."""
+    try:
+        call.require_cluster()
+    except HeadraceError as error:
+        refused = {"error_code": number(error), "error_message": str(error)}
+        return {
+            **refused,
+            "responses": [
+                {
+                    "name": topic.name,
+                    "partitions": [{"partition_index": each.partition_index, **refused} for each in topic.partitions],
+                }
+                for topic in request.topics
+            ],
+        }
     asked = admin_pb2.AlterPartitionReassignmentsRequest(
         timeout_ms=request.timeout, keep_replication_factor=not request.allow_replication_factor_change
     )
@@ -89,6 +118,7 @@ def _outcome(partition: int, error: Any) -> Fields:
 
 
 async def list_partition_reassignments(call: Call, request: Message) -> Fields:
+    call.require_cluster()
     asked = admin_pb2.ListPartitionReassignmentsRequest(timeout_ms=request.timeout)
     for topic in request.topics or ():
         asked.partitions.add(topic=topic.name, partitions=topic.partition_indexes)
@@ -112,7 +142,10 @@ async def list_partition_reassignments(call: Call, request: Message) -> Fields:
 
 
 async def describe_log_dirs(call: Call, request: Message) -> Fields:
-    """The directories of the broker whose port the client uses."""
+    """The directories of the broker whose port the client uses. A client that may not describe the cluster gets none;
+    versions before 3 have no field for the error."""
+    if not call.allows(DESCRIBE, CLUSTER, CLUSTER_NAME):
+        return {"error_code": ClusterAuthorizationFailedError.number, "results": []}
     asked = admin_pb2.DescribeLogDirsRequest()
     for topic in request.topics or ():
         asked.topics.add(topic=topic.topic, partitions=topic.partitions)
@@ -153,6 +186,7 @@ async def alter_replica_log_dirs(call: Call, request: Message) -> Fields:
     codes: dict[tuple[str, int], int] = {}
     refused = NONE
     try:
+        call.require_cluster()
         answer = await _of_broker(call, "AlterReplicaLogDirs", asked)
         codes = {(found.topic, found.partition): kafkas(found.error.code) for found in answer.results}
     except HeadraceError as error:

@@ -7,6 +7,7 @@ from ..fetch_path import fetch
 from ..produce_path import produce
 from ..wire.apis import Api
 from . import (
+    acls,
     classic_groups,
     cluster,
     configs,
@@ -17,9 +18,13 @@ from . import (
     metadata,
     offsets,
     quorum,
+    quotas,
     replicas,
+    sasl,
+    tokens,
     topics,
     transactions,
+    users,
     versions,
 )
 
@@ -68,6 +73,19 @@ HANDLERS: dict[Api, Handler] = {
     Api.WRITE_TXN_MARKERS: transactions.write_txn_markers,
     Api.LIST_TRANSACTIONS: transactions.list_transactions,
     Api.DESCRIBE_TRANSACTIONS: transactions.describe_transactions,
+    Api.SASL_HANDSHAKE: sasl.sasl_handshake,
+    Api.SASL_AUTHENTICATE: sasl.sasl_authenticate,
+    Api.DESCRIBE_ACLS: acls.describe_acls,
+    Api.CREATE_ACLS: acls.create_acls,
+    Api.DELETE_ACLS: acls.delete_acls,
+    Api.DESCRIBE_USER_SCRAM_CREDENTIALS: users.describe_user_scram_credentials,
+    Api.ALTER_USER_SCRAM_CREDENTIALS: users.alter_user_scram_credentials,
+    Api.DESCRIBE_CLIENT_QUOTAS: quotas.describe_client_quotas,
+    Api.ALTER_CLIENT_QUOTAS: quotas.alter_client_quotas,
+    Api.CREATE_DELEGATION_TOKEN: tokens.create_delegation_token,
+    Api.RENEW_DELEGATION_TOKEN: tokens.renew_delegation_token,
+    Api.EXPIRE_DELEGATION_TOKEN: tokens.expire_delegation_token,
+    Api.DESCRIBE_DELEGATION_TOKEN: tokens.describe_delegation_token,
 }
 
 #: The handlers that need no asyncio task for each request.

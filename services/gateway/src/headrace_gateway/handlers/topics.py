@@ -3,12 +3,22 @@ metadata, so the client's next Metadata request shows the change."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
-from headrace_core.errors import HeadraceError, InvalidRequestError, UnknownTopicIdError
+from headrace_core.errors import (
+    HeadraceError,
+    InvalidRequestError,
+    ThrottlingQuotaExceededError,
+    TopicAuthorizationFailedError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
+)
 from headrace_protos.v1 import admin_pb2, admin_pb2_grpc
 
+from ..access import ALTER, CLUSTER, CLUSTER_NAME, CREATE, DELETE, DESCRIBE, DESCRIBE_CONFIGS, TOPIC
 from ..call import Call
 from ..errors import NONE, kafkas, number
 from ..wire.schema import NO_UUID, Message
@@ -19,25 +29,51 @@ Fields = dict[str, Any]
 _CONFIGS_VERSION = 5  #: The version of CreateTopics whose answers have the topics' configurations (KIP-525).
 _BY_ID_VERSION = 6  #: The version of DeleteTopics that names topics by id (KIP-516).
 _NOT_ANSWERED = -1
+_RETRY_IN = re.compile(r"retry in (\d{1,9}) ms")
+_RETRY_MS = 1_000  #: The wait of a client over its quota, if the node's error does not have one.
+#: A new topic's fields for a client that may not describe its configuration (KIP-525).
+_UNDESCRIBED: Fields = {
+    "topic_config_error_code": TopicAuthorizationFailedError.number,
+    "num_partitions": _NOT_ANSWERED,
+    "replication_factor": _NOT_ANSWERED,
+    "configs": None,
+}
 
 
-async def change(call: Call, method: str, request: Any, timeout_ms: int) -> Any:
+async def change(
+    call: Call, method: str, request: Any, timeout_ms: int, stub: Callable[..., Any] = admin_pb2_grpc.AdminStub
+) -> Any:
     """Send a change to the controllers by any broker, and wait until this gateway has applied it."""
     timeout_ms = timeout_ms if timeout_ms > 0 else call.settings.request_timeout_ms
-    answer = await call.any_broker(admin_pb2_grpc.AdminStub, method, request, timeout_ms)
+    answer = await call.any_broker(stub, method, request, timeout_ms)
     if answer.metadata_offset:
         await call.applied(answer.metadata_offset, timeout_ms)
+    for found in getattr(answer, "results", ()):
+        error = getattr(found, "error", None)
+        if error is not None and error.code == ThrottlingQuotaExceededError.number:
+            call.throttle_ms = max(call.throttle_ms, _wait_of(error.message))
     return answer
+
+
+def _wait_of(text: str) -> int:
+    """The milliseconds that a client over its controller_mutation_rate must wait (KIP-599). The node's error has them
+    only in its text."""
+    found = _RETRY_IN.search(text)
+    return int(found[1]) if found is not None else _RETRY_MS
 
 
 async def create_topics(call: Call, request: Message) -> Fields:
     results: dict[str, Fields] = {}
     asked = admin_pb2.CreateTopicsRequest(timeout_ms=request.timeout, validate_only=request.validate_only)
     names = Counter(topic.name for topic in request.topics)
+    may_create_all = call.sees(CREATE, CLUSTER, CLUSTER_NAME)
     for topic in request.topics:
         results[topic.name] = {"name": topic.name}
         if names[topic.name] > 1:
             results[topic.name] |= _failed(InvalidRequestError(f"topic {topic.name!r} is named twice in the request"))
+            continue
+        if not may_create_all and not call.allows(CREATE, TOPIC, topic.name):
+            results[topic.name] |= _failed(call.refusal(CREATE, TOPIC, topic.name))
             continue
         new = asked.topics.add(
             name=topic.name,
@@ -66,8 +102,12 @@ async def create_topics(call: Call, request: Message) -> Fields:
                 }
                 if not found.error.code and not request.validate_only:
                     created.append(found.name)
-    if created and call.version >= _CONFIGS_VERSION:
-        for name, entries in (await _configs_of(call, created)).items():
+    if call.version >= _CONFIGS_VERSION:
+        for name, fields in results.items():
+            if not fields.get("error_code") and not call.allows(DESCRIBE_CONFIGS, TOPIC, name):
+                fields |= _UNDESCRIBED
+        shown = [name for name in created if not results[name].get("topic_config_error_code")]
+        for name, entries in (await _configs_of(call, shown) if shown else {}).items():
             results[name]["configs"] = entries
     return {"topics": list(results.values())}
 
@@ -102,6 +142,7 @@ async def delete_topics(call: Call, request: Message) -> Fields:
         if by_id
         else [(name, NO_UUID) for name in request.topic_names]
     )
+    may_delete_all = call.sees(DELETE, CLUSTER, CLUSTER_NAME)
     responses: list[Fields] = []
     named: dict[str, list[Fields]] = {}
     for name, topic_id in wanted:
@@ -115,7 +156,19 @@ async def delete_topics(call: Call, request: Message) -> Fields:
             if found is None:
                 fields |= _failed(UnknownTopicIdError("no topic has the requested topic id"))
                 continue
-            name = fields["name"] = found.name
+            name = found.name
+            if not may_delete_all and not call.allows(DELETE, TOPIC, name):
+                if call.allows(DESCRIBE, TOPIC, name):
+                    fields["name"] = name
+                fields |= _failed(call.refusal(DELETE, TOPIC, name))
+                continue
+            fields["name"] = name
+        elif not may_delete_all and not call.allows(DELETE, TOPIC, name):
+            error = call.refusal(DELETE, TOPIC, name)
+            if call.cluster.topic(name) is None and call.sees(DESCRIBE, TOPIC, name):
+                error = UnknownTopicOrPartitionError(f"topic {name!r} does not exist")
+            fields |= _failed(error)
+            continue
         else:
             image = call.cluster.topic(name)
             fields["topic_id"] = NO_UUID if image is None else image.topic_id
@@ -142,7 +195,12 @@ async def delete_topics(call: Call, request: Message) -> Fields:
 
 async def create_partitions(call: Call, request: Message) -> Fields:
     asked = admin_pb2.CreatePartitionsRequest(timeout_ms=request.timeout, validate_only=request.validate_only)
-    for topic in request.topics:
+    hidden = {topic.name for topic in request.topics if not call.allows(ALTER, TOPIC, topic.name)}
+    refused = [{"name": name, **_failed(call.refusal(ALTER, TOPIC, name))} for name in sorted(hidden)]
+    wanted = [topic for topic in request.topics if topic.name not in hidden]
+    if not wanted:
+        return {"results": refused}
+    for topic in wanted:
         new = asked.topics.add(topic=topic.name, total_count=topic.count)
         image = call.cluster.topic(topic.name)
         first = 0 if image is None else len(image.partitions)
@@ -151,7 +209,7 @@ async def create_partitions(call: Call, request: Message) -> Fields:
     try:
         answer = await change(call, "CreatePartitions", asked, request.timeout)
     except HeadraceError as error:
-        return {"results": [{"name": topic.name, **_failed(error)} for topic in request.topics]}
+        return {"results": [{"name": topic.name, **_failed(error)} for topic in wanted] + refused}
     return {
         "results": [
             {
@@ -161,6 +219,7 @@ async def create_partitions(call: Call, request: Message) -> Fields:
             }
             for found in answer.results
         ]
+        + refused
     }
 
 

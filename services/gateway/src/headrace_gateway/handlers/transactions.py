@@ -12,6 +12,7 @@ from typing import Any
 import re2
 
 from headrace_core.errors import (
+    ClusterAuthorizationFailedError,
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
     HeadraceError,
@@ -21,10 +22,12 @@ from headrace_core.errors import (
     InvalidTxnStateError,
     OperationNotAttemptedError,
     ProducerFencedError,
+    TopicAuthorizationFailedError,
     TransactionAbortableError,
+    TransactionalIdAuthorizationFailedError,
     UnknownTopicOrPartitionError,
 )
-from headrace_core.metadata.shards import OFFSETS_TOPIC, shard_of
+from headrace_core.metadata.shards import INTERNAL_TOPICS, OFFSETS_TOPIC, shard_of
 from headrace_core.rpc.limits import PARTITIONS_MAX, pages
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import (
@@ -35,6 +38,9 @@ from headrace_protos.v1 import (
     transactions_pb2_grpc,
 )
 
+from ..access import ALTER, CLUSTER, CLUSTER_ACTION, CLUSTER_NAME, DESCRIBE, IDEMPOTENT_WRITE, READ, TOPIC, WRITE
+from ..access import GROUP as GROUP_RESOURCE
+from ..access import TRANSACTIONAL_ID as TRANSACTION_RESOURCE
 from ..call import Call
 from ..cluster import GROUP, TRANSACTION
 from ..errors import NONE, kafkas, number
@@ -92,6 +98,14 @@ def _number(call: Call, error: HeadraceError) -> int:
 
 
 async def init_producer_id(call: Call, request: Message) -> Fields:
+    if request.transactional_id is not None:
+        may_write = call.allows(WRITE, TRANSACTION_RESOURCE, request.transactional_id)
+        refused: int = TransactionalIdAuthorizationFailedError.number
+    else:  # a client that may write to any topic may write to it idempotently (KIP-679)
+        may_write = call.sees(IDEMPOTENT_WRITE, CLUSTER, CLUSTER_NAME) or call.access.allows_any(WRITE, TOPIC)
+        refused = ClusterAuthorizationFailedError.number
+    if not may_write:
+        return {"error_code": refused, "producer_id": _NO_ID, "producer_epoch": _NO_ID}
     has_id = request.producer_id != _NO_ID
     if has_id != (request.producer_epoch != _NO_ID):
         return {"error_code": InvalidRequestError.number, "producer_id": _NO_ID, "producer_epoch": _NO_ID}
@@ -127,6 +141,7 @@ async def init_producer_id(call: Call, request: Message) -> Fields:
 
 async def add_partitions_to_txn(call: Call, request: Message) -> Fields:
     if call.version >= _MANY_TRANSACTIONS:
+        call.require(CLUSTER_ACTION, CLUSTER, CLUSTER_NAME)
         results = [
             {
                 "transactional_id": each.transactional_id,
@@ -157,13 +172,21 @@ async def add_partitions_to_txn(call: Call, request: Message) -> Fields:
 async def _add_partitions(
     call: Call, transactional_id: str, producer_id: int, epoch: int, topics: Any, *, verify_only: bool
 ) -> list[Fields]:
-    """Add all partitions to the transaction, or none. If some partitions do not exist, all other partitions get
-    OPERATION_NOT_ATTEMPTED."""
+    """Add all partitions to the transaction, or none. If some partitions do not exist, or the client may not write to
+    them, all other partitions get OPERATION_NOT_ATTEMPTED."""
     partitions = [TopicPartition(topic.name, index) for topic in topics for index in topic.partitions]
-    unknown = {each for each in partitions if not _exists(call, each)}
-    code, faulty = NONE, NONE
-    if unknown:
-        code, faulty = OperationNotAttemptedError.number, UnknownTopicOrPartitionError.number
+    is_client = call.version < _MANY_TRANSACTIONS
+    hidden = {name for name in {topic.name for topic in topics} if is_client and not _may_write(call, name)}
+    faulty = {
+        each: TopicAuthorizationFailedError.number if each.topic in hidden else UnknownTopicOrPartitionError.number
+        for each in partitions
+        if each.topic in hidden or not _exists(call, each)
+    }
+    code = NONE
+    if is_client and not call.allows(WRITE, TRANSACTION_RESOURCE, transactional_id):
+        code, faulty = TransactionalIdAuthorizationFailedError.number, {}
+    elif faulty:
+        code = OperationNotAttemptedError.number
     else:
         try:
             await _add(call, transactional_id, producer_id, epoch, partitions, verify_only=verify_only)
@@ -175,13 +198,21 @@ async def _add_partitions(
             "results_by_partition": [
                 {
                     "partition_index": index,
-                    "partition_error_code": faulty if TopicPartition(topic.name, index) in unknown else code,
+                    "partition_error_code": faulty.get(TopicPartition(topic.name, index), code),
                 }
                 for index in topic.partitions
             ],
         }
         for topic in topics
     ]
+
+
+def _may_write(call: Call, topic: str) -> bool:
+    """Whether a client may add partitions of the topic to a transaction. As in Kafka, never of internal topics when
+    there is an authorizer: clients add the offsets of groups by AddOffsetsToTxn."""
+    if not call.access.is_limited:
+        return True
+    return topic not in INTERNAL_TOPICS and call.allows(WRITE, TOPIC, topic)
 
 
 def _exists(call: Call, partition: TopicPartition) -> bool:
@@ -218,6 +249,8 @@ async def add_offsets_to_txn(call: Call, request: Message) -> Fields:
     """Add the group's shard, a partition of __consumer_offsets, to the transaction."""
     topic = call.cluster.topic(OFFSETS_TOPIC)
     try:
+        call.require(WRITE, TRANSACTION_RESOURCE, request.transactional_id)
+        call.require(READ, GROUP_RESOURCE, request.group_id)
         if topic is None:
             raise CoordinatorNotAvailableError(f"group {request.group_id!r} has no coordinator yet; retry")
         shard = TopicPartition(OFFSETS_TOPIC, shard_of(request.group_id, len(topic.partitions)))
@@ -229,6 +262,7 @@ async def add_offsets_to_txn(call: Call, request: Message) -> Fields:
 
 async def end_txn(call: Call, request: Message) -> Fields:
     try:
+        call.require(WRITE, TRANSACTION_RESOURCE, request.transactional_id)
         answer = await call.coordinator(
             TRANSACTION,
             request.transactional_id,
@@ -251,12 +285,23 @@ async def end_txn(call: Call, request: Message) -> Fields:
 async def txn_offset_commit(call: Call, request: Message) -> Fields:
     topics: list[Fields] = []
     offsets: list[tuple[Fields, Any]] = []
+    refused_all: int = NONE
+    try:
+        call.require(WRITE, TRANSACTION_RESOURCE, request.transactional_id)
+        call.require(READ, GROUP_RESOURCE, request.group_id)
+    except HeadraceError as error:
+        refused_all = number(error)
     for topic in request.topics:
         results: list[Fields] = []
         topics.append({"name": topic.name, "partitions": results})
+        refused = refused_all
+        if not refused and not call.allows(READ, TOPIC, topic.name):
+            refused = TopicAuthorizationFailedError.number
         for item in topic.partitions:
-            result: Fields = {"partition_index": item.partition_index, "error_code": NONE}
+            result: Fields = {"partition_index": item.partition_index, "error_code": refused}
             results.append(result)
+            if refused:
+                continue
             offsets.append((result, to_commit(topic.name, item)))
     for page in pages(offsets, PARTITIONS_MAX) if offsets else ():
         asked = transactions_pb2.CommitTransactionOffsetsRequest(
@@ -334,6 +379,7 @@ async def list_transactions(call: Call, request: Message) -> Fields:
             }
             for transactional_id, each in listed.items()
             if (matches is None or matches.fullmatch(transactional_id))
+            and call.sees(DESCRIBE, TRANSACTION_RESOURCE, transactional_id)
             and is_listed(call, TRANSACTION, transactional_id)
         ],
     }
@@ -342,6 +388,7 @@ async def list_transactions(call: Call, request: Message) -> Fields:
 async def describe_transactions(call: Call, request: Message) -> Fields:
     async def one(transactional_id: str) -> Fields:
         try:
+            call.require(DESCRIBE, TRANSACTION_RESOURCE, transactional_id)
             answer = await call.coordinator(
                 TRANSACTION,
                 transactional_id,
@@ -357,7 +404,8 @@ async def describe_transactions(call: Call, request: Message) -> Fields:
             return {"error_code": kafkas(found.error.code), "transactional_id": transactional_id}
         topics: dict[str, list[int]] = {}
         for partition in found.partitions:
-            topics.setdefault(partition.topic, []).append(partition.partition)
+            if call.allows(DESCRIBE, TOPIC, partition.topic):
+                topics.setdefault(partition.topic, []).append(partition.partition)
         return {
             "error_code": NONE,
             "transactional_id": transactional_id,
@@ -375,6 +423,9 @@ async def describe_transactions(call: Call, request: Message) -> Fields:
 async def write_txn_markers(call: Call, request: Message) -> Fields:
     """Abort hanging transactions (KIP-664). ``kafka-transactions abort`` sends this request to the leaders of the
     partitions. Clients may only abort; only coordinators commit."""
+    refused: int = NONE
+    if not (call.sees(ALTER, CLUSTER, CLUSTER_NAME) or call.allows(CLUSTER_ACTION, CLUSTER, CLUSTER_NAME)):
+        refused = ClusterAuthorizationFailedError.number
     markers = []
     for marker in request.markers:
         topics = []
@@ -382,7 +433,7 @@ async def write_txn_markers(call: Call, request: Message) -> Fields:
             results = [
                 {
                     "partition_index": index,
-                    "error_code": await _abort_hanging(call, topic.name, index, marker),
+                    "error_code": refused or await _abort_hanging(call, topic.name, index, marker),
                 }
                 for index in topic.partition_indexes
             ]

@@ -1,0 +1,23 @@
+"""The gateway's metrics: connections and bytes of Kafka clients. Times of requests are in ``Connections.calls``."""
+
+from __future__ import annotations
+
+from headrace_core.metrics import catalog
+from headrace_core.metrics.model import Row, Rows
+
+from .connection import Connections
+
+
+class GatewayCollector:
+    """``collect`` yields the rows of a scrape."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+
+    def collect(self) -> Rows:
+        connections = self._connections
+        yield Row(catalog.CONNECTIONS, (), len(connections.open))
+        yield Row(catalog.GATEWAY_IN, (), connections.bytes_in)
+        yield Row(catalog.GATEWAY_OUT, (), connections.bytes_out)
+        yield Row(catalog.GATEWAY_QUEUED, (), connections.budget.used)
+        yield Row(catalog.GATEWAY_UNREAD, (), connections.answers.unread)

@@ -1,0 +1,67 @@
+"""SaslHandshake (KIP-43) and SaslAuthenticate (KIP-152, KIP-368). The connection answers a failed authentication after
+a delay, and closes then (KIP-306)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from headrace_core.errors import HeadraceError, IllegalSaslStateError, SaslAuthenticationFailedError
+
+from .. import sasl
+from ..call import Call
+from ..client import Client
+from ..errors import NONE, number
+from ..sasl import State
+from ..wire.schema import Message
+
+Fields = dict[str, Any]
+
+
+async def sasl_handshake(call: Call, request: Message) -> Fields:
+    authentication = call.client.authentication
+    if authentication is None:
+        return {"error_code": IllegalSaslStateError.number, "mechanisms": []}
+    try:
+        authentication.handshake(request.mechanism, call.version, sasl.now_ms())
+    except IllegalSaslStateError as error:
+        return {"error_code": number(error), "mechanisms": []}
+    except HeadraceError as error:
+        return {"error_code": number(error), "mechanisms": list(authentication.mechanisms)}
+    return {"error_code": NONE, "mechanisms": list(authentication.mechanisms)}
+
+
+async def sasl_authenticate(call: Call, request: Message) -> Fields:
+    authentication = call.client.authentication
+    if authentication is None or authentication.state is not State.EXCHANGE:
+        text = "SaslAuthenticate request received after successful authentication"
+        return {"error_code": IllegalSaslStateError.number, "error_message": text}
+    try:
+        data, lifetime_ms = await step(call.client, request.auth_bytes)
+    except HeadraceError as error:
+        return {"error_code": number(error), "error_message": str(error)}
+    return {"error_code": NONE, "auth_bytes": data, "session_lifetime": lifetime_ms}
+
+
+async def step(client: Client, data: bytes) -> tuple[bytes, int]:
+    """Take the client's bytes one step further. Returns the bytes for the client, and the lifetime of its session in
+    milliseconds (0: no limit). Sets the client's principal when the exchange is complete. Raises
+    SaslAuthenticationFailedError; the connection must close then."""
+    authentication = client.authentication
+    assert authentication is not None
+    exchange = authentication.exchange
+    try:
+        taken = await asyncio.to_thread(exchange.step, data) if exchange.is_slow(data) else exchange.step(data)
+        lifetime_ms = authentication.stepped(taken, sasl.now_ms(), time.time() * 1_000)
+    except HeadraceError as error:
+        authentication.failed()
+        if isinstance(error, SaslAuthenticationFailedError):
+            raise
+        raise SaslAuthenticationFailedError(str(error)) from None
+    except BaseException:
+        authentication.failed()
+        raise
+    if taken.identity is not None:
+        client.authenticated(authentication.principal, taken.identity.token_id)
+    return taken.data, lifetime_ms
