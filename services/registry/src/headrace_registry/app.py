@@ -13,12 +13,17 @@ import socket
 from aiohttp import web
 
 from headrace_core.clock import SystemClock
+from headrace_core.metrics.calls import CallTimes
+from headrace_core.metrics.node import NodeMetrics
 from headrace_core.node.config import NodeConfig
 from headrace_core.node.listeners import ListenerAddress
 from headrace_core.node.state_file import RuntimeState, remove_state, write_state
+from headrace_core.sockets import bound_socket
 from headrace_core.telemetry import Emitter, NodeStarted, NodeStopped
 
-from .api import application
+from .api import CONNECTIONS, application
+from .api.connections import BoundedRunner
+from .collector import rows_of
 from .registry import Registry
 from .settings import RegistrySettings
 
@@ -44,11 +49,17 @@ class RegistryNode:
         self._started_monotonic_ms = self._clock.monotonic_ms()
         self._sockets: list[socket.socket] = []
         self._runner: web.AppRunner | None = None
+        self._exporter = NodeMetrics("registry", lambda: config.node_id, config.values, events=self.events)
+        self._calls = CallTimes("http")
+        self._exporter.add_calls(self._calls)
+        self._exporter.add(lambda: rows_of(self.registry))
 
     async def start(self) -> None:
         """Start the registry; returns when it serves. Raises HeadraceError or OSError; call ``stop`` after
         an error too."""
-        self._sockets = [await _bound(listener) for listener in self.settings.listeners]
+        self._sockets = [
+            await bound_socket(each.host, each.port, key="registry.listeners") for each in self.settings.listeners
+        ]
         url = self.settings.url(self._sockets[0].getsockname()[1])
         registry = self.registry = Registry(self.settings, url, events=self.events)
         await registry.start()
@@ -58,8 +69,10 @@ class RegistryNode:
                 "the cluster has a coordinator, and that a replica has leader.eligibility=true",
                 FIRST_WRITER_S,
             )
-        runner = self._runner = web.AppRunner(
-            application(registry, self.settings),
+        app = application(registry, self.settings, self._calls)
+        runner = self._runner = BoundedRunner(
+            app,
+            app[CONNECTIONS],
             handle_signals=False,
             access_log=None,
             keepalive_timeout=KEEPALIVE_S,
@@ -67,7 +80,8 @@ class RegistryNode:
         )
         await runner.setup()
         for bound in self._sockets:
-            await web.SockSite(runner, bound, backlog=BACKLOG).start()
+            await web.SockSite(runner, bound, backlog=BACKLOG, ssl_context=self.settings.guard.ssl_context()).start()
+        await self._exporter.start()
         if self.config.state_file:
             listeners = tuple(
                 ListenerAddress(f"http{number}", each.host, bound.getsockname()[1])
@@ -75,7 +89,7 @@ class RegistryNode:
             )
             write_state(
                 self.config.state_file,
-                RuntimeState.of("registry", self.config.node_id, self._started_ms, listeners),
+                RuntimeState.of("registry", self.config.node_id, self._started_ms, listeners, self._exporter.url),
             )
         self.events.emit(
             NodeStarted(
@@ -103,35 +117,10 @@ class RegistryNode:
             await self._runner.cleanup()
         for bound in self._sockets:
             bound.close()
+        await self._exporter.stop()
         if self.config.state_file:
             remove_state(self.config.state_file)
         self.events.emit(NodeStopped(role="registry", node_id=self.config.node_id, clean=not at_once))
-
-
-async def _bound(listener: ListenerAddress) -> socket.socket:
-    """A socket that is bound to the listener's address and does not listen yet. Raises OSError, which names the
-    address."""
-    host = listener.host.strip("[]") or None
-    try:
-        found = await asyncio.get_running_loop().getaddrinfo(
-            host, listener.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-        # For a wildcard host prefer an IPv6 socket, which accepts IPv4 connections too.
-        family, kind, protocol, _, address = max(found, key=lambda each: host is None and each[0] == socket.AF_INET6)
-        bound = socket.socket(family, kind, protocol)
-        try:
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(host is not None))
-            bound.bind(address)
-        except OSError:
-            bound.close()
-            raise
-    except OSError as error:
-        raise OSError(
-            f"cannot listen on {listener.host}:{listener.port} (registry.listeners): {error.strerror or error}"
-        ) from error
-    return bound
 
 
 async def serve(config: NodeConfig, stop: asyncio.Event) -> None:

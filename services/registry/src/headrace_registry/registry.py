@@ -73,6 +73,12 @@ PRODUCER_BATCH_BYTES = 256 * 1024
 TRANSACTION_TIMEOUT_MS = 15_000
 #: First and longest pause in seconds after a failed election; each further failure doubles the pause.
 BACKOFF_S, BACKOFF_MAX_S = 0.1, 2.0
+#: A replica whose event loop stood still for SUSPENDED_S seconds was suspended: its image may be old. Another replica
+#: becomes the writer after the session timeout (45 s), so a writer notices its suspension before that.
+SUSPENDED_S = 5.0
+TICK_S = 0.5  #: Seconds between two looks at the clock.
+#: Seconds that a request waits until a replica that was suspended has read the topic to its end.
+CATCH_UP_S = 3.0
 #: Seconds after an error until the replica reads the topic again, or joins the group again.
 RETRY_S = 1.0
 #: Seconds within which a writer must finish its transaction after the group has revoked its partition.
@@ -129,6 +135,10 @@ class Registry:
         self._has_written = False  # whether this term won its election
         self._is_claimed = False  # whether this replica is candidate or writer without the partition
         self._closing: set[asyncio.Task[None]] = set()
+        self._awake_ms = 0.0  #: When the event loop last looked at the clock.
+        #: Set while the image is known to be current; cleared from a suspension until the topic is read to its end.
+        self._is_current = asyncio.Event()
+        self._is_current.set()
         self._reader: AsyncConsumer | None = None
         self._member: AsyncConsumer | None = None
         self._tasks = NodeTasks("registry")
@@ -212,6 +222,7 @@ class Registry:
         begun_ms = self._clock.monotonic_ms()
         self._writes = Writes(await ensure_topic(self.settings))
         reader = self._reader = AsyncConsumer(
+            self.settings.client,
             bootstrap_servers=self._servers,
             client_id="schema-registry-reader",
             isolation_level="read_committed",
@@ -240,7 +251,9 @@ class Registry:
                 seconds=(self._clock.monotonic_ms() - begun_ms) / 1000,
             )
         )
+        self._awake_ms = self._clock.monotonic_ms()
         self._tasks.start(self._follow(reader), "reader")
+        self._tasks.start(self._stay_awake(), "suspensions")
         if self.settings.is_eligible:
             if self._announced is not None and self._announced[0] == self.url:
                 self._accept(is_claimed=True)
@@ -292,12 +305,46 @@ class Registry:
                 while self._writing:
                     await self._news.wait()
 
+    # --- suspensions -------------------------------------------------------------------------------------------------
+
+    async def catch_up(self) -> bool:
+        """Whether the image is current. After a suspension of the process (SIGSTOP, a paused machine) ``catch_up``
+        waits, at most CATCH_UP_S, until this replica has read the topic to its end: other replicas may have written
+        meanwhile, and this one may no longer be the writer."""
+        self._notice_suspension()
+        if self._is_current.is_set():
+            return True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CATCH_UP_S):
+                await self._is_current.wait()
+        return self._is_current.is_set()
+
+    def _notice_suspension(self) -> None:
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - self._awake_ms > SUSPENDED_S * 1_000:
+            logger.warning(
+                "this process was suspended for %.1f s: requests wait until topic %s is read to its end",
+                (now_ms - self._awake_ms) / 1_000,
+                self.settings.topic,
+            )
+            self._is_current.clear()
+        self._awake_ms = now_ms
+
+    async def _stay_awake(self) -> None:
+        while True:
+            self._notice_suspension()
+            await asyncio.sleep(TICK_S)
+
     # --- reading -----------------------------------------------------------------------------------------------------
 
     async def _follow(self, reader: AsyncConsumer) -> None:
         while True:
             try:
                 await self._read(reader)
+                if not self._is_current.is_set():
+                    end = (await reader.end_offsets([self._partition]))[self._partition]
+                    if await reader.position(self._partition) >= end:
+                        self._is_current.set()
             except HeadraceError as error:
                 if not error.retriable:
                     raise
@@ -337,6 +384,7 @@ class Registry:
     async def _membership(self) -> None:
         """Stay a member of the group. The group only elects: its partition is paused, and the reader reads it."""
         member = self._member = AsyncConsumer(
+            self.settings.client,
             bootstrap_servers=self._servers,
             client_id="schema-registry",
             group_id=self.settings.group_id,
@@ -349,9 +397,17 @@ class Registry:
             on_revoked=self._on_revoked,
             on_lost=self._on_lost,
         )
+        committed = -1
         while True:
             try:
                 await member.poll(1.0)
+                # The member reads nothing itself. Without these commits `headrace lag` and the metrics would report
+                # that the group has stopped.
+                if self.is_writer and not self._is_claimed and self._reader is not None:
+                    position = await self._reader.position(self._partition)  # behind the last transaction's marker
+                    if position != committed:
+                        committed = position
+                        await member.commit({self._partition: position})
             except HeadraceError as error:  # the consumer repeats what failed
                 if self._is_stopping:
                     return
@@ -447,6 +503,7 @@ class Registry:
             assert self._member is not None
             await self._member.commit({self._partition: self.next_offset})
         producer = AsyncProducer(
+            self.settings.client,
             bootstrap_servers=self._servers,
             client_id="schema-registry-writer",
             transactional_id=self.settings.group_id,

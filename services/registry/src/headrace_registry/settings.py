@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from headrace_core.config import fields_from, from_key
 from headrace_core.config.server_keys import SERVER
 from headrace_core.errors import InvalidConfigError
 from headrace_core.node.config import NodeConfig
-from headrace_core.node.listeners import ListenerAddress, check_port, parse_addresses
+from headrace_core.node.http_listeners import parse_http_listeners
+from headrace_core.node.listeners import ListenerAddress, parse_addresses
+from headrace_core.security.http import HttpGuard
 
-_LISTENER = re.compile(r"http://(?P<host>\[[0-9a-fA-F:.]*\]|[^\[\]:/]*):(?P<port>\d{1,5})/?\Z")
 _URL = re.compile(r"https?://(\[[0-9a-fA-F:.]+\]|[^\[\]:/@\s]+)(:\d{1,5})?(/[^\s?#]*)?\Z")
 _WILDCARDS = ("", "0.0.0.0", "[::]")
 
@@ -25,7 +27,7 @@ def _seconds(milliseconds: int) -> float:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistrySettings:
     """``advertised_url``: empty if the URL follows from the first listener. ``bootstrap_servers``: addresses of
-    brokers."""
+    brokers. ``guard``: security of the HTTP listeners."""
 
     listeners: tuple[ListenerAddress, ...]
     advertised_url: str = ""
@@ -38,41 +40,41 @@ class RegistrySettings:
     is_eligible: bool = from_key(SERVER, "leader.eligibility")
     compatibility_level: str = from_key(SERVER, "schema.compatibility.level")
     mode_mutability: bool = from_key(SERVER, "mode.mutability")
+    #: Keys of security for the registry's clients of the cluster: those that begin with kafkastore.
+    client: Mapping[str, Any] = field(default_factory=dict)
+    guard: HttpGuard = field(default_factory=HttpGuard)
 
     @classmethod
     def of(cls, config: NodeConfig) -> RegistrySettings:
         """The settings of a node. Raises InvalidConfigError."""
         values = config.values
-        listeners = parse_http_listeners(values["registry.listeners"])
+        listeners = parse_http_listeners(values["registry.listeners"], key="registry.listeners", example_port=8081)
         url = (values["registry.advertised.url"] or "").rstrip("/")
         if url and _URL.match(url) is None:
-            raise InvalidConfigError(f"registry.advertised.url={url}: write http://host:port")
+            raise InvalidConfigError(f"registry.advertised.url={url}: write http://host:port or https://host:port")
         key = "kafkastore.bootstrap.servers"
         servers = parse_addresses(values[key], key=key)
         if not servers:
             raise InvalidConfigError(f"{key} is not set: name the cluster's brokers, such as 127.0.0.1:9095")
-        return cls(listeners=listeners, advertised_url=url, bootstrap_servers=servers, **fields_from(cls, values))
+        prefixes = ("kafkastore.security.protocol", "kafkastore.ssl.", "kafkastore.sasl.")
+        client = {
+            name.removeprefix("kafkastore."): value for name, value in config.given.items() if name.startswith(prefixes)
+        }
+        guard = HttpGuard.of(
+            config.listener_values("registry"), encrypts=listeners[0].name == "https", where="registry.listeners: "
+        )
+        return cls(
+            listeners=listeners,
+            advertised_url=url,
+            bootstrap_servers=servers,
+            client=client,
+            guard=guard,
+            **fields_from(cls, values),
+        )
 
     def url(self, port: int) -> str:
         """The URL at which other replicas reach this one. ``port``: the bound port of the first listener."""
         if self.advertised_url:
             return self.advertised_url
         host = self.listeners[0].host
-        return f"http://{socket.gethostname() if host in _WILDCARDS else host}:{port}"
-
-
-def parse_http_listeners(items: Sequence[str]) -> tuple[ListenerAddress, ...]:
-    """Parse the values of registry.listeners. Raises InvalidConfigError, which names the item and the legal form."""
-    key = "registry.listeners"
-    found: list[ListenerAddress] = []
-    for item in items:
-        match = _LISTENER.match(item)
-        if match is None:
-            raise InvalidConfigError(f"{key}={item}: write http://host:port, such as http://127.0.0.1:8081")
-        address = ListenerAddress("http", match["host"], check_port(key, item, match["port"]))
-        if address.port and address in found:
-            raise InvalidConfigError(f"{key}={item}: the address is given twice")
-        found.append(address)
-    if not found:
-        raise InvalidConfigError(f"{key} is empty; name one, such as http://127.0.0.1:8081")
-    return tuple(found)
+        return f"{self.listeners[0].name}://{socket.gethostname() if host in _WILDCARDS else host}:{port}"

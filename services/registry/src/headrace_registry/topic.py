@@ -43,7 +43,7 @@ async def ensure_topic(settings: RegistrySettings) -> int:
     loop = asyncio.get_running_loop()
     begun = loop.time()
     deadline = begun + settings.init_timeout_s
-    async with AsyncAdmin(bootstrap_servers=servers, client_id="schema-registry") as admin:
+    async with AsyncAdmin({**settings.client, "bootstrap.servers": servers, "client.id": "schema-registry"}) as admin:
         while True:
             try:
                 await _create(admin, settings, takes_fewer=loop.time() >= begun + MORE_BROKERS_S)

@@ -7,12 +7,13 @@ module          content
 ``requests``    what a request asks for
 ``answers``     the JSON of answers
 ``forwarding``  writes: here, or forwarded to the writer
+``connections`` the number of connections, the time until a first request
 ``http``        media types, bodies, errors, limits
 =============== =======================================================================================================
 """
 
 from __future__ import annotations
 
-from .handlers import application
+from .handlers import CONNECTIONS, application
 
-__all__ = ["application"]
+__all__ = ["CONNECTIONS", "application"]

@@ -28,6 +28,7 @@ from aiohttp import (
 )
 
 from headrace.errors import HeadraceError, RecordTooLargeError
+from headrace_core.security.tls import TlsSource
 
 from ..registry import WriteTimeoutError
 from ..state import Decision, Image, errors
@@ -137,14 +138,20 @@ def _error_code(data: bytes) -> object:
 class Writing:
     """Carries out writes. ``timeout_s``: the time limit of a write on the writer."""
 
-    def __init__(self, registry: Registry, timeout_s: float) -> None:
+    def __init__(self, registry: Registry, timeout_s: float, tls: TlsSource | None = None) -> None:
+        """``tls``: this replica's keys and certificates, for connections to the writer."""
         self._registry = registry
+        self._tls = tls
         self._timeout = ClientTimeout(total=timeout_s + EXTRA_S, sock_connect=CONNECT_S)
         self._session: ClientSession | None = None
 
     async def start(self) -> None:
         self._session = ClientSession(
-            timeout=self._timeout, connector=TCPConnector(limit=CONNECTIONS_MAX), auto_decompress=False
+            timeout=self._timeout,
+            connector=TCPConnector(
+                limit=CONNECTIONS_MAX, ssl=True if self._tls is None else self._tls.client_context()
+            ),
+            auto_decompress=False,
         )
 
     async def stop(self) -> None:

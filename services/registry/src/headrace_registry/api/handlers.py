@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from aiohttp import web
 
+from headrace_core.metrics.calls import CallTimes
+
 from ..compat import Level
 from ..schemas import SchemaType
 from ..schemas.model import SCHEMA_BYTES_MAX
@@ -34,6 +36,7 @@ from ..state import (
     errors,
 )
 from . import answers, requests
+from .connections import Connections
 from .forwarding import (
     DELETE_CONFIG,
     DELETE_MODE,
@@ -65,10 +68,17 @@ LONG_COMPARISON = 128 * 1024
 TURN_S = 10.0
 
 
-def application(registry: Registry, settings: RegistrySettings) -> web.Application:
-    """The aiohttp application of a replica."""
+#: The limits on connections of an application, for its BoundedRunner.
+CONNECTIONS = web.AppKey("connections", Connections)
+
+
+def application(registry: Registry, settings: RegistrySettings, calls: CallTimes | None = None) -> web.Application:
+    """The aiohttp application of a replica. ``calls``: gets the times of requests, for the metrics."""
     api = Api(registry, settings)
+    api.gate.calls = calls
+    api.gate.guard = settings.guard
     app = web.Application(middlewares=[api.gate.middleware])
+    app[CONNECTIONS] = api.gate.connections
     app.cleanup_ctx.append(api.running)
     for method, path, handler in api.routes():
         # A client may name the default context in the path.
@@ -92,10 +102,10 @@ class Api:
         self._registry = registry
         rules = Rules(Level(settings.compatibility_level.upper()), settings.mode_mutability)
         self._deciding = Deciding.of_threads(rules, threading.Lock())
-        self._writing = Writing(registry, settings.write_timeout_s)
+        self._writing = Writing(registry, settings.write_timeout_s, settings.guard.tls)
         self._thread = ThreadPoolExecutor(1, "registry-parser")
         self._turn = asyncio.Lock()  # held by the request whose long comparison runs
-        self.gate = Gate(lambda: registry.is_ready)
+        self.gate = Gate(lambda: registry.is_ready, registry.catch_up)
 
     @property
     def _image(self) -> Image:

@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 
 from aiohttp import web
 
+from headrace_core.metrics.calls import CallTimes
+from headrace_core.security.http import CHALLENGE, REFUSAL, HttpGuard
+
 from ..state import RegistryError
 from ..state.records import dump
+from .connections import Connections
 
 logger = logging.getLogger("headrace.registry")
 
@@ -80,29 +85,53 @@ def response(request: web.Request, status: int, data: bytes) -> web.Response:
 
 
 class Gate:
-    """The middleware of all requests: limits, and errors as JSON. ``is_ready``: whether this replica may answer."""
+    """The middleware of all requests: limits, and errors as JSON.
 
-    def __init__(self, is_ready: Callable[[], bool]) -> None:
+    ``is_ready``: whether this replica may answer. ``catch_up``: returns whether the replica's state is current; after a
+    suspension of the process, it waits for that.
+    """
+
+    def __init__(self, is_ready: Callable[[], bool], catch_up: Callable[[], Awaitable[bool]]) -> None:
+        self.connections = Connections()
+        self._catch_up = catch_up
         self._is_ready = is_ready
         self._requests = 0
         self._body_bytes = 0
         self._answer_bytes = 0
+        self.guard = HttpGuard()  #: Which requests are admitted.
+        self.calls: CallTimes | None = None  #: Gets the times of requests, for the metrics.
 
     @web.middleware
     async def middleware(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
+        self.connections.has_request(request.protocol)
         self._requests += 1
+        started_s = time.perf_counter()
         try:
-            return await self._sent(request, await self._answer(request, handler))
+            answer = await self._sent(request, await self._answer(request, handler))
+            self._count(request, answer, time.perf_counter() - started_s)
+            return answer
         finally:
             self._requests -= 1
+
+    def _count(self, request: web.Request, answer: web.StreamResponse, seconds: float) -> None:
+        """Count a request by its route, which no client chooses, and an error by its status."""
+        if self.calls is None:
+            return
+        resource = request.match_info.route.resource
+        name = f"{request.method} {resource.canonical}" if resource is not None else "unknown"
+        self.calls.of(name).observe(seconds)
+        if answer.status >= 400:
+            self.calls.failed(name, str(answer.status))
 
     async def _answer(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
         try:
             self._check(request)
+            if not await self._catch_up():
+                raise PlainError(503, "This replica of the registry was suspended; send the request again")
             return await handler(request)
         except RegistryError as error:
             return _error(request, error)
@@ -145,6 +174,11 @@ class Gate:
         return answer
 
     def _check(self, request: web.Request) -> None:
+        if not self.guard.is_open:
+            transport = request.transport
+            certificate = None if transport is None else transport.get_extra_info("peercert")
+            if not self.guard.admits(request.headers.get("Authorization"), certificate):
+                raise PlainError(401, REFUSAL)
         if self._requests > REQUESTS_MAX:
             raise PlainError(429, f"The registry has {REQUESTS_MAX} requests in progress; send the request again later")
         if not self._is_ready():
@@ -226,7 +260,9 @@ def _too_long() -> PlainError:
 
 def _error(request: web.Request, error: RegistryError) -> web.Response:
     found = response(request, error.status, dump({"error_code": error.code, "message": error.message}))
-    if error.status in (408, 413, 429, 503):
+    if error.status == 401:
+        found.headers["WWW-Authenticate"] = CHALLENGE
+    if error.status in (401, 408, 413, 429, 503):
         found.force_close()  # so that the rest of the body is not read
     return found
 
