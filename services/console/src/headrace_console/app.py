@@ -1,0 +1,170 @@
+"""The parts of a console's process: this module builds, starts and stops them.
+
+The console serves as soon as its ports are bound. A cluster that does not answer does not keep it from starting: the
+pages then say so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Callable
+from functools import partial
+
+from aiohttp import web
+
+from headrace_core.clock import SystemClock
+from headrace_core.metrics.node import NodeMetrics
+from headrace_core.node.config import NodeConfig
+from headrace_core.node.listeners import ListenerAddress
+from headrace_core.node.state_file import RuntimeState, remove_state, write_state
+from headrace_core.sockets import bound_socket
+from headrace_core.telemetry import Emitter, NodeStarted, NodeStopped
+
+from .console import Console
+from .gate import FORM_BYTES_MAX
+from .pages import add_routes
+from .settings import ConsoleSettings
+
+logger = logging.getLogger("headrace.console")
+
+BACKLOG = 128  #: Maximum number of connections that wait in the kernel until the console accepts them.
+KEEPALIVE_S = 30.0  #: Seconds that a connection may be idle between two requests.
+DRAIN_S = 1.0  #: Seconds that a stopping console has to answer requests in progress; live views end at once.
+
+
+class ConsoleNode:
+    """A console in one event loop. Call ``start``, then ``run`` until the console should stop, then ``stop``.
+    ``config``: of a node with a state file and metrics of its own; None for `headrace console`."""
+
+    def __init__(
+        self, settings: ConsoleSettings, config: NodeConfig | None = None, *, events: Emitter | None = None
+    ) -> None:
+        self.settings = settings
+        self.node_id = 1 if config is None else config.node_id
+        self.state_file = "" if config is None else config.state_file
+        self.events = events or Emitter()
+        self._metrics = (
+            None if config is None else NodeMetrics("console", lambda: self.node_id, config.values, events=self.events)
+        )
+        self.console: Console | None = None
+        self.url = ""
+        self._clock = SystemClock()
+        self._started_ms = self._clock.now_ms()
+        self._sockets: list[socket.socket] = []
+        self._runner: web.AppRunner | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Start the console; returns when it serves. Raises HeadraceError or OSError; call ``stop`` after an error
+        too."""
+        begun_ms = self._clock.monotonic_ms()
+        self._sockets = [
+            await bound_socket(each.host, each.port, key="console.listeners") for each in self.settings.listeners
+        ]
+        self.url = self.settings.url(self._sockets[0].getsockname()[1])
+        console = self.console = Console(self.settings)
+        watching = console.watching
+        self._tasks = [
+            asyncio.create_task(each.run(), name=f"console-{name}")
+            for name, each in (("view", watching.view), ("diagnosis", watching.diagnosis))
+        ]
+        runner = self._runner = web.AppRunner(
+            _application(console),
+            handle_signals=False,
+            access_log=None,
+            keepalive_timeout=KEEPALIVE_S,
+            shutdown_timeout=DRAIN_S,
+        )
+        await runner.setup()
+        for bound in self._sockets:
+            await web.SockSite(runner, bound, backlog=BACKLOG).start()
+        if self._metrics is not None:
+            await self._metrics.start()
+        if self.state_file:
+            listeners = tuple(
+                ListenerAddress(f"http{number}", each.host, bound.getsockname()[1])
+                for number, (each, bound) in enumerate(zip(self.settings.listeners, self._sockets, strict=True), 1)
+            )
+            write_state(self.state_file, RuntimeState.of("console", self.node_id, self._started_ms, listeners))
+        self.events.emit(
+            NodeStarted(
+                role="console",
+                node_id=self.node_id,
+                address=self.url,
+                seconds=(self._clock.monotonic_ms() - begun_ms) / 1000,
+            )
+        )
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until ``stop`` is set."""
+        await stop.wait()
+
+    async def stop(self, *, at_once: bool = False) -> None:
+        """Stop the console, in any state of its start. Idempotent."""
+        for task in self._tasks:
+            task.cancel()
+        if self._runner is not None:
+            await self._runner.cleanup()
+        for task in self._tasks:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        if self.console is not None:
+            self.console.decoding.close()
+            await self.console.cluster.close()
+        for bound in self._sockets:
+            bound.close()
+        if self._metrics is not None:
+            await self._metrics.stop()
+        if self.state_file:
+            remove_state(self.state_file)
+        self.events.emit(NodeStopped(role="console", node_id=self.node_id, clean=not at_once))
+
+
+def _application(console: Console) -> web.Application:
+    root = web.Application(middlewares=[console.gate.middleware], client_max_size=FORM_BYTES_MAX)
+    prefix = console.settings.path_prefix
+    if not prefix:
+        add_routes(root, console)
+        return root
+    pages = web.Application(client_max_size=FORM_BYTES_MAX)
+    add_routes(pages, console)
+    root.add_subapp(prefix, pages)
+    root.router.add_get(prefix, partial(_redirected, console))
+    root.router.add_get("/", partial(_outside, console))
+    return root
+
+
+async def _redirected(console: Console, _: web.Request) -> web.StreamResponse:
+    return web.Response(status=308, headers={"Location": console.url()})
+
+
+async def _outside(console: Console, _: web.Request) -> web.StreamResponse:
+    """The path ``/`` of a console with a prefix: for health checks."""
+    return web.Response(text=f"The console of Headrace is at {console.url()}\n")
+
+
+async def serve(config: NodeConfig, stop: asyncio.Event) -> None:
+    """Run a console until ``stop`` is set, as ``python -m headrace_console`` does. If the call of ``serve`` is
+    cancelled, the console stops at once."""
+    await serve_settings(ConsoleSettings.of(config), stop, config)
+
+
+async def serve_settings(
+    settings: ConsoleSettings,
+    stop: asyncio.Event,
+    config: NodeConfig | None = None,
+    *,
+    on_started: Callable[[str], None] | None = None,
+) -> None:
+    """Run a console with these settings until ``stop`` is set. ``on_started`` is called with the console's URL."""
+    from headrace_core.node.run import serve_until
+    from headrace_core.telemetry import log_events
+
+    events = Emitter()
+    events.subscribe(log_events(logger))
+    if on_started is not None:
+        events.subscribe(lambda event: on_started(event.address) if isinstance(event, NodeStarted) else None)
+    await serve_until(ConsoleNode(settings, config, events=events), stop)

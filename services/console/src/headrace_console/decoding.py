@@ -1,0 +1,102 @@
+"""Decode keys and values by the schema registry, where one is configured. A failure is shown, and the bytes as well."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass, replace
+from typing import Any
+
+from headrace.schemas import RegistryDeserializer, SchemaRegistry, plain, wire
+from headrace_core.errors import HeadraceError
+from headrace_core.records import Record
+
+from .cluster import Cluster
+from .display import LISTED_MAX, Shown, shown
+
+#: Seconds that all records of a page may take to decode.
+DECODE_S = 2.0
+#: Values longer than this are not decoded.
+_BYTES_MAX = 1 << 20
+#: Headers of a record that are shown.
+HEADERS_MAX = 100
+
+
+@dataclass(frozen=True, slots=True)
+class ShownRecord:
+    """A record for a page."""
+
+    record: Record
+    key: Shown
+    value: Shown
+    headers: tuple[tuple[str, Shown], ...]
+
+
+class Decoding:
+    """Shows records. ``registry``: None without a schema registry."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        urls = cluster.settings.registry_urls
+        self.registry = SchemaRegistry({"schema.registry.url": urls}) if urls else None
+        self._readers = (
+            None
+            if self.registry is None
+            else {field: RegistryDeserializer(self.registry, is_key=field == "key") for field in ("key", "value")}
+        )
+
+    async def shown(
+        self, records: tuple[Record, ...], *, limit: int = LISTED_MAX, pretty: bool = False
+    ) -> list[ShownRecord]:
+        """The records as text, decoded where their bytes name a schema."""
+        plain_ones = [self._plain(record, limit, pretty) for record in records]
+        if self._readers is None or not any(_has_schema(r.key) or _has_schema(r.value) for r in records):
+            return plain_ones
+        try:
+            async with asyncio.timeout(DECODE_S):
+                return await self._cluster.in_thread(
+                    lambda: [self._decoded(each, limit, pretty) for each in plain_ones]
+                )
+        except TimeoutError:
+            note = f"not decoded: the schema registry did not answer within {DECODE_S:g} s"
+            return [replace(each, value=replace(each.value, note=note)) for each in plain_ones]
+
+    def close(self) -> None:
+        if self.registry is not None:
+            self.registry.close()
+
+    def _plain(self, record: Record, limit: int, pretty: bool) -> ShownRecord:
+        headers = [(name.encode(errors="surrogatepass"), value) for name, value in record.headers[:HEADERS_MAX]]
+        return ShownRecord(
+            record,
+            shown(record.key, limit=limit, pretty=pretty),
+            shown(record.value, limit=limit, pretty=pretty),
+            tuple((shown(name).text, shown(value, limit=limit)) for name, value in headers),
+        )
+
+    def _decoded(self, each: ShownRecord, limit: int, pretty: bool) -> ShownRecord:
+        record = each.record
+        return replace(
+            each,
+            key=self._field("key", record.topic, record.key, each.key, limit, pretty),
+            value=self._field("value", record.topic, record.value, each.value, limit, pretty),
+        )
+
+    def _field(self, field: str, topic: str, data: bytes | None, raw: Shown, limit: int, pretty: bool) -> Shown:
+        if not _has_schema(data) or self._readers is None:
+            return raw
+        assert data is not None
+        number = wire.schema_id(data)
+        try:
+            value: Any = plain(self._readers[field].deserialize(topic, data))
+            text = json.dumps(value, ensure_ascii=False, indent=2 if pretty else None, default=str)
+        except HeadraceError as error:
+            return replace(raw, note=f"not decoded: {error.message} [{error.code}]")
+        except (ValueError, TypeError, RecursionError) as error:
+            return replace(raw, note=f"not decoded: {type(error).__name__}")
+        found = shown(text.encode(errors="surrogatepass"), limit=limit)
+        return replace(found, kind="json", size=len(data), note=f"schema id {number}")
+
+
+def _has_schema(data: bytes | None) -> bool:
+    return data is not None and wire.HEADER_BYTES <= len(data) <= _BYTES_MAX and data[0] == wire.MAGIC

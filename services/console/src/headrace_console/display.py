@@ -1,0 +1,173 @@
+"""How bytes, numbers, times and durations are shown. Pure.
+
+Record contents are hostile until shown as text: every control character and every character that changes the direction
+of text becomes a visible escape, bytes that are no UTF-8 become a hex dump, and long values are cut.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal
+
+#: Characters of a value in a list, and of a value on the page of its record.
+LISTED_MAX = 300
+WHOLE_MAX = 100_000
+#: A JSON text longer than this is shown as it is, because formatting costs time.
+_JSON_BYTES_MAX = 1_000_000
+_HEX_ROW = 16
+#: Part of invalid bytes up to which a value counts as text with some broken characters.
+_BROKEN_MAX = 0.1
+
+#: Control characters (without tab and newline), and characters that reorder text or have no width.
+_HIDDEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]"
+)
+
+Kind = Literal["null", "empty", "text", "json", "binary"]
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A key or value as text. ``size``: bytes of the whole; ``is_cut``: whether ``text`` is only its beginning."""
+
+    kind: Kind
+    text: str
+    size: int
+    is_cut: bool = False
+    note: str = ""
+
+
+def shown(data: bytes | None, *, limit: int = LISTED_MAX, pretty: bool = False) -> Shown:
+    """``data`` as text of at most about ``limit`` characters; ``pretty``: JSON on several lines."""
+    if data is None:
+        return Shown("null", "", 0)
+    if not data:
+        return Shown("empty", "", 0)
+    # UTF-8 has at most four bytes to a character: a longer beginning shows nothing more.
+    head = data if pretty and len(data) <= _JSON_BYTES_MAX else data[: 4 * limit + 4]
+    text, is_broken = _decoded(head, is_whole=len(head) == len(data))
+    if text is None:
+        return _hex(data, limit)
+    kind: Kind = "json" if not is_broken and text[:1] in '{["' else "text"
+    if pretty and kind == "json" and len(head) == len(data):
+        formatted = _formatted(text)
+        if formatted is None:
+            kind = "text"
+        else:
+            text = formatted
+    visible = escaped(text[:limit])
+    is_cut = len(text) > limit or len(head) < len(data)
+    note = "not valid UTF-8: broken bytes are shown as \\xNN" if is_broken else ""
+    return Shown(kind, visible, len(data), is_cut, note)
+
+
+def escaped(text: str) -> str:
+    """``text`` with visible escapes in place of characters that hide, reorder or control text."""
+    return _HIDDEN.sub(lambda found: _escape(found[0]), text)
+
+
+def _escape(character: str) -> str:
+    code = ord(character)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+def _decoded(data: bytes, *, is_whole: bool) -> tuple[str | None, bool]:
+    """The text, and whether some of its bytes were no UTF-8; None for binary data."""
+    try:
+        return data.decode(), False
+    except UnicodeDecodeError as error:
+        if not is_whole and error.start >= len(data) - 3:
+            return data[: error.start].decode(), False  # the cut is within a character
+    text = data.decode(errors="backslashreplace")
+    broken = len(data) - len(data.decode(errors="ignore").encode())
+    control = sum(byte < 0x20 and byte not in (0x09, 0x0A, 0x0D) for byte in data)
+    if broken + control > _BROKEN_MAX * len(data):
+        return None, True
+    return text, True
+
+
+def _formatted(text: str) -> str | None:
+    try:
+        return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+    except (ValueError, RecursionError):  # no JSON, or nested too deeply to format
+        return None
+
+
+def _hex(data: bytes, limit: int) -> Shown:
+    """A hex dump, or for a list one row of hex."""
+    if limit <= LISTED_MAX:
+        count = limit // 3
+        return Shown("binary", data[:count].hex(" "), len(data), len(data) > count)
+    rows = limit // 76
+    lines = []
+    for start in range(0, min(len(data), rows * _HEX_ROW), _HEX_ROW):
+        part = data[start : start + _HEX_ROW]
+        letters = "".join(chr(byte) if 0x20 <= byte < 0x7F else "." for byte in part)
+        lines.append(f"{start:08x}  {part.hex(' '):<47}  {letters}")
+    return Shown("binary", "\n".join(lines), len(data), len(data) > rows * _HEX_ROW)
+
+
+# -- numbers and times
+
+
+def number(value: float | None) -> str:
+    """A count or a rate; "–" if unknown."""
+    if value is None:
+        return "–"
+    if isinstance(value, float) and value < 10 and value != int(value):
+        return f"{value:.1f}"
+    return f"{round(value):,}"
+
+
+def size(count: float | None) -> str:
+    """Bytes with a binary unit."""
+    if count is None:
+        return "–"
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(value) < 1024 or unit == "TiB":
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    raise AssertionError("unreachable")
+
+
+def duration(ms: float | None) -> str:
+    """A duration in its two largest units: "2 d 3 h", "4 min 10 s", "250 ms"."""
+    if ms is None:
+        return "–"
+    if ms < 1_000:
+        return f"{round(ms)} ms"
+    seconds = round(ms / 1_000)
+    parts: list[str] = []
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
+        count, seconds = divmod(seconds, length)
+        if count or parts:
+            parts.append(f"{count} {unit}" if count else "")
+        if len(parts) == 2:
+            break
+    return " ".join(part for part in parts if part)
+
+
+def when(ms: float | None) -> str:
+    """A time in UTC, to the millisecond; "–" if unknown."""
+    if ms is None or not 0 <= ms < 253_402_300_800_000:
+        return "–" if ms is None or ms < 0 else f"{round(ms)} ms since 1970"
+    return datetime.fromtimestamp(ms / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%S.") + f"{round(ms) % 1_000:03d}"
+
+
+def config_words(key: str, value: str) -> str:
+    """What a configuration value means, for keys with a unit; "" if it needs no words."""
+    try:
+        count = int(value)
+    except ValueError:
+        return ""
+    if count == -1 and key.endswith((".ms", ".bytes")):
+        return "no limit"
+    if key.endswith(".ms") and 1_000 <= count < 1 << 62:
+        return duration(count)
+    if key.endswith(".bytes") and 1_024 <= count < 1 << 62:
+        return size(count)
+    return ""

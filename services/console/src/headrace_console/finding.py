@@ -1,0 +1,216 @@
+"""Search for records: the latest, from a time or an offset on, and by key. Every search is bounded in records and time,
+and says where it stopped, so that the next request goes on from there."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+
+from headrace import AsyncConsumer, TopicPartition
+from headrace_core.records import Record
+
+from .cluster import Cluster
+
+#: Records on one page.
+PAGE = 50
+#: Seconds that one search may take.
+SEARCH_S = 6.0
+#: Seconds to wait for records that a partition should have.
+_READ_S = 4.0
+#: A search by key reads at most so many offsets, this many of a partition at once, from the log's end backwards.
+SCANNED_MAX = 300_000
+_STRIDE = 20_000
+#: A page of a topic with many partitions reads at most so many records in all.
+_READ_MAX = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Records, and how far the search came.
+
+    ``before``: per partition the offset below which a search by key has not looked yet; empty: it has seen the whole
+    log. ``starts``, ``ends``: the log's bounds, as the isolation level shows them. ``is_partial``: the time was up.
+    """
+
+    records: tuple[Record, ...]
+    starts: Mapping[int, int]
+    ends: Mapping[int, int]
+    scanned: int = 0
+    before: Mapping[int, int] | None = None
+    is_partial: bool = False
+
+
+async def latest(cluster: Cluster, topic: str, partitions: list[int], *, is_committed: bool) -> Found:
+    """The last records of the partitions, the newest first."""
+    async with _bounds(cluster, topic, partitions, is_committed=is_committed) as (consumer, starts, ends):
+        each = _share(len(partitions))
+        firsts = {tp: max(starts[tp], ends[tp] - each) for tp in ends}
+        records, is_whole = await _read(consumer, firsts, ends, deadline=_deadline())
+        records.sort(key=lambda record: (-record.timestamp_ms, record.partition, -record.offset))
+        return _found(records[:PAGE], starts, ends, is_partial=not is_whole)
+
+
+async def from_time(cluster: Cluster, topic: str, partitions: list[int], at_ms: int, *, is_committed: bool) -> Found:
+    """The first records at or after a time, the oldest first."""
+    async with _bounds(cluster, topic, partitions, is_committed=is_committed) as (consumer, starts, ends):
+        at = await consumer.offsets_for_times(dict.fromkeys(ends, at_ms), timeout=_READ_S)
+        firsts = {tp: each.offset for tp, each in at.items() if each is not None}
+        return await _forwards(consumer, firsts, starts, ends)
+
+
+async def from_offset(cluster: Cluster, topic: str, partitions: list[int], offset: int, *, is_committed: bool) -> Found:
+    """The records from an offset on, the oldest first."""
+    async with _bounds(cluster, topic, partitions, is_committed=is_committed) as (consumer, starts, ends):
+        firsts = {tp: max(starts[tp], offset) for tp in ends}
+        return await _forwards(consumer, firsts, starts, ends)
+
+
+async def by_key(
+    cluster: Cluster,
+    topic: str,
+    partitions: list[int],
+    key: bytes,
+    *,
+    is_committed: bool,
+    before: Mapping[int, int] | None = None,
+) -> Found:
+    """The records with a key, the newest first. Reads backwards from ``before`` (default: from the logs' ends)."""
+    async with _bounds(cluster, topic, partitions, is_committed=is_committed) as (consumer, starts, ends):
+        deadline = _deadline()
+        tops = {tp: min(ends[tp], (before or {}).get(tp.partition, ends[tp])) for tp in ends}
+        if before is not None:
+            tops = {tp: top for tp, top in tops.items() if tp.partition in before}
+        found: list[Record] = []
+        scanned = 0
+        is_whole = True
+        while is_whole and len(found) < PAGE and scanned < SCANNED_MAX:
+            turn = {tp: (max(starts[tp], top - _STRIDE), top) for tp, top in tops.items() if top > starts[tp]}
+            if not turn:
+                break
+            for tp, (low, high) in turn.items():
+                if scanned >= SCANNED_MAX or time.monotonic() > deadline or len(found) >= PAGE:
+                    break
+                records, is_whole = await _read(
+                    consumer, {tp: low}, {tp: high}, keep=lambda record: record.key == key, deadline=deadline
+                )
+                if not is_whole:
+                    break
+                found += records
+                scanned += high - low
+                tops[tp] = low
+            else:
+                continue
+            break
+        found.sort(key=lambda record: (-record.timestamp_ms, record.partition, -record.offset))
+        left = {tp.partition: top for tp, top in tops.items() if top > starts[tp]}
+        return _found(found, starts, ends, scanned=scanned, before=left, is_partial=not is_whole)
+
+
+async def one(cluster: Cluster, topic: str, partition: int, offset: int) -> Record | None:
+    """The record at an offset; None if the log has none there (deleted, compacted, a marker, not written)."""
+    async with _bounds(cluster, topic, [partition], is_committed=False) as (consumer, starts, ends):
+        tp = TopicPartition(topic, partition)
+        if not starts[tp] <= offset < ends[tp]:
+            return None
+        records, _ = await _read(consumer, {tp: offset}, {tp: offset + 1}, deadline=_deadline())
+        return next((record for record in records if record.offset == offset), None)
+
+
+# -- reading
+
+
+@contextlib.asynccontextmanager
+async def _bounds(
+    cluster: Cluster, topic: str, partitions: list[int], *, is_committed: bool
+) -> AsyncIterator[tuple[AsyncConsumer, dict[TopicPartition, int], dict[TopicPartition, int]]]:
+    consumer = cluster.consumer(is_committed=is_committed)
+    try:
+        wanted = [TopicPartition(topic, partition) for partition in partitions]
+        starts = await consumer.beginning_offsets(wanted, timeout=_READ_S)
+        ends = await consumer.end_offsets(wanted, timeout=_READ_S)
+        yield consumer, starts, ends
+    finally:
+        await consumer.close(timeout=2.0)
+
+
+async def _forwards(
+    consumer: AsyncConsumer,
+    firsts: Mapping[TopicPartition, int],
+    starts: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+) -> Found:
+    each = _share(len(firsts))
+    records, is_whole = await _read(
+        consumer, firsts, {tp: ends[tp] for tp in firsts}, deadline=_deadline(), each_max=each
+    )
+    records.sort(key=lambda record: (record.timestamp_ms, record.partition, record.offset))
+    return _found(records[:PAGE], starts, ends, is_partial=not is_whole)
+
+
+async def _read(
+    consumer: AsyncConsumer,
+    firsts: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+    *,
+    deadline: float,
+    keep: Callable[[Record], bool] | None = None,
+    each_max: int | None = None,
+) -> tuple[list[Record], bool]:
+    """The records of each partition from ``firsts`` up to ``ends``, at most ``each_max`` of each; and whether all of
+    them were read before the deadline."""
+    left = {tp: ends[tp] for tp, first in firsts.items() if first < ends[tp]}
+    counts = dict.fromkeys(left, 0)
+    found: list[Record] = []
+    await consumer.assign(list(left))
+    for tp in left:
+        await consumer.seek(tp, firsts[tp])
+    while left:
+        wait_s = min(1.0, deadline - time.monotonic())
+        if wait_s <= 0:
+            return found, False
+        for record in await consumer.poll(timeout=wait_s, max_records=2_000):
+            tp = TopicPartition(record.topic, record.partition)
+            if tp in left and record.offset < left[tp] and (each_max is None or counts[tp] < each_max):
+                counts[tp] += 1
+                if keep is None or keep(record):
+                    found.append(record)
+        done = [
+            tp
+            for tp, end in left.items()
+            if (each_max is not None and counts[tp] >= each_max) or await consumer.position(tp) >= end
+        ]
+        for tp in done:
+            del left[tp]
+        if done:
+            await consumer.pause(*done)
+    return found, True
+
+
+def _share(partitions: int) -> int:
+    """How many records to read of each of so many partitions."""
+    return max(1, min(PAGE, _READ_MAX // max(1, partitions)))
+
+
+def _deadline() -> float:
+    return time.monotonic() + SEARCH_S
+
+
+def _found(
+    records: list[Record],
+    starts: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+    *,
+    scanned: int = 0,
+    before: Mapping[int, int] | None = None,
+    is_partial: bool = False,
+) -> Found:
+    return Found(
+        tuple(records),
+        {tp.partition: offset for tp, offset in starts.items()},
+        {tp.partition: offset for tp, offset in ends.items()},
+        scanned,
+        before,
+        is_partial,
+    )

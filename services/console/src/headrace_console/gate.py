@@ -1,0 +1,220 @@
+"""Checks of every request, and headers of every answer.
+
+* The Host header must be localhost, an IP address or an allowed name, or a page elsewhere could reach the console under
+  a name of its own (DNS rebinding).
+* A change must come from a page of this console: same origin (Origin, Sec-Fetch-Site), and a token in the form that
+  belongs to a cookie with SameSite=Strict.
+* The Content-Security-Policy allows only the console's own files: no inline script, no inline style, no frame.
+* Sizes, counts and times are bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import ipaddress
+import logging
+import secrets
+from collections.abc import Awaitable, Callable
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from headrace_core.errors import HeadraceError
+
+logger = logging.getLogger("headrace.console")
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",  # with no-referrer, browsers send "Origin: null" with the console's own forms
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
+#: Maximum number of requests in progress, live views not counted; further requests are refused at once.
+REQUESTS_MAX = 128
+#: Maximum characters of a query, and of one parameter.
+QUERY_MAX, PARAMETER_MAX = 6_144, 4_096
+#: Maximum bytes of a form, and seconds within which it must arrive.
+FORM_BYTES_MAX, FORM_S = 32_768, 10.0
+#: Maximum bytes of answers that wait until their clients have read them, and seconds to read one.
+ANSWERS_BYTES_MAX, ANSWER_S = 64 << 20, 30.0
+#: Seconds that a page may take: a page of a broken cluster waits for several requests.
+PAGE_S = 25.0
+
+
+class Refused(Exception):
+    """A request that the console refuses, with the status and a sentence that says what to do."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+class Tokens:
+    """Tokens against forged requests: an HMAC of the session's cookie, with a key of this process."""
+
+    def __init__(self) -> None:
+        self._key = secrets.token_bytes(32)
+
+    @staticmethod
+    def new_session() -> str:
+        return secrets.token_urlsafe(24)
+
+    def token(self, session: str) -> str:
+        return hmac.new(self._key, session.encode(), hashlib.sha256).hexdigest()
+
+    def is_valid(self, session: str, token: str) -> bool:
+        return bool(session) and hmac.compare_digest(self.token(session).encode(), token.encode(errors="replace"))
+
+
+def is_allowed_host(host: str, allowed: frozenset[str]) -> bool:
+    """Whether a Host header may address the console: localhost, an IP address, or a name in ``allowed``."""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        _ = urlsplit(f"//{host}").port
+    except ValueError:
+        return False
+    if "@" in host or "/" in host:
+        return False
+    if name == "localhost" or name.rstrip(".") in allowed:
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def is_same_origin(request: web.Request, allowed: frozenset[str]) -> bool:
+    """Whether a page of this console sent the request, as far as the browser says so."""
+    if request.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):
+        return False
+    origin = request.headers.get("Origin")
+    if origin is None:
+        return True
+    try:
+        parts = urlsplit(origin)
+        name = (parts.hostname or "").rstrip(".")
+    except ValueError:
+        return False
+    # Behind a proxy the Host header may be another one than the browser's.
+    return parts.netloc == request.headers.get("Host") or name in allowed
+
+
+class Gate:
+    """The middleware of all requests. ``show_error`` makes the page of an error."""
+
+    def __init__(
+        self, allowed_hosts: frozenset[str], show_error: Callable[[web.Request, int, str], web.Response]
+    ) -> None:
+        self._allowed = allowed_hosts
+        self._show_error = show_error
+        self._requests = 0
+        self._answer_bytes = 0
+
+    @web.middleware
+    async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        self._requests += 1
+        try:
+            answer = await self._answer(request, handler)
+            if answer.prepared:  # a live view has sent itself
+                return answer
+            answer.headers.update({name: value for name, value in HEADERS.items() if name not in answer.headers})
+            answer.headers.setdefault("Cache-Control", "no-store")
+            return await self._sent(request, answer)
+        finally:
+            self._requests -= 1
+
+    def leave(self) -> None:
+        """A live view begins: it is counted elsewhere, until ``come_back``."""
+        self._requests -= 1
+
+    def come_back(self) -> None:
+        self._requests += 1
+
+    async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            self._check(request)
+            return await handler(request)
+        except Refused as refused:
+            return self._show_error(request, refused.status, refused.message)
+        except TimeoutError:
+            return self._show_error(
+                request,
+                504,
+                f"the cluster did not answer within {PAGE_S:g} s; see the page Cluster, then load this page again",
+            )
+        except HeadraceError as error:
+            status = 404 if error.code.startswith(("UNKNOWN_TOPIC", "GROUP_ID_NOT_FOUND", "TRANSACTIONAL_ID")) else 502
+            return self._show_error(request, status, f"{error.message} [{error.code}]")
+        except web.HTTPException as error:
+            if error.status < 400:
+                raise
+            return self._show_error(request, error.status, error.reason)
+        except Exception:
+            logger.exception("%s %s failed", request.method, request.path)
+            return self._show_error(request, 500, "the console failed; its log says why")
+
+    def _check(self, request: web.Request) -> None:
+        if not is_allowed_host(request.headers.get("Host", ""), self._allowed):
+            raise Refused(
+                421,
+                "this host name is not allowed; use an IP address or localhost, or name the host in "
+                "console.allowed.hosts (headrace console --allowed-host)",
+            )
+        if request.method not in ("GET", "HEAD", "POST"):
+            raise Refused(405, "the console answers GET, HEAD and POST")
+        if request.method == "POST" and not is_same_origin(request, self._allowed):
+            raise Refused(403, "a change must come from a page of this console")
+        if len(request.query_string) > QUERY_MAX:
+            raise Refused(414, f"the query has more than {QUERY_MAX:,} characters")
+        if any(len(value) > PARAMETER_MAX for value in request.query.values()):
+            raise Refused(414, f"a parameter has more than {PARAMETER_MAX:,} characters")
+        if self._requests > REQUESTS_MAX:
+            raise Refused(429, f"the console has {REQUESTS_MAX} requests in progress; repeat the request later")
+
+    async def _sent(self, request: web.Request, answer: web.StreamResponse) -> web.StreamResponse:
+        size = answer.content_length or 0
+        if self._answer_bytes and self._answer_bytes + size > ANSWERS_BYTES_MAX:
+            answer = web.Response(
+                status=429, text="too many answers are unread; repeat the request later\n", headers=HEADERS
+            )
+            size = 0
+        self._answer_bytes += size
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                await answer.prepare(request)
+                await answer.write_eof()
+        except TimeoutError:
+            if request.transport is not None:
+                request.transport.abort()
+        except ConnectionError:
+            pass  # the client is gone, and aiohttp ends the connection
+        finally:
+            self._answer_bytes -= size
+        return answer
+
+
+async def form_of(request: web.Request) -> dict[str, str]:
+    """The fields of a form. Raises Refused for another content type, a form that is too long, or a slow client."""
+    if request.content_type != "application/x-www-form-urlencoded":
+        raise Refused(415, "a change is sent as a form (application/x-www-form-urlencoded)")
+    if (request.content_length or 0) > FORM_BYTES_MAX:
+        raise Refused(413, f"the form has more than {FORM_BYTES_MAX:,} bytes")
+    try:
+        async with asyncio.timeout(FORM_S):
+            fields = await request.post()
+    except TimeoutError:
+        raise Refused(408, f"the form did not arrive within {FORM_S:g} s") from None
+    return {name: value for name, value in fields.items() if isinstance(value, str)}

@@ -1,0 +1,62 @@
+"""Samples of the cluster over time, for the charts. Bounded, and gone when the process ends. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+#: Number of samples kept: 24 minutes while pages are viewed, three hours of an idle console.
+POINTS_MAX = 360
+#: Number of groups whose lag is kept; those with the largest lag come first.
+GROUPS_MAX = 300
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPoint:
+    """``at_ms``: wall clock; the rates cover the time since the point before."""
+
+    at_ms: int
+    records_per_s: float
+    bytes_per_s: float
+    total_lag: int
+
+
+@dataclass(frozen=True, slots=True)
+class LagPoint:
+    """``lag``: records; ``lag_ms``: age of the oldest unread record, None if unknown."""
+
+    at_ms: int
+    lag: int
+    lag_ms: int | None
+
+
+class History:
+    """The last POINTS_MAX samples of the cluster and of each group."""
+
+    def __init__(self) -> None:
+        self.cluster: deque[ClusterPoint] = deque(maxlen=POINTS_MAX)
+        self._groups: dict[str, deque[LagPoint]] = {}
+
+    def add(self, point: ClusterPoint, lags: Mapping[str, LagPoint]) -> None:
+        """Add a sample. Groups that are not in ``lags`` any more are forgotten; of too many, the smallest lags are."""
+        self.cluster.append(point)
+        kept = sorted(lags, key=lambda group: (-lags[group].lag, group))[:GROUPS_MAX]
+        self._groups = {group: self._groups.get(group) or deque(maxlen=POINTS_MAX) for group in kept}
+        for group in kept:
+            self._groups[group].append(lags[group])
+
+    def group(self, group_id: str) -> tuple[LagPoint, ...]:
+        return tuple(self._groups.get(group_id, ()))
+
+
+def grown_since(points: Iterable[LagPoint]) -> int | None:
+    """When the lag last was zero, as the wall clock of the first sample with a lag after it; None without a lag now, or
+    if it was never zero in ``points``."""
+    since, was_zero = None, False
+    for point in points:
+        if point.lag == 0:
+            since, was_zero = None, True
+        elif since is None and was_zero:
+            since = point.at_ms
+    return since

@@ -1,0 +1,74 @@
+"""Transactions: which are open and for how long, who waits for them, and which hang."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from aiohttp import web
+
+from headrace import TopicPartition
+from headrace.transaction_models import UNFINISHED_STATES
+from headrace_core.errors import HeadraceError
+
+from ..cluster import REQUEST_S
+from ..console import Console, Paged, now_ms, required, text_of
+
+
+async def transactions(console: Console, request: web.Request) -> web.StreamResponse:
+    wanted, with_all = text_of(request, "q")[:4_096], text_of(request, "all") == "1"
+    diagnosis = await console.watching.diagnosis.viewed(1.0)
+    listed = await console.cluster.admin.list_transactions(None if with_all else UNFINISHED_STATES, timeout=REQUEST_S)
+    rows = [each for each in listed if wanted.lower() in each.transactional_id.lower()]
+    rows.sort(key=lambda each: (each.started_at_ms is None, each.started_at_ms or 0, each.transactional_id))
+    return console.page(
+        request,
+        "transactions.html",
+        section="transactions",
+        q=wanted,
+        with_all=with_all,
+        paged=Paged(request, rows),
+        unfinished=UNFINISHED_STATES,
+        hanging=None if diagnosis is None else diagnosis.value.facts.hanging,
+        hanging_age_s=None if diagnosis is None else diagnosis.age_s,
+        now=now_ms(),
+    )
+
+
+async def transaction(console: Console, request: web.Request) -> web.StreamResponse:
+    transactional_id = required(request, "id", "transactional id")
+    described = (await console.cluster.admin.describe_transactions([transactional_id], timeout=REQUEST_S))[0]
+    return console.page(
+        request,
+        "transaction.html",
+        section="transactions",
+        transaction=described,
+        is_open=described.state in ("ongoing", "prepared"),
+        waits=await _waits(console, described.partitions),
+        now=now_ms(),
+    )
+
+
+async def _waits(console: Console, partitions: tuple[TopicPartition, ...]) -> list[dict[str, Any]]:
+    """Per partition of the transaction: where readers with read_committed stop, and how many records wait behind."""
+    wanted = {tp: "latest" for tp in partitions[:500] if not tp.topic.startswith("__")}
+    if not wanted:
+        return []
+    admin = console.cluster.admin
+    try:
+        stable, ends = await asyncio.gather(
+            admin.list_offsets(wanted, isolation_level="read_committed", timeout=REQUEST_S),  # type: ignore[arg-type]
+            admin.list_offsets(wanted, timeout=REQUEST_S),  # type: ignore[arg-type]
+        )
+    except HeadraceError as error:
+        return [{"where": tp, "error": error} for tp in wanted]
+    return [
+        {
+            "where": tp,
+            "error": None,
+            "stable": stable[tp].offset,
+            "end": ends[tp].offset,
+            "waiting": ends[tp].offset - stable[tp].offset,
+        }
+        for tp in wanted
+    ]
