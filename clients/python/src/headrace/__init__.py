@@ -65,12 +65,22 @@ if TYPE_CHECKING:
     from .models import TopicDescription as TopicDescription
     from .models import TopicPartitionReplica as TopicPartitionReplica
     from .models import TransactionToken as TransactionToken
+    from .observing import PrometheusCollector as PrometheusCollector
+    from .observing import Statistics as Statistics
+    from .observing import report_statistics as report_statistics
     from .partitioners import PriorityPartitioner as PriorityPartitioner
     from .producer import AsyncProducer as AsyncProducer
     from .producer import AsyncRecordFuture as AsyncRecordFuture
     from .producer import ManyFuture as ManyFuture
     from .producer import Producer as Producer
     from .producer import RecordFuture as RecordFuture
+    from .quota_models import QuotaEntity as QuotaEntity
+    from .quota_models import QuotaName as QuotaName
+    from .scram_models import ScramCredentialInfo as ScramCredentialInfo
+    from .scram_models import ScramMechanism as ScramMechanism
+    from .scram_models import UserScramCredentialDeletion as UserScramCredentialDeletion
+    from .scram_models import UserScramCredentialUpsertion as UserScramCredentialUpsertion
+    from .token_models import DelegationToken as DelegationToken
     from .transaction_models import ProducerState as ProducerState
     from .transaction_models import TransactionDescription as TransactionDescription
     from .transaction_models import TransactionListing as TransactionListing
@@ -125,11 +135,21 @@ _HOMES = {
     "PartitionDescription": ".models",
     "PartitionReassignment": ".models",
     "PriorityPartitioner": ".partitioners",
+    "PrometheusCollector": ".observing",
+    "Statistics": ".observing",
+    "report_statistics": ".observing",
     "Producer": ".producer",
     "ProducerState": ".transaction_models",
     "QuorumBroker": ".models",
     "QuorumInfo": ".models",
     "QuorumReplica": ".models",
+    "QuotaEntity": ".quota_models",
+    "QuotaName": ".quota_models",
+    "DelegationToken": ".token_models",
+    "ScramCredentialInfo": ".scram_models",
+    "ScramMechanism": ".scram_models",
+    "UserScramCredentialDeletion": ".scram_models",
+    "UserScramCredentialUpsertion": ".scram_models",
     "RangeReader": ".fetch",
     "Record": "headrace_core.records",
     "RecordFuture": ".producer",

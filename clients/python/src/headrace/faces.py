@@ -35,6 +35,14 @@ class Face:
         )
 
 
+class ConsumerFace(Face):
+    """Base class of Consumer and AsyncConsumer, by which a producer knows a consumer without importing it."""
+
+    def _offsets_for_transaction(self) -> Any:
+        """The offsets for ``Producer.send_offsets``, as GroupOffsets."""
+        raise NotImplementedError
+
+
 def where(config: dict[str, Any]) -> str:
     return f"bootstrap.servers={','.join(config['bootstrap.servers'])}"
 

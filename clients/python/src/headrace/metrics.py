@@ -7,6 +7,8 @@ import time
 from collections import deque
 from typing import Any
 
+from headrace_core.types import TopicPartition
+
 
 class Samples:
     """Sum, count and maximum of a metric over the last windows (``metrics.sample.window.ms`` x
@@ -60,6 +62,26 @@ class Samples:
     def maximum(self) -> float:
         """The largest value in the last windows; nan without events."""
         return max((window[3] for window in self._recent()), default=float("nan"))
+
+
+class PartitionCounts:
+    """Counters by partition and metric name. One thread adds; any thread reads."""
+
+    __slots__ = ("_counts",)
+
+    def __init__(self) -> None:
+        self._counts: dict[TopicPartition, dict[str, float]] = {}
+
+    def add(self, topic: str, partition: int, name: str, count: float) -> None:
+        key = TopicPartition(topic, partition)
+        counts = self._counts.get(key)
+        if counts is None:
+            counts = self._counts[key] = {}
+        counts[name] = counts.get(name, 0.0) + count
+
+    def values(self) -> dict[TopicPartition, dict[str, float]]:
+        """A copy of all counts."""
+        return {key: dict(counts) for key, counts in list(self._counts.items())}
 
 
 class Metrics(dict[str, Samples]):

@@ -9,13 +9,15 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from headrace_core.config import INT_MAX, ConfigDef
 from headrace_core.config.client_keys import ADMIN, CONSUMER, PRODUCER
 from headrace_core.errors import InvalidConfigError
+from headrace_core.node.properties import read_properties
 
-__all__ = ["ADMIN", "BOOTSTRAP_VARIABLE", "CONSUMER", "DEFAULT_BOOTSTRAP", "PRODUCER", "resolve"]
+__all__ = ["ADMIN", "BOOTSTRAP_VARIABLE", "CONSUMER", "DEFAULT_BOOTSTRAP", "PRODUCER", "from_file", "resolve"]
 
 logger = logging.getLogger("headrace")
 # The handler is set in this module, because every client imports it; headrace/__init__ imports nothing.
@@ -53,6 +55,34 @@ def resolve(definition: ConfigDef, config: Mapping[str, Any] | None, settings: M
     if definition is PRODUCER:
         _check_producer(given, values)
     return values
+
+
+def from_file(
+    definition: ConfigDef, path: str | os.PathLike[str], overrides: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return the keys of a properties file that a client of ``definition`` has, with ``overrides`` (snake_case or
+    dotted) in their place. Keys of the other kinds of clients are left out, so one file may serve all of them.
+
+    Raises InvalidConfigError, which names the line, for a key that no client has, a wrong value, and a file that cannot
+    be read.
+    """
+    found = read_properties(Path(path))
+    values: dict[str, Any] = {}
+    for name, value in found.items():
+        if not _is_known(definition, name) and any(_is_known(other, name) for other in (PRODUCER, CONSUMER, ADMIN)):
+            continue
+        try:
+            values[definition.key(name).name] = value
+            definition.parse({name: value}, defaults=False)
+        except InvalidConfigError as error:
+            raise InvalidConfigError(f"{error.message} ({found.set_in[name]})") from None
+    for name, value in (overrides or {}).items():
+        values[definition.key(name).name] = value
+    return values
+
+
+def _is_known(definition: ConfigDef, name: str) -> bool:
+    return name in definition.keys or any(name.startswith(prefix) for prefix in definition.families)
 
 
 def _check_owner(definition: ConfigDef, name: str) -> None:

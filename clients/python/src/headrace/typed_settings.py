@@ -27,6 +27,83 @@ class CommonSettings(TypedDict, total=False):
     metadata_max_age_ms: int | None
     security_protocol: str | None
     sasl_mechanism: str | None
+    sasl_mechanisms: str | None
+    sasl_username: str | None
+    sasl_password: str | None
+    sasl_jaas_config: str | None
+    sasl_oauthbearer_token_endpoint_url: str | None
+    sasl_oauthbearer_client_credentials_client_id: str | None
+    sasl_oauthbearer_client_credentials_client_secret: str | None
+    sasl_oauthbearer_client_id: str | None
+    sasl_oauthbearer_client_secret: str | None
+    sasl_oauthbearer_scope: str | None
+    sasl_oauthbearer_extensions: str | Sequence[str] | None
+    sasl_oauthbearer_token: str | None
+    oauth_cb: Any
+    sasl_kerberos_keytab: str | None
+    sasl_kerberos_principal: str | None
+    sasl_oauthbearer_method: str | None
+    sasl_oauthbearer_scope_claim_name: str | None
+    sasl_oauthbearer_sub_claim_name: str | None
+    sasl_oauthbearer_header_urlencode: bool | None
+    sasl_oauthbearer_assertion_algorithm: str | None
+    sasl_oauthbearer_assertion_claim_aud: str | None
+    sasl_oauthbearer_assertion_claim_exp_seconds: int | None
+    sasl_oauthbearer_assertion_claim_iss: str | None
+    sasl_oauthbearer_assertion_claim_jti_include: bool | None
+    sasl_oauthbearer_assertion_claim_nbf_seconds: int | None
+    sasl_oauthbearer_assertion_claim_sub: str | None
+    sasl_oauthbearer_assertion_file: str | None
+    sasl_oauthbearer_assertion_private_key_file: str | None
+    sasl_oauthbearer_assertion_private_key_passphrase: str | None
+    sasl_oauthbearer_assertion_template_file: str | None
+    sasl_oauthbearer_jwt_retriever_class: str | None
+    sasl_oauthbearer_jwt_validator_class: str | None
+    sasl_oauthbearer_jwks_endpoint_url: str | None
+    sasl_oauthbearer_jwks_endpoint_refresh_ms: int | None
+    sasl_oauthbearer_jwks_endpoint_retry_backoff_ms: int | None
+    sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms: int | None
+    sasl_oauthbearer_expected_audience: str | Sequence[str] | None
+    sasl_oauthbearer_expected_issuer: str | None
+    sasl_oauthbearer_clock_skew_seconds: int | None
+    sasl_login_callback_handler_class: str | None
+    sasl_login_class: str | None
+    sasl_login_refresh_window_factor: float | None
+    sasl_login_refresh_window_jitter: float | None
+    sasl_login_refresh_min_period_seconds: int | None
+    sasl_login_refresh_buffer_seconds: int | None
+    sasl_kerberos_kinit_cmd: str | None
+    sasl_kerberos_ticket_renew_window_factor: float | None
+    sasl_kerberos_ticket_renew_jitter: float | None
+    sasl_kerberos_min_time_before_relogin: int | None
+    sasl_kerberos_service_name: str | None
+    sasl_login_connect_timeout_ms: int | None
+    sasl_login_read_timeout_ms: int | None
+    sasl_login_retry_backoff_ms: int | None
+    sasl_login_retry_backoff_max_ms: int | None
+    sasl_client_callback_handler_class: str | None
+    ssl_keystore_type: str | None
+    ssl_keystore_location: str | None
+    ssl_keystore_password: str | None
+    ssl_keystore_certificate_chain: str | None
+    ssl_keystore_key: str | None
+    ssl_key_password: str | None
+    ssl_truststore_type: str | None
+    ssl_truststore_location: str | None
+    ssl_truststore_password: str | None
+    ssl_truststore_certificates: str | None
+    ssl_enabled_protocols: str | Sequence[str] | None
+    ssl_cipher_suites: str | Sequence[str] | None
+    ssl_endpoint_identification_algorithm: str | None
+    ssl_protocol: str | None
+    ssl_provider: str | None
+    ssl_keymanager_algorithm: str | None
+    ssl_trustmanager_algorithm: str | None
+    ssl_secure_random_implementation: str | None
+    ssl_engine_factory_class: str | None
+    ssl_ca_location: str | None
+    ssl_certificate_location: str | None
+    ssl_key_location: str | None
     allow_auto_create_topics: bool | None
     metrics_sample_window_ms: int | None
     metrics_num_samples: int | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Self, TypeVar, Unpack
 
@@ -9,6 +10,7 @@ from headrace_core.errors import HeadraceError
 from headrace_core.types import TopicPartition
 
 from .. import arguments
+from ..acl_models import AclBinding, AclBindingFilter
 from ..callbacks import refuse_to_wait
 from ..engine.transactions import (
     abort_sink_batch,
@@ -41,10 +43,15 @@ from ..models import (
     TopicPartitionReplica,
     TransactionToken,
 )
-from ..settings import ADMIN, resolve
+from ..quota_models import QuotaEntity, QuotaName
+from ..scram_models import ScramCredentialInfo, UserScramCredentialDeletion, UserScramCredentialUpsertion
+from ..settings import ADMIN, from_file, resolve
+from ..token_models import DelegationToken
 from ..transaction_models import ProducerState, TransactionDescription, TransactionListing, TransactionState
 from ..typed_settings import AdminSettings
-from . import cluster, configs, groups, log_dirs, offsets, replicas, transactions
+from . import acls as access
+from . import cluster, configs, groups, log_dirs, offsets, quotas, replicas, tokens, transactions
+from . import users as scram_users
 from .calls import AdminCalls, new_counts, new_topics, records_before
 
 T = TypeVar("T")
@@ -63,6 +70,13 @@ class Admin(Face):
 
     def __init__(self, config: Mapping[str, Any] | None = None, /, **settings: Unpack[AdminSettings]) -> None:
         self._calls = AdminCalls(resolve(ADMIN, config, settings))
+
+    @classmethod
+    def from_properties(cls, path: str | os.PathLike[str], **overrides: Unpack[AdminSettings]) -> Self:
+        """Make the client from a properties file with Kafka's keys, such as the client.properties of `headrace up
+        --secure`. ``overrides`` have priority. Keys of the other kinds of clients are left out. Raises
+        InvalidConfigError, which names the line."""
+        return cls(from_file(ADMIN, path, overrides))
 
     def _shown(self) -> list[str]:
         return [where(self._calls.engine.config), self._calls.state]
@@ -258,6 +272,139 @@ class Admin(Face):
         self._run(
             lambda calls: cluster.update_features(calls, wanted, downgrade, validate_only, timeout),
             downgrade=downgrade,
+            validate_only=validate_only,
+        )
+
+    def create_acls(self, acls: Iterable[AclBinding], timeout: float | None = None) -> None:
+        """Create access control entries; entries that exist stay.
+
+        Raises InvalidRequestError for an entry that is not possible, SecurityDisabledError without an authorizer.
+        """
+        wanted = access.wanted_bindings(acls)
+        self._run(lambda calls: access.create_acls(calls, wanted, timeout))
+
+    def describe_acls(
+        self, acl_filter: AclBindingFilter | None = None, timeout: float | None = None
+    ) -> list[AclBinding]:
+        """The access control entries that a filter selects; None selects all. Raises SecurityDisabledError without an
+        authorizer."""
+        wanted = access.wanted_filter(acl_filter)
+        return self._run(lambda calls: access.describe_acls(calls, wanted, timeout))
+
+    def delete_acls(self, filters: Iterable[AclBindingFilter], timeout: float | None = None) -> list[AclBinding]:
+        """Delete the access control entries that one of the filters selects; returns the deleted entries. Raises
+        SecurityDisabledError without an authorizer."""
+        wanted = access.wanted_filters(filters)
+        return self._run(lambda calls: access.delete_acls(calls, wanted, timeout))
+
+    def describe_user_scram_credentials(
+        self, users: Iterable[str] = (), *, timeout: float | None = None
+    ) -> dict[str, list[ScramCredentialInfo]]:
+        """Mechanisms and iterations of users' SCRAM credentials (KIP-554); without ``users``, of all users.
+
+        Raises ResourceNotFoundError for a user without credentials, DuplicateResourceError for one named twice.
+        """
+        wanted = arguments.texts("users", users)
+        return self._run(lambda calls: scram_users.describe_user_scram_credentials(calls, wanted, timeout))
+
+    def alter_user_scram_credentials(
+        self,
+        changes: Iterable[UserScramCredentialUpsertion | UserScramCredentialDeletion],
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        """Set and remove SCRAM credentials of users (KIP-554). A password is salted here and is not sent.
+
+        Raises UnacceptableCredentialError, ResourceNotFoundError for a credential to remove that does not exist, and
+        DuplicateResourceError.
+        """
+        wanted = scram_users.wanted_changes(changes)
+        self._run(lambda calls: scram_users.alter_user_scram_credentials(calls, wanted, timeout))
+
+    def create_delegation_token(
+        self,
+        renewers: Iterable[str] = (),
+        *,
+        owner: str | None = None,
+        max_lifetime_ms: int | None = None,
+        timeout: float | None = None,
+    ) -> DelegationToken:
+        """Create a delegation token (KIP-48): its holder may act as ``owner`` (default: this user) until it expires.
+        Another owner needs the right CREATE_TOKENS on that user. ``renewers``: principals that may renew the token.
+        ``max_lifetime_ms``: at most the cluster's delegation.token.max.lifetime.ms; None or -1: that maximum.
+
+        Raises DelegationTokenAuthDisabledError for a cluster without tokens. Raises
+        DelegationTokenRequestNotAllowedError for a client that is not authenticated, or only by a token. Raises
+        DelegationTokenAuthorizationFailedError and InvalidPrincipalTypeError.
+        """
+        wanted = tokens.wanted_principals("renewers", renewers)
+        named = "" if owner is None else tokens.wanted_principals("owner", [owner])[0]
+        lifetime_ms = tokens.wanted_period("max_lifetime_ms", max_lifetime_ms)
+        return self._run(lambda calls: tokens.create(calls, wanted, named, lifetime_ms, timeout))
+
+    def renew_delegation_token(self, hmac: bytes, *, period_ms: int | None = None, timeout: float | None = None) -> int:
+        """Move a token's expiry to ``period_ms`` from now, at most delegation.token.expiry.time.ms; None, 0 or -1: that
+        maximum. Only the owner and the renewers may. Returns the new expiry in milliseconds since 1970.
+
+        Raises DelegationTokenNotFoundError, DelegationTokenExpiredError, DelegationTokenOwnerMismatchError and the
+        errors of ``create_delegation_token``.
+        """
+        secret, wanted_ms = tokens.wanted_hmac(hmac), tokens.wanted_period("period_ms", period_ms)
+        return self._run(lambda calls: tokens.renew(calls, secret, wanted_ms, timeout))
+
+    def expire_delegation_token(
+        self, hmac: bytes, *, period_ms: int | None = None, timeout: float | None = None
+    ) -> int:
+        """Let a token expire ``period_ms`` from now; None or -1: remove it at once. Only the owner and the renewers
+        may. Returns the expiry in milliseconds since 1970. Sessions that the token has opened end when it expires, but
+        not when it is removed.
+
+        Raises the errors of ``renew_delegation_token``.
+        """
+        secret, wanted_ms = tokens.wanted_hmac(hmac), tokens.wanted_period("period_ms", period_ms)
+        return self._run(lambda calls: tokens.expire(calls, secret, wanted_ms, timeout))
+
+    def describe_delegation_token(
+        self, owners: Iterable[str] | None = None, *, timeout: float | None = None
+    ) -> list[DelegationToken]:
+        """The tokens that this user owns, has asked for, may renew or may describe; with ``owners``, only theirs.
+
+        Raises DelegationTokenAuthDisabledError and DelegationTokenRequestNotAllowedError.
+        """
+        wanted = tokens.wanted_owners(owners)
+        return self._run(lambda calls: tokens.describe(calls, wanted, timeout))
+
+    def describe_client_quotas(
+        self,
+        *,
+        user: str | QuotaName | None = None,
+        client_id: str | QuotaName | None = None,
+        ip: str | QuotaName | None = None,
+        strict: bool = False,
+        timeout: float | None = None,
+    ) -> dict[QuotaEntity, dict[str, float]]:
+        """Quotas by entity (KIP-546). The arguments select entities that have such a part: QuotaName.DEFAULT is the
+        default of a type, QuotaName.ANY matches every name. ``strict``: the entities have no other parts. Without
+        arguments: all quotas."""
+        wanted = quotas.wanted_filter(user, client_id, ip)
+        return self._run(lambda calls: quotas.describe_client_quotas(calls, wanted, strict, timeout), strict=strict)
+
+    def alter_client_quotas(
+        self,
+        changes: Mapping[QuotaEntity, Mapping[str, float | None]],
+        *,
+        validate_only: bool = False,
+        timeout: float | None = None,
+    ) -> None:
+        """Set quotas, or remove them (None). Each broker counts for itself: with ``{"producer_byte_rate": 5e6}`` a
+        client may produce 5 MB/s on every broker. The keys are producer_byte_rate, consumer_byte_rate,
+        request_percentage, controller_mutation_rate, and for an ip connection_creation_rate.
+
+        Raises InvalidRequestError for an entity, a key or a value that is not possible.
+        """
+        wanted = quotas.wanted_changes(changes)
+        self._run(
+            lambda calls: quotas.alter_client_quotas(calls, wanted, validate_only, timeout),
             validate_only=validate_only,
         )
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from headrace_core.errors import (
@@ -199,9 +200,9 @@ class AdminCalls:
         await metadata.refresh([], deadline=deadline)
         return await metadata.ask(metadata_pb2.MetadataRequest(**fields), deadline)
 
-    async def change(self, method: str, request: Any, timeout: float | None) -> Any:
+    async def change(self, method: str, request: Any, timeout: float | None, *, service: str = "admin") -> Any:
         """Send a change to the cluster; return when the metadata of the node that answered include the change."""
-        answer = await self.call(method, request, timeout, is_change=True)
+        answer = await self.call(method, request, timeout, is_change=True, service=service)
         self.engine.metadata.wrote(answer.metadata_offset)
         return answer
 
@@ -213,14 +214,16 @@ class AdminCalls:
         *,
         is_change: bool = False,
         sees_own_writes: bool = False,
+        service: str = "admin",
     ) -> Any:
         """Send a request with retries. ``is_change``: one attempt may use all the remaining time. An attempt that may
         have taken effect is not repeated, because a second "create" would fail with TOPIC_ALREADY_EXISTS.
-        ``sees_own_writes``: the node that answers has applied this client's changes."""
+        ``sees_own_writes``: the node that answers has applied this client's changes. ``service``: the method of
+        Connections that returns the stub."""
 
         def stub_of(address: str) -> Callable[..., Any]:
-            found: Callable[..., Any] = getattr(self.engine.connections.admin(address), method)
-            return found
+            connections = self.engine.connections
+            return partial(getattr(getattr(connections, service)(address), method), metadata=connections.named)
 
         deadline = self.engine.deadline(timeout)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import time
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
@@ -17,10 +18,11 @@ from headrace_core.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicParti
 
 from .. import arguments
 from ..callbacks import check_callback, run_callback
-from ..faces import DONE, AwaitableDict, AwaitableSet, Done, Face
+from ..faces import DONE, AwaitableDict, AwaitableSet, ConsumerFace, Done
+from ..group.commits import GroupOffsets
 from ..models import GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
 from ..serializers import WouldWait
-from ..settings import CONSUMER, resolve
+from ..settings import CONSUMER, from_file, resolve
 from ..typed_settings import ConsumerSettings
 from .blocking import ARROW_BYTES
 from .core import ConsumerCore, deadline_after, deadline_passed
@@ -29,6 +31,8 @@ from .group import Callback, Callbacks
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from .processing.book import Order
 
 logger = logging.getLogger("headrace")
 
@@ -43,7 +47,7 @@ UNTIMED_RECORDS = 32
 AsyncRebalanced = Callable[["AsyncConsumer", list[TopicPartition]], object]
 
 
-class AsyncConsumer(Face):
+class AsyncConsumer(ConsumerFace):
     """Asyncio consumer of records. The consumer's partitions are assigned by the group (``subscribe``) or by the
     program (``assign``).
 
@@ -64,8 +68,18 @@ class AsyncConsumer(Face):
         self._finalizer = weakref.finalize(self, self._core.abandon)
         self._finalizer.atexit = False
 
+    @classmethod
+    def from_properties(cls, path: str | os.PathLike[str], **overrides: Unpack[ConsumerSettings]) -> Self:
+        """Make the client from a properties file with Kafka's keys, such as the client.properties of `headrace up
+        --secure`. ``overrides`` have priority. Keys of the other kinds of clients are left out. Raises
+        InvalidConfigError, which names the line."""
+        return cls(from_file(CONSUMER, path, overrides))
+
     def _shown(self) -> list[str]:
         return self._core.shown()
+
+    def _offsets_for_transaction(self) -> GroupOffsets:
+        return self._core.offsets_for_transaction()
 
     def subscribe(
         self,
@@ -298,6 +312,40 @@ class AsyncConsumer(Face):
                 return False
         return False
 
+    async def process(
+        self,
+        handler: Callable[[Record], object],
+        *,
+        concurrency: int = 64,
+        order: Order = "key",
+        retries: int = 3,
+        retry_backoff: float = 1.0,
+        retry_backoff_max: float = 60.0,
+        dead_letters: str | None = None,
+        commit_interval: float = 0.1,
+        stop: asyncio.Event | None = None,
+    ) -> None:
+        """Handle records concurrently: await ``handler(record)`` for each record, up to ``concurrency`` at a time,
+        until ``stop`` is set or an error is raised (see Consumer.process).
+
+        Each call of the handler is a task of the event loop. When the caller is cancelled, running handlers are
+        cancelled, and their records stay unfinished.
+        """
+        from .processing.aio import AsyncRun
+        from .processing.settings import Settings
+
+        settings = Settings(
+            concurrency=concurrency,
+            order=order,
+            retries=retries,
+            retry_backoff=retry_backoff,
+            retry_backoff_max=retry_backoff_max,
+            dead_letters=dead_letters,
+            commit_interval=commit_interval,
+        )
+        check_callback("handler", handler, may_be_async=True)
+        await AsyncRun(self._core, self.poll, self._begin_poll, handler, settings).run(stop)
+
     async def __aiter__(self) -> AsyncIterator[Record]:
         core = self._core
         await self._begin_poll()
@@ -425,6 +473,10 @@ class AsyncConsumer(Face):
     def metrics(self) -> AwaitableDict[str, float]:
         """Kafka's consumer metrics by name; times are in ms."""
         return AwaitableDict(self._core.metric_values())
+
+    def partition_metrics(self) -> AwaitableDict[TopicPartition, dict[str, float]]:
+        """``records-consumed-total`` and ``records-lag`` of each partition (the lag only of assigned partitions)."""
+        return AwaitableDict(self._core.reading.partition_values())
 
     async def close(self, timeout: float = 30.0) -> None:
         """Revoke the group's partitions (``on_revoked``, auto-commit), leave the group, and close the connections.

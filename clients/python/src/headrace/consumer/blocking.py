@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future
@@ -13,10 +15,11 @@ from headrace_core.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicParti
 
 from .. import arguments
 from ..callbacks import check_callback, refuse_to_wait, run_callback
-from ..faces import Face
+from ..faces import ConsumerFace
+from ..group.commits import GroupOffsets
 from ..models import GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
 from ..serializers import WouldWait
-from ..settings import CONSUMER, resolve
+from ..settings import CONSUMER, from_file, resolve
 from ..typed_settings import ConsumerSettings
 from .core import ConsumerCore, deadline_after, deadline_passed
 from .driving import committed_of, drive
@@ -24,6 +27,8 @@ from .group import Callback, Callbacks
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from .processing.book import Order
 
 #: fetch_arrow adds slices to one table up to this many bytes.
 ARROW_BYTES = 16 * 1024 * 1024
@@ -33,7 +38,7 @@ ARROW_BYTES = 16 * 1024 * 1024
 Rebalanced = Callable[["Consumer", list[TopicPartition]], object]
 
 
-class Consumer(Face):
+class Consumer(ConsumerFace):
     """Reads records. The consumer's partitions are assigned by the group (``subscribe``) or by the program
     (``assign``).
 
@@ -55,8 +60,18 @@ class Consumer(Face):
         self._finalizer = weakref.finalize(self, self._core.abandon)
         self._finalizer.atexit = False
 
+    @classmethod
+    def from_properties(cls, path: str | os.PathLike[str], **overrides: Unpack[ConsumerSettings]) -> Self:
+        """Make the client from a properties file with Kafka's keys, such as the client.properties of `headrace up
+        --secure`. ``overrides`` have priority. Keys of the other kinds of clients are left out. Raises
+        InvalidConfigError, which names the line."""
+        return cls(from_file(CONSUMER, path, overrides))
+
     def _shown(self) -> list[str]:
         return self._core.shown()
+
+    def _offsets_for_transaction(self) -> GroupOffsets:
+        return self._core.offsets_for_transaction()
 
     # --- subscription and assignment ---------------------------------------------------------------------------------
 
@@ -299,6 +314,56 @@ class Consumer(Face):
                 return False
         return False
 
+    def process(
+        self,
+        handler: Callable[[Record], object],
+        *,
+        concurrency: int = 64,
+        order: Order = "key",
+        retries: int = 3,
+        retry_backoff: float = 1.0,
+        retry_backoff_max: float = 60.0,
+        dead_letters: str | None = None,
+        commit_interval: float = 0.1,
+        stop: threading.Event | None = None,
+    ) -> None:
+        """Handle records concurrently: call ``handler(record)`` for each record, up to ``concurrency`` at a time, until
+        ``stop`` is set or an error is raised.
+
+            consumer.subscribe(["orders"])
+            consumer.process(store_in_database, concurrency=64, dead_letters="orders.dead-letters")
+
+        The handler runs in threads, so it must be thread-safe; the caller's thread polls. Records with the same key in
+        a partition are handled one after another, in the order of their offsets (``order="key"``; ``"partition"``: all
+        records of a partition; ``"none"``). Finished records are committed every ``commit_interval`` seconds, also
+        if ``enable.auto.commit`` is off, and also finished records behind an unfinished one. After a crash only
+        records without such a commit are handled again: at least once.
+
+        A handler that raises is called again after ``retry_backoff`` seconds, doubled each time up to
+        ``retry_backoff_max``, at most ``retries`` times; later records with its key wait. After that the record goes to
+        the topic ``dead_letters`` with the reason in its headers. A record that cannot be deserialized goes there
+        without a retry. Without such a topic the run ends with ProcessingError. The run takes no more records while
+        enough are in progress. At the end running handlers may finish within 30 s, and the consumer's position is the
+        first unfinished record.
+
+        Raises InvalidArgumentError, InvalidGroupIdError (no ``group.id``), IllegalStateError (``process`` runs
+        already), ProcessingError, and what ``poll`` raises.
+        """
+        from .processing.blocking import Run
+        from .processing.settings import Settings
+
+        settings = Settings(
+            concurrency=concurrency,
+            order=order,
+            retries=retries,
+            retry_backoff=retry_backoff,
+            retry_backoff_max=retry_backoff_max,
+            dead_letters=dead_letters,
+            commit_interval=commit_interval,
+        )
+        check_callback("handler", handler)
+        Run(self._core, self.poll, self._begin_poll, handler, settings).run(stop)
+
     def __iter__(self) -> Iterator[Record]:
         """Iterate over records without end; the iteration waits for new records. A seek or pause takes effect at the
         next record."""
@@ -405,6 +470,10 @@ class Consumer(Face):
     def metrics(self) -> dict[str, float]:
         """Kafka's consumer metrics by name (``records-consumed-rate``, ``fetch-latency-avg``, ...); times are in ms."""
         return self._core.metric_values()
+
+    def partition_metrics(self) -> dict[TopicPartition, dict[str, float]]:
+        """``records-consumed-total`` and ``records-lag`` of each partition (the lag only of assigned partitions)."""
+        return self._core.reading.partition_values()
 
     def close(self, timeout: float = 30.0) -> None:
         """Revoke the group's partitions (``on_revoked``, auto-commit), leave the group, and close the connections.

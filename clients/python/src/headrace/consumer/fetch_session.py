@@ -229,6 +229,9 @@ class FetchLink:
 
     def _answered(self, response: fetch_pb2.FetchResponse) -> None:
         sent_at = self._in_flight.pop(response.correlation_id, None)
+        if response.throttle_time_ms:  # over a quota: the broker answers the requests in flight later (KIP-219)
+            over_at = time.monotonic() + response.throttle_time_ms / 1000
+            self._in_flight = {each: max(at, over_at) for each, at in self._in_flight.items()}
         fetcher, total = self.fetcher, 0
         for result in response.results:
             tp = TopicPartition(result.topic, result.partition)
@@ -264,8 +267,9 @@ class FetchLink:
                     self.remove(tracked)
                     tracked.link = None
         self._catching_up = total >= CATCHING_UP_BYTES
+        fetcher.metrics["fetch-throttle-time"].record(response.throttle_time_ms)
         if sent_at is not None:
-            fetcher.metrics["fetch-latency"].record((time.monotonic() - sent_at) * 1000)
+            fetcher.metrics["fetch-latency"].record(max(time.monotonic() - sent_at, 0.0) * 1000)
         if total:
             self._last_bytes = total
             fetcher.metrics["bytes-consumed"].record(total)

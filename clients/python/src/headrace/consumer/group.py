@@ -30,7 +30,7 @@ import uuid
 import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from headrace_core.clock import boottime_s
 from headrace_core.errors import (
@@ -136,6 +136,23 @@ class InCaller(NamedTuple):
 Steps = Generator[OnIoThread | InCaller, Any, None]
 
 
+class Progress(Protocol):
+    """Which records of the consumer's partitions are finished, if not all that the consumer has returned
+    (``Consumer.process``). The methods are called in the caller's thread."""
+
+    def assigned(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
+        """Note partitions that the group has assigned, with their committed offsets."""
+
+    def revoking(self, partitions: list[TopicPartition]) -> object:
+        """Wait for the handlers of partitions that will be committed and revoked. The result may be awaitable."""
+
+    def forget(self, partitions: list[TopicPartition]) -> None:
+        """Forget partitions that the consumer no longer has."""
+
+    def positions(self, read: Mapping[TopicPartition, OffsetAndMetadata]) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The offsets to commit. ``read``: the positions after the returned records."""
+
+
 class GroupConsumer:
     """Group membership and commits of a consumer, created when ``group.id`` is first needed. ``reading`` has the
     consumer's partitions and positions."""
@@ -162,6 +179,8 @@ class GroupConsumer:
         self._interval_s: float = config["auto.commit.interval.ms"] / 1000
         self._next_commit_at = 0.0
         self._committed: dict[TopicPartition, OffsetAndMetadata] = {}  # the offsets of the last full auto-commit
+        self._progress: Progress | None = None
+        self._left_by_progress: dict[TopicPartition, OffsetAndMetadata] = {}  # what the last Progress said at its end
         self._callbacks_of_face: weakref.ref[Callbacks] = weakref.ref(NO_CALLBACKS)
         self._events: deque[Event] = deque()
         self._member_id = str(uuid.uuid4())
@@ -288,9 +307,38 @@ class GroupConsumer:
         """The auto-commit also covers partitions of ``assign``, as in Kafka."""
         return self._commits_itself and bool(self._reading.partitions) and now >= self._next_commit_at
 
+    def begin_progress(self, progress: Progress, interval_s: float) -> None:
+        """Commit what ``progress`` says, every ``interval_s`` seconds, until ``end_progress``; also if auto-commit is
+        off. Raises IllegalStateError if a run is in progress already."""
+        if self._progress is not None:
+            raise IllegalStateError("process() runs already: a consumer runs one process() at a time")
+        self._progress = progress
+        self._commits_itself, self._interval_s, self._next_commit_at = True, interval_s, time.monotonic() + interval_s
+        self._committed = {}
+
+    def end_progress(self, interval_s: float) -> None:
+        """Commit the consumer's positions again, every ``interval_s`` seconds if auto-commit is on. A commit of the
+        position at which the run has ended still names the finished records behind it."""
+        self._left_by_progress = self.positions()
+        self._progress = None
+        self._commits_itself, self._interval_s, self._next_commit_at = (
+            self._auto_commits,
+            interval_s,
+            time.monotonic() + interval_s,
+        )
+        self._committed = {}
+
+    def positions(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The offsets to commit for the given partitions (None: all)."""
+        read = self._reading.positions(partitions)
+        if self._progress is not None:
+            return self._reading.with_epochs(self._progress.positions(read))
+        left = self._left_by_progress
+        return {tp: left[tp] if tp in left and left[tp].offset == each.offset else each for tp, each in read.items()}
+
     def _commit_now(self) -> None:
         """Commit in the background all positions that have changed since the last auto-commit."""
-        positions = self._reading.positions()
+        positions = self.positions()
         if positions and positions != self._committed:
             self._committed = positions
             self._engine.io.call(self._commit_behind_the_scenes, positions, self._reported_losses)
@@ -330,6 +378,8 @@ class GroupConsumer:
 
     def _take_up(self, event: Assigned) -> Steps:
         self._reading.add_assigned(event.offsets)
+        if self._progress is not None:
+            self._progress.assigned(event.offsets)
         self._committed = {}
         partitions = sorted(event.offsets)
         if self._callbacks.on_assigned is not None:
@@ -338,6 +388,8 @@ class GroupConsumer:
     def _revoke(self, event: Revoking) -> Steps:
         if event.commits:
             try:
+                if self._progress is not None:
+                    yield InCaller(self._progress.revoking, event.partitions)
                 yield from self._commit_at_last(event.partitions)
             except BaseException:  # on Ctrl-C, or when the caller's task is cancelled, on_revoked must still be called
                 self._events.appendleft(event._replace(commits=False))
@@ -347,7 +399,7 @@ class GroupConsumer:
     def _commit_at_last(self, partitions: list[TopicPartition]) -> Steps:
         """Auto-commit positions before their partitions are revoked. If the commit fails, the next owner reads the
         records since the last commit again."""
-        positions = self._reading.positions(partitions) if self._commits_itself else {}
+        positions = self.positions(partitions) if self._commits_itself else {}
         if not positions:
             return
         try:
@@ -366,19 +418,24 @@ class GroupConsumer:
             if self._callbacks.on_revoked is not None and partitions:
                 yield InCaller(self._callbacks.on_revoked, partitions)
         finally:
-            self._reading.remove_assigned(partitions)
+            self._remove(partitions)
             if ticket is not None:
                 self._engine.io.call(self._released, ticket)
 
     def _drop(self, event: Gone) -> Steps:
         known = [tp for tp in event.partitions if tp in self._reading.partitions]
-        self._reading.remove_assigned(known)
+        self._remove(known)
         callback = self._callbacks.on_lost or self._callbacks.on_revoked
         try:
             if callback is not None and known:
                 yield InCaller(callback, known)
         finally:
             self._reported_losses = event.number
+
+    def _remove(self, partitions: list[TopicPartition]) -> None:
+        self._reading.remove_assigned(partitions)
+        if self._progress is not None:
+            self._progress.forget(partitions)
 
     def leave_steps(self, timeout_s: float | None = 30.0, *, commits: bool = True) -> Steps:
         """Steps of unsubscribe and close: revoke all partitions, then leave the group. ``commits`` is False to skip the

@@ -18,7 +18,7 @@ from headrace_core.types import TopicPartition
 from .. import arguments
 from ..engine.client import Engine
 from ..engine.io_thread import closed_error, forked_error
-from ..metrics import Metrics
+from ..metrics import Metrics, PartitionCounts
 from ..models import OffsetAndMetadata
 from ..serializers import WouldWait, deserializer
 from .fetcher import Fetcher
@@ -37,6 +37,7 @@ class Reading:
     def __init__(self, config: dict[str, Any], engine: Engine) -> None:
         self.state = "open"
         self.metrics = Metrics(config)
+        self.partition_counts = PartitionCounts()
         self.inbox = Inbox(config["fetch.queue.max.bytes"], self._room)
         self.fetcher = Fetcher(engine, config, self.inbox, self.metrics)
         self.max_poll_records: int = config["max.poll.records"]
@@ -118,6 +119,18 @@ class Reading:
             if position is not None:
                 epochs = self.partitions[tp].epochs
                 found[tp] = OffsetAndMetadata(position, leader_epoch=-1 if epochs is None else epochs.before(position))
+        return found
+
+    def with_epochs(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The offsets with the leader epoch of the record before each; see ``positions``."""
+        found = {}
+        for tp, each in offsets.items():
+            epochs = self.partitions[tp].epochs if tp in self.partitions else None
+            found[tp] = OffsetAndMetadata(
+                each.offset, each.metadata, -1 if epochs is None else epochs.before(each.offset)
+            )
         return found
 
     def offsets_to_commit(
@@ -292,7 +305,7 @@ class Reading:
             item, begun = found
             if begun is None:
                 begun = self._iterator(item, item.fetch_offset)
-                self.metrics["records-consumed"].record(item.next_offset - item.fetch_offset)
+                self._count_consumed(item.assigned, item.next_offset - item.fetch_offset)
             self.current = (item, begun)
             iterator = begun
         # Check again: the I/O thread may have set a flag before this method set ``under_way``.
@@ -430,7 +443,7 @@ class Reading:
             except HeadraceError as error:
                 failure = error
                 batches += self._arrow_before_damage(entries, decode)
-            self.metrics["records-consumed"].record((assigned.position or start) - start)
+            self._count_consumed(assigned, (assigned.position or start) - start)
         batches = [batch for batch in batches if batch.num_rows]
         if failure is not None and not batches:
             raise failure
@@ -494,6 +507,19 @@ class Reading:
         self._taken = []
         self.inbox.notify()
 
+    def _count_consumed(self, assigned: Assigned, count: int) -> None:
+        self.metrics["records-consumed"].record(count)
+        self.partition_counts.add(assigned.tp.topic, assigned.tp.partition, "records-consumed-total", count)
+
+    def partition_values(self) -> dict[TopicPartition, dict[str, float]]:
+        """The counts of each partition that was read, and the lag of each assigned partition."""
+        found = self.partition_counts.values()
+        for tp, assigned in list(self.partitions.items()):
+            end, position = self._end(assigned), self.known_position(tp)
+            if end >= 0 and position is not None:
+                found.setdefault(tp, {})["records-lag"] = float(max(end - position, 0))
+        return found
+
     def metric_values(self) -> dict[str, float]:
         m = self.metrics
         lags = [
@@ -511,6 +537,8 @@ class Reading:
             "fetch-total": m["fetch"].total,
             "fetch-latency-avg": m["fetch-latency"].average(),
             "fetch-latency-max": m["fetch-latency"].maximum(),
+            "fetch-throttle-time-avg": m["fetch-throttle-time"].average(),
+            "fetch-throttle-time-max": m["fetch-throttle-time"].maximum(),
             "fetch-size-avg": m["fetch-size"].average(),
             "fetch-size-max": m["fetch-size"].maximum(),
             "records-lag-max": float(max(lags, default=0)),

@@ -25,6 +25,7 @@ from .. import arguments
 from .connections import Connections, call
 from .io_thread import IoThread, Tenant, io_thread, register
 from .metadata import Backoff, MetadataCache, TopicInfo
+from .security import channels_of
 
 
 class FinalError(Exception):
@@ -61,7 +62,7 @@ class Engine:
         self.watches = watches
         self._tenant = weakref.ref(tenant)
         self._io: IoThread | None = None
-        self.connections = Connections()
+        self.connections = Connections(channels_of(config), config["client.id"])
         self.backoff = Backoff(config)
         self.request_timeout_s: float = config["request.timeout.ms"] / 1000
         self.api_timeout_s: float = config["default.api.timeout.ms"] / 1000

@@ -7,13 +7,17 @@ import contextlib
 import socket
 from collections.abc import Callable
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import grpc.aio
 
 import headrace_core.rpc as rpc  # import rpc before grpc: rpc sets options that grpc reads at import
 from headrace_core.errors import HeadraceError, RequestTimedOutError
-from headrace_core.rpc import ChannelPurpose
+from headrace_core.rpc import PLAINTEXT, ChannelPool, ChannelPurpose, Channels
 from headrace_core.rpc.duplex import Duplex
+from headrace_core.security.gate import CLIENT_ID_CHARS_MAX, CLIENT_ID_KEY
+from headrace_core.security.tls import TlsSource
+from headrace_core.security.trouble import why_refused
 from headrace_protos.v1 import (
     admin_pb2_grpc,
     fetch_pb2,
@@ -25,6 +29,7 @@ from headrace_protos.v1 import (
     offsets_pb2_grpc,
     produce_pb2,
     produce_pb2_grpc,
+    security_pb2_grpc,
     transactions_pb2_grpc,
 )
 
@@ -39,20 +44,25 @@ class Connections:
     """The gRPC channels of one client. Channels connect at their first call and reconnect automatically; ``close``
     closes them. Each stream has its own connection, which is closed when the stream ends."""
 
-    def __init__(self) -> None:
-        self._channels: dict[str, grpc.aio.Channel] = {}
+    def __init__(self, channels: Channels = PLAINTEXT, client_id: str = "") -> None:
+        """``channels`` opens every channel, with the client's credentials. ``client_id``: the name for which brokers
+        count the bytes of the client's streams (quotas)."""
+        self._channels = channels
+        #: Metadata of calls that count for the client's quotas.
+        self.named = ((CLIENT_ID_KEY, quote(client_id[:CLIENT_ID_CHARS_MAX])),)
+        self._pool = ChannelPool(channels, ChannelPurpose.CONTROL)
 
     def _channel(self, address: str) -> grpc.aio.Channel:
-        found = self._channels.get(address)
-        if found is None:
-            found = self._channels[address] = rpc.open_channel(address, ChannelPurpose.CONTROL)
-        return found
+        return self._pool.get(address)
 
     def metadata(self, address: str) -> Any:
         return metadata_pb2_grpc.MetadataStub(self._channel(address))  # type: ignore[no-untyped-call]
 
     def admin(self, address: str) -> Any:
         return admin_pb2_grpc.AdminStub(self._channel(address))  # type: ignore[no-untyped-call]
+
+    def security(self, address: str) -> Any:
+        return security_pb2_grpc.SecurityStub(self._channel(address))  # type: ignore[no-untyped-call]
 
     def node(self, address: str) -> Any:
         return node_pb2_grpc.NodeStub(self._channel(address))  # type: ignore[no-untyped-call]
@@ -74,21 +84,36 @@ class Connections:
         return transactions_pb2_grpc.ProducersStub(self._channel(address))  # type: ignore[no-untyped-call]
 
     def produce_stream(self, address: str) -> Duplex[produce_pb2.ProduceRequest, produce_pb2.ProduceResponse]:
-        return Duplex(address, ChannelPurpose.PRODUCE, lambda channel: produce_pb2_grpc.ProduceStub(channel).Produce())  # type: ignore[no-untyped-call]
+        return Duplex(
+            address,
+            ChannelPurpose.PRODUCE,
+            lambda channel: produce_pb2_grpc.ProduceStub(channel).Produce(metadata=self.named),  # type: ignore[no-untyped-call]
+            self._channels,
+        )
 
     def fetch_stream(self, address: str) -> Duplex[fetch_pb2.FetchRequest, fetch_pb2.FetchResponse]:
-        return Duplex(address, ChannelPurpose.FETCH, lambda channel: fetch_pb2_grpc.FetchStub(channel).Fetch())  # type: ignore[no-untyped-call]
+        return Duplex(
+            address,
+            ChannelPurpose.FETCH,
+            lambda channel: fetch_pb2_grpc.FetchStub(channel).Fetch(metadata=self.named),  # type: ignore[no-untyped-call]
+            self._channels,
+        )
 
     def membership_stream(self, address: str) -> Duplex[groups_pb2.MembershipRequest, groups_pb2.MembershipResponse]:
         return Duplex(
             address,
             ChannelPurpose.HEARTBEAT,
             lambda channel: groups_pb2_grpc.GroupsStub(channel).Membership(),  # type: ignore[no-untyped-call]
+            self._channels,
         )
 
     async def close(self) -> None:
-        channels, self._channels = list(self._channels.values()), {}
-        await asyncio.gather(*(channel.close() for channel in channels))
+        await self._pool.close()
+
+    async def why_unreachable(self, address: str, error: HeadraceError, timeout_s: float) -> str:
+        """The reason why calls to an address fail, as ``why_unreachable`` finds it."""
+        tls = self._channels.credentials
+        return await why_unreachable(address, error, timeout_s, tls if isinstance(tls, TlsSource) else None)
 
 
 async def call(method: Callable[..., Any], request: Any, address: str, timeout_s: float) -> Any:
@@ -106,8 +131,9 @@ async def pause(seconds: float, news: asyncio.Event) -> None:
             await news.wait()
 
 
-async def why_unreachable(address: str, error: HeadraceError, timeout_s: float) -> str:
-    """The reason why calls to an address fail: DNS, connection refused, timeout, or else the text of the error."""
+async def why_unreachable(address: str, error: HeadraceError, timeout_s: float, tls: TlsSource | None = None) -> str:
+    """The reason why calls to an address fail: DNS, connection refused, timeout, certificates, or else the text of the
+    error. ``tls``: the client's keys and certificates; None: the client does not encrypt."""
     host, _, port = address.rpartition(":")
     try:
         await asyncio.get_running_loop().getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
@@ -123,6 +149,8 @@ async def why_unreachable(address: str, error: HeadraceError, timeout_s: float) 
         return f"no answer to a connection attempt within {timeout_s:g} s (a firewall, or a wrong address?)"
     except OSError as failure:
         return f"{failure.strerror or failure}"
+    if (reason := await why_refused(address, tls, timeout_s)) is not None:
+        return reason
     if isinstance(error, RequestTimedOutError):
         return "it accepts connections but does not answer in time (is it a Headrace client listener?)"
     return f"it accepts connections, but: {error.message}"

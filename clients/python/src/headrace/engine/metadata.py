@@ -31,7 +31,7 @@ from headrace_core.types import check_topic_name
 from headrace_protos.v1 import metadata_pb2
 
 from ..models import BrokerInfo
-from .connections import Connections, call, why_unreachable
+from .connections import Connections, call
 from .watch import MetadataWatch
 
 logger = logging.getLogger("headrace")
@@ -251,7 +251,10 @@ class MetadataCache:
     async def _bootstrap_error(self, failures: dict[str, HeadraceError], deadline: float) -> BootstrapError:
         connect_timeout_s = min(max(deadline - time.monotonic(), 0.2), 2.0)
         causes = await asyncio.gather(
-            *(why_unreachable(address, error, connect_timeout_s) for address, error in failures.items())
+            *(
+                self._connections.why_unreachable(address, error, connect_timeout_s)
+                for address, error in failures.items()
+            )
         )
         lines = "; ".join(f"{address}: {cause}" for address, cause in zip(failures, causes, strict=True))
         return BootstrapError(f"cannot reach any node of bootstrap.servers: {lines}")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import Any, Self, Unpack
 
 from headrace_core.errors import HeadraceError
 from headrace_core.types import TopicPartition
@@ -24,19 +25,16 @@ from ..accumulator import (
 from ..accumulator._checks import partition_number, timestamp_of
 from ..engine.io_thread import interrupted_error
 from ..engine.transactions import checked_token
-from ..faces import AwaitableDict, Face
+from ..faces import AwaitableDict, ConsumerFace, Face
 from ..models import GroupMetadata, OffsetAndMetadata, TransactionToken
 from ..serializers import WouldWait
-from ..settings import PRODUCER, resolve
+from ..settings import PRODUCER, from_file, resolve
 from ..typed_settings import ProducerSettings
 from .blocking import ArrowData, OnDelivery
 from .core import ProducerCore, deadline_error, registry_error
 from .futures import ManyFuture
 from .group_offsets import group_offsets
 from .transaction_state import Call
-
-if TYPE_CHECKING:
-    from ..consumer import AsyncConsumer, Consumer
 
 
 class AsyncProducer(Face, NativeAsyncProducer):
@@ -59,6 +57,13 @@ class AsyncProducer(Face, NativeAsyncProducer):
         super().__init__(core.accumulator)
         self._finalizer = weakref.finalize(self, core.abandon)
         self._finalizer.atexit = False
+
+    @classmethod
+    def from_properties(cls, path: str | os.PathLike[str], **overrides: Unpack[ProducerSettings]) -> Self:
+        """Make the client from a properties file with Kafka's keys, such as the client.properties of `headrace up
+        --secure`. ``overrides`` have priority. Keys of the other kinds of clients are left out. Raises
+        InvalidConfigError, which names the line."""
+        return cls(from_file(PRODUCER, path, overrides))
 
     def _shown(self) -> list[str]:
         return self._core.shown()
@@ -154,7 +159,7 @@ class AsyncProducer(Face, NativeAsyncProducer):
 
     async def send_offsets(
         self,
-        offsets: Consumer | AsyncConsumer | Mapping[TopicPartition, int | OffsetAndMetadata],
+        offsets: ConsumerFace | Mapping[TopicPartition, int | OffsetAndMetadata],
         group: GroupMetadata | None = None,
     ) -> None:
         """Commit a group's offsets as a part of the open transaction (KIP-447; see Producer.send_offsets)."""
@@ -206,6 +211,10 @@ class AsyncProducer(Face, NativeAsyncProducer):
     def metrics(self) -> AwaitableDict[str, float]:
         """Kafka's producer metrics by name; times are in ms."""
         return AwaitableDict(self._core.metric_values())
+
+    def partition_metrics(self) -> AwaitableDict[TopicPartition, dict[str, float]]:
+        """``record-send-total``, ``record-error-total`` and ``record-retry-total`` of each partition."""
+        return AwaitableDict(self._core.sender.partition_metrics.values())
 
     async def close(self, timeout: float | None = None) -> None:
         """Send the remaining records (``timeout`` in seconds, None: delivery.timeout.ms), then close the producer."""

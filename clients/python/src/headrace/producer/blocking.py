@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,10 +17,10 @@ from ..accumulator import NativeProducer, NoSuchPartition, RecordFuture, RecordM
 from ..accumulator._checks import partition_number, timestamp_of
 from ..callbacks import check_callback, refuse_to_wait
 from ..engine.transactions import checked_token
-from ..faces import Face
+from ..faces import ConsumerFace, Face
 from ..models import GroupMetadata, OffsetAndMetadata, TransactionToken
 from ..serializers import WouldWait
-from ..settings import PRODUCER, resolve
+from ..settings import PRODUCER, from_file, resolve
 from ..typed_settings import ProducerSettings
 from .core import ProducerCore, deadline_error
 from .futures import ManyFuture
@@ -28,8 +29,6 @@ from .transaction_state import Call
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from ..consumer import AsyncConsumer, Consumer
 
 
 class ArrowStream(Protocol):
@@ -70,6 +69,13 @@ class Producer(Face, NativeProducer):
         super().__init__(core.accumulator)
         self._finalizer = weakref.finalize(self, core.abandon)
         self._finalizer.atexit = False  # no second wait at exit: the core has a finalizer that waits
+
+    @classmethod
+    def from_properties(cls, path: str | os.PathLike[str], **overrides: Unpack[ProducerSettings]) -> Self:
+        """Make the client from a properties file with Kafka's keys, such as the client.properties of `headrace up
+        --secure`. ``overrides`` have priority. Keys of the other kinds of clients are left out. Raises
+        InvalidConfigError, which names the line."""
+        return cls(from_file(PRODUCER, path, overrides))
 
     def _shown(self) -> list[str]:
         return self._core.shown()
@@ -170,7 +176,7 @@ class Producer(Face, NativeProducer):
 
     def send_offsets(
         self,
-        offsets: Consumer | AsyncConsumer | Mapping[TopicPartition, int | OffsetAndMetadata],
+        offsets: ConsumerFace | Mapping[TopicPartition, int | OffsetAndMetadata],
         group: GroupMetadata | None = None,
     ) -> None:
         """Commit a group's offsets as a part of the open transaction (KIP-447): they take effect when the transaction
@@ -250,6 +256,10 @@ class Producer(Face, NativeProducer):
     def metrics(self) -> dict[str, float]:
         """Kafka's producer metrics by name (``record-send-rate``, ``request-latency-avg``, ...); times are in ms."""
         return self._core.metric_values()
+
+    def partition_metrics(self) -> dict[TopicPartition, dict[str, float]]:
+        """``record-send-total``, ``record-error-total`` and ``record-retry-total`` of each partition."""
+        return self._core.sender.partition_metrics.values()
 
     def close(self, timeout: float | None = None) -> None:
         """Send the remaining records (``timeout`` in seconds, None: delivery.timeout.ms), then close the producer."""

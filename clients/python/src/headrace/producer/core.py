@@ -410,6 +410,8 @@ class ProducerCore:
             "request-total": m["request"].total,
             "request-latency-avg": m["request-latency"].average(),
             "request-latency-max": m["request-latency"].maximum(),
+            "produce-throttle-time-avg": m["produce-throttle-time"].average(),
+            "produce-throttle-time-max": m["produce-throttle-time"].maximum(),
             "outgoing-byte-rate": m["outgoing-byte"].rate(),
             "outgoing-byte-total": m["outgoing-byte"].total,
             "requests-in-flight": float(sum(len(link.in_flight) for link in self.sender.links.values())),

@@ -7,19 +7,18 @@ from typing import Any
 from headrace_core.errors import InvalidArgumentError, InvalidGroupIdError
 
 from .. import arguments
+from ..faces import ConsumerFace
 from ..group.commits import GroupOffsets
 from ..models import GroupMetadata
 
 
 def group_offsets(given: Any, group: GroupMetadata | None) -> GroupOffsets:
     """Raises InvalidArgumentError, InvalidGroupIdError, and the consumer's errors (for example after ``close``)."""
-    from ..consumer.core import ConsumerCore  # a late import: a producer alone needs no consumer
-
-    core = getattr(given, "_core", None)
-    if isinstance(core, ConsumerCore):
+    if isinstance(given, ConsumerFace):
         if group is not None:
             raise arguments.wrong("group", group, "must be None when a consumer is passed, which has its own group")
-        return core.offsets_for_transaction()
+        found: GroupOffsets = given._offsets_for_transaction()
+        return found
     offsets = {
         arguments.partition(tp): arguments.offset_to_commit(arguments.partition(tp), offset)
         for tp, offset in arguments.mapping("offsets", given, "TopicPartition: offset; or pass the consumer").items()

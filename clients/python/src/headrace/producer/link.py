@@ -111,6 +111,7 @@ class BrokerLink:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
         self._correlation = 0
+        self._throttled_until = 0.0  # until then (time.monotonic()) the broker reads nothing, because of a quota
         self._stream: Stream | None = None
         self._is_draining = False
         self._ending: asyncio.Task[None] | None = None
@@ -250,6 +251,9 @@ class BrokerLink:
         sender, now = self.sender, time.monotonic()
         if len(self.in_flight) >= sender.max_in_flight:
             return None
+        if self._throttled_until > now:
+            self._wake_at(self._throttled_until)
+            return None
         batches: list[SendBatch] = []
         size, wake_at = 0, float("inf")
         most = min(sender.max_request_bytes, REQUEST_RECORDS_BYTES)
@@ -385,7 +389,10 @@ class BrokerLink:
             )
         del self.in_flight[request.correlation_id]
         sender = self.sender
-        sender.metrics["request-latency"].record((time.monotonic() - request.sent_at) * 1000)
+        sender.metrics["produce-throttle-time"].record(response.throttle_time_ms)
+        if response.throttle_time_ms:
+            self._throttled(response.throttle_time_ms / 1000)
+        sender.metrics["request-latency"].record(max(time.monotonic() - request.sent_at, 0.0) * 1000)
         for batch, result in zip(request.batches, response.results, strict=True):
             if batch is None:
                 continue
@@ -406,6 +413,13 @@ class BrokerLink:
                 sender.settle(batch, error, unknown=error.code in _UNKNOWN_OUTCOMES)
             sender.release(batch.queue)
         self._event.set()
+
+    def _throttled(self, wait_s: float) -> None:
+        """The client is over a quota (KIP-219): send nothing until the wait is over. The broker has not read the
+        requests that are already sent, so their timeout begins when the wait is over."""
+        self._throttled_until = max(self._throttled_until, time.monotonic() + wait_s)
+        for request in self.in_flight.values():
+            request.sent_at = max(request.sent_at, self._throttled_until)
 
     def _answered_by_nobody(self, request: Request) -> None:
         self.in_flight.pop(request.correlation_id, None)

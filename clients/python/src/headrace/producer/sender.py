@@ -42,6 +42,7 @@ from headrace_core.errors import (
     OutOfOrderSequenceNumberError,
     RecordTooLargeError,
     RequestTimedOutError,
+    SaslAuthenticationFailedError,
     UnknownOutcomeError,
 )
 from headrace_core.plurals import counted
@@ -52,7 +53,7 @@ from ..accumulator import Accumulator, AsyncRecordFuture, PartitionQueue, SendBa
 from ..callbacks import run_callback
 from ..engine.client import Engine
 from ..engine.metadata import Snapshot
-from ..metrics import Metrics
+from ..metrics import Metrics, PartitionCounts
 from .identity import ProducerIdentity
 from .link import BrokerLink, build
 from .sequences import PartitionSequences, Verdict
@@ -107,6 +108,7 @@ class Sender:
         self.engine = engine
         self.accumulator: Accumulator  # the core sets the accumulator before the first wake
         self.metrics = metrics
+        self.partition_metrics = PartitionCounts()
         self.acks = _ACKS[config["acks"]]
         self.linger_s: float = config["linger.ms"] / 1000
         self.delivery_timeout_s: float = config["delivery.timeout.ms"] / 1000
@@ -320,10 +322,12 @@ class Sender:
         batch.queue.sender.last_error = None
         finish(batch, base_offset, log_append_time_ms, None)
         self.metrics["record-send"].record(count, count)
+        self.partition_metrics.add(batch.queue.topic.name, batch.queue.partition, "record-send-total", count)
 
     def fail(self, batch: SendBatch, error: HeadraceError) -> None:
         """Set ``error`` as the outcome of the batch; later responses for the batch have no effect."""
         self.metrics["record-error"].record(batch.count, batch.count)
+        self.partition_metrics.add(batch.queue.topic.name, batch.queue.partition, "record-error-total", batch.count)
         if self.transactions is not None:
             self.transactions.record_failed(error)
         notes: QueueNotes | None = batch.queue.sender
@@ -357,6 +361,7 @@ class Sender:
             notes.failed.append(batch)
             notes.retry_at = max(notes.retry_at, now + self.engine.backoff.delay_s(batch.attempts - 1))
             self.metrics["record-retry"].record(batch.count, batch.count)
+            self.partition_metrics.add(queue.topic.name, queue.partition, "record-retry-total", batch.count)
             logger.debug("retrying a batch of %s-%d: %s", queue.topic.name, queue.partition, error)
         elif batch.maybe_written:
             self.fail(batch, self._unknown(batch, error))
@@ -438,10 +443,13 @@ class Sender:
             return self._leaderless(queue)
         if queue in self._nameless and self.identity is not None and self.identity.last_error is not None:
             return f"no producer id from the brokers: {self.identity.last_error.message}"
+        link_error = None if notes is None or notes.link is None else notes.link.last_error
+        if isinstance(link_error, SaslAuthenticationFailedError):  # it explains why the older failure is not over
+            return f"the last failure: {link_error.message}"
         if notes is not None and notes.last_error is not None:
             return f"the last failure: {notes.last_error.code}: {notes.last_error.message}"
-        if notes is not None and notes.link is not None and notes.link.last_error is not None:
-            return f"the last failure: {notes.link.last_error.message}"
+        if link_error is not None:
+            return f"the last failure: {link_error.message}"
         return "the broker writes more slowly than the producer sends"
 
     def _leaderless(self, queue: PartitionQueue) -> str:

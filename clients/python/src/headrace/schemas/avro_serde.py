@@ -10,13 +10,13 @@ from headrace_core.errors import InvalidConfigError
 
 from . import avro, wire
 from .cache import Bounded
-from .errors import CorruptValueError, IncompatibleSchemaError, InvalidSchemaError, InvalidValueError
+from .errors import CorruptValueError, IncompatibleSchemaError, InvalidSchemaError
 from .models import ResolvedSchema, Schema, SchemaType
 from .registry import SchemaRegistry
-from .serde import Chosen, SchemaDeserializer, SchemaSerializer, SerializerSettings, Writing, given_schema, named
+from .serde import Chosen, PlainValueSerializer, SchemaDeserializer, SerializerSettings, Writing, given_schema, named
 
 
-class AvroSerializer(SchemaSerializer):
+class AvroSerializer(PlainValueSerializer):
     """Writes values as Avro.
 
         serializer = AvroSerializer(SchemaRegistry("http://127.0.0.1:8081"), schema)
@@ -33,6 +33,7 @@ class AvroSerializer(SchemaSerializer):
     """
 
     _type = SchemaType.AVRO
+    _mismatch = avro.Mismatch
 
     def __init__(
         self,
@@ -54,19 +55,6 @@ class AvroSerializer(SchemaSerializer):
             self._name = parsed.name or None
         elif self._schema is not None:
             self._name = _name_in(self._schema.text)
-
-    def _serialize(self, topic: str, value: Any, may_wait: bool) -> bytes | None:
-        if value is None:
-            return None
-        writing = self._writings.get(topic)
-        if writing is None or not self._is_fresh(writing):
-            writing = self._writing(topic, may_wait)
-        if self._to_dict is not None:
-            value = self._to_dict(value)
-        try:
-            return writing.encode(value)
-        except avro.Mismatch as error:
-            raise _invalid(error, topic, self._field, writing.chosen) from error.__cause__
 
     def _writing(self, topic: str, may_wait: bool) -> Writing:
         until = self._until()
@@ -173,19 +161,6 @@ def _encoder(parsed: avro.Type, chosen: Chosen) -> avro.Encoder:
             schema_id=chosen.id,
             path=error.path,
         ) from None
-
-
-def _invalid(error: avro.Mismatch, topic: str, field: str, chosen: Chosen) -> InvalidValueError:
-    where = f"field {error.path}" if error.path else f"the {field}"
-    return InvalidValueError(
-        f"{where} {error.reason} (schema: {named(chosen.subject, chosen.version, chosen.id)})",
-        subject=chosen.subject,
-        version=chosen.version,
-        schema_id=chosen.id,
-        path=error.path,
-        topic=topic,
-        field=field,
-    )
 
 
 def _name_in(text: str) -> str | None:

@@ -15,7 +15,7 @@ from .cache import Bounded
 from .errors import CorruptValueError, InvalidSchemaError, InvalidValueError
 from .models import ResolvedSchema, Schema, SchemaType
 from .registry import SchemaRegistry
-from .serde import SchemaDeserializer, SchemaSerializer, SerializerSettings, Writing, given_schema, named
+from .serde import PlainValueSerializer, SchemaDeserializer, SerializerSettings, Writing, given_schema, named
 
 #: A validator returns the path of the first mismatch and its reason, or None.
 Validate = Callable[[Any], tuple[str, str] | None]
@@ -30,7 +30,15 @@ def _no_constant(name: str) -> Any:
 _decode = json.JSONDecoder(parse_constant=_no_constant).decode
 
 
-class JsonSerializer(SchemaSerializer):
+class _Mismatch(Exception):
+    """A value that does not match its schema, or is no JSON."""
+
+    def __init__(self, reason: str, path: str = "") -> None:
+        super().__init__(reason)
+        self.reason, self.path = reason, path
+
+
+class JsonSerializer(PlainValueSerializer):
     """Writes values as JSON that matches a JSON Schema.
 
         serializer = JsonSerializer(SchemaRegistry("http://127.0.0.1:8081"), schema)
@@ -43,6 +51,8 @@ class JsonSerializer(SchemaSerializer):
     """
 
     _type = SchemaType.JSON
+    _mismatch = _Mismatch
+    _joint = ": "
 
     def __init__(
         self,
@@ -65,29 +75,6 @@ class JsonSerializer(SchemaSerializer):
             self._name = title if isinstance(title, str) else None
         if validate:
             _jsonschema()  # raises now, not at the first record
-
-    def _serialize(self, topic: str, value: Any, may_wait: bool) -> bytes | None:
-        if value is None:
-            return None
-        writing = self._writings.get(topic)
-        if writing is None or not self._is_fresh(writing):
-            writing = self._writing(topic, may_wait)
-        if self._to_dict is not None:
-            value = self._to_dict(value)
-        try:
-            return writing.encode(value)
-        except _Invalid as error:
-            chosen = writing.chosen
-            where = f"field {error.path}" if error.path else f"the {self._field}"
-            raise InvalidValueError(
-                f"{where}: {error.reason} (schema: {named(chosen.subject, chosen.version, chosen.id)})",
-                subject=chosen.subject,
-                version=chosen.version,
-                schema_id=chosen.id,
-                path=error.path,
-                topic=topic,
-                field=self._field,
-            ) from error.__cause__
 
     def _writing(self, topic: str, may_wait: bool) -> Writing:
         until = self._until()
@@ -169,16 +156,8 @@ class JsonDeserializer(SchemaDeserializer):
         return self._reads.put(bytes(data[: wire.HEADER_BYTES]), _Read(resolved, validate))
 
 
-class _Invalid(Exception):
-    """A value that does not match its schema, or is no JSON."""
-
-    def __init__(self, reason: str, path: str = "") -> None:
-        super().__init__(reason)
-        self.reason, self.path = reason, path
-
-
 def _encoded(value: Any, validate: Validate | None) -> bytes:
-    """The JSON of a value. What is validated is what the bytes say. Raises _Invalid."""
+    """The JSON of a value. What is validated is what the bytes say. Raises _Mismatch."""
     if not isinstance(value, dict | list | str | int | float | bool):
         value = _plain(value)
     try:
@@ -193,17 +172,17 @@ def _encoded(value: Any, validate: Validate | None) -> bytes:
             except (TypeError, ValueError):  # a key that is no string, or a subclass of a type of JSON
                 found = validate(_decode(text))
             if found is not None:
-                raise _Invalid(found[1], found[0])
+                raise _Mismatch(found[1], found[0])
         return text.encode()
     except (TypeError, ValueError, RecursionError) as error:
-        raise _Invalid(f"the value is not valid JSON: {error}") from error
+        raise _Mismatch(f"the value is not valid JSON: {error}") from error
 
 
 def _plain(value: Any) -> Any:
     try:
         return plain(value)
     except (TypeError, RecursionError) as error:
-        raise _Invalid(f"the value is not valid JSON: {error}") from error
+        raise _Mismatch(f"the value is not valid JSON: {error}") from error
 
 
 def parsed_json(resolved: ResolvedSchema, subject: str | None, version: int | None = None) -> dict[str, Any]:

@@ -164,6 +164,43 @@ class SchemaSerializer(FieldBound):
             raise InvalidConfigError(f"{type(self).__name__} needs {what}, or use_latest_version=True")
 
 
+class PlainValueSerializer(SchemaSerializer):
+    """Base of the serializers whose schema follows from the topic alone. ``_mismatch``: the codec's error for a value
+    that does not match, with ``reason`` and ``path``. ``_joint`` is between the place and the reason."""
+
+    _mismatch: ClassVar[type[Exception]]
+    _joint: ClassVar[str] = " "
+
+    def _serialize(self, topic: str, value: Any, may_wait: bool) -> bytes | None:
+        if value is None:
+            return None
+        writing = self._writings.get(topic)
+        if writing is None or not self._is_fresh(writing):
+            writing = self._writing(topic, may_wait)
+        if self._to_dict is not None:
+            value = self._to_dict(value)
+        try:
+            return writing.encode(value)
+        except self._mismatch as error:
+            raise self._invalid(error, topic, writing.chosen) from error.__cause__
+
+    def _writing(self, topic: str, may_wait: bool) -> Writing:
+        """Choose the schema for a topic, and cache the choice in ``_writings``."""
+        raise NotImplementedError
+
+    def _invalid(self, error: Any, topic: str, chosen: Chosen) -> InvalidValueError:
+        where = f"field {error.path}" if error.path else f"the {self._field}"
+        return InvalidValueError(
+            f"{where}{self._joint}{error.reason} (schema: {named(chosen.subject, chosen.version, chosen.id)})",
+            subject=chosen.subject,
+            version=chosen.version,
+            schema_id=chosen.id,
+            path=error.path,
+            topic=topic,
+            field=self._field,
+        )
+
+
 class SchemaDeserializer(FieldBound):
     """Base of the deserializers."""
 

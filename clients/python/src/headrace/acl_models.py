@@ -1,0 +1,54 @@
+"""Access control entries, with the names of Kafka's admin client: AclBinding, AclBindingFilter and their enums."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace_core.security.acl_types import CLUSTER_NAME, ResourceType
+from headrace_core.security.acl_types import Operation as AclOperation
+from headrace_core.security.acl_types import PatternType as ResourcePatternType
+from headrace_core.security.acl_types import Permission as AclPermissionType
+
+__all__ = [
+    "CLUSTER_NAME",
+    "AclBinding",
+    "AclBindingFilter",
+    "AclOperation",
+    "AclPermissionType",
+    "ResourcePatternType",
+    "ResourceType",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AclBinding:
+    """One access control entry: it allows or denies ``operation`` on a resource pattern to ``principal`` ("User:alice",
+    or "User:*" for all principals) from ``host`` (an IP address, a network such as 10.0.0.0/8, or "*")."""
+
+    resource_type: ResourceType
+    resource_name: str
+    principal: str
+    operation: AclOperation
+    pattern_type: ResourcePatternType = ResourcePatternType.LITERAL
+    permission: AclPermissionType = AclPermissionType.ALLOW
+    host: str = "*"
+
+    def __str__(self) -> str:
+        return (
+            f"{self.permission.name} {self.principal} from {self.host} {self.operation.name} on "
+            f"{self.pattern_type.name} {self.resource_type.name} {self.resource_name}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AclBindingFilter:
+    """Selects access control entries. None, and the members ANY, match everything. The pattern type MATCH selects all
+    entries that concern the resource ``resource_name``: literal ones, prefixed ones, and "*"."""
+
+    resource_type: ResourceType = ResourceType.ANY
+    resource_name: str | None = None
+    pattern_type: ResourcePatternType = ResourcePatternType.ANY
+    principal: str | None = None
+    host: str | None = None
+    operation: AclOperation = AclOperation.ANY
+    permission: AclPermissionType = AclPermissionType.ANY

@@ -1,0 +1,193 @@
+"""``Consumer.process``: handlers run in threads, and the caller's thread polls."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+from headrace_core.errors import HeadraceError, ProcessingError
+from headrace_core.records import Record
+from headrace_core.types import TopicPartition
+
+from ...models import OffsetAndMetadata
+from ...producer import Producer
+from ...serializers import WouldWait
+from ..core import ConsumerCore
+from ..group import GroupConsumer
+from .book import Book, Work
+from .flow import DRAIN_S, POLL_RECORDS, POLL_S, Flow, go_back
+from .settings import Settings, failure_of, letter_of, producer_config
+
+logger = logging.getLogger("headrace")
+
+
+class Run:
+    """One run of ``process``; a Progress of the consumer's group. ``poll(timeout_s, max_records)`` returns records;
+    ``begin_poll()`` only handles the group's events."""
+
+    def __init__(
+        self,
+        core: ConsumerCore,
+        poll: Callable[[float, int], list[Record]],
+        begin_poll: Callable[[], None],
+        handler: Callable[[Record], object],
+        settings: Settings,
+    ) -> None:
+        self._core, self._poll, self._begin_poll = core, poll, begin_poll
+        self._handler, self._settings = handler, settings
+        self._group: GroupConsumer = core.in_group("process")
+        self._book = Book(settings.order)
+        self._flow = Flow(self._book, core.reading, settings)
+        self._deserializes = not core.reading.plain
+        self._changed = threading.Condition()  # guards the book
+        self._failure: ProcessingError | None = None
+        self._pool = ThreadPoolExecutor(settings.concurrency, thread_name_prefix="headrace-process")
+        self._dead_letters: Producer | None = None
+        self._opening = threading.Lock()
+
+    def run(self, stop: threading.Event | None) -> None:
+        """Process records until ``stop`` is set, or an error is raised."""
+        group, interval_s = self._group, self._core.config["auto.commit.interval.ms"] / 1000
+        group.begin_progress(self, self._settings.commit_interval)
+        self._core.reading.plain = True  # polls return bytes, and each handler's call begins with the deserializers
+        try:
+            self._take_over()
+            while self._failure is None and not (stop is not None and stop.is_set()):
+                self._turn()
+            if self._failure is not None:
+                raise self._failure
+        finally:
+            try:
+                self._end()
+            finally:
+                self._core.reading.plain = not self._deserializes
+                group.end_progress(interval_s)
+
+    def _take_over(self) -> None:
+        """Learn which records of the partitions that the consumer has already are finished."""
+        partitions = sorted(self._core.reading.partitions)
+        if partitions:
+            committed = self._core.engine.io.run(self._group.fetch_work(partitions, None))
+            self.assigned(self._flow.still_valid(committed))
+
+    def _turn(self) -> None:
+        """Poll once, or wait for room."""
+        with self._changed:
+            self._flow.regulate()
+            room = self._flow.room()
+            self._start_ready()
+        try:
+            if room > 0:
+                records = self._poll(POLL_S, min(room, POLL_RECORDS))
+                if records:
+                    with self._changed:
+                        self._book.add(records)
+                        self._start_ready()
+                return
+            self._begin_poll()
+        except HeadraceError as error:
+            if not error.retriable:
+                raise
+            logger.warning("process: %s; retrying", error)
+        with self._changed:
+            self._changed.wait_for(lambda: self._flow.room() > 0 or self._failure is not None, POLL_S)
+
+    def _start_ready(self) -> None:
+        """Give ready records to threads, up to ``concurrency``."""
+        while self._failure is None and self._book.running < self._settings.concurrency:
+            work = self._book.take(time.monotonic())
+            if work is None:
+                return
+            self._pool.submit(self._handle, work)
+
+    def _handle(self, work: Work) -> None:
+        """Handle one record, in a thread of the pool."""
+        error = self._try(work)
+        with self._changed:
+            if error is None:
+                self._book.finish(work)
+            elif isinstance(error, Exception) and self._settings.may_retry(work, error):
+                logger.info("process: %s: try %d failed: %r", work, work.attempts, error)
+                self._book.again(work, time.monotonic() + self._settings.delay_s(work))
+            else:
+                self._book.give_back(work)
+                self._failure = self._failure or failure_of(work, error)
+            self._start_ready()
+            self._changed.notify_all()
+
+    def _try(self, work: Work) -> BaseException | None:
+        """Call the handler; after its last try, store the record as a dead letter. Returns the error of a record that
+        is not finished."""
+        try:
+            self._handler(self._record_of(work))
+        except Exception as error:  # noqa: BLE001 - it decides what becomes of the record
+            return error if self._settings.may_retry(work, error) else self._bury(work, error)
+        except BaseException as error:  # noqa: BLE001 - SystemExit ends the run, not only this thread
+            return error
+        return None
+
+    def _record_of(self, work: Work) -> Record:
+        reading, record = self._core.reading, work.record
+        while self._deserializes:
+            record.key, record.value = work.key, work.value
+            try:
+                return reading.deserialize(record)
+            except WouldWait as waiting:
+                waiting.block(float("inf"))
+        return record
+
+    def _bury(self, work: Work, error: Exception) -> Exception | None:
+        """Store a record as a dead letter; returns the error of a record that cannot be stored."""
+        topic = self._settings.dead_letters
+        if topic is None:
+            return error
+        try:
+            with self._opening:
+                if self._dead_letters is None:
+                    self._dead_letters = Producer(producer_config(self._core.config))
+            self._dead_letters.send(topic, **letter_of(work, error)).result()
+        except Exception as failure:  # noqa: BLE001 - any error ends the run; a thread that died would hang it
+            return failure
+        logger.warning("process: %s is a dead letter in %s: %r", work, topic, error)
+        return None
+
+    def _end(self) -> None:
+        """Wait for running handlers, commit, and go back to the first unfinished records."""
+        reading = self._core.reading
+        with self._changed:
+            self._book.close()
+            self._changed.wait_for(lambda: not self._book.running, DRAIN_S)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        if reading.state == "open":
+            positions = self._group.positions()
+            try:
+                self._core.engine.io.run(self._group.commit_work(positions))
+            except HeadraceError as error:
+                logger.warning("process: the last commit failed, so its records may be read again: %s", error)
+            go_back(reading, positions)
+            self._flow.release()
+        if self._dead_letters is not None:
+            self._dead_letters.close()
+
+    # --- Progress ----------------------------------------------------------------------------------------------------
+
+    def assigned(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
+        with self._changed:
+            self._book.assigned(offsets)
+
+    def revoking(self, partitions: list[TopicPartition]) -> None:
+        with self._changed:
+            self._book.close(partitions)
+            self._changed.wait_for(lambda: not self._book.is_running(partitions), DRAIN_S)
+
+    def forget(self, partitions: list[TopicPartition]) -> None:
+        with self._changed:
+            self._book.forget(partitions)
+            self._flow.forget(partitions)
+
+    def positions(self, read: Mapping[TopicPartition, OffsetAndMetadata]) -> dict[TopicPartition, OffsetAndMetadata]:
+        with self._changed:
+            return self._book.positions(read)

@@ -1,0 +1,71 @@
+"""How many records a run of ``process`` takes from its consumer, and where the consumer goes on after the run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from headrace_core.types import TopicPartition
+
+from ...models import OffsetAndMetadata
+from ..reading import Reading
+from .book import Book
+from .settings import Settings
+
+POLL_S = 0.1  #: Seconds that one poll waits for records, and with it the delay of a retry beyond its time.
+POLL_RECORDS = 500  #: Maximum number of records of one poll.
+#: Seconds that the end of a run, or the revocation of a partition, waits for running handlers.
+DRAIN_S = 30.0
+BYTES_MAX = 64 * 1024 * 1024  #: Above this number of bytes in progress, a run takes no more records.
+
+
+class Flow:
+    """The limits of a run: records and bytes in progress, and the distance of finished offsets in a partition."""
+
+    def __init__(self, book: Book, reading: Reading, settings: Settings) -> None:
+        self._book, self._reading, self._settings = book, reading, settings
+        self._paused: set[TopicPartition] = set()
+
+    def room(self) -> int:
+        """The number of records that may be taken now."""
+        return 0 if self._book.bytes >= BYTES_MAX else self._settings.records_max - self._book.unfinished
+
+    def regulate(self) -> None:
+        """Pause partitions whose finished offsets are too far from the first unfinished one, and resume the others. A
+        partition that the program has paused stays paused."""
+        far = self._book.too_far()
+        for tp in far - self._paused:
+            assigned = self._reading.partitions.get(tp)
+            if assigned is not None and not assigned.paused:
+                self._reading.pause([tp])
+                self._paused.add(tp)
+        self._resume(self._paused - far)
+
+    def release(self) -> None:
+        """Resume all partitions, at the end of a run."""
+        self._resume(set(self._paused))
+
+    def _resume(self, partitions: Iterable[TopicPartition]) -> None:
+        for tp in partitions:
+            self._paused.discard(tp)
+            if tp in self._reading.partitions:
+                self._reading.resume([tp])
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        self._paused.difference_update(partitions)
+
+    def still_valid(
+        self, committed: Mapping[TopicPartition, OffsetAndMetadata | None]
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """The committed offsets of partitions from which the consumer has returned no record since the commit."""
+        found: dict[TopicPartition, OffsetAndMetadata | None] = {}
+        for tp, each in committed.items():
+            position = self._reading.known_position(tp) if tp in self._reading.partitions else None
+            found[tp] = each if each is not None and position in (None, each.offset) else None
+        return found
+
+
+def go_back(reading: Reading, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+    """Go back to the first unfinished record of each partition, so that the consumer's next call returns it."""
+    for tp, each in positions.items():
+        if tp in reading.partitions and reading.known_position(tp) != each.offset:
+            reading.seek(tp, each.offset)

@@ -1,0 +1,134 @@
+"""The settings of one run of ``Consumer.process``, and what happens to a record whose handler failed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headrace_core.config.client_keys import CONSUMER, PRODUCER
+from headrace_core.errors import InvalidArgumentError, ProcessingError, SerializationError
+from headrace_core.records import Record
+
+from ... import arguments
+from .book import Work, check_order
+
+CONCURRENCY_MAX = 10_000
+RETRIES_MAX = 1_000_000
+#: For each record that is handled at a time, this number of records is taken from the consumer, so that enough
+#: different keys are among them.
+AHEAD = 10
+AHEAD_MIN = 500
+
+#: Prefix of the headers that a dead letter has in addition to those of its record; headrace_pipelines has the same.
+PREFIX = "headrace.dead-letter."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The arguments of ``process``, checked; times are seconds."""
+
+    concurrency: int
+    order: str
+    retries: int
+    retry_backoff: float
+    retry_backoff_max: float
+    dead_letters: str | None
+    commit_interval: float
+
+    def __post_init__(self) -> None:
+        _check_integer("concurrency", self.concurrency, 1, CONCURRENCY_MAX)
+        check_order(self.order)
+        _check_integer("retries", self.retries, 0, RETRIES_MAX)
+        for name in ("retry_backoff", "retry_backoff_max", "commit_interval"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e9:
+                raise InvalidArgumentError(f"{name}={value!r}: must be a number of seconds, 0 or more")
+        if self.dead_letters is not None:
+            arguments.topic(self.dead_letters)
+
+    @property
+    def records_max(self) -> int:
+        """Maximum number of records in progress."""
+        return max(AHEAD * self.concurrency, AHEAD_MIN)
+
+    def may_retry(self, work: Work, error: Exception) -> bool:
+        """Whether the record's handler is called again. Bytes that cannot be deserialized stay so."""
+        return work.attempts <= self.retries and not isinstance(error, SerializationError)
+
+    def delay_s(self, work: Work) -> float:
+        """Seconds until the next try: doubled with each try, with up to a fifth of jitter."""
+        exponent = min(work.attempts - 1, 60)
+        delay: float = min(self.retry_backoff * 2**exponent, self.retry_backoff_max)
+        return delay * random.uniform(0.8, 1.0)
+
+
+def _check_integer(name: str, value: Any, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise InvalidArgumentError(f"{name}={value!r}: must be an integer from {low} to {high}")
+
+
+def described(error: BaseException) -> str:
+    """The type and the message of a handler's error. The message is the program's: making it may fail, too."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 - a faulty __str__ must not hide the record
+        return f"{type(error).__name__} (its text cannot be shown)"
+
+
+def failure_of(work: Work, error: BaseException) -> ProcessingError:
+    """The error that ends the run because of one record."""
+    record = work.record
+    found = ProcessingError(
+        f"the handler failed for {record.topic}-{record.partition} at offset {record.offset} after "
+        f"{work.attempts} tries: {described(error)}; mend the handler, raise retries, or set dead_letters "
+        "to a topic for such records",
+        topic=record.topic,
+        partition=record.partition,
+        offset=record.offset,
+    )
+    found.__cause__ = error
+    return found
+
+
+def letter_of(work: Work, error: Exception) -> dict[str, Any]:
+    """The arguments of a producer's ``send`` for the record's dead letter: its bytes and headers, and headers with the
+    reason and the source position."""
+    record: Record = work.record
+    own = {
+        "reason": described(error)[:8_000],
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp_ms,
+        "tries": work.attempts,
+    }
+    kept = [(name, value) for name, value in record.headers or () if not name.startswith(PREFIX)]
+    return {
+        "key": work.key,
+        "value": work.value,
+        "headers": [
+            *kept,
+            *((PREFIX + name, str(value).encode("utf-8", "backslashreplace")) for name, value in own.items()),
+        ],
+    }
+
+
+def producer_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration of the producer of dead letters: the keys of the consumer's that a producer has, too, such as
+    addresses and credentials."""
+    return {
+        name: value
+        for name, value in config.items()
+        if value is not None and _has(PRODUCER, name) and not (_has(CONSUMER, name) and value == _default(name))
+    }
+
+
+def _has(definition: Any, name: str) -> bool:
+    return name in definition.keys or any(name.startswith(prefix) for prefix in definition.families)
+
+
+def _default(name: str) -> Any:
+    key = CONSUMER.keys.get(name)
+    return None if key is None else key.default

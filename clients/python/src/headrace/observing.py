@@ -1,0 +1,139 @@
+"""Pass a client's metrics on: to a callback at intervals, or to a registry of the package prometheus_client.
+
+    with report_statistics(producer, every_s=10, callback=print): ...
+
+    PrometheusCollector(producer, client_id="billing").register()      # prometheus_client's default registry
+
+``metrics()`` and ``partition_metrics()`` of the client have the numbers; this module only passes them on. A client is
+read from the thread that reports or scrapes, and the read takes microseconds.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Protocol
+
+from headrace_core.errors import InvalidArgumentError, MissingDependencyError
+from headrace_core.types import TopicPartition
+
+logger = logging.getLogger("headrace.statistics")
+
+
+class Measured(Protocol):
+    """A Producer or Consumer, blocking or async."""
+
+    def metrics(self) -> Mapping[str, float]: ...
+
+    def partition_metrics(self) -> Mapping[TopicPartition, Mapping[str, float]]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """A client's metrics at one moment. ``at_ms``: milliseconds since 1970."""
+
+    at_ms: int
+    metrics: Mapping[str, float]
+    partitions: Mapping[TopicPartition, Mapping[str, float]]
+
+    @classmethod
+    def of(cls, client: Measured) -> Statistics:
+        return cls(time.time_ns() // 1_000_000, client.metrics(), client.partition_metrics())
+
+
+class report_statistics:
+    """Call ``callback`` with the Statistics of ``client`` every ``every_s`` seconds, in a thread of its own, until
+    ``close`` or the end of a ``with`` block. The end reports once more, so that the last numbers are not lost.
+
+    librdkafka's statistics.interval.ms and stats_cb do the same. An error of the callback is logged, and reporting goes
+    on. Raises InvalidArgumentError for an interval that is not positive.
+    """
+
+    def __init__(self, client: Measured, *, every_s: float, callback: Callable[[Statistics], object]) -> None:
+        if not every_s > 0:
+            raise InvalidArgumentError(f"every_s={every_s}: must be a positive number of seconds")
+        self._client, self._every_s, self._callback = client, every_s, callback
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="headrace-statistics", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        is_over = False
+        while not is_over:
+            is_over = self._over.wait(self._every_s)
+            try:
+                self._callback(Statistics.of(self._client))
+            except Exception:
+                logger.exception("the callback of report_statistics failed")
+
+    def close(self) -> None:
+        """Report once more, and end. Idempotent."""
+        self._over.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def __enter__(self) -> report_statistics:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+
+class PrometheusCollector:
+    """A collector for a registry of prometheus_client: ``kafka_producer_record_send_total{client_id="…"}`` and so on.
+
+    The names are Kafka's client metrics with underscores, after ``kafka_producer_`` or ``kafka_consumer_``. Names that
+    end in ``-total`` are counters. Metrics of a partition have the labels ``topic`` and ``partition``, and
+    ``_by_partition`` in their names, because a metric of prometheus_client has one set of labels.
+    """
+
+    def __init__(self, client: Measured, *, client_id: str = "headrace") -> None:
+        self._client, self._client_id = client, client_id
+        kind = type(client).__name__.lower().removeprefix("async")
+        self._prefix = f"kafka_{'consumer' if kind.endswith('consumer') else 'producer'}"
+
+    def register(self, registry: Any = None) -> PrometheusCollector:
+        """Add this collector to ``registry``; None: prometheus_client's default registry. Raises
+        MissingDependencyError without prometheus_client."""
+        (_prometheus().REGISTRY if registry is None else registry).register(self)
+        return self
+
+    def collect(self) -> Iterator[Any]:
+        """The metrics now, as prometheus_client's registries ask for them."""
+        core = _prometheus().core
+        found = Statistics.of(self._client)
+        for name, value in sorted(found.metrics.items()):
+            family = self._family(core, name, ["client_id"])
+            family.add_metric([self._client_id], value)
+            yield family
+        for name in sorted({name for values in found.partitions.values() for name in values}):
+            full = f"{_stem(name)}-by-partition{'-total' if name.endswith('-total') else ''}"
+            family = self._family(core, full, ["client_id", "topic", "partition"])
+            for part, values in sorted(found.partitions.items()):
+                if name in values:
+                    family.add_metric([self._client_id, part.topic, str(part.partition)], values[name])
+            yield family
+
+    def _family(self, core: Any, name: str, labels: list[str]) -> Any:
+        full = f"{self._prefix}_{_stem(name).replace('-', '_')}"
+        kind = core.CounterMetricFamily if name.endswith("-total") else core.GaugeMetricFamily
+        return kind(full, f"Kafka's client metric {name}.", labels=labels)
+
+
+def _stem(name: str) -> str:
+    return name.removesuffix("-total")
+
+
+def _prometheus() -> Any:
+    try:
+        import prometheus_client
+        import prometheus_client.core
+    except ImportError:
+        raise MissingDependencyError(
+            "PrometheusCollector needs prometheus_client, which is not installed: pip install prometheus-client"
+        ) from None
+    return prometheus_client
