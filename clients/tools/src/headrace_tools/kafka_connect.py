@@ -259,7 +259,7 @@ class ConnectClient:
             answer = self._ask_one(method, path, what, data, deadline)
             if answer.status != http.client.CONFLICT or _already_exists(answer):
                 return _accepted(answer, what)
-            if self._now() + RETRY_S >= deadline:
+            if self._now() + 2 * RETRY_S >= deadline:  # one for the pause, one for the worker's answer
                 raise ConnectRebalancingError(
                     f"cannot {what}: the Connect workers were still rebalancing after {self._timeout_s:g} s "
                     f"({_message(answer)}); repeat the command with a longer --timeout",

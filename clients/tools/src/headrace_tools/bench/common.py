@@ -123,7 +123,9 @@ def ensure_topic(options: BenchOptions) -> None:
 
 
 def shared_config(options: BenchOptions) -> dict[str, Any]:
-    return {"bootstrap.servers": options.config["bootstrap.servers"]}
+    """The address of the cluster, and the keys of security, which clients of every kind have."""
+    kept = ("bootstrap.servers", "security.", "ssl.", "sasl.")
+    return {key: value for key, value in options.config.items() if key.startswith(kept)}
 
 
 def partitions_of(consumer: Any, topic: str) -> list[TopicPartition]:

@@ -17,7 +17,17 @@ from typing import Any
 from headrace_core.errors import HeadraceError, InvalidArgumentError, RequestTimedOutError
 from headrace_core.types import TopicPartition
 
-from .common import STALL_S, BenchOptions, BenchResult, Pace, call, ensure_topic, partitions_of, warm_memory
+from .common import (
+    STALL_S,
+    BenchOptions,
+    BenchResult,
+    Pace,
+    call,
+    ensure_topic,
+    partitions_of,
+    shared_config,
+    warm_memory,
+)
 
 _NUMBER = struct.Struct(">Q")
 _WARM_UP_RECORDS = 50  # records that only warm up connections, sessions and caches, and are not measured
@@ -100,8 +110,7 @@ class _Trip:
 
 
 def _configs(options: BenchOptions) -> tuple[dict[str, Any], dict[str, Any]]:
-    shared = {"bootstrap.servers": options.config["bootstrap.servers"]}
-    return {"linger.ms": 0} | options.config, shared | {"check.crcs": True}
+    return {"linger.ms": 0} | options.config, shared_config(options) | {"check.crcs": True}
 
 
 def _timed_out(trip: _Trip) -> RequestTimedOutError:

@@ -13,6 +13,7 @@ import inspect
 import socket
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -82,22 +83,38 @@ ProfileName = Annotated[
     ),
 ]
 
+CommandConfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--command-config",
+        envvar="HEADRACE_COMMAND_CONFIG",
+        metavar="FILE",
+        help="A properties file with client keys, such as security.protocol and ssl.truststore.location.",
+    ),
+]
+
+_config_file: ContextVar[Path | None] = ContextVar(
+    "the file of --command-config of the command that runs", default=None
+)
 _chosen: ContextVar[Profile | None] = ContextVar("the profile of the command that runs", default=None)
 
 
 def finds_cluster(command: Callable[..., None]) -> Callable[..., None]:
-    """Add ``--profile`` to a command that has ``bootstrap``, because a profile may name the cluster."""
+    """Add ``--profile`` and ``--command-config`` to a command that has ``bootstrap``."""
 
     @functools.wraps(command)
-    def with_profile(*, typer_context: typer.Context, profile_name: str | None, **given: Any) -> None:
+    def with_profile(
+        *, typer_context: typer.Context, profile_name: str | None, command_config: Path | None, **given: Any
+    ) -> None:
         profile, given["bootstrap"] = _cluster(typer_context, profile_name, given["bootstrap"], given.get("data"))
         if own_context is not None:
             given[own_context] = typer_context
-        before = _chosen.set(profile)
+        before, file_before = _chosen.set(profile), _config_file.set(command_config)
         try:
             command(**given)
         finally:
             _chosen.reset(before)
+            _config_file.reset(file_before)
 
     signature = inspect.signature(command, eval_str=True)
     contexts = [each.name for each in signature.parameters.values() if each.annotation is typer.Context]
@@ -105,6 +122,7 @@ def finds_cluster(command: Callable[..., None]) -> Callable[..., None]:
     keyword = inspect.Parameter.KEYWORD_ONLY
     more = (
         inspect.Parameter("profile_name", keyword, default=None, annotation=ProfileName),
+        inspect.Parameter("command_config", keyword, default=None, annotation=CommandConfig),
         inspect.Parameter("typer_context", keyword, annotation=typer.Context),
     )
     parameters = [*(each for each in signature.parameters.values() if each.name != own_context), *more]
@@ -176,7 +194,8 @@ def client_config(
     flags: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The configuration keys for a client of ``kind`` (admin, producer, consumer). The order of precedence is, lowest
-    first: the defaults in this module and the command's ``defaults``, the profile, the command's ``flags``, -X. The
+    first: the defaults in this module and the command's ``defaults``, the profile, the file of --command-config, the
+    command's ``flags``, -X. The
     bootstrap timeout of a command is shorter than in a service, because a user waits for the command."""
     profile = _chosen.get()
     kept = {} if profile is None else profile.keys_of(kind)
@@ -184,7 +203,17 @@ def client_config(
     typed = key_values(properties or (), "-X")
     _check(kind, dict(flags or {}), "")
     _check(kind, typed, "-X")
-    return ours | kept | {"bootstrap.servers": bootstrap} | dict(flags or {}) | typed
+    return ours | kept | _from_file(kind) | {"bootstrap.servers": bootstrap} | dict(flags or {}) | typed
+
+
+def _from_file(kind: str) -> dict[str, Any]:
+    """The keys in the file of --command-config that a client of ``kind`` has."""
+    path = _config_file.get()
+    if path is None:
+        return {}
+    from headrace.settings import ADMIN, CONSUMER, PRODUCER, from_file
+
+    return from_file({each.where: each for each in (ADMIN, PRODUCER, CONSUMER)}[kind], path)
 
 
 def _check(kind: str, typed: Mapping[str, Any], flag: str) -> None:
@@ -203,6 +232,14 @@ def admin(bootstrap: str, properties: Iterable[str] | None = None) -> Any:
     from headrace import Admin
 
     return Admin(client_config(bootstrap, properties))
+
+
+def tls_of(bootstrap: str, properties: Iterable[str] | None = None) -> Any:
+    """The keys and certificates (TlsSource) of the client that a command makes; None without encryption."""
+    from headrace.engine.security import channels_of
+    from headrace.settings import ADMIN, resolve
+
+    return channels_of(resolve(ADMIN, client_config(bootstrap, properties), {})).credentials
 
 
 # -- timeouts of group commands

@@ -12,7 +12,7 @@ import typer
 from headrace_core.plurals import counted
 
 from ..local.finding import DEFAULT_DATA, clusters_here
-from .client import DEFAULT_BOOTSTRAP, Bootstrap, Properties, admin, is_given
+from .client import DEFAULT_BOOTSTRAP, Bootstrap, Properties, admin, is_given, tls_of
 from .output import Output, OutputFormat, note, print_json
 from .times import duration
 
@@ -72,7 +72,7 @@ def doctor(
         controllers = [node.address for node in local.state().of_role("controller")]
         bootstrap = ",".join([*addresses, *controllers])
     with admin(bootstrap, properties) as client:
-        facts = Gathering(client, timeout_s=timeout).facts(addresses, local)
+        facts = Gathering(client, timeout_s=timeout, tls=tls_of(bootstrap, properties)).facts(addresses, local)
     findings, healthy = diagnose(facts), is_healthy(facts)
     if output is OutputFormat.JSON:
         print_json(_document(facts, findings, healthy=healthy))

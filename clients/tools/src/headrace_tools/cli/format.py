@@ -4,8 +4,10 @@ kafka-storage does."""
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,7 +17,6 @@ from .output import Output, OutputFormat, print_json, show, usage_of
 
 if TYPE_CHECKING:
     from headrace_core.node.config import NodeConfig
-    from headrace_core.node.first_voters import WriteVoters
 
 
 def register(app: typer.Typer) -> None:
@@ -60,6 +61,16 @@ def format_node(
             "--no-initial-controllers", "-N", help="Format a controller that joins later with `headrace quorum add`."
         ),
     ] = False,
+    add_scram: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--add-scram",
+            "-S",
+            metavar="MECHANISM=[name=USER,password=...]",
+            help="Add a first user to a new quorum (KIP-900), the same for each voter. password-file=PATH keeps the "
+            "password off the command line. Repeatable.",
+        ),
+    ] = None,
     address: Annotated[
         str | None,
         typer.Option(metavar="HOST:PORT", help="With --log-dirs and --standalone: the internal listener's address."),
@@ -80,6 +91,8 @@ def format_node(
       headrace format --config controller.properties --cluster-id S1L7bB9RQ0qq9d0RkX7UDQ \\
           --initial-controllers 1@c1:19093:JEXY6aqzQY-32P5TStzaFg,2@c2:19093:MvDxzVmcRsaTz33bUuRU6A
       headrace format --config controller4.properties --cluster-id S1L7bB9RQ0qq9d0RkX7UDQ --no-initial-controllers
+      headrace format --config controller.properties --standalone \\\\
+          --add-scram 'SCRAM-SHA-512=[name=admin,password-file=/run/secrets/admin]'
       headrace format --log-dirs /var/lib/headrace/broker --cluster-id S1L7bB9RQ0qq9d0RkX7UDQ
     """
     from headrace_core.node.arguments import FormatCommand, format_of_config
@@ -104,13 +117,16 @@ def format_node(
         command = FormatCommand(
             cluster_id=chosen, node_id=node_id, log_dirs=directories, ignore_formatted=ignore_formatted, first=first
         )
+    if add_scram and (command.first is None or not command.first.voters):
+        raise typer.BadParameter("only for a first voter: pass --standalone or --initial-controllers", param_hint="-S")
+    users = [_first_user(each) for each in add_scram or ()]
     done = format_directories(
         command.log_dirs,
         cluster_id=command.cluster_id,
         node_id=command.node_id,
         ignore_formatted=command.ignore_formatted,
         first=command.first,
-        write_voters=_writer() if command.first is not None else None,
+        write_voters=partial(_writer(), users=users) if command.first is not None else None,
     )
     voters = [str(voter) for voter in command.first.voters] if command.first is not None and done[0].created else []
     if output is OutputFormat.JSON:
@@ -157,7 +173,37 @@ def _read(path: Path, *, is_controller: bool) -> NodeConfig:
     return dataclasses.replace(config, log_dirs=tuple(str(Path(each).absolute()) for each in config.log_dirs))
 
 
-def _writer() -> WriteVoters:
+def _first_user(text: str) -> Any:
+    """The credential of ``SCRAM-SHA-256=[name=USER,password=TEXT,iterations=4096]``; raises BadParameter, which does
+    not repeat the text."""
+    from headrace_controller.formatting import new_user
+    from headrace_core.security.references import read_secret
+    from headrace_core.security.sasl.scram import (
+        ITERATIONS_DEFAULT,
+        ITERATIONS_MAX,
+        ITERATIONS_MIN,
+        SCRAM,
+    )
+
+    name, _, rest = text.partition("=")
+    mechanism = SCRAM.get(name)
+    pairs = [each.partition("=") for each in rest.removeprefix("[").removesuffix("]").split(",")]
+    given = {key.strip(): value for key, _, value in pairs}
+    iterations = given.pop("iterations", str(ITERATIONS_DEFAULT))
+    user, password, path = (given.pop(key, "") for key in ("name", "password", "password-file"))
+    if mechanism is None or given or not user or bool(password) == bool(path) or not iterations.isdecimal():
+        raise typer.BadParameter(
+            f"write {' or '.join(SCRAM)}=[name=USER,password-file=PATH], with password=TEXT instead of the file, and "
+            "perhaps iterations=N",
+            param_hint="--add-scram",
+        )
+    if not ITERATIONS_MIN <= int(iterations) <= ITERATIONS_MAX:
+        raise typer.BadParameter(f"iterations: {ITERATIONS_MIN} to {ITERATIONS_MAX}", param_hint="--add-scram")
+    secret = password or read_secret(path, "--add-scram")
+    return new_user(user, mechanism, secret, int(iterations))
+
+
+def _writer() -> Callable[..., None]:
     try:
         from headrace_controller.formatting import write_voters
     except ModuleNotFoundError as error:

@@ -15,7 +15,8 @@ import typer
 
 from headrace_core.plurals import counted
 
-from ..local.directory import GATEWAY_PORT, REGISTRY_PORT, ClusterDirectory, Started, Topology
+from ..local import security
+from ..local.directory import CONSOLE_PORT, GATEWAY_PORT, REGISTRY_PORT, ClusterDirectory, Started, Topology
 from ..local.finding import DATA_VARIABLE, DEFAULT_DATA
 from ..local.state import ROLES, ClusterState, Node, plural
 from .output import Output, OutputFormat, key_values, note, print_json, print_table, say, show
@@ -68,6 +69,12 @@ def up(
     registry_port: Annotated[
         int | None, typer.Option(help=f"The first registry's port (default {REGISTRY_PORT}; 0: any free one).")
     ] = None,
+    console: Annotated[
+        bool, typer.Option("--console", help="Also start the console, the web pages of the cluster.")
+    ] = False,
+    console_port: Annotated[
+        int | None, typer.Option(help=f"The console's port (default {CONSOLE_PORT}; 0: any free one).")
+    ] = None,
     port: Annotated[
         int | None, typer.Option(help=f"The first broker's port (default {_DEFAULT_PORT}; 0: any free one).")
     ] = None,
@@ -81,6 +88,13 @@ def up(
             "-c",
             metavar="KEY=VALUE",
             help="Set a configuration key of every node; later starts keep the value, KEY= removes it. Repeatable.",
+        ),
+    ] = None,
+    secure: Annotated[
+        bool | None,
+        typer.Option(
+            "--secure/--no-secure",
+            help="Encrypt all connections; clients log in with DIR/security/client.properties. Later starts keep it.",
         ),
     ] = None,
     timeout: Annotated[float, duration("--timeout", help="How long to wait until a node is ready.")] = 60.0,
@@ -97,7 +111,9 @@ def up(
       headrace up --data ./small --brokers 1 --controllers 1 --port 0 -c log.flush=os
       headrace up --data ./small --controllers 3 -d        adds controllers to an existing cluster
       headrace up --data ./cluster --gateways 1 -d         Kafka's clients connect to 127.0.0.1:9092
+      headrace up --data ./cluster --secure -d             TLS, users and access control; prints how clients connect
       headrace up --data ./cluster --registries 1 -d       a schema registry at http://127.0.0.1:8081
+      headrace up --data ./cluster --console -d            a console at http://127.0.0.1:9090
     """
     cluster = ClusterDirectory(data, start_timeout_s=timeout)
     topology = Topology(
@@ -108,8 +124,11 @@ def up(
         gateway_port=GATEWAY_PORT if gateway_port is None else gateway_port,
         registries=registries,
         registry_port=REGISTRY_PORT if registry_port is None else registry_port,
+        console=console or None,
+        console_port=CONSOLE_PORT if console_port is None else console_port,
         port=_DEFAULT_PORT if port is None and not cluster.exists() else port,
         config=key_values(config or [], "--config"),
+        secure=secure,
     )
     begun = time.monotonic()
     started = cluster.up(topology)
@@ -150,9 +169,16 @@ def _print_up(cluster: ClusterDirectory, started: Started, seconds: float, detac
         say(f"\nKafka's clients: bootstrap.servers={state.kafka_bootstrap_servers}")
     if state.registry_urls:
         say(f"\nThe schema registry: schema.registry.url={state.registry_urls}")
+    if state.console_url:
+        say(f"\nThe console: {state.console_url}/")
     flag = "" if state.bootstrap_servers == f"127.0.0.1:{_DEFAULT_PORT}" else f" -b {state.bootstrap_servers}"
+    if state.secure:
+        path = shlex.quote(str(security.client_properties_path(cluster.directory)))
+        say(f"\nClients need the keys in {path}")
+        say(f"  Producer.from_properties({str(security.client_properties_path(cluster.directory))!r})")
+        flag += f" --command-config {path}"
     say("\nTo paste:")
-    if flag:
+    if state.bootstrap_servers != f"127.0.0.1:{_DEFAULT_PORT}":
         say(f"  export HEADRACE_BOOTSTRAP_SERVERS={state.bootstrap_servers}")
     say(f"  headrace topics create orders -p 6{flag}")
     say(f"  echo hello | headrace produce -t orders{flag}")
@@ -215,7 +241,7 @@ def ps(data: _Data = DEFAULT_DATA, output: Output = OutputFormat.TEXT) -> None:
     \b
     Examples:
       headrace ps --data ./cluster
-      headrace ps --data ./cluster -o json        [{"role", "id", "pid", "address", "data_dirs"}]
+      headrace ps --data ./cluster -o json        [{"role", "id", "pid", "address", "data_dirs", "metrics"}]
     """
     cluster = ClusterDirectory(data)
     if output is OutputFormat.JSON:
@@ -240,7 +266,7 @@ def down(
     delete: Annotated[bool, typer.Option("--delete", help="Also delete the cluster's data.")] = False,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Stop a cluster cleanly: registries first, controllers last. The data are kept, unless --delete is given.
+    """Stop a cluster cleanly: the console first, controllers last. The data are kept, unless --delete is given.
 
     \b
     Examples:
@@ -260,7 +286,7 @@ def down(
 
 
 def restart(
-    role: Annotated[str, typer.Argument(help="The node's role: controller, broker, coordinator, gateway or registry.")],
+    role: Annotated[str, typer.Argument(help=f"The node's role: {', '.join(ROLES[:-1])} or {ROLES[-1]}.")],
     node_id: Annotated[int, typer.Argument(metavar="ID", help="The node's id, as `headrace ps` shows it.")],
     data: _Data = DEFAULT_DATA,
     timeout: Annotated[float, duration("--timeout", help="How long to wait until the node is ready.")] = 60.0,
@@ -282,5 +308,6 @@ def restart(
         "pid": node.pid(),
         "address": node.address,
         "data_dirs": list(node.data_dirs),
+        "metrics": node.metrics_url,
     }
     show(output, row, f"{role} {node_id} serves at {node.address} (pid {row['pid']})")

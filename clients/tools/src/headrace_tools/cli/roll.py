@@ -73,14 +73,17 @@ def roll(
     """
     from headrace import Admin
 
+    from ..local import security
     from ..local.directory import ClusterDirectory
     from ..rolling.looking import Looking
     from ..rolling.restarting import RollingRestart
 
     cluster = ClusterDirectory(data, start_timeout_s=timeout, stop_timeout_s=_STOP_S)
     begun = time.monotonic()
+    state = cluster.state()
+    secured = security.client_keys(cluster.directory) if state.secure else {}
     with (
-        Admin(client_config(cluster.state().bootstrap_servers, ())) as client,
+        Admin(client_config(state.bootstrap_servers, ()) | secured) as client,
         _ends_between_nodes() as ended,
         progress(lines_s=None) as shown,
     ):

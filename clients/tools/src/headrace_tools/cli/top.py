@@ -7,7 +7,7 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -75,9 +75,9 @@ def top(
 def _frames(sampling: Sampling, interval_s: float, count: int | None) -> Iterator[Frame | HeadraceError]:
     """Iterate over frames; a failed sample gives its error in place of a frame. If no node answers at the start, the
     error is raised; later the command waits for the cluster, within ``count`` samples, so that a limited run ends."""
-    from ..top.frames import frame_of
+    from ..top.frames import LagHistory, frame_of
 
-    before, looks = sampling.sample(), 0
+    before, looks, history = sampling.sample(), 0, LagHistory()
     due_s = time.monotonic() + interval_s
     while count is None or looks < count:
         time.sleep(max(0.0, due_s - time.monotonic()))
@@ -88,7 +88,7 @@ def _frames(sampling: Sampling, interval_s: float, count: int | None) -> Iterato
         except HeadraceError as error:
             yield error
             continue
-        yield frame_of(before, now)
+        yield history.add(frame_of(before, now))
         before = now
 
 
@@ -181,7 +181,7 @@ def _tables(frame: Frame, rows: int) -> Iterator[Table]:
     )
     if frame.groups:
         yield (
-            ("GROUP", "STATE", "MEMBERS", "RECORDS/S", "LAG", "LAG S", "STATUS"),
+            ("GROUP", "STATE", "MEMBERS", "RECORDS/S", "LAG", "LAG S", "STATUS", "LAG OVER TIME"),
             [
                 (
                     row.group,
@@ -191,10 +191,24 @@ def _tables(frame: Frame, rows: int) -> Iterator[Table]:
                     row.lag,
                     None if row.lag_ms is None else f"{row.lag_ms / 1_000:.1f}",
                     row.status,
+                    spark(row.lag_history),
                 )
                 for row in frame.groups[:rows]
             ],
         )
+
+
+_BARS = "▁▂▃▄▅▆▇█"
+_BARS_MAX = 20  #: Bars of a picture of the lag over time; the newest lags have bars.
+
+
+def spark(values: Sequence[int]) -> str | None:
+    """A line of bars, one for each of the last values; the highest bar is the largest value."""
+    shown = values[-_BARS_MAX:]
+    if len(shown) < 2:
+        return None
+    most = max(shown) or 1
+    return "".join(_BARS[value * (len(_BARS) - 1) // most] for value in shown)
 
 
 def _known(value: float | None, words: Callable[[float], str]) -> str | None:

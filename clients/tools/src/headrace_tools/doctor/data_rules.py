@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
 from headrace.models import PartitionDescription
+from headrace_core.lag import verdict
 from headrace_core.plurals import counted
 
 from .facts import Facts, GroupFacts
@@ -202,24 +203,18 @@ _LAG_WORDS = {
 }
 
 
-#: The statuses STALL and WARN need a full window of commits, as in Burrow, because two or three commits prove little.
-_TAKE_A_WINDOW = ("STALL", "WARN")
-
-
 @rule("group-lag")
 def group_lag(facts: Facts) -> Iterator[Finding]:
-    """Groups whose status by Burrow's rules is not OK. Empty groups are ignored: they are finished batch jobs or
-    unused, and their offsets expire."""
+    """Groups whose verdict is not OK; `headrace lag`, the metrics and the console judge by the same function."""
     for group in facts.groups:
-        if group.described.state == "empty":
-            continue
+        is_empty = group.described.state == "empty"
         by_status: dict[str, list[str]] = defaultdict(list)
         lag = 0
         for part in () if group.lag is None else group.lag.partitions:
-            is_judged = part.complete >= 1 or part.status not in _TAKE_A_WINDOW
-            if part.status in _LAG_WORDS and part.lag and is_judged:
-                by_status[part.status].append(f"{part.topic}-{part.partition}")
-                lag += part.lag
+            status = verdict(part.status, lag=part.lag, complete=part.complete, is_empty=is_empty)
+            if status != "OK":
+                by_status[status].append(f"{part.topic}-{part.partition}")
+                lag += part.lag or 0
         for status, names in by_status.items():
             words, cure = _LAG_WORDS[status]
             yield Finding(

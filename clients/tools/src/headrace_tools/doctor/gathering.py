@@ -25,6 +25,7 @@ from headrace.models import (
 from headrace.transaction_models import UNFINISHED_STATES
 from headrace_core.config.topic_keys import KEEPS_EVERYTHING
 from headrace_core.errors import HeadraceError, UnknownTopicOrPartitionError
+from headrace_core.security.tls import TlsSource
 from headrace_core.types import TopicPartition
 
 from ..asking import ask_each
@@ -54,10 +55,13 @@ _TRANSACTIONS_MAX = 1_000
 class Gathering:
     """Collects the state of a cluster for one run of the doctor's rules. ``timeout_s``: timeout of a request to a node.
     ``look_s``: time between two samples that show the progress of reassignments; without reassignments there is no
-    second sample."""
+    second sample. ``tls``: the client's keys and certificates; None: the client does not encrypt."""
 
-    def __init__(self, client: Admin, *, timeout_s: float = 5.0, look_s: float = 3.0) -> None:
+    def __init__(
+        self, client: Admin, *, timeout_s: float = 5.0, look_s: float = 3.0, tls: TlsSource | None = None
+    ) -> None:
         self._client = client
+        self._tls = tls
         self._timeout_s = timeout_s
         self._look_s = look_s
         self._not_asked: list[NotAsked] = []
@@ -134,11 +138,13 @@ class Gathering:
     # -- nodes -------------------------------------------------------------------------------------------------------
 
     def _tried(self, addresses: Iterable[str]) -> list[Tried]:
-        return try_addresses(addresses, timeout_s=min(self._timeout_s, 5.0))
+        return try_addresses(addresses, timeout_s=min(self._timeout_s, 5.0), tls=self._tls)
 
     def _nodes(self, role: str, addresses: Mapping[int, str]) -> dict[int, Tried]:
         found = dict(zip(addresses, self._tried(addresses.values()), strict=True))
         answering = [node_id for node_id, tried in found.items() if tried.trouble in (None, Trouble.NOT_SERVING)]
+        if role == "controller" and self._tls is not None:
+            answering = []  # on a secured cluster the listener takes only calls of nodes, apart from health checks
         answers = self._ask_each(
             answering,
             lambda node_id: f"{role} {node_id} about itself",
@@ -151,7 +157,9 @@ class Gathering:
                 # A controller's listener is not for clients, so silence is no fault, but leaves the controller's state
                 # unknown.
                 what = f"{role} {node_id} about itself"
-                self._not_asked.append(NotAsked(what=what, why=tried.detail, is_no_fault=True))
+                self._not_asked.append(
+                    NotAsked(what=what, why=tried.detail or "its listener takes only calls of nodes", is_no_fault=True)
+                )
         return found
 
     def _quorum(self) -> QuorumInfo | None:

@@ -3,6 +3,7 @@ each with a timeout."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import socket
@@ -11,6 +12,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
+from headrace_core.security.tls import TlsSource
+from headrace_core.security.trouble import why_refused
 from headrace_core.types import split_address
 
 from ..local.health import answers, is_serving
@@ -40,16 +43,19 @@ def at_once(work: Callable[[T], R], items: Iterable[T], *, timeout_s: float, lat
     return [done[number] if number in done else late(item) for number, item in enumerate(wanted)]
 
 
-def try_addresses(addresses: Iterable[str], *, timeout_s: float) -> list[Tried]:
-    """Try all addresses at once, for at most about 3 * ``timeout_s``; the results have the order of ``addresses``."""
+def try_addresses(addresses: Iterable[str], *, timeout_s: float, tls: TlsSource | None = None) -> list[Tried]:
+    """Try all addresses at once, for at most about 3 * ``timeout_s``; the results have the order of ``addresses``.
+    ``tls``: the client's keys and certificates; None: the client does not encrypt."""
 
     def late(address: str) -> Tried:
         return Tried(address=address, trouble=Trouble.NAME, detail=f"no answer from DNS within {3 * timeout_s:g} s")
 
-    return at_once(lambda each: try_address(each, timeout_s=timeout_s), addresses, timeout_s=3 * timeout_s, late=late)
+    return at_once(
+        lambda each: try_address(each, timeout_s=timeout_s, tls=tls), addresses, timeout_s=3 * timeout_s, late=late
+    )
 
 
-def try_address(address: str, *, timeout_s: float) -> Tried:
+def try_address(address: str, *, timeout_s: float, tls: TlsSource | None = None) -> Tried:
     """Resolve the name, connect, and send the health check. ``try_address`` blocks. The result contains a fault of the
     address; the function raises no error. If a name has several addresses, the first address that accepts a connection
     is used, as clients do."""
@@ -68,11 +74,15 @@ def try_address(address: str, *, timeout_s: float) -> Tried:
         trouble, detail = next(refusal for refusal in refusals if refusal is not None)
         return dataclasses.replace(tried, trouble=trouble, detail=detail)
     with contextlib.suppress(OSError):
-        if is_serving(reached, port, timeout_s=timeout_s):
+        context = None if tls is None else tls.client_context()
+        if context is not None:
+            context.set_alpn_protocols(["h2"])
+        if is_serving(reached, port, timeout_s=timeout_s, tls=context, name=host):
             return tried
-        if answers(reached, port, timeout_s=timeout_s):
+        if answers(reached, port, timeout_s=timeout_s, tls=context, name=host):
             return dataclasses.replace(tried, trouble=Trouble.NOT_SERVING)
-    detail = f"it accepts a connection but does not answer the health check within {timeout_s:g} s"
+    reason = asyncio.run(why_refused(address, tls, timeout_s))
+    detail = reason or f"it accepts a connection but does not answer the health check within {timeout_s:g} s"
     return dataclasses.replace(tried, trouble=Trouble.SILENT, detail=detail)
 
 

@@ -23,15 +23,16 @@ from typing import Any, Literal
 from headrace.faces import Face
 from headrace_core.errors import IllegalStateError, InvalidArgumentError
 
-from . import guardian
+from . import guardian, security
 from .directory import ClusterDirectory, Topology
+from .processes import ProcessId, this_process
 
 
 def config_text(config: Mapping[str, Any] | None) -> dict[str, str]:
     """Convert configuration overrides to text with dotted names: ``{"log_flush": "os", "num.partitions": 6}`` ->
-    ``{"log.flush": "os", ...}``."""
+    ``{"log.flush": "os", ...}``. A dotted name stays, because a listener's name may have an underscore."""
     return {
-        key.replace("_", "."): str(value).lower() if isinstance(value, bool) else str(value)
+        (key if "." in key else key.replace("_", ".")): str(value).lower() if isinstance(value, bool) else str(value)
         for key, value in (config or {}).items()
     }
 
@@ -46,12 +47,16 @@ class LocalCluster(Face):
     number of coordinators; with None, a new cluster gets one coordinator. Consumer groups need a coordinator. The
     cheapest cluster has one broker, one controller and ``coordinators=0``. ``gateways``: number of gateways for Kafka's
     clients, on free ports (``kafka_bootstrap_servers``); default: none. ``registries``: number of replicas of the
-    schema registry, on free ports (``registry_urls``); default: none.
+    schema registry, on free ports (``registry_urls``); default: none. ``console``: True for a console on a free port
+    (``console_url``).
 
     ``data``: the cluster's directory, which is kept after the cluster's end; the next cluster in the same directory has
     the same topology and ports. If ``data`` is None, the cluster gets a temporary directory, which is deleted at the
     end. ``port``: port of the first broker (None: any free port). ``config``: keys that override the configuration of
     every node, dotted or snake_case.
+
+    ``secure``: True for a cluster that encrypts and authenticates, with certificates of its own: clients need the keys
+    of ``client_properties``.
 
     ``mode``: "process" starts real processes; "inprocess" runs the same services in a thread of this process. An
     in-process cluster starts in a fraction of a second. The nodes of an in-process cluster cannot be paused. ``kill``
@@ -74,6 +79,8 @@ class LocalCluster(Face):
         *,
         gateways: int | None = None,
         registries: int | None = None,
+        console: bool | None = None,
+        secure: bool | None = None,
         start_timeout_s: float = 60.0,
         stop_timeout_s: float = 20.0,
     ) -> None:
@@ -85,8 +92,10 @@ class LocalCluster(Face):
             coordinators=coordinators,
             gateways=gateways,
             registries=registries,
+            console=console,
             port=port,
             config=config_text(config),
+            secure=secure,
         )
         self._topology.check()
         self._data = Path(data) if data is not None else None
@@ -96,6 +105,7 @@ class LocalCluster(Face):
         self._bootstrap_servers = ""
         self._kafka_bootstrap_servers = ""
         self._registry_urls = ""
+        self._console_url = ""
         self._finalizer: weakref.finalize[[ClusterDirectory, bool, int], LocalCluster] | None = None
         self._guardian: guardian.Guardian | None = None
 
@@ -122,7 +132,8 @@ class LocalCluster(Face):
         self._bootstrap_servers = started.state.bootstrap_servers
         self._kafka_bootstrap_servers = started.state.kafka_bootstrap_servers
         self._registry_urls = started.state.registry_urls
-        self._guardian = guardian.start(cluster.directory, delete=temporary)
+        self._console_url = started.state.console_url
+        self._guardian = guardian.start(cluster.directory, this_process().started, delete=temporary)
         # Stop the cluster also if the program never calls stop(): when this object is garbage-collected, or when the
         # interpreter ends.
         owner_pid = os.getpid()
@@ -187,9 +198,24 @@ class LocalCluster(Face):
         self._running()
         return self._registry_urls
 
+    @property
+    def console_url(self) -> str:
+        """The URL of the console; empty without a console."""
+        self._running()
+        return self._console_url
+
+    @property
+    def client_properties(self) -> Path:
+        """A properties file with the keys that clients of a secure cluster need, for ``Producer.from_properties`` and
+        Kafka's tools. Raises IllegalStateError for a cluster that is not secure."""
+        path = security.client_properties_path(self._running().directory)
+        if not path.exists():
+            raise IllegalStateError("this LocalCluster is not secure; pass secure=True")
+        return path
+
     def ps(self) -> list[dict[str, Any]]:
-        """The nodes as ``[{"role", "id", "pid" (None: dead), "address", "data_dirs"}]``, the same as `headrace ps -o
-        json`."""
+        """The nodes as ``[{"role", "id", "pid" (None: dead), "address", "data_dirs", "metrics"}]``, the same as
+        `headrace ps -o json`."""
         return self._running().ps()
 
     def log(self, role: str, node_id: int) -> str:
@@ -237,15 +263,16 @@ def _end(cluster: ClusterDirectory, temporary: bool, owner_pid: int) -> None:
     cluster.elsewhere(lambda: end_cluster(cluster, delete=temporary))
 
 
-def end_abandoned(directory: str, *, delete: bool) -> None:
-    """Stop the cluster whose owner process has died; the guardian calls this function."""
-    end_cluster(ClusterDirectory(directory, stop_timeout_s=2.0 if delete else 20.0), delete=delete)
+def end_abandoned(directory: str, owner: ProcessId, *, delete: bool) -> None:
+    """Stop the cluster whose owner process has died; the guardian calls this function. By now the nodes may be those of
+    another run that uses the directory: these stay."""
+    end_cluster(ClusterDirectory(directory, stop_timeout_s=2.0 if delete else 20.0), delete=delete, owner=owner)
 
 
-def end_cluster(cluster: ClusterDirectory, *, delete: bool) -> None:
+def end_cluster(cluster: ClusterDirectory, *, delete: bool, owner: ProcessId | None = None) -> None:
     """Stop the nodes: cleanly, or by kill if their data are deleted too. A cluster whose directory is already deleted
-    is no error."""
+    is no error. ``owner``: stop them only if they still belong to this process."""
     with contextlib.suppress(InvalidArgumentError):
-        cluster.down(gently=not delete)
+        cluster.down(gently=not delete, owner=owner)
     if delete:
         shutil.rmtree(cluster.directory, ignore_errors=True)

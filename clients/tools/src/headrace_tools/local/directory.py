@@ -14,7 +14,7 @@ import contextlib
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,11 @@ from typing import Any
 from headrace_core.errors import ClusterStartError, IllegalStateError, InvalidArgumentError
 from headrace_core.node.ids import id_to_text, random_id
 
-from . import growing, overrides, ports
+from . import growing, overrides, ports, security
 from . import nodes as node_files
 from .health import answers, answers_http, is_serving
-from .processes import spawn
-from .state import ROLES, ClusterState, Life, Node, StateFile, plural
+from .processes import ProcessId, spawn, this_process
+from .state import HTTP_ROLES, ROLES, ClusterState, Life, Node, StateFile, plural
 
 HOST = "127.0.0.1"
 #: The default number of nodes of each role in a new cluster.
@@ -35,8 +35,9 @@ DEFAULT_CONTROLLERS = 3
 DEFAULT_COORDINATORS = 1
 GATEWAY_PORT = 9092  #: Kafka's port: gateway N of `up` listens on GATEWAY_PORT + N - 1, unless that is taken.
 REGISTRY_PORT = 8081  #: Confluent's port: replica N of `up` listens on REGISTRY_PORT + N - 1, unless that is taken.
+CONSOLE_PORT = 9090  #: The console of `up` listens on CONSOLE_PORT, or the next free port.
 #: Roles whose nodes can be removed without a loss.
-_WITHOUT_DATA = ("coordinator", "gateway", "registry")
+_WITHOUT_DATA = ("coordinator", "gateway", "registry", "console")
 _PORT_TRIES = 6
 _LOG_LINES_QUOTED = 25
 
@@ -47,8 +48,10 @@ class Topology:
     a new cluster, means any free port. ``coordinators`` may be 0, but consumer groups need at least one coordinator.
     ``gateways`` and ``registries`` (replicas of the schema registry): default 0. ``gateway_port``, ``registry_port``:
     port of the first node of the role; the next ones get the next free ports. 0 or None means any free ports.
+    ``console``: True for a console, whose port is ``console_port`` or the next free one.
 
-    ``config``: keys that override the configuration of every node; an empty value removes an override.
+    ``config``: keys that override the configuration of every node; an empty value removes an override. ``secure``:
+    whether the nodes encrypt and authenticate; a running cluster cannot change it.
     """
 
     brokers: int | None = None
@@ -56,10 +59,13 @@ class Topology:
     coordinators: int | None = None
     gateways: int | None = None
     registries: int | None = None
+    console: bool | None = None
     port: int | None = None
     gateway_port: int | None = None
     registry_port: int | None = None
+    console_port: int | None = None
     config: Mapping[str, str] | None = None
+    secure: bool | None = None
 
     def check(self) -> None:
         """Raise InvalidArgumentError for an impossible value."""
@@ -78,6 +84,7 @@ class Topology:
             ("port", self.port),
             ("gateway_port", self.gateway_port),
             ("registry_port", self.registry_port),
+            ("console_port", self.console_port),
         ):
             if port is not None and not 0 <= port <= 65_535:
                 raise InvalidArgumentError(f"{name}={port}: must be between 0 (any free port) and 65535")
@@ -128,7 +135,8 @@ class ClusterDirectory:
         return state
 
     def ps(self) -> list[dict[str, Any]]:
-        """The nodes as ``[{"role", "id", "pid" (None: dead), "address", "data_dirs"}]``, controllers first."""
+        """The nodes as ``[{"role", "id", "pid" (None: dead), "address", "data_dirs", "metrics"}]``, controllers
+        first."""
         return [
             {
                 "role": node.role,
@@ -136,6 +144,7 @@ class ClusterDirectory:
                 "pid": node.pid(),
                 "address": node.address,
                 "data_dirs": list(node.data_dirs),
+                "metrics": node.metrics_url,
             }
             for node in self.state().nodes
         ]
@@ -169,7 +178,7 @@ class ClusterDirectory:
             state = self._file.read()
             if state is None:
                 try:
-                    return self._first_up(wanted)
+                    return self._first_up(wanted, this_process() if exclusive else None)
                 except BaseException:
                     self._file.remove_lock()
                     # Keep a directory that is not empty: it has logs, or files of the user.
@@ -180,11 +189,22 @@ class ClusterDirectory:
             if exclusive and any(node.alive() for node in state.nodes):
                 raise IllegalStateError(f"the cluster in {self.directory} is running already; `headrace down` stops it")
             before, state = state, self._reconciled(state, wanted)
+            if exclusive:
+                state = replace(state, owner=this_process())
+            elif state.owner is not None and not state.owner.alive():
+                state = replace(state, owner=None)  # the owner's guardian must not stop the nodes of this call
             overrides.check(state.config, directory=self.directory, wanted=asked)
+            if state.secure and not security.has_users(self.directory):
+                self._add_users(before)
             dead = [node for node in state.nodes if not node.alive()]
             try:
                 started = self._start(state, dead)
-                grown = growing.add_voters(started.state, self._file.write, timeout_s=self.start_timeout_s)
+                grown = growing.add_voters(
+                    started.state,
+                    self._file.write,
+                    timeout_s=self.start_timeout_s,
+                    client=security.client_keys(self.directory) if state.secure else {},
+                )
                 started = replace(started, state=grown)
             except BaseException:
                 self._restore(before)
@@ -204,6 +224,20 @@ class ClusterDirectory:
         if (state.config, state.nodes) != (before.config, nodes):
             self._file.write(replace(state, config=before.config, nodes=nodes))
 
+    def _add_users(self, state: ClusterState) -> None:
+        """Add the users of a secure cluster to a stopped cluster that was formatted without them: its nodes run once
+        without encryption, on loopback."""
+        security.prepare(self.directory, ())
+        try:
+            started = self._start(replace(state, secure=False), state.nodes)
+            try:
+                security.add_users(self.directory, started.state.bootstrap_servers)
+            finally:
+                self._stop(started.state)
+        except BaseException:
+            security.remove_passwords(self.directory)
+            raise
+
     def restart(self, role: str, node_id: int) -> Node:
         """Start a dead node again with its directories and ports, and return when it serves; a running node is first
         stopped cleanly."""
@@ -217,9 +251,9 @@ class ClusterDirectory:
                 self._end([node])
             return self._start(state, [node]).state.node(role, node_id)
 
-    def _first_up(self, wanted: Topology) -> Started:
+    def _first_up(self, wanted: Topology, owner: ProcessId | None) -> Started:
         for attempt in range(1, _PORT_TRIES + 1):
-            state = self._laid_out(wanted)
+            state = replace(self._laid_out(wanted), owner=owner)
             try:
                 return self._start(state, state.nodes, format_nodes=node_files.format_cluster)
             except BaseException as error:
@@ -249,7 +283,9 @@ class ClusterDirectory:
             *(self._node("coordinator", number, others.pop(), others.pop()) for number in range(1, coordinators + 1)),
         ]
         config = overrides.merged({}, wanted.config or {})
-        state = ClusterState(cluster_id=id_to_text(random_id()), nodes=tuple(nodes), config=config)
+        state = ClusterState(
+            cluster_id=id_to_text(random_id()), nodes=tuple(nodes), config=config, secure=bool(wanted.secure)
+        )
         return self._with_edge(state, wanted)
 
     def _reconciled(self, state: ClusterState, wanted: Topology) -> ClusterState:
@@ -274,22 +310,36 @@ class ClusterDirectory:
                 f"--port {wanted.port}: the cluster in {self.directory} uses port {first} and keeps it; leave the "
                 "flag out"
             )
+        if wanted.secure is not None and wanted.secure != state.secure:
+            if any(node.alive() for node in state.nodes):
+                raise InvalidArgumentError(
+                    f"the cluster in {self.directory} runs {'without' if wanted.secure else 'with'} encryption; stop "
+                    f"it first: headrace down --data {self.directory}"
+                )
+            state = replace(state, secure=wanted.secure)
         state = replace(state, config=overrides.merged(state.config, wanted.config or {}))
         state = self._with_more(state, "broker", wanted.brokers or 0)
         state = self._with_more(state, "coordinator", wanted.coordinators or 0)
         state = self._with_edge(state, wanted)
         if wanted.controllers is None or wanted.controllers == len(state.of_role("controller")):
             return state
-        taken = [port for node in state.nodes for port in (node.port, node.internal_port)]
+        taken = [port for node in state.nodes for port in node.all_ports]
         return growing.with_controllers(
             state, wanted.controllers, self._node, lambda count: ports.pick(count, avoid=taken)
         )
 
     def _with_edge(self, state: ClusterState, wanted: Topology) -> ClusterState:
-        """Add the gateways and the registry's replicas that ``wanted`` asks for. Raises InvalidArgumentError for a
-        registry without a coordinator, which elects the registry's writer."""
+        """Add the gateways, the registry's replicas and the console that ``wanted`` asks for. Raises
+        InvalidArgumentError for a registry without a coordinator, which elects the registry's writer, and for a console
+        of a secure cluster."""
         state = self._with_more(state, "gateway", wanted.gateways or 0, first_port=wanted.gateway_port)
         state = self._with_more(state, "registry", wanted.registries or 0, first_port=wanted.registry_port)
+        state = self._with_more(state, "console", int(wanted.console or 0), first_port=wanted.console_port)
+        if state.of_role("console") and state.secure:
+            raise InvalidArgumentError(
+                "a console does not authenticate its users yet, so a secure cluster has none: leave --console or "
+                "--secure out"
+            )
         if state.of_role("registry") and not state.of_role("coordinator"):
             raise InvalidArgumentError(
                 "a registry needs a coordinator, which elects the registry's writer; the cluster has none: pass "
@@ -304,7 +354,7 @@ class ClusterDirectory:
         there = len(state.of_role(role))
         if count <= there:
             return state
-        taken = [port for node in state.nodes for port in (node.port, node.internal_port)]
+        taken = [port for node in state.nodes for port in node.all_ports]
         numbers = range(there + 1, count + 1)
         if role == "broker":  # broker N is at PORT + N - 1, or the next free port
             own = _near(state.of_role("broker")[0].port + there, len(numbers), avoid=taken)
@@ -312,23 +362,32 @@ class ClusterDirectory:
             own = _near(first_port + there, len(numbers), avoid=taken)
         else:
             own = ports.pick(len(numbers), avoid=taken)
-        internal = own if role == "registry" else ports.pick(len(numbers), avoid=[*taken, *own])
+        internal = own if role in HTTP_ROLES else ports.pick(len(numbers), avoid=[*taken, *own])
         new = tuple(self._node(role, *each) for each in zip(numbers, own, internal, strict=True))
         # The sort by role is stable, so the nodes of each role stay in the order of their ids.
         nodes = sorted((*state.nodes, *new), key=lambda node: ROLES.index(node.role))
         return replace(state, nodes=tuple(nodes))
 
     def _node(self, role: str, number: int, port: int, internal_port: int) -> Node:
-        directories = () if role == "registry" else (str(self.directory / f"{role}-{number}"),)
+        directories = () if role in HTTP_ROLES else (str(self.directory / f"{role}-{number}"),)
         return Node(role=role, id=number, host=HOST, port=port, internal_port=internal_port, data_dirs=directories)
 
     def _start(
-        self, state: ClusterState, nodes: Iterable[Node], *, format_nodes: Callable[[ClusterState], None] | None = None
+        self,
+        state: ClusterState,
+        nodes: Collection[Node],
+        *,
+        format_nodes: Callable[[ClusterState, Path], None] | None = None,
     ) -> Started:
         """Start ``nodes`` and wait until every live node of the cluster serves. The caller of ``_start`` must hold the
         cluster's lock. ``format_nodes`` formats the directories of a new cluster; for an existing cluster, only
         unformatted directories that may safely be formatted."""
         node_files.require_services(state)
+        state = self._with_metrics_ports(state, nodes)
+        state = state.secured()
+        nodes = [state.node(node.role, node.id) for node in nodes]
+        if state.secure:
+            security.prepare(self.directory, nodes)
         begun: list[Node] = []
         self._log_starts = {}
         try:
@@ -338,7 +397,7 @@ class ClusterDirectory:
                 if format_nodes is None:
                     node_files.format_missing(state, node)
             if format_nodes is not None:
-                format_nodes(state)
+                format_nodes(state, self.directory)
             self._file.write(state)
             for node in nodes:
                 log = node_files.log_path(self.directory, node)
@@ -359,11 +418,19 @@ class ClusterDirectory:
             raise
         return Started(state, tuple(begun))
 
+    def _with_metrics_ports(self, state: ClusterState, nodes: Collection[Node]) -> ClusterState:
+        """Give a port for metrics to each of ``nodes`` that has none: a new node, or a node of an older release."""
+        bare = [node for node in nodes if not node.metrics_port]
+        taken = [port for node in state.nodes for port in node.all_ports]
+        for node, port in zip(bare, ports.pick(len(bare), avoid=taken), strict=True):
+            state = state.with_node(replace(node, metrics_port=port))
+        return state
+
     def _spawn(self, node: Node, log: Path) -> Life:
         return spawn(self._command(self.directory, node), log=log, directory=self.directory)
 
     def _check_ports(self, node: Node) -> None:
-        for port in (node.port, node.internal_port):
+        for port in node.all_ports:
             if not ports.is_free(port, node.host):
                 raise _PortStolenError(
                     f"{node.role} {node.id} needs {node.host}:{port}, but another program uses this port; stop that "
@@ -373,14 +440,17 @@ class ClusterDirectory:
     def _wait_serving(self, state: ClusterState, begun: Sequence[Node]) -> None:
         deadline = time.monotonic() + self.start_timeout_s
         waiting = [node for node in state.nodes if node in begun or node.alive()]
+        tls = security.health_context(self.directory) if state.secure else None
         while waiting:
             for node in list(waiting):
                 # Controllers without a majority serve no requests, so any answer to the health check shows that a
                 # controller runs.
-                ready = answers if node.role == "controller" and not _has_majority(state) else is_serving
+                ready: Callable[..., bool] = is_serving
                 if node.is_http:
                     ready = answers_http
-                if ready(node.host, node.health_port, timeout_s=1.0):
+                elif node.role == "controller" and not _has_majority(state):
+                    ready = answers
+                if ready(node.host, node.health_port, timeout_s=1.0, tls=tls):
                     waiting.remove(node)
                 elif not node.alive():
                     raise self._start_failure(node, "the process ended before it served requests")
@@ -403,20 +473,27 @@ class ClusterDirectory:
 
     # -- stop
 
-    def down(self, *, gently: bool = True) -> tuple[Node, ...]:
-        """Stop every node cleanly, registries first, controllers last; return the nodes that were running. Data
-        stays. ``gently`` False: kill all nodes at once, because their data are not needed."""
+    def down(self, *, gently: bool = True, owner: ProcessId | None = None) -> tuple[Node, ...]:
+        """Stop every node cleanly, the console first, controllers last; return the nodes that were running. Data
+        stays. ``gently`` False: kill all nodes at once, because their data are not needed. ``owner``: stop the nodes
+        only if they still belong to this process."""
         self.state()
         with self._file.locked():
             state = self.state()
+            if owner is not None and state.owner != owner:
+                return ()
             running = tuple(node for node in state.nodes if node.alive())
-            if gently:
-                for role in reversed(ROLES):
-                    self._end([node for node in running if node.role == role])
-            else:
-                self._end(running, gently=False)
-            self._file.write(replace(state, nodes=tuple(replace(node, process=None) for node in state.nodes)))
+            self._stop(state, gently=gently)
             return running
+
+    def _stop(self, state: ClusterState, *, gently: bool = True) -> None:
+        if gently:
+            for role in reversed(ROLES):
+                self._end([node for node in state.nodes if node.role == role])
+        else:
+            self._end(state.nodes, gently=False)
+        stopped = tuple(replace(node, process=None) for node in state.nodes)
+        self._file.write(replace(state, nodes=stopped, owner=None))
 
     def delete(self) -> None:
         """Stop the cluster and remove its files. The cluster's directory is removed too if no other files are in it."""
@@ -424,7 +501,7 @@ class ClusterDirectory:
         with self._file.locked():
             state = self.state()
             self._remove_data(state)
-            for name in ("config", "logs"):
+            for name in ("config", "logs", "security"):
                 shutil.rmtree(self.directory / name, ignore_errors=True)
             self._file.remove_lock()
         with contextlib.suppress(OSError):

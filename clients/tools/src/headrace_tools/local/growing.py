@@ -3,7 +3,7 @@ voter, one at a time. If adding the controllers is interrupted, the next ``up`` 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from headrace_core.errors import ClusterStartError, DuplicateVoterError, HeadraceError
@@ -32,17 +32,23 @@ def with_controllers(
     return replace(state, nodes=(*there, *new, *rest))
 
 
-def add_voters(state: ClusterState, write: Callable[[ClusterState], None], *, timeout_s: float) -> ClusterState:
-    """Make the joining controllers voters; after each controller, ``write`` stores the state of the cluster. Raises
-    ClusterStartError, which names the controller that failed; all nodes keep running, and the next ``up`` tries
-    again."""
+def add_voters(
+    state: ClusterState,
+    write: Callable[[ClusterState], None],
+    *,
+    timeout_s: float,
+    client: Mapping[str, str],
+) -> ClusterState:
+    """Make the joining controllers voters; after each controller, ``write`` stores the state of the cluster.
+    ``client``: keys of security for a client. Raises ClusterStartError, which names the controller that failed; all
+    nodes keep running, and the next ``up`` tries again."""
     waiting = joining(state)
     if not waiting:
         return state
     from headrace.admin import Admin  # imported here, because starting nodes seldom needs a client
 
     addresses = ",".join(node.address for node in state.of_role("controller") if not node.joining)
-    with Admin({"bootstrap.servers": addresses, "client.id": "headrace-local"}) as admin:
+    with Admin({"bootstrap.servers": addresses, "client.id": "headrace-local", **client}) as admin:
         for node in waiting:
             try:
                 admin.add_voter(

@@ -16,7 +16,9 @@ import sys
 _AFTERMATH = """
 import sys
 from headrace_tools.local.cluster import end_abandoned
-end_abandoned(sys.argv[1], delete=sys.argv[2] == "delete")
+from headrace_tools.local.processes import ProcessId
+pid, started, directory, data = sys.argv[1:]
+end_abandoned(directory, ProcessId(int(pid), started), delete=data == "delete")
 """
 
 
@@ -34,15 +36,16 @@ class Guardian:
         self._process.wait()
 
 
-def start(directory: os.PathLike[str], *, delete: bool) -> Guardian | None:
+def start(directory: os.PathLike[str], started: str, *, delete: bool) -> Guardian | None:
     """Start a guardian for the cluster in ``directory``, whose owner is this process; None on systems without
-    pidfds."""
+    pidfds. ``started``: the start mark of this process (processes.ProcessId)."""
     if not hasattr(os, "pidfd_open"):
         return None
     import subprocess
 
+    data = "delete" if delete else "keep"
     process = subprocess.Popen(
-        [sys.executable, "-I", "-S", __file__, str(os.getpid()), os.fspath(directory), "delete" if delete else "keep"],
+        [sys.executable, "-I", "-S", __file__, str(os.getpid()), started, os.fspath(directory), data],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -67,4 +70,4 @@ def _wait_for_death(owner: int) -> None:
 
 if __name__ == "__main__":
     _wait_for_death(int(sys.argv[1]))
-    os.execv(sys.executable, [sys.executable, "-P", "-c", _AFTERMATH, sys.argv[2], sys.argv[3]])
+    os.execv(sys.executable, [sys.executable, "-P", "-c", _AFTERMATH, *sys.argv[1:]])

@@ -13,6 +13,7 @@ The message ``08 01`` is HealthCheckResponse{status: SERVING}; any other message
 from __future__ import annotations
 
 import socket
+import ssl
 import struct
 import time
 
@@ -54,32 +55,50 @@ def _request(authority: str) -> bytes:
     )
 
 
-def is_serving(host: str, port: int, *, timeout_s: float) -> bool:
-    """Whether the server at ``host:port`` answers SERVING within ``timeout_s``."""
-    return _health(host, port, timeout_s) == _SERVING
+def is_serving(
+    host: str, port: int, *, timeout_s: float, tls: ssl.SSLContext | None = None, name: str | None = None
+) -> bool:
+    """Whether the server at ``host:port`` answers SERVING within ``timeout_s``. ``tls``: how to encrypt; None: the
+    server does not encrypt. ``name``: the name that its certificate must have, if it is not ``host``."""
+    return _health(host, port, timeout_s, tls, name) == _SERVING
 
 
-def answers(host: str, port: int, *, timeout_s: float = 1.0) -> bool:
+def answers(
+    host: str, port: int, *, timeout_s: float = 1.0, tls: ssl.SSLContext | None = None, name: str | None = None
+) -> bool:
     """Whether the server answers with any status within ``timeout_s``, as a controller does that waits for other
     controllers."""
-    return _health(host, port, timeout_s) is not None
+    return _health(host, port, timeout_s, tls, name) is not None
 
 
-def answers_http(host: str, port: int, *, timeout_s: float) -> bool:
+def answers_http(host: str, port: int, *, timeout_s: float, tls: ssl.SSLContext | None = None) -> bool:
     """Whether the HTTP server at ``host:port`` answers ``GET /`` with the status 200 within ``timeout_s``."""
     deadline = time.monotonic() + timeout_s
     try:
-        with socket.create_connection((host, port), timeout=timeout_s) as connection:
+        with _connected(host, port, timeout_s, tls) as connection:
             connection.sendall(f"GET / HTTP/1.1\r\nHost: {host}:{port}\r\nConnection: close\r\n\r\n".encode())
             return _read(connection, len(_OK), deadline) == _OK
     except (OSError, EOFError):
         return False
 
 
-def _health(host: str, port: int, timeout_s: float) -> bytes | None:
+def _connected(
+    host: str, port: int, timeout_s: float, tls: ssl.SSLContext | None, name: str | None = None
+) -> socket.socket:
+    connection = socket.create_connection((host, port), timeout=timeout_s)
+    if tls is None:
+        return connection
+    try:
+        return tls.wrap_socket(connection, server_hostname=(name or host).strip("[]"))
+    except BaseException:
+        connection.close()
+        raise
+
+
+def _health(host: str, port: int, timeout_s: float, tls: ssl.SSLContext | None, name: str | None) -> bytes | None:
     deadline = time.monotonic() + timeout_s
     try:
-        with socket.create_connection((host, port), timeout=timeout_s) as connection:
+        with _connected(host, port, timeout_s, tls, name) as connection:
             connection.sendall(_request(f"{host}:{port}"))
             return _answer(connection, deadline)
     except (OSError, EOFError, ValueError):

@@ -35,6 +35,7 @@ from headrace_core.errors import UnsupportedVersionError
 from . import nodes as node_files
 from .directory import ClusterDirectory
 from .inprocess_logs import NodeLog
+from .processes import ProcessId
 from .state import ClusterState, Node, StateFile
 
 
@@ -92,6 +93,8 @@ def start_node(node: Node, *, config: Path, log: Path) -> NodeHandle:
         from headrace_gateway.app import serve
     elif node.role == "registry":
         from headrace_registry.app import serve
+    elif node.role == "console":
+        from headrace_console.app import serve
     else:
         from headrace_broker.app import serve
 
@@ -152,9 +155,9 @@ class InProcessDirectory(ClusterDirectory):
         if self.end_at_exit is not None:
             self.end_at_exit()
 
-    def down(self, *, gently: bool = True) -> tuple[Node, ...]:
+    def down(self, *, gently: bool = True, owner: ProcessId | None = None) -> tuple[Node, ...]:
         """Stop the nodes, as for any cluster, and unregister from the I/O thread's exit handler."""
-        stopped = super().down(gently=gently)
+        stopped = super().down(gently=gently, owner=owner)
         forget(self)
         return stopped
 

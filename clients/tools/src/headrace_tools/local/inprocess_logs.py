@@ -14,7 +14,7 @@ import logging
 import threading
 from pathlib import Path
 
-from headrace_core.node.run import LOG_FORMAT
+from headrace_core.node.logs import LOG_FORMAT
 
 #: Names of loggers that nodes use and clients do not.
 _ROOMS = (

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 
 from headrace_core.errors import MissingDependencyError
 
+from . import security
 from .state import ClusterState, Node
 
 #: Largest default.replication.factor that `up` sets, when there are enough brokers.
@@ -21,6 +23,7 @@ _MODULES = {
     "coordinator": "headrace_coordinator",
     "gateway": "headrace_gateway",
     "registry": "headrace_registry",
+    "console": "headrace_console",
 }
 
 
@@ -58,17 +61,24 @@ def copies(brokers: int) -> dict[str, str]:
     return keys | {"min.insync.replicas": "2"} if factor == 3 else keys
 
 
-def properties(state: ClusterState, node: Node) -> dict[str, str]:
+def properties(state: ClusterState, node: Node, directory: Path) -> dict[str, str]:
     """The node's configuration in Kafka's keys; the user's overrides come last, so they have precedence."""
+    secured = security.node_keys(directory, state, node) if state.secure else {}
     if node.role == "registry":
-        return _of_registry(state, node) | state.config
+        return _of_registry(state, node) | secured | state.config
+    if node.role == "console":
+        return _of_console(state, node, directory) | state.config
     values = {
         "process.roles": node.role,
         "node.id": str(node.id),
-        **_listeners(node),
+        **_listeners(state, node),
+        **secured,
         "log.dirs": ",".join(node.data_dirs),
+        **_metrics(node),
         "controller.quorum.bootstrap.servers": ",".join(each.internal_address for each in state.of_role("controller")),
     } | copies(len(state.of_role("broker")))
+    if node.role == "broker" and state.registry_urls:
+        values["confluent.schema.registry.url"] = state.registry_urls
     if node.role == "coordinator":
         values["group.initial.rebalance.delay.ms"] = str(INITIAL_DELAY_MS)
     return values | state.config
@@ -79,16 +89,39 @@ def _of_registry(state: ClusterState, node: Node) -> dict[str, str]:
         "process.roles": node.role,
         "node.id": str(node.id),
         "registry.listeners": node.address,
+        **_metrics(node),
         "kafkastore.bootstrap.servers": state.bootstrap_servers,
         "kafkastore.topic.replication.factor": str(min(FACTOR_MAX, len(state.of_role("broker")))),
     }
 
 
-def _listeners(node: Node) -> dict[str, str]:
+def _of_console(state: ClusterState, node: Node, directory: Path) -> dict[str, str]:
+    keys = {
+        "process.roles": node.role,
+        "node.id": str(node.id),
+        "console.listeners": node.address,
+        **_metrics(node),
+        "console.bootstrap.servers": state.bootstrap_servers,
+        "console.cluster.directory": str(directory),
+    }
+    return keys | {"console.schema.registry.url": state.registry_urls} if state.registry_urls else keys
+
+
+def _metrics(node: Node) -> dict[str, str]:
+    return {"metrics.listener": node.metrics_url.removesuffix("/metrics")} if node.metrics_url else {}
+
+
+def _listeners(state: ClusterState, node: Node) -> dict[str, str]:
     internal = f"internal://{node.host}:{node.internal_port}"
     if node.role == "gateway":
-        return {"listeners": internal, "kafka.listeners": f"PLAINTEXT://{node.host}:{node.port}"}
-    return {"listeners": f"client://{node.host}:{node.port},{internal}"}
+        return {
+            "listeners": internal,
+            "kafka.listeners": f"{'SASL_SSL' if state.secure else 'PLAINTEXT'}://{node.host}:{node.port}",
+        }
+    listeners = f"client://{node.host}:{node.port},{internal}"
+    if state.secure and node.role in ("broker", "coordinator"):
+        listeners += f",gateway://{node.host}:0"
+    return {"listeners": listeners}
 
 
 def write_properties(directory: Path, state: ClusterState, node: Node) -> None:
@@ -107,7 +140,7 @@ def is_current(directory: Path, state: ClusterState, node: Node) -> bool:
 
 def _properties_text(directory: Path, state: ClusterState, node: Node) -> str:
     lines = [f"# {node.role} {node.id} of the local cluster in {directory}; written again at each start."]
-    lines += [f"{key}={_escaped(value)}" for key, value in properties(state, node).items()]
+    lines += [f"{key}={_escaped(value)}" for key, value in properties(state, node, directory).items()]
     return "\n".join(lines) + "\n"
 
 
@@ -115,8 +148,9 @@ def _escaped(value: str) -> str:
     return value.replace("\\", "\\\\").replace("\n", " ")
 
 
-def format_cluster(state: ClusterState) -> None:
-    """Format the directories of all nodes of a new cluster, with its controllers as first voters.
+def format_cluster(state: ClusterState, directory: Path) -> None:
+    """Format the directories of all nodes of a new cluster, with its controllers as first voters. A secure cluster gets
+    its first users.
 
     Raises the errors of format_directories.
     """
@@ -129,15 +163,16 @@ def format_cluster(state: ClusterState) -> None:
         InitialVoter(node_id=node.id, address=node.internal_address, directory_id=random_id())
         for node in state.of_role("controller")
     )
+    writer = partial(write_voters, users=security.credentials(directory) if state.secure else ())
     for node in state.nodes:
-        if not node.data_dirs:  # a registry
+        if not node.data_dirs:  # a registry or a console
             continue
         format_directories(
             node.data_dirs,
             cluster_id=state.cluster_id,
             node_id=node.id,
             first=FirstVoters(flag=INITIAL, voters=voters) if node.role == "controller" else None,
-            write_voters=write_voters,
+            write_voters=writer,
         )
 
 

@@ -31,8 +31,12 @@ _OURS = {
     "listeners": _PORT,
     "kafka.listeners": "`headrace up --gateway-port` chooses the first gateway's port",
     "registry.listeners": "`headrace up --registry-port` chooses the port of the registry's first replica",
+    "metrics.listener": "each node has a port of its own for metrics, which `headrace ps -o json` shows",
     "registry.advertised.url": "each replica of the registry has its own URL",
     "kafkastore.bootstrap.servers": "each replica of the registry gets the addresses of the brokers",
+    "console.listeners": "`headrace up --console-port` chooses the console's port",
+    "console.bootstrap.servers": "the console gets the addresses of the brokers",
+    "console.cluster.directory": "it is the directory of this cluster",
     "log.dirs": _BY_HAND,
     "log.dir": _BY_HAND,
     "metadata.log.dir": _BY_HAND,
@@ -86,7 +90,9 @@ def check(config: Mapping[str, str], *, directory: Path, wanted: Mapping[str, st
     try:
         refuse_ours(config)
         for node in _EXAMPLES:
-            NodeConfig.from_properties(Properties(node_files.properties(state, node), set_in=set_in), role=node.role)
+            NodeConfig.from_properties(
+                Properties(node_files.properties(state, node, directory), set_in=set_in), role=node.role
+            )
     except (InvalidArgumentError, InvalidConfigError) as error:
         concerned = [key for key in stored if key in error.message]
         if not concerned or "removes it" in error.message:
@@ -104,5 +110,6 @@ _EXAMPLES = tuple(
         ("coordinator", 9097),
         ("gateway", 9099),
         ("registry", 8081),
+        ("console", 9090),
     )
 )

@@ -112,6 +112,12 @@ def identify(pid: int) -> ProcessId | None:
     return ProcessId(pid, mark) if mark is not None else None
 
 
+def this_process() -> ProcessId:
+    found = identify(os.getpid())
+    assert found is not None  # it is running
+    return found
+
+
 def _start_mark(pid: int) -> str | None:
     """Return ``boot id/start ticks``, which identifies a running process; None if the process has ended or is a
     zombie."""

@@ -23,7 +23,9 @@ from headrace_core.errors import ClusterStartError, InvalidArgumentError
 from .processes import ProcessId
 
 _VERSION = 1
-ROLES = ("controller", "broker", "coordinator", "gateway", "registry")
+ROLES = ("controller", "broker", "coordinator", "gateway", "registry", "console")
+#: Roles that serve HTTP on one port, and store nothing on disk.
+HTTP_ROLES = ("registry", "console")
 
 
 def plural(role: str) -> str:
@@ -58,12 +60,14 @@ class Node:
     role: str
     id: int
     host: str
-    port: int  # the client listener; of a gateway, the bootstrap port for Kafka's clients; of a registry, HTTP
-    internal_port: int  # of a registry, which has one port: the same as ``port``
+    port: int  # the client listener; of a gateway, the bootstrap port for Kafka's clients; of HTTP_ROLES, HTTP
+    internal_port: int  # of HTTP_ROLES, which have one port: the same as ``port``
     data_dirs: tuple[str, ...]
     process: Life | None = None  # The node's last process, alive or not.
     #: A controller that was added to a running cluster, and is not a voter yet.
     joining: bool = False
+    metrics_port: int = 0  #: The port of /metrics; 0 before the node's first start.
+    secure: bool = False  #: Whether the node encrypts and authenticates.
 
     @property
     def name(self) -> str:
@@ -71,13 +75,27 @@ class Node:
 
     @property
     def address(self) -> str:
-        """host:port of the client listener; of a registry its URL."""
-        return f"{'http://' if self.is_http else ''}{self.host}:{self.port}"
+        """host:port of the client listener; of a registry or a console its URL."""
+        return f"{self._scheme if self.is_http else ''}{self.host}:{self.port}"
+
+    @property
+    def metrics_url(self) -> str | None:
+        """The URL of the node's metrics; None before the node's first start with a release that has metrics."""
+        return f"{self._scheme}{self.host}:{self.metrics_port}/metrics" if self.metrics_port else None
+
+    @property
+    def all_ports(self) -> tuple[int, ...]:
+        """Every port that the node binds."""
+        return tuple(port for port in (self.port, self.internal_port, self.metrics_port) if port)
+
+    @property
+    def _scheme(self) -> str:
+        return "https://" if self.secure else "http://"
 
     @property
     def is_http(self) -> bool:
         """Whether the node serves HTTP instead of gRPC."""
-        return self.role == "registry"
+        return self.role in HTTP_ROLES
 
     @property
     def health_port(self) -> int:
@@ -107,6 +125,9 @@ class ClusterState:
     cluster_id: str
     nodes: tuple[Node, ...]
     config: dict[str, str]
+    secure: bool = False  #: Whether the nodes encrypt and authenticate (`headrace up --secure`).
+    #: The process that stops the nodes when it ends, because its LocalCluster started them; None: `headrace down` does.
+    owner: ProcessId | None = None
 
     def of_role(self, role: str) -> tuple[Node, ...]:
         return tuple(node for node in self.nodes if node.role == role)
@@ -119,6 +140,10 @@ class ClusterState:
                 return node
         known = ", ".join(f"{node.role} {node.id}" for node in self.nodes)
         raise InvalidArgumentError(f"this cluster has no {role} {node_id}; it has {known}")
+
+    def secured(self) -> ClusterState:
+        """The state with every node as secure as the cluster."""
+        return replace(self, nodes=tuple(replace(node, secure=self.secure) for node in self.nodes))
 
     def with_node(self, changed: Node) -> ClusterState:
         return replace(
@@ -140,6 +165,11 @@ class ClusterState:
         """The URLs of the registry's replicas, separated by commas, as Confluent's clients take them; empty without a
         registry."""
         return ",".join(node.address for node in self.of_role("registry"))
+
+    @property
+    def console_url(self) -> str:
+        """The URL of the console; empty without a console."""
+        return next((node.address for node in self.of_role("console")), "")
 
 
 def _to_json(state: ClusterState) -> dict[str, Any]:
@@ -164,6 +194,8 @@ def _from_json(document: dict[str, Any], path: Path) -> ClusterState:
                 data_dirs=tuple(map(str, node["data_dirs"])),
                 process=_process(node["process"]),
                 joining=bool(node.get("joining", False)),
+                secure=bool(node.get("secure", False)),
+                metrics_port=int(node.get("metrics_port", 0)),
             )
             for node in document["nodes"]
         )
@@ -171,6 +203,8 @@ def _from_json(document: dict[str, Any], path: Path) -> ClusterState:
             cluster_id=str(document["cluster_id"]),
             nodes=nodes,
             config={str(key): str(value) for key, value in document["config"].items()},
+            secure=bool(document.get("secure", False)),
+            owner=_process(document.get("owner")),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ClusterStartError(f"{path} is damaged: {type(error).__name__}: {error}") from error

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from headrace.group_models import GroupLag, GroupListing
 from headrace.models import BrokerInfo, TopicDescription
+from headrace_core.lag import verdict, worst
 from headrace_core.types import TopicPartition
 
 
@@ -67,8 +68,9 @@ class TopicRow:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRow:
     """One group. ``lag``: records; ``lag_ms``: lag in time of the group's partition that is furthest behind (None:
-    unknown); ``records_per_s``: rate of committed records (None: there are no two samples). ``status``: OK, WARN or
-    ERR."""
+    unknown); ``records_per_s``: rate of committed records (None: there are no two samples). ``status``: OK, WARN,
+    REWIND, STALL or STOP, as `headrace lag` and `headrace doctor` judge. ``lag_history``: the lags of the earlier
+    pictures and of this one, oldest first."""
 
     group: str
     state: str
@@ -77,6 +79,7 @@ class GroupRow:
     lag_ms: int | None
     records_per_s: float | None
     status: str | None
+    lag_history: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +100,25 @@ class Frame:
     topics: tuple[TopicRow, ...]
     groups: tuple[GroupRow, ...]
     errors: tuple[str, ...]
+
+
+HISTORY_MAX = 60  #: Pictures whose lags a group's history has.
+
+
+class LagHistory:
+    """The lags of groups in the last pictures."""
+
+    def __init__(self) -> None:
+        self._lags: dict[str, tuple[int, ...]] = {}
+
+    def add(self, frame: Frame) -> Frame:
+        """The frame, with the history of each of its groups. Groups that are gone are forgotten."""
+        self._lags = {
+            row.group: (*self._lags.get(row.group, ()), *(() if row.lag is None else (row.lag,)))[-HISTORY_MAX:]
+            for row in frame.groups
+        }
+        rows = tuple(replace(row, lag_history=self._lags[row.group]) for row in frame.groups)
+        return replace(frame, groups=rows)
 
 
 def frame_of(before: Sample, now: Sample) -> Frame:
@@ -212,7 +234,12 @@ def _groups(before: Sample, now: Sample) -> Iterable[GroupRow]:
             if lag is None
             else max((p.lag_ms for p in lag.partitions if p.lag_ms is not None), default=None),
             records_per_s=None if lag is None or earlier is None else _committed(earlier, lag) / seconds,
-            status=None if lag is None else lag.status,
+            status=None
+            if lag is None
+            else worst(
+                verdict(part.status, lag=part.lag, complete=part.complete, is_empty=group.state == "empty")
+                for part in lag.partitions
+            ),
         )
 
 

@@ -1,0 +1,201 @@
+"""The commands ``certs init``, ``issue``, ``renew`` and ``show``: certificates for nodes and users."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .output import Output, OutputFormat, print_json, print_table, say, show
+
+if TYPE_CHECKING:
+    from headrace_core.security.certificates import Certificate
+
+    from ..certs.authority import Issued
+
+_DIRECTORY = Path("headrace-certs")
+_Directory = Annotated[
+    Path,
+    typer.Option("--dir", envvar="HEADRACE_CERTS", metavar="DIR", help="The directory of the authority."),
+]
+_Force = Annotated[bool, typer.Option("--force", help="Replace files that exist.")]
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(help="Make and show certificates for nodes and users.", no_args_is_help=True)
+    group.callback()(_group)
+    group.command("init")(init)
+    group.command("issue")(issue)
+    group.command("renew")(renew)
+    group.command("show")(show_)
+    app.add_typer(group, name="certs")
+
+
+def _group() -> None:
+    """Make and show certificates for nodes and users. The authority is a directory with ca.pem and ca.key; keep ca.key
+    away from nodes: its owner can be any node and any user."""
+
+
+def init(
+    directory: _Directory = _DIRECTORY,
+    name: Annotated[str, typer.Option("--name", help="The name of the authority.")] = "Headrace development CA",
+    days: Annotated[int, typer.Option("--days", help="How long the authority is valid.")] = 3_650,
+    force: _Force = False,
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Make an authority: its private key and its certificate.
+
+    \b
+    Examples:
+      headrace certs init
+      headrace certs init --dir /secure/ca --name "Example CA"
+    """
+    from ..certs.authority import Authority
+
+    issued = Authority(directory).init(name, days=days, force=force)
+    show(output, _row(issued), f"made the authority {name!r}: {issued.path} (key: {directory / 'ca.key'})")
+
+
+def issue(
+    kind: Annotated[
+        str, typer.Argument(metavar="ROLE|user", help="controller, broker, coordinator, gateway, registry, or user.")
+    ],
+    name: Annotated[
+        str,
+        typer.Argument(metavar="[ID|NAME]", help="The node's id (none: every node of the role), or the user's name."),
+    ] = "",
+    host: Annotated[
+        list[str] | None,
+        typer.Option("--host", metavar="NAME", help="A host name or address at which the node is reached; repeatable."),
+    ] = None,
+    days: Annotated[int, typer.Option("--days", help="How long the certificate is valid.")] = 365,
+    out: Annotated[Path | None, typer.Option("--out", help="The file to write; default: DIR/ROLE-ID.pem.")] = None,
+    directory: _Directory = _DIRECTORY,
+    force: _Force = False,
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Make a private key and a certificate, in one PEM file with mode 0600: the value of ssl.keystore.location.
+
+    \b
+    Examples:
+      headrace certs issue broker 1 --host broker-1.example.com --host 10.0.0.5
+      headrace certs issue coordinator --host coordinator.example.com      for coordinators of any id
+      headrace certs issue user alice
+    """
+    from ..certs.authority import USER, Authority, Subject
+
+    if kind == USER and host:
+        raise typer.BadParameter("a user has no host; leave the option out", param_hint="--host")
+    if kind != USER and not host:
+        raise typer.BadParameter(
+            "a node needs the host names or addresses at which others reach it", param_hint="--host"
+        )
+    issued = Authority(directory).issue(Subject(kind, name, tuple(host or ())), days=days, out=out, force=force)
+    show(
+        output,
+        _row(issued),
+        f"issued {_whom(issued.certificate)}, valid until {_day(issued.certificate)}: {issued.path}",
+    )
+
+
+def renew(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="PEM files that `certs issue` has made.")],
+    days: Annotated[int | None, typer.Option("--days", help="How long; default: as long as before.")] = None,
+    directory: _Directory = _DIRECTORY,
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Replace the key and the certificate in files by new ones for the same names. Nodes and clients that use a file
+    take the new certificate within a second, without a restart.
+
+    \b
+    Examples:
+      headrace certs renew broker-1.pem
+      headrace certs renew /etc/headrace/*.pem --days 30
+    """
+    from ..certs.authority import Authority
+
+    issued = [Authority(directory).renew(path, days=days) for path in files]
+    if output is OutputFormat.JSON:
+        print_json([_row(each) for each in issued])
+        return
+    for each in issued:
+        say(f"renewed {_whom(each.certificate)}, valid until {_day(each.certificate)}: {each.path}")
+
+
+def show_(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="PEM files with certificates.")],
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Show the certificates in files: for whom, their names, and when they expire.
+
+    \b
+    Examples:
+      headrace certs show headrace-certs/*.pem
+      headrace certs show broker-1.pem -o json
+    """
+    from ..certs.authority import read_file
+
+    rows = [_described(path, certificate) for path in files for certificate in _own(read_file(path))]
+    if output is OutputFormat.JSON:
+        print_json(rows)
+        return
+    print_table(
+        ("FILE", "FOR", "NAMES", "EXPIRES", "DAYS LEFT", "ISSUER"),
+        [
+            (
+                row["file"],
+                row["for"],
+                ",".join(row["names"]) or "-",
+                row["not_after"][:10],
+                row["days_left"],
+                row["issuer"],
+            )
+            for row in rows
+        ],
+    )
+
+
+def _own(chain: list[Certificate]) -> list[Certificate]:
+    """The certificates of a file without the authorities that have signed them; of a truststore, all."""
+    return chain if chain[0].is_authority else chain[:1]
+
+
+def _row(issued: Issued) -> dict[str, Any]:
+    return _described(issued.path, issued.certificate)
+
+
+def _described(path: Path, certificate: Certificate) -> dict[str, Any]:
+    from ..certs.authority import identity_of
+
+    identity = identity_of(certificate)
+    return {
+        "file": str(path),
+        "for": _whom(certificate),
+        "role": None if identity is None else identity.role,
+        "id": None if identity is None else identity.node_id,
+        "is_authority": certificate.is_authority,
+        "subject": certificate.subject,
+        "issuer": certificate.issuer,
+        "names": [*certificate.dns_names, *certificate.addresses],
+        "serial": f"{certificate.serial:x}",
+        "not_before": certificate.not_before.isoformat(),
+        "not_after": certificate.not_after.isoformat(),
+        "days_left": (certificate.not_after - datetime.now(UTC)).days,
+    }
+
+
+def _whom(certificate: Certificate) -> str:
+    from ..certs.authority import identity_of
+
+    identity = identity_of(certificate)
+    if certificate.is_authority:
+        return "authority"
+    if identity is None:
+        return f"user {certificate.subject}"
+    return identity.role if identity.node_id is None else f"{identity.role} {identity.node_id}"
+
+
+def _day(certificate: Certificate) -> str:
+    return f"{certificate.not_after:%Y-%m-%d}"

@@ -1,0 +1,118 @@
+"""The command ``console``: run the web console of a cluster in the foreground."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headrace_core.errors import MissingDependencyError
+
+from ..local.directory import CONSOLE_PORT, ClusterDirectory
+from ..local.finding import DATA_VARIABLE, DEFAULT_DATA, clusters_here
+from .client import DEFAULT_BOOTSTRAP, Bootstrap, Properties, client_config, is_given
+from .output import Output, OutputFormat, print_json, say, usage_of
+
+
+def register(app: typer.Typer) -> None:
+    app.command("console")(console)
+
+
+def console(
+    context: typer.Context,
+    host: Annotated[
+        str, typer.Option("--host", help="The address to serve at. Every client that reaches it may use the console.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option("--port", "-p", min=0, max=65_535, help="The port to serve at; 0: any free one.")
+    ] = CONSOLE_PORT,
+    path_prefix: Annotated[
+        str,
+        typer.Option("--path-prefix", metavar="PATH", help="Serve below this path, such as /headrace, for a proxy."),
+    ] = "",
+    read_only: Annotated[bool, typer.Option("--read-only", help="Refuse every change of the cluster.")] = False,
+    registry_url: Annotated[
+        str,
+        typer.Option(
+            "--registry-url",
+            "-r",
+            envvar="HEADRACE_SCHEMA_REGISTRY_URL",
+            metavar="URL,...",
+            help="The schema registry: shows its subjects, and decodes keys and values.",
+        ),
+    ] = "",
+    allowed_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allowed-host",
+            metavar="NAME",
+            help="A host name by which browsers may address the console, besides localhost and IP "
+            "addresses. Repeatable.",
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            "--data",
+            envvar=DATA_VARIABLE,
+            help="The directory of a cluster on this machine: the console then also names the command that starts a "
+            "dead node.",
+        ),
+    ] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    properties: Properties = None,
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Serve the console: the cluster, its topics, messages, groups, transactions and schemas as web pages.
+
+    Runs until Ctrl-C, beside a cluster anywhere. `headrace up --console` starts one with a local cluster. A page shows
+    each change as the command that does the same, and asks before it acts.
+
+    \b
+    Examples:
+      headrace console                                      http://127.0.0.1:9090
+      headrace console -b kafka-1:9095,kafka-2:9095 --read-only
+      headrace console --data ./cluster --port 8000
+      headrace console --path-prefix /headrace --allowed-host ops.example.net      behind a proxy
+    """
+    try:
+        from headrace_console.app import serve_settings
+        from headrace_console.settings import ConsoleSettings
+    except ModuleNotFoundError as error:
+        if error.name not in ("headrace_console", "aiohttp", "jinja2"):
+            raise
+        raise MissingDependencyError(
+            f"the console needs {error.name}, which is not installed: pip install 'headrace[console]'"
+        ) from None
+    from headrace_core.node.listeners import parse_addresses
+    from headrace_core.node.logs import log_to_stderr
+    from headrace_core.node.run import run_until_signal
+
+    if data is not None and not is_given(context, "bootstrap") and ClusterDirectory(data).exists():
+        bootstrap = ClusterDirectory(data).state().bootstrap_servers
+    elif data is None and not is_given(context, "bootstrap"):
+        found = clusters_here(DEFAULT_BOOTSTRAP).meant
+        data = DEFAULT_DATA if found is None else found.directory
+    client = client_config(bootstrap, properties)
+    del client["client.id"], client["bootstrap.servers"]
+    with usage_of("console"):
+        settings = ConsoleSettings.checked(
+            listeners=[f"http://{host}:{port}"],
+            bootstrap_servers=parse_addresses([each.strip() for each in bootstrap.split(",")], key="--bootstrap"),
+            client=client,
+            path_prefix=path_prefix,
+            is_read_only=read_only,
+            allowed_hosts=allowed_host or [],
+            registry_urls=registry_url,
+            directory="" if data is None else str(Path(data).absolute()),
+        )
+    log_to_stderr("info")
+
+    def tell(url: str) -> None:
+        if output is OutputFormat.JSON:
+            print_json({"url": url})
+        else:
+            say(f"The console: {url}    Ctrl-C stops it.")
+
+    raise typer.Exit(run_until_signal(lambda stop: serve_settings(settings, stop, on_started=tell)))

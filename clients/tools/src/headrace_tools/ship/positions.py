@@ -1,0 +1,75 @@
+"""Positions of shipped files, in a compacted topic: one record for each file of each shipper.
+
+The key is the shipper's name, the device and the inode; the value is JSON. A shipper writes the positions of a batch in
+the transaction of its lines.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from headrace import Admin, Consumer, NewTopic, TopicPartition
+from headrace.errors import SerializationError, TopicAlreadyExistsError
+
+from .tail import Position
+
+logger = logging.getLogger("headrace.ship")
+
+TOPIC = "headrace-ship-positions"
+_PARTITION = TopicPartition(TOPIC, 0)
+
+
+def ensure_topic(admin: Admin) -> None:
+    """Create the topic of positions unless it exists."""
+    if TOPIC in admin.list_topics():
+        return
+    try:
+        admin.create_topics([NewTopic(TOPIC, partitions=1, config={"cleanup.policy": "compact"})])
+    except TopicAlreadyExistsError:
+        logger.debug("another shipper created %s", TOPIC)
+
+
+def read_positions(config: Mapping[str, Any], name: str) -> dict[tuple[int, int], Position]:
+    """Read the positions of the shipper ``name``. Call it after the shipper's producer has fenced an older one: no
+    transaction of the shipper is open then."""
+    found: dict[tuple[int, int], Position] = {}
+    with Consumer({**config, "isolation.level": "read_committed", "auto.offset.reset": "earliest"}) as consumer:
+        consumer.assign([_PARTITION])
+        end = consumer.end_offsets([_PARTITION])[_PARTITION]
+        while consumer.position(_PARTITION) < end:
+            for record in consumer.poll(timeout=1.0):
+                owner, _, file = (record.key or b"").rpartition(b"/")
+                if owner != name.encode():
+                    continue
+                try:
+                    device, inode = (int(part) for part in file.split(b":"))
+                    if record.value is None:
+                        found.pop((device, inode), None)
+                    else:
+                        found[device, inode] = position_of((device, inode), record.value)
+                except (ValueError, TypeError) as error:
+                    raise SerializationError(
+                        f"cannot read the position of shipper {name!r} in {TOPIC} at offset {record.offset}: {error}; "
+                        f"{TOPIC} is for positions of `headrace ship` only: use another name for the shipper"
+                    ) from error
+    return found
+
+
+def key_of(name: str, identity: tuple[int, int]) -> bytes:
+    return f"{name}/{identity[0]}:{identity[1]}".encode()
+
+
+def value_of(position: Position) -> bytes:
+    fields = dataclasses.asdict(position)
+    del fields["device"], fields["inode"]
+    return json.dumps(fields, ensure_ascii=False).encode("utf-8", "surrogateescape")
+
+
+def position_of(identity: tuple[int, int], value: bytes) -> Position:
+    """The reverse of ``value_of``. Raises ValueError or TypeError."""
+    fields = json.loads(value.decode("utf-8", "surrogateescape"))
+    return Position(device=identity[0], inode=identity[1], **fields)

@@ -1,0 +1,204 @@
+"""The shipper: reads lines, and sends them with their files' positions in transactions."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from headrace import Admin, Producer
+from headrace.errors import HeadraceError, InvalidArgumentError, ProducerFencedError
+
+from .positions import TOPIC, ensure_topic, key_of, read_positions, value_of
+from .tail import Files, Line, Tail
+
+logger = logging.getLogger("headrace.ship")
+
+LOOK_S = 0.25  #: Seconds between two looks at the files when there is nothing to read.
+FILE_BYTES = 1 << 20  #: Bytes that a batch takes from one file, so that a long file does not hold the others up.
+RETRY_S, RETRY_S_MAX = 0.5, 15.0
+
+
+@dataclasses.dataclass(slots=True)
+class Shipped:
+    """What a shipper has sent."""
+
+    lines: int = 0
+    bytes: int = 0
+    batches: int = 0
+    files: set[tuple[int, int]] = dataclasses.field(default_factory=set)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """``config``: keys of all clients; ``producer``: further keys of the producer. ``name``: the shipper's name, which
+    owns its positions; a second shipper of the name fences the first. ``host``: goes into keys and headers. ``once``:
+    end when all files are read to their end."""
+
+    config: Mapping[str, Any]
+    producer: Mapping[str, Any]
+    topic: str
+    paths: list[str]
+    name: str
+    host: str
+    from_end: bool = False
+    once: bool = False
+    batch_bytes: int = 8 << 20
+    line_bytes_max: int = 900_000
+
+
+class Shipper:
+    """Ships until ``stop`` is set. ``on_batch`` is called after each batch."""
+
+    def __init__(self, settings: Settings, stop: threading.Event, on_batch: Callable[[Shipped], object]) -> None:
+        self._settings = settings
+        self._stop = stop
+        self._on_batch = on_batch
+        self._files: Files | None = None
+        self.shipped = Shipped()
+
+    def run(self) -> Shipped:
+        """Raises ProducerFencedError when another shipper took the name, and errors that a retry cannot mend."""
+        pause_s = RETRY_S
+        try:
+            while not self._stop.is_set():
+                before = self.shipped.batches
+                try:
+                    self._ship()
+                    break
+                except ProducerFencedError:
+                    raise
+                except HeadraceError as error:
+                    if not _may_pass(error):
+                        raise
+                    pause_s = RETRY_S if self.shipped.batches > before else min(2 * pause_s, RETRY_S_MAX)
+                    logger.warning("%s; the positions are read again in %g s", error, pause_s)
+                    self._stop.wait(pause_s)
+        finally:
+            if self._files is not None:
+                self._files.close()
+        return self.shipped
+
+    def _ship(self) -> None:
+        """Take over from the last producer of the name, and ship until the end or an error."""
+        settings = self._settings
+        with Admin(dict(settings.config)) as admin:
+            ensure_topic(admin)
+        own = {"transactional.id": f"headrace-ship-{settings.name}"}
+        with Producer({**settings.config, **settings.producer, **own}) as producer:
+            with producer.transaction():
+                pass  # fences an older shipper, and ends its transaction
+            known = read_positions(settings.config, settings.name)
+            if self._files is None:
+                self._files = Files(
+                    settings.paths,
+                    known,
+                    from_end=settings.from_end,
+                    line_bytes_max=settings.line_bytes_max,
+                    now_ms=_now_ms(),
+                )
+            else:
+                self._files.rewind(known)
+            self._follow(producer, self._files)
+
+    def _follow(self, producer: Producer, files: Files) -> None:
+        while not self._stop.is_set():
+            now_s = time.monotonic()
+            files.look(now_s, _now_ms())
+            batch = self._batch(files, now_s)
+            closed = files.finished(now_s)
+            for note in files.notes:
+                logger.warning("%s", note)
+            files.notes.clear()
+            if batch or closed or files.forgotten:
+                self._send(producer, files, batch, closed)
+            elif self._settings.once:
+                _check_all_read(files)
+                return
+            else:
+                self._stop.wait(LOOK_S)
+
+    def _batch(self, files: Files, now_s: float) -> list[tuple[Tail, list[Line]]]:
+        """The next lines of the files that have grown, up to the size of a batch."""
+        batch: list[tuple[Tail, list[Line]]] = []
+        size = 0
+        # The files that have waited longest come first, so that a few busy files cannot fill every batch.
+        for tail in sorted(files.grown(), key=lambda each: each.grown_at):
+            if size >= self._settings.batch_bytes:
+                break
+            most = min(FILE_BYTES, self._settings.batch_bytes - size)
+            begin = tail.offset
+            try:
+                lines = list(tail.lines(most, takes_rest=files.takes_rest(tail, now_s)))
+            except OSError as error:
+                tail.go_to(begin)
+                files.failed(tail, error)
+                continue
+            tail.failure = ""
+            if lines:
+                tail.grown_at = now_s
+                size += sum(line.end - line.begin for line in lines)
+                batch.append((tail, lines))
+        return batch
+
+    def _send(self, producer: Producer, files: Files, batch: list[tuple[Tail, list[Line]]], closed: list[Tail]) -> None:
+        """Send lines and positions in one transaction. The positions of files that no longer exist are removed."""
+        settings = self._settings
+        shipped = {tail.identity: tail.position() for tail, _ in batch}
+        gone = [*(tail.identity for tail in closed if tail.is_removed), *files.forgotten]
+        with producer.transaction():
+            for tail, lines in batch:
+                key = f"{settings.host}:{tail.path}".encode("utf-8", "surrogateescape")
+                headers = [("host", settings.host.encode()), ("path", tail.path.encode("utf-8", "surrogateescape"))]
+                for line in lines:
+                    own = [*headers, ("position", b"%d" % line.begin)]
+                    if not line.is_whole:
+                        own.append(("continues", b"true"))
+                    producer.send(settings.topic, value=line.text, key=key, headers=own)
+            for identity, position in shipped.items():
+                producer.send(TOPIC, value=value_of(position), key=key_of(settings.name, identity))
+            for identity in gone:
+                producer.send(TOPIC, value=None, key=key_of(settings.name, identity))
+        files.shipped(tail for tail, _ in batch)
+        files.forgotten.clear()
+        for tail in closed:
+            files.drop(tail)
+        counted = self.shipped
+        counted.lines += sum(line.is_whole for _, lines in batch for line in lines)
+        counted.bytes += sum(line.end - line.begin for _, lines in batch for line in lines)
+        counted.batches += 1
+        counted.files.update(shipped)
+        self._on_batch(counted)
+
+
+def _check_all_read(files: Files) -> None:
+    """Raise InvalidArgumentError if a file could not be read: a run that ends must not hide it."""
+    failed = files.unreadable | {tail.path: tail.failure for tail in files.tails.values() if tail.failure}
+    if failed:
+        shown = "; ".join(f"{path}: {reason}" for path, reason in list(failed.items())[:5])
+        raise InvalidArgumentError(
+            f"{len(failed)} of the paths cannot be read, and the lines of the others are shipped: {shown}; "
+            "mend the paths and run the command again"
+        )
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+#: Errors after which a new producer goes on: it ends the transaction, and learns what was committed.
+_PASSING = {
+    "DELIVERY_TIMED_OUT",
+    "OUTCOME_UNKNOWN",
+    "TRANSACTION_ABORTABLE",
+    "TRANSACTION_ABORTED",
+    "INVALID_PRODUCER_EPOCH",
+    "UNKNOWN_PRODUCER_ID",
+}
+
+
+def _may_pass(error: HeadraceError) -> bool:
+    return error.retriable or error.code in _PASSING

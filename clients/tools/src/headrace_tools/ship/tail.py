@@ -1,0 +1,449 @@
+"""Read lines of growing files: growth, rotation by renaming, truncation, removal.
+
+A file is known by its device, inode and first bytes, not by its path, so a file that was renamed goes on at its
+position. The first bytes (FINGERPRINT_BYTES) tell a new file from an old one whose inode it has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import hashlib
+import os
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+FINGERPRINT_BYTES = 1_024
+READ_BYTES = 256 * 1024
+#: Seconds after which a file that lost its path, and has not grown, is closed.
+CLOSED_AFTER_S = 5.0
+#: Time after which the position of a file that no longer exists is removed.
+FORGOTTEN_AFTER_MS = 24 * 3_600_000
+_COMPRESSED = (".gz", ".xz", ".zst", ".bz2", ".lz4", ".zip")
+#: The kernel's clock for the modification time may be so much behind.
+MODIFIED_LATE_MS = 10
+#: Seconds after which the unterminated rest of a file that lost its path counts as its last line.
+LAST_LINE_AFTER_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far a file is shipped: ``offset`` is the first byte that is not shipped. ``fingerprint``: hash of the first
+    ``fingerprint_bytes`` bytes. ``path``: the path under which the file is followed. ``at_ms``: when the path was last
+    seen to lead to the file, in ms since 1970; files that were rotated from the path since then are newer."""
+
+    path: str
+    device: int
+    inode: int
+    offset: int
+    fingerprint: str
+    fingerprint_bytes: int
+    at_ms: int
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        return self.device, self.inode
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line without its end. ``begin``: its position in the file, ``end``: the position after its end. A line above
+    the limit comes in pieces; ``is_whole`` is False for each piece but the last."""
+
+    text: bytes
+    begin: int
+    end: int
+    is_whole: bool = True
+
+
+class Tail:
+    """An open file, and the position of the next line."""
+
+    def __init__(self, path: str, descriptor: int, offset: int, line_bytes_max: int) -> None:
+        status = os.fstat(descriptor)
+        self.path = path
+        self.identity = (status.st_dev, status.st_ino)
+        self.offset = offset
+        #: The position up to which the file was shipped, as far as this shipper knows; see ``rewind``.
+        self.shipped_to = offset
+        self.has_path = True  #: Whether the path still leads to this file.
+        self.seen_ms = 0  #: When the path was last seen to lead to this file.
+        self.lost_at = 0.0
+        self.grown_at = 0.0
+        self.failure = ""  #: Why the last read failed.
+        self._descriptor = descriptor
+        self._line_bytes_max = line_bytes_max
+        self._fingerprint = ("", 0)
+        self._buffer = b""  # bytes of the file; those from ``_at`` on are the bytes from ``offset`` on
+        self._at = 0
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+    @property
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    @property
+    def unread(self) -> int:
+        """Number of bytes behind the position."""
+        return max(self.size - self.offset, 0)
+
+    @property
+    def is_removed(self) -> bool:
+        return os.fstat(self._descriptor).st_nlink == 0
+
+    def position(self) -> Position:
+        digest, length = self._fingerprint
+        return Position(self.path, *self.identity, self.offset, digest, length, self.seen_ms)
+
+    def is_replaced(self) -> bool:
+        """Whether the file was truncated or overwritten: it is shorter than the position, or begins with other bytes.
+        Takes longer first bytes for the fingerprint when the file has grown."""
+        if self.size < self.offset:
+            return True
+        digest, length = self._fingerprint
+        if length < FINGERPRINT_BYTES:
+            head = os.pread(self._descriptor, FINGERPRINT_BYTES, 0)
+            if length and fingerprint(head[:length]) != digest:
+                return True
+            self._fingerprint = fingerprint(head), len(head)
+            return False
+        return fingerprint(os.pread(self._descriptor, length, 0)) != digest
+
+    def begin_again(self) -> None:
+        """Go to the begin of the file, which was truncated or overwritten."""
+        self.go_to(0)
+        self._fingerprint = "", 0
+
+    def go_to(self, offset: int) -> None:
+        """Go to a position up to which the file is shipped."""
+        self.offset = self.shipped_to = offset
+        self._buffer, self._at = b"", 0
+
+    def is_file_of(self, position: Position) -> bool:
+        """Whether ``position`` is one of this file; False if it is of an older file with the same inode, or the file
+        was truncated or overwritten since."""
+        head = os.pread(self._descriptor, position.fingerprint_bytes, 0)
+        return fingerprint(head) == position.fingerprint and self.size >= position.offset
+
+    def lines(self, bytes_max: int, *, takes_rest: bool) -> Iterator[Line]:
+        """Yield complete lines, up to about ``bytes_max`` bytes, and move the position behind each. ``takes_rest``:
+        bytes without a line end at the file's end are a line, too."""
+        taken = 0
+        while taken < bytes_max:
+            end = self._buffer.find(b"\n", self._at)
+            have = len(self._buffer) - self._at
+            if end < 0 and have <= self._line_bytes_max:
+                more = os.pread(self._descriptor, READ_BYTES, self.offset + have)
+                if more:
+                    # The buffer is copied for each read, not for each line.
+                    self._buffer, self._at = self._buffer[self._at :] + more, 0
+                    continue
+                if not takes_rest or not have:
+                    return
+                end = len(self._buffer)
+            size = end - self._at
+            if end < 0 or size > self._line_bytes_max:
+                line = self._take(self._line_bytes_max, self._line_bytes_max, is_whole=False)
+            else:
+                line = self._take(size, min(size + 1, have), is_whole=True)
+            taken += line.end - line.begin
+            yield line
+
+    def _take(self, text_bytes: int, bytes_: int, *, is_whole: bool) -> Line:
+        text = self._buffer[self._at : self._at + text_bytes]
+        self._at += bytes_
+        begin, self.offset = self.offset, self.offset + bytes_
+        return Line(text.removesuffix(b"\r") if is_whole else text, begin, self.offset, is_whole)
+
+
+def fingerprint(head: bytes) -> str:
+    return hashlib.sha256(head).hexdigest()[:32] if head else ""
+
+
+class Files:
+    """The files of a shipper: those that its paths and patterns name, and older ones that are not read to their end.
+
+    ``known``: positions of an earlier run. ``from_end``: a file without a position begins at its end if it exists when
+    the shipper starts.
+    """
+
+    def __init__(
+        self,
+        patterns: Iterable[str],
+        known: Mapping[tuple[int, int], Position],
+        *,
+        from_end: bool,
+        line_bytes_max: int,
+        now_ms: int,
+    ) -> None:
+        self._patterns = list(patterns)
+        self._known = dict(known)
+        self._from_end = from_end
+        self._line_bytes_max = line_bytes_max
+        self.tails: dict[tuple[int, int], Tail] = {}
+        #: Files whose position was lost, as texts for the log: truncated, overwritten.
+        self.notes: list[str] = []
+        #: Files of earlier runs that no longer exist.
+        self.forgotten: list[tuple[int, int]] = []
+        #: Paths that cannot be opened now, with the reason. The shipper tries them again at each look.
+        self.unreadable: dict[str, str] = {}
+        self._special: set[str] = set()  # paths of FIFOs, sockets and devices
+        #: By path: the file to which it led at the last look (None: to none), and when it last led to a file.
+        self._at: dict[str, tuple[tuple[int, int] | None, int]] = {}
+        self._open_renamed(now_ms)
+        self.look(0.0, now_ms)
+        self._from_end = False
+
+    def _open_renamed(self, now_ms: int) -> None:
+        """Open files that were rotated while no shipper ran, and forget files that no longer exist."""
+        last_ms: dict[str, int] = {}
+        for position in self._known.values():
+            last_ms[position.path] = max(position.at_ms, last_ms.get(position.path, 0))
+        seen = self._open_rotated(last_ms)
+        self.forgotten = [
+            each.identity
+            for each in self._known.values()
+            if each.identity not in seen
+            and now_ms - each.at_ms > FORGOTTEN_AFTER_MS
+            and os.path.isdir(os.path.dirname(each.path))
+        ]
+
+    def _open_rotated(self, last_ms: Mapping[str, int]) -> set[tuple[int, int]]:
+        """Open known files that are not read to their end, and files whose name begins with a path of ``last_ms`` and
+        that were written after the path led to its last file. Oldest first. Returns the files that there are."""
+        wanted: list[tuple[int, str, str]] = []
+        seen: set[tuple[int, int]] = set()
+        directories = {os.path.dirname(path) for path in last_ms}
+        for directory in filter(os.path.isdir, sorted(directories)):
+            for entry in self._entries(directory):
+                with contextlib.suppress(OSError):  # removed or renamed meanwhile
+                    status = entry.stat(follow_symlinks=False)
+                    if not stat.S_ISREG(status.st_mode):
+                        continue
+                    seen.add(identity := (status.st_dev, status.st_ino))
+                    known = self._known.get(identity)
+                    if known is not None:
+                        name = known.path if status.st_size > known.offset else None
+                    else:
+                        name = _rotated_from(entry.path, status.st_mtime_ns // 1_000_000, last_ms)
+                    if name is not None and identity not in self.tails:
+                        wanted.append((status.st_mtime_ns, entry.path, name))
+        for modified_ns, path, name in sorted(wanted):
+            self._try_open(path, name, seen_ms=modified_ns // 1_000_000)
+        return seen
+
+    def _entries(self, directory: str) -> list[os.DirEntry[str]]:
+        try:
+            with os.scandir(directory) as entries:
+                return list(entries)
+        except OSError as error:
+            self._note_unreadable(directory, error.strerror or str(error))
+            return []
+
+    def look(self, now_s: float, now_ms: int) -> None:
+        """Open new files, and note which files have lost their paths. A busy shipper may look seldom: when a path leads
+        to another file than at the last look, files that had the path in between are opened first."""
+        paths = [path for pattern in self._patterns for path in sorted(glob.glob(pattern)) or [pattern]]
+        found = set()
+        unsure = set()  # paths that may still lead to their files
+        for path in dict.fromkeys(paths):
+            try:
+                status = os.stat(path)
+            except FileNotFoundError:  # removed or renamed, or not there yet
+                self.unreadable.pop(path, None)
+                self._leads_to(path, None, now_ms)
+                continue
+            except OSError as error:
+                unsure.add(path)
+                self._note_unreadable(path, error.strerror or str(error))
+                continue
+            if not stat.S_ISREG(status.st_mode):
+                if not stat.S_ISDIR(status.st_mode) and path not in self._special:
+                    self._special.add(path)
+                    self.notes.append(f"{path} is not a regular file, and is left out")
+                continue
+            identity = (status.st_dev, status.st_ino)
+            found.add(identity)
+            self._leads_to(path, identity, now_ms)
+            if identity not in self.tails:
+                self._try_open(path)
+            tail = self.tails.get(identity)
+            if tail is not None:
+                tail.has_path, tail.path, tail.seen_ms = True, path, now_ms
+                self.unreadable.pop(path, None)
+        for identity, tail in self.tails.items():
+            if tail.has_path and identity not in found and tail.path not in unsure:
+                tail.has_path, tail.lost_at = False, now_s
+
+    def _leads_to(self, path: str, identity: tuple[int, int] | None, now_ms: int) -> None:
+        """Note to which file a path leads, and open the files that had it since the last look."""
+        before = self._at.get(path)
+        if before is not None and before[0] != identity:
+            self._open_rotated({path: before[1]})
+        if identity is not None:
+            self._at[path] = identity, now_ms
+        elif before is not None:
+            self._at[path] = None, before[1]
+
+    def _try_open(self, path: str, name: str | None = None, *, seen_ms: int = 0) -> None:
+        """Open the file at ``path``, or note why it cannot be read."""
+        try:
+            self._open(path, name, seen_ms)
+        except FileNotFoundError:  # removed or renamed meanwhile
+            return
+        except OSError as error:
+            self._note_unreadable(path, error.strerror or str(error))
+
+    def _note_unreadable(self, path: str, reason: str) -> None:
+        if self.unreadable.get(path) != reason:
+            self.unreadable[path] = reason
+            self.notes.append(f"{path} cannot be read: {reason}; it is tried again")
+
+    def _open(self, path: str, name: str | None, seen_ms: int) -> None:
+        """Open the file at ``path``. ``name``: the path under which the file was followed before it was renamed;
+        ``seen_ms``: when it had that path."""
+        # Without O_NONBLOCK, a FIFO that took the path since the last look would block the shipper.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            tail = self._tail_of(name or path, descriptor)
+        except OSError:
+            os.close(descriptor)
+            raise
+        if tail is None:
+            os.close(descriptor)
+        else:
+            tail.seen_ms = seen_ms
+            self.tails[tail.identity] = tail
+
+    def _tail_of(self, path: str, descriptor: int) -> Tail | None:
+        """The open file at its position; None if it is no regular file, or is open already."""
+        tail = Tail(path, descriptor, 0, self._line_bytes_max)
+        if tail.identity in self.tails or not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return None
+        position = self._known.get(tail.identity)
+        if position is not None and not self._is_other(tail, position):
+            tail.go_to(position.offset)
+        elif self._from_end and position is None:
+            tail.go_to(_end_of_last_line(descriptor))
+        tail.is_replaced()  # takes the fingerprint
+        return tail
+
+    def _is_other(self, tail: Tail, position: Position) -> bool:
+        """Whether the file with the inode of ``position`` is another one."""
+        is_other = not tail.is_file_of(position)
+        if is_other:
+            self.notes.append(f"{position.path} is another file, or was truncated, since the last run: from its begin")
+        return is_other
+
+    def grown(self) -> list[Tail]:
+        """The files with bytes to read; files that were truncated or overwritten begin again. A new file under a path
+        waits until the file that had the path before is read to its end."""
+        grown = []
+        waiting = set()
+        for tail in self.tails.values():
+            try:
+                is_replaced = tail.is_replaced()
+            except OSError as error:
+                self.failed(tail, error)
+                waiting.add(tail.path)
+                continue
+            if is_replaced:
+                self.notes.append(f"{tail.path} was truncated or overwritten at position {tail.offset}: from its begin")
+                tail.begin_again()
+                tail.is_replaced()
+            if tail.unread and tail.path not in waiting:
+                grown.append(tail)
+                if not tail.has_path:
+                    waiting.add(tail.path)
+        return grown
+
+    def failed(self, tail: Tail, error: OSError) -> None:
+        """Note that a file cannot be read now: a disk failed (EIO), or a network file system is gone."""
+        reason = error.strerror or str(error)
+        if tail.failure != reason:
+            tail.failure = reason
+            self.notes.append(f"{tail.path} cannot be read at position {tail.offset}: {reason}; it is tried again")
+
+    def takes_rest(self, tail: Tail, now_s: float) -> bool:
+        """Whether the unterminated rest of a file is its last line, because it will not grow any more."""
+        return not tail.has_path and now_s - max(tail.lost_at, tail.grown_at) >= LAST_LINE_AFTER_S
+
+    def finished(self, now_s: float) -> list[Tail]:
+        """The files without a path that are read to their end, and will not grow."""
+        found = []
+        for tail in self.tails.values():
+            if not tail.has_path and now_s - max(tail.lost_at, tail.grown_at) >= CLOSED_AFTER_S:
+                try:
+                    if not tail.unread:
+                        found.append(tail)
+                except OSError as error:
+                    self.failed(tail, error)
+        return found
+
+    def drop(self, tail: Tail) -> None:
+        """Close a file. If it comes back under a path, it goes on at its position."""
+        if tail.is_removed:
+            self._known.pop(tail.identity, None)
+        elif tail.offset:
+            self._known[tail.identity] = tail.position()
+        tail.close()
+        del self.tails[tail.identity]
+
+    def shipped(self, tails: Iterable[Tail]) -> None:
+        """Note that what was read of the files is shipped."""
+        for tail in tails:
+            tail.shipped_to = tail.offset
+
+    def rewind(self, known: Mapping[tuple[int, int], Position]) -> None:
+        """Go back to the shipped positions (``known``), after a batch that may not be shipped. A file has no position
+        before its first batch, and after its last one when the file is removed; the shipper then knows by itself."""
+        self._known.update(known)
+        for identity, tail in self.tails.items():
+            position = known.get(identity)
+            if position is None:
+                tail.go_to(tail.shipped_to)
+            elif tail.is_file_of(position):
+                tail.go_to(position.offset)
+            else:  # truncated or overwritten since
+                tail.begin_again()
+
+    def close(self) -> None:
+        for tail in self.tails.values():
+            tail.close()
+        self.tails.clear()
+
+
+def _rotated_from(path: str, modified_ms: int, last_ms: Mapping[str, int]) -> str | None:
+    """The followed path from which a file was rotated while no shipper ran: the file's name begins with the path's
+    name, as logrotate names files, and it was written after the path's last position."""
+    if path.endswith(_COMPRESSED):
+        return None
+    modified_ms += MODIFIED_LATE_MS
+    found = [name for name, at_ms in last_ms.items() if path != name and path.startswith(name) and modified_ms > at_ms]
+    return max(found, key=len, default=None)
+
+
+def _end_of_last_line(descriptor: int) -> int:
+    """The position after the last line end of a file."""
+    at = os.fstat(descriptor).st_size
+    while at > 0:
+        begin = max(at - READ_BYTES, 0)
+        found = os.pread(descriptor, at - begin, begin).rfind(b"\n")
+        if found >= 0:
+            return begin + found + 1
+        at = begin
+    return 0
+
+
+def check_paths(paths: Iterable[str]) -> list[str]:
+    """Return absolute paths and patterns. Raises ValueError for a directory."""
+    found = []
+    for path in paths:
+        if Path(path).is_dir():
+            raise ValueError(f"{path} is a directory; name its files by a pattern, such as '{path.rstrip('/')}/*.log'")
+        found.append(os.path.abspath(path))
+    return found
