@@ -83,7 +83,8 @@ def write_batch(every: Sequence[Lake]) -> Callable[[DataFrame, int], None]:
         try:
             tables = by_topic(found)
             for lake in every:
-                refused = [each for _, bad in tables.values() for each in bad]
+                refused = [_with_topic(REFUSED.empty_table(), "")]  # a batch may have nothing but tombstones
+                refused += [each for _, bad in tables.values() for each in bad]
                 for topic, (versions, _) in sorted(tables.items()):
                     refused.append(_with_topic(write_changes(lake, topic, versions, batch), topic))
                     crash_point(f"{lake.format} {table_of(topic)}", number)
