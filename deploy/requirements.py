@@ -1,5 +1,5 @@
-"""Print the dependencies of an image, without our own distributions: ``requirements.py service``, ``registry`` or
-``spark``, for pip -r.
+"""Print the dependencies of an image, without our own distributions: ``requirements.py service``, ``registry``,
+``console`` or ``spark``, for pip -r.
 
 The names of the dependencies come from the pyproject files, and their versions from constraints.txt.
 """
@@ -26,6 +26,9 @@ IMAGES = {
     "registry": {
         "services/registry": (),
     },
+    "console": {
+        "services/console": (),
+    },
     "spark": {
         "protos": (),
         "core": ("arrow", "zstd", "snappy"),
@@ -36,9 +39,9 @@ IMAGES = {
     },
 }
 #: Dependencies of an extra that the image does not need: the demo in containers draws no charts.
-LEFT_OUT = {"service": (), "registry": (), "spark": ("matplotlib",)}
+LEFT_OUT = {"service": (), "registry": (), "console": (), "spark": ("matplotlib",)}
 #: Image -> the image that it extends, whose dependencies it has already.
-BASES = {"registry": "service"}
+BASES = {"registry": "service", "console": "service"}
 
 
 def requirements(image: str, root: Path) -> list[str]:

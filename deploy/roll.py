@@ -39,7 +39,7 @@ from typing import Any
 
 #: Services in the order in which the roll replaces them. Services that are not in the list have no state: `docker
 #: compose up` replaces them.
-SERVICES = ("controller", "broker", "coordinator", "gateway", "registry", "edge")
+SERVICES = ("controller", "broker", "coordinator", "gateway", "registry", "console", "edge")
 #: The job that the other services depend on. The script renews the job itself, because Compose would also replace the
 #: services that depend on it.
 JOB = "format"

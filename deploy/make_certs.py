@@ -1,0 +1,94 @@
+"""The one-shot job of compose.secure.yaml: certificates for every node, once. A repeated run renews what ends soon.
+
+    /certs/ca            the authority: ca.pem and ca.key; only this job has the volume
+    /certs/ROLE          for the containers of a role: ROLE-N.pem for N up to NODES_MAX, ca.pem, health.pem
+    /certs/edge          ca.pem and health.pem, for the health check of the edge
+    /certs/admin         admin.pem, ca.pem, client.properties, and client-host.properties for use on the host
+
+PROJECT is the name of the Compose project, which is part of the containers' host names. The job runs as root, and gives
+the files to the user of the containers.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from headrace_core.errors import HeadraceError
+from headrace_tools.certs.authority import USER, Authority, Subject, read_file
+
+ROOT = Path("/certs")
+NODE_ROLES = ("controller", "broker", "coordinator", "gateway", "registry")
+OWNER = 10_001  #: The user and group of the containers (Dockerfile).
+RENEW_BEFORE = timedelta(days=60)
+
+
+def hosts(project: str, role: str, number: int) -> tuple[str, ...]:
+    """The names at which a node is reached: by containers in both networks, by its service, and through the edge."""
+    name = f"{project}-{role}-{number}"
+    return (name, f"{name}.{project}-client", f"{name}.{project}-internal", role, "localhost", "127.0.0.1")
+
+
+def issue(authority: Authority, directory: Path, subject: Subject) -> None:
+    """Issue a certificate unless the directory has one that lasts."""
+    path = directory / f"{subject.file_name}.pem"
+    if not path.exists() or read_file(path)[0].not_after - datetime.now(UTC) < RENEW_BEFORE:
+        authority.issue(subject, out=path, force=True)
+
+
+def client_properties(place: str) -> str:
+    """The keys of a client whose files are in ``place``."""
+    keys = {
+        "security.protocol": "SSL",
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": f"{place}/ca.pem",
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": f"{place}/admin.pem",
+    }
+    return "".join(f"{key}={value}\n" for key, value in keys.items())
+
+
+def make(root: Path, project: str, nodes_max: int) -> None:
+    """Make everything that is missing below ``root``."""
+    authority = Authority(root / "ca")
+    if not authority.ca_path.exists():
+        authority.init(f"Headrace {project}")
+    for place in (*NODE_ROLES, "edge", "admin"):
+        directory = root / place
+        directory.mkdir(exist_ok=True)
+        shutil.copy(authority.ca_path, directory / "ca.pem")
+        if place == "admin":
+            issue(authority, directory, Subject(USER, "admin"))
+            (directory / "client.properties").write_text(client_properties("/certs"))
+            (directory / "client-host.properties").write_text(client_properties("security"))
+            continue
+        issue(authority, directory, Subject(USER, "health"))
+        if place == "registry":
+            issue(authority, directory, Subject(USER, "schema-registry"))
+        for number in range(1, nodes_max + 1) if place != "edge" else ():
+            issue(authority, directory, Subject(place, str(number), hosts(project, place, number)))
+
+
+def give(root: Path) -> None:
+    """Give all files, except those of the authority, to the user of the containers."""
+    for place in (*NODE_ROLES, "edge", "admin"):
+        for path in (root / place, *(root / place).iterdir()):
+            os.chown(path, OWNER, OWNER)
+
+
+def main() -> int:
+    try:
+        make(ROOT, os.environ["PROJECT"], int(os.environ.get("NODES_MAX", "9")))
+        if os.geteuid() == 0:
+            give(ROOT)
+    except (HeadraceError, OSError) as error:
+        print(f"make_certs: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
