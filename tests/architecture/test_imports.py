@@ -22,13 +22,17 @@ OURS = ("protos", "core", "services", "clients", "pipelines")
 EDGE = re.compile(
     r"""
       core/src/headrace_core/(rpc|membership)/.*
+    | core/src/headrace_core/item_errors\.py             # errors as messages, for rpc and for the gates of listeners
+    | core/src/headrace_core/security/(rules|shapes|tls)\.py   # gates judge requests; credentials are gRPC's
+    | core/src/headrace_core/node/(sasl_sessions|security)\.py  # the service Authentication; a node's credentials
     | services/\w+/src/\w+/(handlers|transport)/.*
     | services/\w+/src/\w+/(app|\w+_link)\.py           # the composition root registers servicers; links are transports
     | services/gateway/src/headrace_gateway/(?!wire/).*   # it translates, but for Kafka's bytes
     | services/broker/src/headrace_broker/replication/(wire|follower_streams)\.py   # from broker to broker
     | services/broker/src/headrace_broker/verifier\.py    # the calls to coordinators of transactions
     | clients/python/src/headrace/engine/.*
-    | clients/python/src/headrace/admin/(calls|cluster|configs|groups|log_dirs|replicas|transactions)\.py
+    | clients/python/src/headrace/admin/(acls|calls|cluster|configs|groups|log_dirs)\.py
+    | clients/python/src/headrace/admin/(quotas|replicas|tokens|transactions|users)\.py
     | clients/python/src/headrace/producer/(sender|link|identity|transactional)\.py   # the calls of a producer
     | clients/python/src/headrace/(consumer|fetch)/(\w*fetch\w*|calls|offsets|\w*session\w*|stream\w*)\.py
     | clients/python/src/headrace/group/(commits|membership)\.py
@@ -123,7 +127,14 @@ def _loaded_by(statement: str) -> set[str]:
 
 
 HEAVY = {"pyarrow", "pandas", "numpy", "pyspark", "typer", "rich", "zstandard", "cramjam", "msgspec", "matplotlib"}
-SERVICES = {"headrace_broker", "headrace_controller", "headrace_coordinator", "headrace_gateway", "headrace_registry"}
+SERVICES = {
+    "headrace_broker",
+    "headrace_controller",
+    "headrace_coordinator",
+    "headrace_gateway",
+    "headrace_registry",
+    "headrace_console",
+}
 
 
 def test_importing_the_sdk_loads_nothing_but_itself() -> None:

@@ -36,7 +36,7 @@ SERVICE_IMAGE_BYTES_MAX = 200_000_000
 #: What the registry's layer may add to the image of the other nodes.
 REGISTRY_BYTES_MAX = 40_000_000
 DEMO_RECORDS = 40_000
-COUNTS = {"controller": 3, "broker": 3, "coordinator": 2, "gateway": 1, "registry": 1, "edge": 1}
+COUNTS = {"controller": 3, "broker": 3, "coordinator": 2, "gateway": 1, "registry": 1, "console": 1, "edge": 1}
 
 
 def topic_exists() -> bool:
@@ -216,6 +216,8 @@ def test_two_connect_workers_copy_the_lines_of_a_file_through_the_gateway(stack:
     note(connect_up_s=round(time.monotonic() - began, 1))
     with urllib.request.urlopen("http://127.0.0.1:8083/health", timeout=30) as answer:  # of any worker
         assert json.load(answer)["status"] == "healthy"
+    with urllib.request.urlopen("http://127.0.0.1:8083/connector-plugins", timeout=60) as answer:
+        assert "io.debezium.connector.postgresql.PostgresConnector" in {each["class"] for each in json.load(answer)}
     admin.create_topics([NewTopic(f"lines-{number}", partitions=1) for number in (0, 1)])
     workers = [f"{PROJECT}-connect-{number}" for number in (1, 2)]
     for name in workers:  # either may get the task

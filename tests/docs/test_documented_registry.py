@@ -26,7 +26,7 @@ def test_the_page_of_the_registry_and_the_program_with_schemas(tmp_path: Path) -
         )
 
     blocks = [each for each in pages.blocks("docs/registry.md") if not each.not_run]
-    assert [each.language for each in blocks] == ["sh", "sh", "sh"]
+    assert [each.language for each in blocks] == ["sh", "sh", "sh", "sh"]
     programs = [each for each in pages.blocks("docs/sdk/schemas.md") if each.language == "python" and not each.not_run]
     assert len(programs) == 1
     (tmp_path / "program.py").write_text(here(programs[0].text).replace('"orders"', '"orders-of-the-program"'))

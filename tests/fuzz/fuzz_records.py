@@ -6,6 +6,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from itertools import pairwise
+from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
@@ -15,8 +16,10 @@ from headrace_core.records import (
     HEADER_BYTES,
     SLICE_EXACT,
     BatchHeader,
+    BatchSchemas,
     Compression,
     DecodeLimits,
+    SchemaIds,
     _compiled,
     _pure,
     encode_batch,
@@ -137,6 +140,12 @@ def _check_copies(data: bytes) -> None:
     ]
 
 
+def schemas_of(codec: ModuleType, body: bytes, **options: Any) -> list[BatchSchemas]:
+    schemas = SchemaIds(of_keys=True, of_values=True)
+    codec.validate_batches(body, limits=LIMITS, schemas=schemas, **options)
+    return schemas.batches
+
+
 def validation(data: bytes) -> None:
     """Every batch that a broker accepts from a producer can be read back, record by record."""
     choices, body = data[:1].ljust(1, b"\0")[0], data[1:]
@@ -150,6 +159,7 @@ def validation(data: bytes) -> None:
     kind, headers = agree(lambda codec: codec.validate_batches(body, limits=LIMITS, **options, **bounds), "validate")
     if kind != "ok":
         return
+    agree(lambda codec: schemas_of(codec, body, **options, **bounds), "schema ids")
     corrected = with_max_timestamps(body, headers)
     assert _pure.validate_batches(corrected, limits=LIMITS, **options, **bounds) == [
         header._replace(crc=struct.unpack_from(">I", corrected, position + 17)[0])

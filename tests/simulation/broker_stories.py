@@ -320,7 +320,12 @@ def flush_then_power(stage: Stage, leader: BrokerHost, one: BrokerHost, other: B
     world.count("flush", "page cache read")
     world.coverage["flush", "records at stake"] += watch.records_at_stake
     end = truth.end
-    yield from stage.until(lambda: truth.end > end and stage.end(victim) >= truth.end, 400.0)
+
+    def has_more() -> bool:
+        # The leader may drop the victim from the ISR once more; only a replica in the ISR leads after the others.
+        return truth.end > end and stage.end(victim) >= truth.end and victim.number in stage.state.isr
+
+    yield from stage.until(has_more, 1_500.0)
     down_ms = rng.uniform(1_500.0, 1_800.0)
     for host in (leader, one, other):
         if host is not victim:

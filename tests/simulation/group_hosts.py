@@ -34,6 +34,7 @@ from headrace_core.errors import (
 from headrace_core.metadata import BrokerEndpoint, MetadataDelta, MetadataImage
 from headrace_core.metadata.shards import OFFSETS_TOPIC
 from headrace_core.records import Compression
+from headrace_core.security.access import Authorization
 from headrace_core.testing.clock import NodeClock
 from headrace_core.types import TopicPartition
 from tests.simulation.broker_loop import SimLoop
@@ -264,6 +265,7 @@ class Coordinator:
             registered.coordinator_id,
             registered.coordinator_epoch,
             self._new_runner,
+            Authorization(),
         )
         if self._in_force:
             self.shards.begin(self.image)

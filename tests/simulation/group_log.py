@@ -23,10 +23,10 @@ from headrace_core.errors import (
     NotLeaderOrFollowerError,
     RequestTimedOutError,
 )
+from headrace_core.item_errors import error_to_proto
 from headrace_core.log import fencing
 from headrace_core.metadata import MetadataDelta, MetadataImage
 from headrace_core.records import decode_batch, iterate_headers
-from headrace_core.rpc.status import error_to_proto
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import produce_pb2
 

@@ -62,6 +62,8 @@ class TxnBrokers(SimBrokers):
     """Return the leader of a partition: for a shard's log the leader that this host knows, for other partitions the
     leader in its metadata."""
 
+    channels = None  #: The simulated calls need no channel.
+
     def __init__(self, host: CoordinatorHost, process: TxnCoordinator) -> None:
         super().__init__(host)
         self._process = process
@@ -188,6 +190,7 @@ class SimRequestLink:
         *,
         what: str,
         packed: object,
+        channels: object,
         check: Callable[[Any, Any], None] = lambda request, response: None,
     ) -> None:
         self.address = address

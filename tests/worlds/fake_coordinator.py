@@ -34,8 +34,8 @@ from headrace_coordinator.transaction.messages import (
 from headrace_coordinator.transaction.state import ProducerIdentity
 from headrace_coordinator.transaction.transactions import TransactionsStateMachine
 from headrace_core.errors import HeadraceError, UnstableOffsetCommitError
+from headrace_core.item_errors import error_to_proto
 from headrace_core.records import RecordIterator, read_header
-from headrace_core.rpc.status import error_to_proto
 from headrace_core.sinks import SinkTransaction, parse_sink_transaction
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import groups_pb2, groups_pb2_grpc, transactions_pb2, transactions_pb2_grpc

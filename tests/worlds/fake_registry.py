@@ -102,6 +102,10 @@ class FakeRegistry:
                     for at, each in enumerate(ids)
                     if each == int(number)
                 ]
+            case ["GET", "schemas", "ids", number, "subjects"]:
+                if not 0 < int(number) <= len(self.schemas):
+                    return 404, {"error_code": 40403, "message": "Schema not found"}
+                return 200, [subject for subject, ids in self.subjects.items() if int(number) in ids]
             case ["POST", "subjects", subject, "versions"]:
                 if self.refuses is not None:
                     return self.refuses

@@ -32,6 +32,7 @@ from headrace_coordinator.group.messages import (
 from headrace_coordinator.group.settings import GroupSettings
 from headrace_coordinator.state_machine import Decision, OwnershipAsked, OwnershipProven, ShardRecord
 from headrace_core.errors import HeadraceError
+from headrace_core.security.access import Decider
 
 GROUP = "payments"
 
@@ -67,6 +68,7 @@ class GroupShardWorld:
         self.now_ms = now_ms
         self.log: list[ShardRecord] = []
         self.topics = topics(**(partitions or {"orders": 4}))
+        self.authorizer: Decider | None = None
         self.clients: dict[str, Client] = {}
         self.connections = 0
         self.groups = self.take_over()
@@ -100,7 +102,12 @@ class GroupShardWorld:
 
     def set_topics(self, now: dict[str, Topic]) -> None:
         self.topics = now
-        self.ask(TopicsChanged(now))
+        self.ask(TopicsChanged(now, None, self.authorizer))
+        self.tick()
+
+    def set_authorizer(self, authorizer: Decider | None) -> None:
+        self.authorizer = authorizer
+        self.ask(TopicsChanged(self.topics, frozenset(), authorizer))
         self.tick()
 
     def tick(self) -> None:

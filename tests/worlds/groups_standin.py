@@ -21,7 +21,8 @@ from headrace_core.errors import (
     UnknownMemberIdError,
     UnknownTopicOrPartitionError,
 )
-from headrace_core.rpc.status import error_to_proto, status_of
+from headrace_core.item_errors import error_to_proto
+from headrace_core.rpc.status import status_of
 from headrace_core.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from headrace_protos.v1 import (
     groups_pb2,

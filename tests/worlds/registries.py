@@ -26,7 +26,7 @@ class Replicas:
 
     def __init__(self, cluster: LocalCluster, topic: str, **settings: Any) -> None:
         self.settings = RegistrySettings(
-            listeners=parse_http_listeners(["http://127.0.0.1:0"]),
+            listeners=parse_http_listeners(["http://127.0.0.1:0"], key="registry.listeners", example_port=8081),
             bootstrap_servers=tuple(cluster.bootstrap_servers.split(",")),
             replication_factor=1,
             topic=topic,

@@ -16,7 +16,7 @@ from headrace_core.errors import (
     NotCoordinatorError,
     TransactionalIdNotFoundError,
 )
-from headrace_core.rpc.status import error_to_proto
+from headrace_core.item_errors import error_to_proto
 from headrace_protos.v1 import metadata_pb2_grpc, offsets_pb2_grpc, transactions_pb2, transactions_pb2_grpc
 from tests.worlds.groups_standin import Coordinator, StandinGroupsWorld, _abort
 

@@ -20,6 +20,7 @@ from typer.main import get_command
 from headrace import Admin, Consumer, LocalCluster, NewTopic, Producer
 from headrace_tools.cli.app import run
 from headrace_tools.cli.root import build
+from tests.worlds.certificates import TestAuthority
 
 TOPIC, GROUP, TRANSACTIONAL_ID = "readers-gone", "readers-gone-group", "readers-gone-id"
 
@@ -50,6 +51,10 @@ _PRINTS = {
     "log-dirs describe": "",
     "quorum status": "",
     "features describe": "",
+    "quotas list": "",
+    "lag": "",
+    "users list": "",
+    "certs show": "{certificate}",
     "metadata dump": "{metadata}",
     "metadata ls": "{metadata}",
     "metadata cat": "{metadata} /local/quorum",
@@ -69,10 +74,15 @@ _CHANGES = {
     "records delete", "groups delete", "groups delete-offsets", "groups remove-members",
     "transactions complete", "transactions abort", "partitions reassign",
     "partitions elect", "brokers drain", "brokers unregister", "cluster drain", "cluster roll", "log-dirs move",
-    "quorum add", "quorum remove", "quorum transfer", "features upgrade", "features downgrade", "profile set",
+    "quorum add", "quorum remove", "quorum transfer", "features upgrade", "features downgrade",
+    "quotas set", "quotas delete", "profile set",
     "profile use", "profile show", "profile delete", "bench produce", "bench consume", "bench latency",
     "schemas register", "schemas check", "schemas delete", "schemas level",
     "connectors create", "connectors restart", "connectors delete",
+    "ship", "console", "certs init", "certs issue", "certs renew",
+    "users create", "users alter", "users delete", "acls create", "acls delete",
+    "acls list",  # an error without an authorizer, as in Kafka
+    "tokens create", "tokens list", "tokens renew", "tokens expire",  # errors without a secret
 }  # fmt: skip
 
 
@@ -147,8 +157,11 @@ def _nobody_reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def address_options(headrace: LocalCluster, http: str) -> Callable[[str], list[str]]:
+def address_options(
+    headrace: LocalCluster, http: str, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], list[str]]:
     """Fill in the arguments: a topic with records, and a group that has read this topic."""
+    authority = TestAuthority(tmp_path_factory.mktemp("authority"))
     with Admin(bootstrap_servers=headrace.bootstrap_servers) as admin:
         admin.create_topics([NewTopic(TOPIC, partitions=1)])
     with Producer(bootstrap_servers=headrace.bootstrap_servers) as producer:
@@ -167,7 +180,7 @@ def address_options(headrace: LocalCluster, http: str) -> Callable[[str], list[s
     metadata = next(path for path in sorted(Path(data).glob("controller-1")))
     words = {
         "topic": TOPIC, "group": GROUP, "transactional_id": TRANSACTIONAL_ID,
-        "data": str(data), "log": str(log), "metadata": str(metadata), "http": http,
+        "certificate": str(authority.ca), "data": str(data), "log": str(log), "metadata": str(metadata), "http": http,
     }  # fmt: skip
     return lambda arguments: [each.format(**words) for each in arguments.split()]
 

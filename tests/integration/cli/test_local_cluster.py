@@ -19,6 +19,8 @@ import pytest
 from headrace import Admin, Consumer, LocalCluster, NewTopic, Producer, TopicPartition
 from headrace.errors import ClusterStartError, IllegalStateError, InvalidArgumentError, UnsupportedVersionError
 from headrace_tools.local import ClusterDirectory
+from headrace_tools.local.directory import Topology
+from headrace_tools.local.processes import ProcessId, identify
 from tests.worlds.waiting import until
 
 _ROOT = Path(__file__).parents[3]
@@ -248,6 +250,50 @@ def test_an_owner_that_never_stops_its_cluster_leaves_nothing_behind(ending: str
     finally:
         owner.kill()
         owner.wait()
+
+
+_KEEPER = """
+import sys, time
+from headrace import LocalCluster
+cluster = LocalCluster(brokers=1, controllers=1, coordinators=0, data=sys.argv[1]).start()
+print(cluster._guardian._process.pid, flush=True)
+time.sleep(60)
+"""
+
+
+def _with_late_guardian(kept: Path) -> ProcessId:
+    """A cluster in ``kept`` whose owner was killed, and whose guardian is suspended before it stops the nodes."""
+    with subprocess.Popen([sys.executable, "-c", _KEEPER, str(kept)], stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        guardian = identify(int(owner.stdout.readline()))
+        assert guardian is not None
+        guardian.signal(signal.SIGSTOP)
+        owner.kill()
+    return guardian
+
+
+def test_a_late_guardian_does_not_stop_the_next_cluster_in_the_directory(tmp_path: Path) -> None:
+    """The guardian of a killed owner may begin its work after the next run has started its nodes."""
+    guardian = _with_late_guardian(tmp_path)
+    ClusterDirectory(tmp_path).down()
+    with LocalCluster(brokers=1, controllers=1, coordinators=0, data=tmp_path) as cluster:
+        guardian.signal(signal.SIGCONT)
+        assert guardian.wait(30)
+        assert all(row["pid"] for row in cluster.ps())
+        with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+            admin.create_topics(["served"])
+
+
+def test_a_cluster_that_is_started_again_by_hand_is_not_its_dead_owners(tmp_path: Path) -> None:
+    guardian = _with_late_guardian(tmp_path)
+    directory = ClusterDirectory(tmp_path)
+    directory.up(Topology())  # the nodes still run
+    try:
+        guardian.signal(signal.SIGCONT)
+        assert guardian.wait(30)
+        assert all(node.alive() for node in directory.state().nodes)
+    finally:
+        directory.down()
 
 
 _ABANDONED = """

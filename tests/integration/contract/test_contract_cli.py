@@ -133,7 +133,7 @@ def test_up_ps_kill_restart_down_as_a_script_sees_them(bare_cli: Cli, tmp_path: 
     try:
         assert up.code == 0
         nodes = bare_cli("ps", "--data", data, "-o", "json").json()
-        assert [set(node) for node in nodes] == [{"role", "id", "pid", "address", "data_dirs"}] * 4
+        assert [set(node) for node in nodes] == [{"role", "id", "pid", "address", "data_dirs", "metrics"}] * 4
         assert up.json()["bootstrap_servers"] == next(n["address"] for n in nodes if n["role"] == "broker")
         os.kill(next(n["pid"] for n in nodes if n["role"] == "broker"), signal.SIGKILL)
         deadline = time.monotonic() + 60

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from headrace import LocalCluster
@@ -108,13 +108,22 @@ def everything(servers: str, topic: str) -> list[Row]:
         return take(source, count)
 
 
+# A topic that was created a moment ago: its brokers learn of it one after the other, and librdkafka does not ask again.
+NEW_TOPIC = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION}
+
+
 def size(servers: str, topic: str) -> int:
-    """The number of records; 0 for a topic that does not exist."""
+    """The number of records; 0 for a topic that does not exist yet, or not yet on all of its leaders."""
     with consumer(servers, "measuring") as source:
         if topic not in source.list_topics(timeout=30).topics:
             return 0
         places = [TopicPartition(topic, number) for number in range(PARTITIONS)]
-        return sum(source.get_watermark_offsets(each, timeout=30)[1] for each in places)
+        try:
+            return sum(source.get_watermark_offsets(each, timeout=30)[1] for each in places)
+        except KafkaException as error:
+            if error.args[0].code() not in NEW_TOPIC:
+                raise
+            return 0
 
 
 def committed(servers: str, group: str, topic: str) -> dict[int, int]:

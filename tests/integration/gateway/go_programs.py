@@ -16,11 +16,11 @@ _FAST = ("-buildvcs=false", "-gcflags=all=-N -l", "-ldflags=-s -w")
 
 
 def go_programs() -> Path:
-    """The folder with the programs ``franz`` and ``sarama``. Go compiles only what has changed."""
+    """The folder with the programs ``franz``, ``sarama`` and ``secured``. Go compiles only what has changed."""
     programs = ROOT / "build" / "go-clients"
     programs.mkdir(parents=True, exist_ok=True)
     done = subprocess.run(
-        ["go", "build", *_FAST, "-o", str(programs), "./franz", "./sarama"],
+        ["go", "build", *_FAST, "-o", str(programs), "./franz", "./sarama", "./secured"],
         cwd=SOURCES,
         env=os.environ | {"CGO_ENABLED": "0"},
         capture_output=True,

@@ -38,6 +38,8 @@ OTHER_DEFAULTS = {
     "server": {
         "listeners": "ours are called client and internal",
         "listener.security.protocol.map": "ours are all PLAINTEXT",
+        "ssl.keystore.type": "no JKS",
+        "ssl.truststore.type": "no JKS",
         "log.dir": "no directory is guessed",
         "log.flush.interval.ms": "Kafka: null, which means never",
         "log.retention.hours": "the default stands at log.retention.ms",
@@ -60,6 +62,8 @@ OTHER_DEFAULTS = {
         "metric.reporters": "no JMX",
         "receive.buffer.bytes": "the system's",
         "send.buffer.bytes": "the system's",
+        "ssl.keystore.type": "no JKS",
+        "ssl.truststore.type": "no JKS",
     },
     "consumer": {
         "client.id": "a name in logs helps",
@@ -68,6 +72,8 @@ OTHER_DEFAULTS = {
         "partition.assignment.strategy": "the server assigns",
         "receive.buffer.bytes": "the system's",
         "send.buffer.bytes": "the system's",
+        "ssl.keystore.type": "no JKS",
+        "ssl.truststore.type": "no JKS",
     },
     "admin": {
         "client.id": "a name in logs helps",
@@ -76,11 +82,35 @@ OTHER_DEFAULTS = {
         "metric.reporters": "no JMX",
         "receive.buffer.bytes": "the system's",
         "send.buffer.bytes": "the system's",
+        "ssl.keystore.type": "no JKS",
+        "ssl.truststore.type": "no JKS",
     },
 }
+#: In Kafka a broker takes a new keystore when its key is set again; Headrace looks at the files.
+_TLS = (
+    *(f"ssl.keystore.{name}" for name in ("type", "location", "password", "certificate.chain", "key")),
+    *(f"ssl.truststore.{name}" for name in ("type", "location", "password", "certificates")),
+    *(f"ssl.{name}" for name in ("key.password", "protocol", "provider", "cipher.suites", "enabled.protocols")),
+    *(f"ssl.{name}.algorithm" for name in ("keymanager", "trustmanager", "endpoint.identification")),
+    *(f"ssl.{name}" for name in ("client.auth", "secure.random.implementation", "engine.factory.class")),
+    *(f"ssl.allow.{name}.changes" for name in ("dn", "san")),
+)
+#: In Kafka, one broker's SASL keys can be altered.
+_SASL = (
+    "sasl.enabled.mechanisms",
+    "sasl.jaas.config",
+    "sasl.mechanism.inter.broker.protocol",
+    *(f"sasl.kerberos.{name}" for name in ("kinit.cmd", "min.time.before.relogin", "service.name")),
+    *(f"sasl.kerberos.ticket.renew.{name}" for name in ("jitter", "window.factor")),
+    "sasl.kerberos.principal.to.local.rules",
+    *(f"sasl.login.refresh.{name}" for name in ("buffer.seconds", "min.period.seconds")),
+    *(f"sasl.login.refresh.window.{name}" for name in ("factor", "jitter")),
+)
 OTHER_SCOPES = {
     "listeners": "by a restart only",
-    "listener.security.protocol.map": "every listener is PLAINTEXT",
+    "listener.security.protocol.map": "by a restart only",
+    **dict.fromkeys(_TLS, "by a restart, or by new files in the old place"),
+    **dict.fromkeys(_SASL, "by a restart only, or without effect"),
     "log.retention.check.interval.ms": "ours can be altered",
     "max.connections": "gRPC takes it when the listener opens",
     "max.connections.per.ip": "a gateway reads it at its start",

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from headrace import Admin, AsyncProducer, LocalCluster, NewTopic
+from headrace import Admin, AsyncConsumer, AsyncProducer, LocalCluster, NewTopic
 from headrace.engine.io_thread import io_thread
 from headrace.errors import InvalidConfigError, RequestTimedOutError
 from headrace_registry import registry as registry_module
@@ -229,6 +229,40 @@ async def _write_all(writer: Registry, replicas: Replicas, numbers: Iterable[int
         ids.append(await writer.write(replicas.registering(number)))
         await asyncio.sleep(0.01)
     return ids
+
+
+def test_a_replica_that_was_suspended_answers_only_when_it_has_read_the_topic_to_its_end(
+    replicas: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry_module, "CATCH_UP_S", 0.2)
+
+    async def scenario() -> None:
+        first, second = await replicas.start(), await replicas.start()
+        writer = await replicas.writer()
+        asleep = second if writer is first else first
+        assert await asleep.catch_up()
+        awake, sleeps = asyncio.Event(), asyncio.Event()
+        read = asleep._read
+
+        async def read_when_awake(reader: AsyncConsumer) -> int:
+            sleeps.set()
+            await awake.wait()
+            return await read(reader)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(asleep, "_read", read_when_awake)
+            await until_async(lambda: writer.next_offset == asleep.next_offset)
+            await asyncio.wait_for(sleeps.wait(), 30)  # a read that began before would see the record
+            given = await writer.write(replicas.registering(1))
+            asleep._awake_ms -= 60_000  # as after SIGSTOP and SIGCONT
+            assert not await asleep.catch_up()
+            assert not await asleep.catch_up()  # not only the first request
+            awake.set()
+            await until_async(lambda: asleep._is_current.is_set())
+        assert await asleep.catch_up()
+        assert asleep.image.schema(given) is not None
+
+    run_with(replicas, scenario())
 
 
 def test_two_replicas_with_one_url_are_reported(replicas: Replicas, caplog: pytest.LogCaptureFixture) -> None:

@@ -171,6 +171,9 @@ def test_batches_become_rows_of_both_lakes_and_dead_letters_keep_their_records(s
     second.raw(key_of(2), None)
     second.event("c", 4, {"id": 4, "name": "d"})
     write_batch(every)(frame(spark, second), 1)
+    third = Log()
+    third.raw(key_of(2), None)
+    write_batch(every)(frame(spark, third), 2)  # nothing but a tombstone
     write_batch(every)(frame(spark, first, other), 0)  # Spark repeats an old batch
     for lake in every:
         assert content(lake) == {

@@ -20,6 +20,7 @@ import pytest
 from headrace import Admin, Consumer, Producer, TopicPartition
 from headrace.models import ConfigResource
 from headrace_core.errors import OutOfOrderSequenceNumberError
+from headrace_core.metadata import METADATA_VERSION
 from headrace_core.records import encode_batch, read_header
 from headrace_core.rpc.channel import COMMON_OPTIONS
 from headrace_protos.v1 import produce_pb2, produce_pb2_grpc
@@ -227,14 +228,14 @@ def test_a_cluster_at_the_first_level_is_served_and_raised_by_command(old: OldCl
     assert write(old, "of-today", b"first", enable_idempotence=False) == 0  # there are no producer ids at this level
 
     old.run("features", "upgrade")
-    assert old.level() == 2
+    assert old.level() == METADATA_VERSION
     assert old.up("--coordinators", "1") == ["controller", "broker", "coordinator"]
     assert read_in_group(old, "codec-zstd") == 40
     assert write(old, "of-today", b"second") == 1
 
     old.run("down")
     assert old.up() == ["controller", "broker", "coordinator"]
-    assert old.level() == 2
+    assert old.level() == METADATA_VERSION
     check_topics(old)
     assert write(old, "of-today", b"third") == 2
     assert read_in_group(old, "codec-zstd") == 0

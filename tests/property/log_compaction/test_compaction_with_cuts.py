@@ -25,6 +25,9 @@ from tests.worlds.compaction_world import (
 
 IS_FULL = os.environ.get("HEADRACE_FULL_COMPACTION", "0") not in ("", "0")
 HISTORIES = 400 if IS_FULL else 12
+#: Histories that found faults (test_old_producer_snapshots.py has them in short): a snapshot named a transaction whose
+#: marker was compacted; a power loss took the only snapshot of a producer; a truncated log knew less than its snapshot.
+FOUND_FAULTS = (877997752, 877997828, 877999062)
 
 
 class ShortenedWorld(CompactionWorld):
@@ -41,6 +44,7 @@ class ShortenedWorld(CompactionWorld):
         log = self.log
         offset = self.rng.randint(log.log_start_offset, log.log_end_offset)
         log.truncate_to(offset)
+        self.is_in_snapshots_only = True
         assert log.log_start_offset <= log.log_end_offset <= offset
         ends = [batch.header.next_offset for batch in batches_of(log)]
         assert not ends or log.log_end_offset == max(ends[-1], log.log_start_offset), "what a start would find"
@@ -157,7 +161,7 @@ def test_a_cleaning_leaves_what_the_model_says_of_a_log_that_is_shortened(
     caplog.set_level("CRITICAL")
     counts = Counts()
     only = os.environ.get("HEADRACE_HISTORY")
-    for history in [int(only)] if only else [seed + number for number in range(HISTORIES)]:
+    for history in [int(only)] if only else [*FOUND_FAULTS, *range(seed, seed + HISTORIES)]:
         print(f"history: HEADRACE_HISTORY={history}")
         run(history, counts)
     print(counts)

@@ -405,7 +405,7 @@ def test_a_port_stolen_between_the_look_and_the_bind_is_replaced(
         monkeypatch.setattr(ports, "pick", pick)
         monkeypatch.setattr(ports, "is_free", lambda port, host="127.0.0.1": True)
         cluster.up(Topology())
-        assert len(picked) == 4  # two attempts of two choices each
+        assert len(picked) == 6  # two attempts of three choices each
     assert all(_pids(cluster).values())
 
 

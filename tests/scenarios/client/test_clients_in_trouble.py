@@ -176,13 +176,13 @@ def test_nothing_is_opened_by_what_is_reported_after_close(fake: Any) -> None:
     with pytest.warns(RuntimeWarning, match="unacknowledged"):
         out.close(0.05)
     core.engine.io.run(asyncio.sleep(0))
-    before = len(core.engine.connections._channels)
+    before = len(core.engine.connections._pool._by_address)
     core.sender.orphan(queues)
     core.engine.io.call(core.sender.wake)
     core.engine.io.call(core.sender.adopt_orphans)
     core.engine.io.run(asyncio.sleep(0.05))
     assert not core.sender.links
-    assert len(core.engine.connections._channels) == before == 0
+    assert len(core.engine.connections._pool._by_address) == before == 0
 
 
 def test_answer_that_makes_no_sense_fails_nobody(fake: Any) -> None:

@@ -39,9 +39,19 @@ READS: dict[str, Callable[[Admin], Any]] = {
 }
 #: The calls that a controller, a coordinator or the node at an address answers.
 ELSEWHERE = {
+    "alter_user_scram_credentials",
+    "create_acls",
+    "delete_acls",
+    "describe_acls",
+    "describe_user_scram_credentials",
+    "create_delegation_token",
+    "describe_delegation_token",
+    "expire_delegation_token",
+    "renew_delegation_token",
     "abort_sink_batch",
     "abort_transaction",
     "add_voter",
+    "alter_client_quotas",
     "alter_configs",
     "alter_partition_reassignments",
     "commit_sink_batch",
@@ -51,6 +61,7 @@ ELSEWHERE = {
     "delete_group_offsets",
     "delete_groups",
     "delete_topics",
+    "describe_client_quotas",
     "describe_features",
     "describe_groups",
     "describe_lag",

@@ -17,11 +17,12 @@ import pytest
 
 from headrace_broker.handlers.replication import ReplicationService
 from headrace_broker.partition.leader import PartitionLeader
+from headrace_broker.partition.schemas import KnownSchemas, SchemaCheck, judge
 from headrace_controller.cluster.decision import ClusterSettings
 from headrace_controller.cluster.elections import Electorate, partition_change
 from headrace_core.config import Status
 from headrace_core.config.topic_keys import TOPIC, TOPIC_DEFAULT_KEYS
-from headrace_core.errors import HeadraceError, NotEnoughReplicasError
+from headrace_core.errors import HeadraceError, InvalidRecordError, NotEnoughReplicasError
 from headrace_core.log import DirectoryWriter, LogConfig, PartitionLog
 from headrace_core.log.appending import validate
 from headrace_core.log.compaction.cleaner import Cleaner
@@ -243,6 +244,45 @@ def smaller(codec: str, low: str, high: str) -> Row:
     return Row(high, lambda config: stored_bytes(config) < bytes_at[low], False, True, others | {name: low})
 
 
+def refuses_plain(side: str) -> Callable[[LogConfig], bool]:
+    """Whether a log's records need a schema id in their keys or values (``side``)."""
+
+    def look(config: LogConfig) -> bool:
+        check = SchemaCheck.of(ORDERS.topic, config)
+        if check is None:
+            return False
+        validate(encode_batch([(NOW_MS, b"key", b"value", None)]), config, NOW_MS, schemas=check.ids)
+        try:
+            judge(check, KnownSchemas(1, 0), ORDERS, 0)
+        except InvalidRecordError as error:
+            return f"the {side} does not begin" in str(error)
+        return False
+
+    return look
+
+
+def accepts_subject(side: str, subject: str) -> Callable[[LogConfig], bool]:
+    def look(config: LogConfig) -> bool:
+        check = SchemaCheck(ORDERS.topic, config)
+        subjects = check.keys if side == "key" else check.values
+        return subjects is not None and subjects.has(subject)
+
+    return look
+
+
+def schema_rows(side: str) -> dict[str, Row]:
+    on = {f"{side}.schema.validation": "true"}
+    strategy = Row("RecordNameStrategy", accepts_subject(side, "com.acme.Order"), False, True, on)
+    return {
+        f"{name}{side}.{key}": row
+        for name in ("", "confluent.")
+        for key, row in {
+            "schema.validation": Row("true", refuses_plain(side), False, True),
+            "subject.name.strategy": strategy,
+        }.items()
+    }
+
+
 def table(folder: Path) -> dict[str, Row]:
     def aged(config: LogConfig) -> Kept:
         kept = Kept(config).filled()
@@ -296,6 +336,8 @@ def table(folder: Path) -> dict[str, Row]:
             "40", lambda c: Kept(c).filled(12).segments() > 1, False, True, {"index.interval.bytes": "10"}
         ),
         "segment.jitter.ms": Row("900", lambda c: jitter(c) > 2, False, True, {"segment.ms": "1000"}),
+        **schema_rows("key"),
+        **schema_rows("value"),
         "segment.ms": Row("1000", lambda c: Kept(c).filled(apart_ms=600).segments() > 1, False, True),
     }
 

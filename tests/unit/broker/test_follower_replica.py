@@ -10,6 +10,7 @@ from typing import Any
 from headrace_broker.partition import PartitionFollower
 from headrace_broker.partition.messages import Divergence, Joined
 from headrace_broker.replication.follower_replica import FollowerReplica
+from headrace_broker.traffic import TopicTraffic
 from headrace_core.errors import StorageError
 from headrace_core.log.epochs import EpochEnd
 from headrace_core.types import TopicPartition
@@ -44,7 +45,7 @@ async def _errors_of_a_cut_that_fails() -> list[dict[str, Any]]:
         last_epoch=2,
         high_watermark=60,
     )
-    replica = FollowerReplica(log, follower, writer, SimpleNamespace(), lambda log, error: None)  # type: ignore[arg-type]
+    replica = FollowerReplica(log, follower, writer, SimpleNamespace(), lambda log, error: None, TopicTraffic())  # type: ignore[arg-type]
     replica.join(1)
     replica.joined(Joined(1, diverging=Divergence(2, 67)))
     failure = StorageError("the log directory failed")

@@ -14,6 +14,7 @@ from headrace_broker.verifier import Verifier
 from headrace_core import errors
 from headrace_core.clock import SystemClock
 from headrace_core.errors import HeadraceError
+from headrace_core.item_errors import error_to_proto
 from headrace_core.membership import transaction_partitions
 from headrace_core.membership.metadata_state import MetadataState
 from headrace_core.metadata import MetadataDelta, MetadataImage
@@ -26,7 +27,6 @@ from headrace_core.metadata.records import (
     TopicRecord,
 )
 from headrace_core.metadata.shards import TRANSACTIONS_TOPIC
-from headrace_core.rpc.status import error_to_proto
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import transactions_pb2, transactions_pb2_grpc
 

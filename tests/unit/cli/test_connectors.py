@@ -385,8 +385,8 @@ def test_a_rebalance_is_waited_for_but_not_forever(connect: Connect, capsys: pyt
     assert called(capsys, "create", "lines", *FLAGS)[0] == 0
     assert [method for method, _ in connect.asked] == ["POST"] * 6
     connect.rebalances = 1_000_000
-    line = failed(capsys, "delete", "lines", "--timeout", "200ms")
-    assert f"were still rebalancing after 0.2 s ({REBALANCE}); repeat the command with a longer --timeout" in line
+    line = failed(capsys, "delete", "lines", "--timeout", "2s")
+    assert f"were still rebalancing after 2 s ({REBALANCE}); repeat the command with a longer --timeout" in line
     assert line.endswith("[CONNECT_REBALANCING]")
     assert "lines" in connect.configs
 
@@ -400,8 +400,8 @@ def test_the_time_of_the_retries_is_bounded_by_the_clock() -> None:
         )
         with pytest.raises(ConnectRebalancingError):
             client.delete("lines")
-        assert 59 <= clock[0] <= 60
-        assert len(server.asked) == 120
+        assert 58 <= clock[0] <= 60
+        assert len(server.asked) == 119
 
 
 def test_a_worker_that_is_gone_is_skipped(

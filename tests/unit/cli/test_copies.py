@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from headrace_tools.local import nodes
@@ -19,7 +21,7 @@ def properties(brokers: int, **config: str) -> dict[str, str]:
         for number in range(1, count + 1)
     )
     keys = {key.replace("_", "."): value for key, value in config.items()}
-    return nodes.properties(ClusterState(cluster_id="c", nodes=made, config=keys), made[0])
+    return nodes.properties(ClusterState(cluster_id="c", nodes=made, config=keys), made[0], Path("/d"))
 
 
 @pytest.mark.parametrize(
@@ -39,7 +41,7 @@ def test_what_the_user_says_comes_last() -> None:
 
 def test_a_new_classic_group_waits_a_moment_for_members_that_start_together() -> None:
     coordinator = Node(role="coordinator", id=1, host="h", port=1, internal_port=2, data_dirs=("/d",))
-    found = nodes.properties(ClusterState(cluster_id="c", nodes=(coordinator,), config={}), coordinator)
+    found = nodes.properties(ClusterState(cluster_id="c", nodes=(coordinator,), config={}), coordinator, Path("/d"))
     assert 100 <= int(found["group.initial.rebalance.delay.ms"]) <= 500
 
 

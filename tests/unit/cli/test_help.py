@@ -45,6 +45,7 @@ LOCAL = (
     "log",
     "metadata",
     "profile",
+    "certs",
     "version",
     "cluster roll",
     "schemas",
@@ -73,6 +74,7 @@ def test_every_client_command_takes_bootstrap_from_flag_and_environment(
     assert "-b, --bootstrap" in shown
     assert "HEADRACE_BOOTSTRAP_SERVERS" in shown
     assert "--profile" in shown
+    assert "--command-config" in shown
 
 
 def examples() -> list[str]:
@@ -94,7 +96,7 @@ def leaf(words: list[str]) -> tuple[Any, list[str]]:
 
 def called(line: str) -> list[list[str]]:
     """The ``headrace`` commands of a shell line, without a remark that follows several spaces."""
-    lexer = shlex.shlex(re.split(r"\s{2,}", line)[0], posix=True, punctuation_chars="|;&<>")
+    lexer = shlex.shlex(re.split(r"\s{2,}", re.sub(r"\\\s+", "", line))[0], posix=True, punctuation_chars="|;&<>")
     lexer.whitespace_split = True
     commands: list[list[str]] = [[]]
     for word in lexer:

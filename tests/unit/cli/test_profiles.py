@@ -95,7 +95,7 @@ def test_each_client_takes_the_keys_that_concern_it_and_flags_win(profiles: Path
         (("acsk=1",), "did you mean 'acks'"),
         (("acks=2",), "must be one of all, -1, 1, 0"),
         (("-b", "nowhere"), "'nowhere' is not an address: write HOST:PORT"),
-        (("ssl.key.password=x",), "TLS is not built yet"),
+        (("ssl.keystore.type=JKS",), "must be PEM or PKCS12"),
         (("--delete", "linger.ms"), "has no key linger.ms"),
         (("client.id=a\nacks=0",), "one line"),
     ],

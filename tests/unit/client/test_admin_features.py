@@ -12,7 +12,7 @@ import pytest
 
 from headrace import Admin, FeatureInfo
 from headrace.errors import InvalidArgumentError, InvalidUpdateVersionError
-from headrace_core.rpc.status import error_to_proto
+from headrace_core.item_errors import error_to_proto
 from headrace_protos.v1 import admin_pb2, admin_pb2_grpc, metadata_pb2, metadata_pb2_grpc
 from headrace_tools.cli.app import run
 

@@ -13,6 +13,7 @@ from headrace import Admin
 from headrace.errors import InvalidArgumentError, NetworkError, UnsupportedVersionError
 from headrace_core.clock import Clock, SystemClock
 from headrace_core.membership.node_description import NodeService, descriptors_max, open_descriptors
+from headrace_core.metadata import METADATA_VERSION
 from headrace_core.rpc.server import Listener
 
 AHEAD_MS = 90_000
@@ -55,7 +56,7 @@ def test_a_node_says_who_it_is_and_how_its_clock_stands() -> None:
     with served(FastClock()) as address, Admin(bootstrap_servers=address) as admin:
         described = admin.describe_node(address, timeout=60)
     assert (described.role, described.node_id, described.cluster_id) == ("broker", 7, "a cluster")
-    assert (described.metadata_version_min, described.metadata_version_max) == (1, 2)
+    assert (described.metadata_version_min, described.metadata_version_max) == (1, METADATA_VERSION)
     assert described.software_version[0].isdigit()
     # one of the times has only whole milliseconds
     assert abs(described.clock_ahead_ms - AHEAD_MS) <= described.round_trip_ms / 2 + 2

@@ -21,7 +21,8 @@ from headrace.errors import (
     OperationNotAttemptedError,
     PreferredLeaderNotAvailableError,
 )
-from headrace_core.rpc.status import error_to_proto, status_of
+from headrace_core.item_errors import error_to_proto
+from headrace_core.rpc.status import status_of
 from headrace_protos.v1 import admin_pb2, admin_pb2_grpc, metadata_pb2, metadata_pb2_grpc
 from headrace_tools.cli.app import run
 from headrace_tools.cli.partitions import targets

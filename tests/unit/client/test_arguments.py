@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,7 +22,10 @@ from headrace import (
     accumulator,
     arguments,
 )
+from headrace.acl_models import AclBinding, AclBindingFilter, AclOperation, ResourceType
 from headrace.errors import BY_CODE, HeadraceError, InvalidArgumentError, InvalidTimestampError
+from headrace.quota_models import QuotaEntity
+from headrace.scram_models import ScramMechanism, UserScramCredentialDeletion
 
 TP = TopicPartition("t", 0)
 NAN, SURROGATE = float("nan"), "\ud800"
@@ -62,6 +66,16 @@ def keyed(value: Any) -> Callable[[Any], Any]:
     return lambda tp: {tp: value}
 
 
+class IsSet:
+    """An event that is set."""
+
+    def is_set(self) -> bool:
+        return True
+
+
+BINDING = AclBinding(
+    resource_type=ResourceType.TOPIC, resource_name="t", principal="User:u", operation=AclOperation.READ
+)
 NO_LIST, NO_DICT = (5, None, True), (5, "t", None, [1], True)
 SECONDS = (-1, -0.001, NAN, "1", [1], True)
 OFFSETS = (-1, LONG, 1.5, "1", None, True, NAN)
@@ -130,6 +144,7 @@ PRODUCER = {
     "flush": {"timeout": timeout},
     "partitions_for": {"topic": topic},
     "metrics": {},
+    "partition_metrics": {},
     "close": {"timeout": timeout},
 }
 PRODUCER["send_and_wait"] = {name: row for name, row in PRODUCER["send"].items() if name != "on_delivery"}
@@ -177,6 +192,18 @@ CONSUMER = {
     },
     "partitions_for": {"topic": topic, "timeout": timeout},
     "metrics": {},
+    "partition_metrics": {},
+    "process": {
+        "handler": rebalanced,
+        "concurrency": Takes(1, 0, -1, 10_001, 1.5, "1", True, None),
+        "order": Takes("key", "keys", 5, None, ["key"]),
+        "retries": Takes(0, -1, 1.5, "1", True, None),
+        "retry_backoff": Takes(0.1, -1, "1", True, None, NAN),
+        "retry_backoff_max": Takes(0.1, -1, "1", True, None, NAN),
+        "dead_letters": Takes("t", *(each for each in topic.bad if each is not None)),
+        "commit_interval": Takes(0.1, -1, "1", True, None, NAN),
+        "stop": Takes(IsSet()),
+    },
     "close": {"timeout": must_timeout},
 }
 
@@ -205,6 +232,49 @@ ADMIN: dict[str, dict[str, Takes]] = {
     "describe_topics": {"names": Takes(["t"], *(each for each in names.bad if each is not None))},
     "create_partitions": {
         "counts": Takes({"t": 2}, *NO_DICT, {5: 2}, {SURROGATE: 2}, *({"t": each} for each in (INT, LONG, 1.5, "2"))),
+        "validate_only": flag,
+    },
+    "create_acls": {
+        "acls": Takes(
+            [BINDING],
+            *NO_LIST,
+            [5],
+            [replace(BINDING, operation="READ")],
+            [replace(BINDING, resource_type=2)],
+            [replace(BINDING, principal=SURROGATE)],
+            [replace(BINDING, resource_name=5)],
+        )
+    },
+    "describe_acls": {"acl_filter": Takes(AclBindingFilter(), 5, "t", AclBindingFilter(host=SURROGATE))},
+    "delete_acls": {"filters": Takes([AclBindingFilter()], *NO_LIST, [5], [AclBindingFilter(principal=SURROGATE)])},
+    "describe_user_scram_credentials": {"users": Takes(["u"], 5, [5], [SURROGATE])},
+    "alter_user_scram_credentials": {
+        "changes": Takes([UserScramCredentialDeletion("u", ScramMechanism.SCRAM_SHA_256)], *NO_LIST, [5])
+    },
+    "create_delegation_token": {
+        "renewers": Takes(["User:u"], 5, [5], [SURROGATE], ["u"]),
+        "owner": Takes("User:u", 5, SURROGATE, "u"),
+        "max_lifetime_ms": Takes(5, "5", 1.5, -2, LONG),
+    },
+    "renew_delegation_token": {"hmac": Takes(b"h", None, "h", b""), "period_ms": Takes(5, "5", 1.5, -2, LONG)},
+    "expire_delegation_token": {"hmac": Takes(b"h", None, "h", b""), "period_ms": Takes(5, "5", 1.5, -2, LONG)},
+    "describe_delegation_token": {"owners": Takes(["User:u"], 5, [5], [SURROGATE], ["u"])},
+    "describe_client_quotas": {
+        "user": Takes("u", 5, "", SURROGATE),
+        "client_id": Takes("c", 5, "", SURROGATE),
+        "ip": Takes("127.0.0.1", 5, "", SURROGATE),
+        "strict": flag,
+    },
+    "alter_client_quotas": {
+        "changes": Takes(
+            {QuotaEntity(user="u"): {"producer_byte_rate": 1.0}},
+            *NO_DICT,
+            {5: {}},
+            {QuotaEntity(): {}},
+            {QuotaEntity(user="u"): 5},
+            {QuotaEntity(user="u"): {5: 1.0}},
+            {QuotaEntity(user="u"): {"producer_byte_rate": "1"}},
+        ),
         "validate_only": flag,
     },
     "describe_configs": {
@@ -329,7 +399,7 @@ METHODS = [
     (client, name)
     for client in CLIENTS
     for name in dir(getattr(headrace, client))
-    if not name.startswith("_") and callable(getattr(getattr(headrace, client), name))
+    if not name.startswith("_") and name != "from_properties" and callable(getattr(getattr(headrace, client), name))
 ]
 
 

@@ -28,8 +28,8 @@ from headrace_core.errors import (
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
+from headrace_core.item_errors import error_to_proto
 from headrace_core.records import RecordIterator
-from headrace_core.rpc.status import error_to_proto
 from headrace_protos.v1 import groups_pb2
 
 LIMIT_S = 60.0

@@ -45,7 +45,7 @@ def sizes_of_requests(*batches: int) -> list[list[int]]:
     """The sizes of the batches in each request of a producer with max.request.size=32 MiB."""
     link = BrokerLink.__new__(BrokerLink)
     link.sender = Owner()  # type: ignore[assignment]
-    link.in_flight, link._correlation = {}, 0
+    link.in_flight, link._correlation, link._throttled_until = {}, 0, 0.0
     link.pending = dict.fromkeys(map(Queue, batches))
 
     async def collect() -> list[list[int]]:

@@ -258,7 +258,7 @@ def test_what_is_each_brokers_own_cannot_be_set_for_all(world: ClusterWorld, mon
         (TOPIC, "segment.bytes", "1GiB", "1GiB is 1073741824"),
         (TOPIC, "remote.storage.enable", "true", "tiered storage is not built"),
         (ALL, "zookeeper.connect", "h:2181", "there is no ZooKeeper"),
-        (ALL, "ssl.keystore.password", "hunter2", "TLS is not built yet"),
+        (ALL, "ssl.keystore.password", "hunter2", "properties files"),
         (ALL, "num.partitions", "3", "properties files"),
     ],
 )

@@ -71,7 +71,7 @@ def register(world: ClusterWorld, number: int, features: tuple[FeatureRange, ...
 
 def test_a_fresh_cluster_is_at_the_newest_level() -> None:
     world = ClusterWorld()
-    assert world.image.metadata_version == METADATA_VERSION == 2
+    assert world.image.metadata_version == METADATA_VERSION == 3
     before = len(world.log)
     update(world, METADATA_VERSION)
     assert len(world.log) == before, "it is there already"
@@ -197,7 +197,7 @@ def test_a_controller_says_what_it_understands_and_counts_too() -> None:
     with pytest.raises(InvalidRequestError):
         world.ask(RegisterController(4, b"", SUPPORTED_FEATURES))
     assert sorted(world.image.ledger.controllers) == [3]
-    only_new = (FeatureRange(METADATA_VERSION_FEATURE, 2, 2),)
+    only_new = (FeatureRange(METADATA_VERSION_FEATURE, 2, METADATA_VERSION),)
     world.ask(RegisterController(5, id16(5), only_new))
     with pytest.raises(InvalidUpdateVersionError, match="controller 5 does not support"):
         update(world, 1, UpgradeType.SAFE_DOWNGRADE)
@@ -206,7 +206,7 @@ def test_a_controller_says_what_it_understands_and_counts_too() -> None:
 def test_a_node_that_does_not_know_the_level_is_not_registered() -> None:
     world = ClusterWorld()
     for features in (OLD, ()):
-        with pytest.raises(UnsupportedVersionError, match="but the cluster is at level 2"):
+        with pytest.raises(UnsupportedVersionError, match="but the cluster is at level 3"):
             register(world, 1, features)
     twice = (*SUPPORTED_FEATURES, *SUPPORTED_FEATURES)
     with pytest.raises(InvalidRequestError, match="named twice"):

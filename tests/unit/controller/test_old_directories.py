@@ -145,5 +145,5 @@ def test_a_release_that_does_not_know_the_level_does_not_start(root: Path, monke
     life.raise_level()
     life.close()
     monkeypatch.setattr(applying, "METADATA_VERSION", METADATA_VERSION - 1)
-    with pytest.raises(UnsupportedVersionError, match="has feature level 2, but this controller supports at most 1"):
+    with pytest.raises(UnsupportedVersionError, match="has feature level 3, but this controller supports at most 2"):
         Life(root)

@@ -191,16 +191,16 @@ def test_levels_are_described_and_changed_and_all_three_controllers_have_said_wh
             return feature.finalized_level, feature.min_level, feature.max_level
 
         async with asyncio.timeout(WAIT_S):  # any controller answers from its applied metadata
-            while await level() != (2, 1, 2):  # noqa: ASYNC110
+            while await level() != (3, 1, 3):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
-        with pytest.raises(UnsupportedVersionError, match="1 to 1, but the cluster is at level 2"):
+        with pytest.raises(UnsupportedVersionError, match="1 to 1, but the cluster is at level 3"):
             await live_broker(await leader_of(controllers), level=1)
         (result,) = (await update(9)).results
         assert result.error.code == common_pb2.ERROR_CODE_INVALID_UPDATE_VERSION
-        assert "supports levels 1 to 2" in result.error.message
+        assert "supports levels 1 to 3" in result.error.message
         (result,) = (await update(1, admin_pb2.FEATURE_UPGRADE_TYPE_SAFE_DOWNGRADE, validate_only=True)).results
         assert not result.error.code
-        assert await level() == (2, 1, 2)
+        assert await level() == (3, 1, 3)
         with pytest.raises(InvalidRequestError, match="upgrade type 7"):
             await update(2, 7)
         leader = await leader_of(controllers)

@@ -77,7 +77,7 @@ class Clocked:
             self.pass_ms(STEP_MS)
             if any(isinstance(message.body, VoteRequest) for _, message in self.sent[begun:]):
                 return self.now_ms - began_ms
-        raise AssertionError("nobody asks for votes")
+        raise AssertionError("no node asks for votes")
 
     def _settle(self) -> None:
         for _ in range(100):
@@ -265,7 +265,7 @@ def test_upkeep_is_due_until_it_has_found_nothing_and_then_when_a_session_may_be
     world = ClusterWorld()
     broker = world.live_broker(7)
     world.create("t", partitions=-1, assignments={0: (1,)})
-    assert world.core.next_upkeep_ms(world.now_ms) == world.now_ms, "nobody has looked at what was decided"
+    assert world.core.next_upkeep_ms(world.now_ms) == world.now_ms, "no node has looked at what was decided"
     assert not world.core.upkeep(world.now_ms).records
     contact_ms = world.now_ms
     assert world.core.next_upkeep_ms(world.now_ms) == contact_ms + 9_000

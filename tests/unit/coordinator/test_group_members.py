@@ -18,6 +18,7 @@ from headrace_coordinator.group.messages import (
     ListGroups,
 )
 from headrace_coordinator.group.settings import GroupSettings
+from headrace_coordinator.group.subscriptions import Subscription, Topics
 from headrace_core.errors import (
     CoordinatorLoadInProgressError,
     FencedInstanceIdError,
@@ -34,6 +35,10 @@ from headrace_core.errors import (
     UnreleasedInstanceIdError,
     UnsupportedAssignorError,
 )
+from headrace_core.metadata.records import AclRecord
+from headrace_core.security.acl_types import Operation, PatternType, Permission, ResourceType
+from headrace_core.security.authorizer import Authorizer
+from headrace_core.security.caller import Caller
 from tests.worlds.group_world import GROUP, Client, GroupShardWorld, parts, topic_id, topics
 
 # -- joining, moving, leaving -----------------------------------------------------------------------------------------
@@ -73,7 +78,7 @@ def test_a_fourth_member_gets_three_of_twelve_and_nobody_else_is_touched() -> No
         assert len(client.letting_go) == 1
         client.let_go()
         client.heartbeat()
-        assert fourth.inbox, "the new owner is told as soon as the old one has let go"
+        assert fourth.inbox, "the new owner learns it as soon as the old one has let go"
         fourth.hear_all()
     assert len(fourth.reading) == 3
     for client in old:
@@ -159,7 +164,7 @@ def test_who_joins_anew_on_another_stream_keeps_its_share_under_a_new_revision()
     reply = a.join()
     assert reply.assignment == mine
     assert reply.revision > revision
-    assert shard.described().group_epoch == epoch, "nothing is assigned anew for that"
+    assert shard.described().group_epoch == epoch, "nothing is assigned again for that"
 
 
 def test_a_storm_of_joins_is_assigned_once_in_a_while() -> None:
@@ -316,7 +321,7 @@ def test_a_silent_member_goes_after_its_session() -> None:
         b.heartbeat()
     assert len(shard.described().members) == 2
     shard.sleep(100)
-    assert a.inbox, "its stream still stands, so it is told why"
+    assert a.inbox, "its stream still stands, so it receives the reason"
     a.hear_all()
     assert a.removed is not None
     assert "session" in a.removed.reason
@@ -532,6 +537,89 @@ def test_a_pattern_takes_topics_that_come_and_lets_go_of_those_that_go() -> None
     assert client.reading == parts("eu.orders", 0) | parts("asia.orders", 0, 1)
     assert shard.groups.is_subscribed(GROUP, "any.orders")
     assert not shard.groups.is_subscribed(GROUP, "__consumer_offsets")
+
+
+def _may_describe(**names: str) -> Authorizer:
+    """ACLs: each named user may, from 10.0.0.1, describe the topics in its text."""
+    kind, operation, allow = ResourceType.TOPIC, Operation.DESCRIBE, Permission.ALLOW
+    return Authorizer(
+        AclRecord(bytes(16), kind, topic, PatternType.LITERAL, f"User:{user}", "10.0.0.1", operation, allow)
+        for user, allowed in names.items()
+        for topic in allowed.split()
+    )
+
+
+def test_a_pattern_takes_only_topics_that_the_member_may_describe() -> None:
+    shard = GroupShardWorld(orders=1, audit=1, pay=1)
+    shard.set_authorizer(_may_describe(ann="orders audit", bob="audit", eve=""))
+    of = {"subscribes": (), "topic_regex": ".*", "principal_host": "10.0.0.1"}
+    (ann,) = shard.join("ann", **of, principal="User:ann")
+    assert ann.reading == parts("orders", 0) | parts("audit", 0)
+    (eve,) = shard.join("eve", **of, principal="User:eve")
+    (elsewhere,) = shard.join("elsewhere", **(of | {"principal_host": "10.0.0.2"}), principal="User:ann")
+    assert eve.reading == elsewhere.reading == frozenset()
+    (bob,) = shard.join("bob", **of, principal="User:bob")
+    assert bob.reading == parts("audit", 0)
+    assert ann.reading == parts("orders", 0)
+
+
+def test_a_pattern_follows_the_acls() -> None:
+    shard = GroupShardWorld(orders=1, audit=1)
+    shard.set_authorizer(_may_describe(ann="orders", bob=""))
+    of = {"subscribes": (), "topic_regex": ".*", "principal_host": "10.0.0.1"}
+    ann, bob = shard.join("ann", **of, principal="User:ann")[0], shard.join("bob", **of, principal="User:bob")[0]
+    assert (ann.reading, bob.reading) == (parts("orders", 0), frozenset())
+    shard.set_authorizer(_may_describe(ann="orders", bob="audit"))
+    shard.converge()
+    assert (ann.reading, bob.reading) == (parts("orders", 0), parts("audit", 0))
+    shard.set_authorizer(_may_describe(ann="", bob="orders audit"))  # the group reads the same topics
+    shard.converge()
+    assert (ann.reading, bob.reading) == (frozenset(), parts("orders", 0) | parts("audit", 0))
+    shard.take_over()
+    ann.heartbeat()
+    bob.heartbeat()
+    shard.converge()
+    assert ann.reading == frozenset(), "another coordinator knows for whom the pattern is"
+    shard.set_authorizer(None)
+    shard.converge()
+    assert len(ann.reading) == len(bob.reading) == 1
+
+
+def test_a_member_from_before_the_authorizer_is_limited_from_its_next_heartbeat() -> None:
+    shard = GroupShardWorld(orders=1, audit=1)
+    (ann,) = shard.join("ann", subscribes=(), topic_regex=".*", principal_host="10.0.0.1", principal="")
+    shard.set_authorizer(_may_describe(ann="orders"))
+    ann.heartbeat(principal="User:ann")
+    shard.converge()
+    assert ann.reading == parts("orders", 0)
+
+
+@pytest.mark.parametrize(("host", "checks"), [("*", 2), ("10.0.0.1", 40)])
+def test_members_on_many_hosts_share_a_pattern_unless_acls_name_hosts(host: str, checks: int) -> None:
+    """Otherwise each change of a topic would cost a check of every topic for every host."""
+    asked: list[str] = []
+
+    class Counting(Authorizer):
+        def allows(self, caller: Caller, operation: int, resource_type: int, name: str) -> bool:
+            asked.append(name)
+            return super().allows(caller, operation, resource_type, name)
+
+    entry = AclRecord(
+        bytes(16), ResourceType.TOPIC, "a", PatternType.LITERAL, "User:ann", host, Operation.DESCRIBE, Permission.ALLOW
+    )
+    topics_ = Topics()
+    topics_.replace(topics(a=1, b=1), Counting([entry]))
+    for number in range(20):
+        topics_.resolve(Subscription((), ".*", "User:ann", f"10.0.0.{number}"))
+    assert len(asked) == checks
+
+
+def test_new_acls_change_no_group_without_a_pattern() -> None:
+    shard = GroupShardWorld(orders=1)
+    shard.join("ann", principal="User:ann")
+    records = len(shard.log)
+    shard.set_authorizer(_may_describe(bob="orders"))
+    assert len(shard.log) == records
 
 
 def test_a_topic_that_is_made_anew_is_another_one() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headrace_coordinator.group.messages import TopicsChanged
-from headrace_coordinator.group.subscriptions import Topics
+from headrace_coordinator.group.subscriptions import Subscription, Topics
 from headrace_coordinator.runtime.claims import Claim, is_claim
 from headrace_coordinator.runtime.runner import ShardRunner
 from headrace_coordinator.runtime.shard import Shard, ShardState
@@ -41,6 +41,7 @@ from headrace_core.metadata import (
 )
 from headrace_core.metadata import ShardRecord as OwnedShard
 from headrace_core.metadata.shards import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, shard_of
+from headrace_core.security.access import Authorization
 from headrace_core.types import TopicPartition
 from tests.worlds.idle_shard import IdleMachine
 
@@ -127,7 +128,7 @@ class Owner:
         self.state_machines: dict[tuple[int, int], list[Machine]] = {}
         self.left: list[tuple[str, ShardState]] = []
         self._news = asyncio.Event()
-        self.shards = Shards(*ME, self._new_runner)
+        self.shards = Shards(*ME, self._new_runner, Authorization())
         self._is_believed = is_believed
 
     def _new_runner(self, partition: TopicPartition, topic_id: bytes, epoch: int) -> ShardRunner:
@@ -335,19 +336,19 @@ def test_a_fenced_shard_says_so_and_stays_silent() -> None:
 
 
 def test_groups_hear_of_internal_topics_which_members_may_subscribe_to_by_name() -> None:
-    world, view, topics = GrowingImageWorld(), TopicsView(), Topics()
+    world, view, topics = GrowingImageWorld(), TopicsView(Authorization()), Topics()
     world.apply(broker(1, "r1"), *topic("a", TOPIC_ID, 1))
     view.begin(world.image)
     advanced = view.advance(*world.apply(*topic(OFFSETS_TOPIC, OFFSETS_ID, 2)))
     assert advanced is not None
     assert set(view.begin(world.image).topics) == set(advanced.topics) == {"a", OFFSETS_TOPIC}
-    topics.replace(advanced.topics)
-    assert topics.resolve((OFFSETS_TOPIC,), "") == {OFFSETS_ID}
-    assert topics.resolve((), ".*") == {TOPIC_ID}
+    topics.replace(advanced.topics, None)
+    assert topics.resolve(Subscription((OFFSETS_TOPIC,))) == {OFFSETS_ID}
+    assert topics.resolve(Subscription((), ".*")) == {TOPIC_ID}
 
 
 def test_groups_hear_of_topics_that_come_grow_and_go_but_not_of_leaders() -> None:
-    world, view = GrowingImageWorld(), TopicsView()
+    world, view = GrowingImageWorld(), TopicsView(Authorization())
     world.apply(broker(1, "r1"), broker(2, "r2"), *topic("a", TOPIC_ID, 1))
     assert set(view.begin(world.image).topics) == {"a"}
     assert view.current.topics["a"].racks == (frozenset({"r1"}),)
@@ -368,7 +369,7 @@ def test_groups_hear_of_topics_that_come_grow_and_go_but_not_of_leaders() -> Non
 
 
 def test_a_broker_that_comes_back_in_another_rack_is_news_and_one_in_the_same_is_not() -> None:
-    world, view = GrowingImageWorld(), TopicsView()
+    world, view = GrowingImageWorld(), TopicsView(Authorization())
     world.apply(broker(1, "r1"), *topic("a", TOPIC_ID, 1))
     view.begin(world.image)
     assert view.advance(*world.apply(broker(1, "r1"))) is None

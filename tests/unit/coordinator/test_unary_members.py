@@ -5,9 +5,17 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
+import pytest
+
 from headrace_coordinator.group.messages import Part
+from headrace_coordinator.group.timing import NO_STREAM
+from headrace_coordinator.handlers import messages
 from headrace_coordinator.handlers.unary_members import UnaryMembers
 from headrace_coordinator.runtime.runner import ShardRunner
+from headrace_core.security.access import Access, Authorization
+from headrace_core.security.authorizer import Authorizer
+from headrace_core.security.caller import Caller
+from headrace_core.security.principal import USER, Principal
 from headrace_protos.v1 import groups_pb2
 from tests.worlds.group_world import GROUP, GroupShardWorld, topic_id
 
@@ -89,3 +97,14 @@ def test_a_full_heartbeat_releases_nothing_whose_revocation_the_member_has_not_l
     assert len(owned(shard)["a"]) == 4
     second.heartbeat(full=False)
     assert second.assigned == set()
+
+
+@pytest.mark.parametrize("is_limited", [True, False])
+def test_a_member_cannot_name_its_own_host(is_limited: bool) -> None:
+    """A pattern is judged by the address from which the caller has authenticated, which the request cannot say."""
+    caller = Caller(Principal(USER, "eve"), "10.0.0.9")
+    access = Access(caller, Authorization(Authorizer()) if is_limited else None)
+    message = groups_pb2.MemberHeartbeat(group_id=GROUP, member_id="m", topic_regex=".*")
+    asked = messages.heartbeat(message, NO_STREAM, "/10.0.0.1", access)
+    assert asked.client_host == "/10.0.0.1"
+    assert (asked.principal, asked.principal_host) == (("User:eve", "10.0.0.9") if is_limited else ("", ""))

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from headrace_pipelines.cdc.connect import DEBEZIUM
 from tests.integration.frameworks import java_apps
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -114,7 +115,10 @@ def composed(*arguments: str) -> dict[str, Any]:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     except FileNotFoundError:
         pytest.skip("docker is not installed")
-    if done.returncode and "is not a docker command" in done.stderr:
+    if (
+        done.returncode
+        and subprocess.run(["docker", "compose", "version"], capture_output=True, check=False).returncode
+    ):
         pytest.skip("Compose v2 is not installed")
     assert done.returncode == 0, done.stderr
     services: dict[str, Any] = json.loads(done.stdout)["services"]
@@ -154,6 +158,15 @@ def test_the_image_has_the_release_of_connect_that_the_tests_run() -> None:
     assert pom.findtext("m:properties/m:kafka.version", namespaces=names) == java_apps.KAFKA
     artifacts = {each.text for each in pom.iterfind("m:dependencies/m:dependency/m:artifactId", names)}
     assert {"connect-runtime", "connect-json", "connect-transforms", "connect-file", "connect-mirror"} <= artifacts
+
+
+def test_the_image_has_the_release_of_debezium_that_the_pipeline_runs() -> None:
+    pom = ElementTree.parse(ROOT / "deploy" / "connect" / "pom.xml")
+    names = {"m": "http://maven.apache.org/POM/4.0.0"}
+    assert pom.findtext("m:properties/m:debezium.version", namespaces=names) == DEBEZIUM
+    assert "debezium-connector-postgres" in {
+        each.text for each in pom.iterfind("m:dependencies/m:dependency/m:artifactId", names)
+    }
 
 
 # -- the health check --------------------------------------------------------------------------------------------------

@@ -196,7 +196,7 @@ def test_a_container_that_the_engine_does_not_create_leaves_the_former_one(monke
     assert all(each["State"]["Running"] for each in engine.there.values())
 
 
-@pytest.mark.parametrize("state", ["another is away", "under-replicated", "nobody answers"])
+@pytest.mark.parametrize("state", ["another is away", "under-replicated", "no node answers"])
 def test_nothing_is_replaced_in_a_cluster_that_is_not_whole(state: str) -> None:
     engine = stack()
     if state == "another is away":
@@ -537,4 +537,6 @@ def test_an_unknown_service_is_a_wrong_command_line(capsys: pytest.CaptureFixtur
     with pytest.raises(SystemExit) as ended:
         roll.main(["brokers"])
     assert ended.value.code == 2
-    assert "the services are controller, broker, coordinator, gateway, registry, edge" in capsys.readouterr().err
+    assert (
+        "the services are controller, broker, coordinator, gateway, registry, console, edge" in capsys.readouterr().err
+    )

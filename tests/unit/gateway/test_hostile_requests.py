@@ -7,8 +7,10 @@ import time
 from typing import Any, cast
 
 from headrace_core.errors import CoordinatorNotAvailableError
+from headrace_core.membership.metadata_state import MetadataState
 from headrace_gateway.call import Call
 from headrace_gateway.client import BOOTSTRAP, Client
+from headrace_gateway.cluster import Cluster
 from headrace_gateway.handlers.describe_groups import AT_ONCE, few_at_once
 from headrace_gateway.handlers.offsets import offset_fetch
 from headrace_gateway.handlers.topics import create_topics
@@ -41,7 +43,7 @@ class CountingUpstream:
 def handled(upstream: CountingUpstream, handler: Any, api: Api, version: int, **fields: Any) -> Any:
     client = Client(host="10.0.0.1", listener="PLAINTEXT", broker_id=BOOTSTRAP)
     settings = GatewaySettings(broker_ports={})
-    call = Call(client, api, version, "", cast("Any", None), cast("Any", upstream), settings)
+    call = Call(client, api, version, "", Cluster(MetadataState(), tuple), cast("Any", upstream), settings)
     request = request_body(api, version).read(bytes(request_body(api, version).write(fields)))
     return asyncio.run(handler(call, request))
 

@@ -20,8 +20,9 @@ from headrace_core.errors import (
     UnknownTopicOrPartitionError,
 )
 from headrace_core.rpc import channel as channel_module
-from headrace_core.rpc.channel import ChannelPurpose
+from headrace_core.rpc.channel import PLAINTEXT, ChannelPurpose
 from headrace_core.rpc.limits import PARTITIONS_MAX
+from headrace_core.security.access import EVERYTHING
 from headrace_gateway import links
 from headrace_gateway.client import BOOTSTRAP, Client
 from headrace_gateway.links import PACKED_BYTES, PACKED_MAX, USERS_MAX, Link, Links, SharedLinks
@@ -458,8 +459,16 @@ def test_an_answer_quotes_no_more_of_a_clients_name_than_fits() -> None:
             cluster = SimpleNamespace(
                 topic=lambda name: topic if name == "t" else None, broker_address=lambda broker_id: server.address
             )
-            one, upstream = client(), SimpleNamespace(produce=shared_links())
-            call: Any = SimpleNamespace(version=8, cluster=cluster, client=one, upstream=upstream, settings=None)
+            one, upstream = client(), SimpleNamespace(produce=shared_links(), channels=PLAINTEXT)
+            call: Any = SimpleNamespace(
+                version=8,
+                cluster=cluster,
+                client=one,
+                upstream=upstream,
+                settings=None,
+                access=EVERYTHING,
+                throttle_ms=0,
+            )
             body, correlation_id = bytearray(), 7
             names = [{"name": name, "partition_data": [{"index": 0, "records": b""}]} for name in ("t", "x" * 32_760)]
             request_body(Api.PRODUCE, 8).write({"acks": -1, "timeout": 30_000, "topic_data": names}, body)

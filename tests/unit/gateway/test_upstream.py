@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from headrace_core.errors import (
 from headrace_core.membership.metadata_state import MetadataState
 from headrace_core.metadata import BrokerImage, MetadataDelta, MetadataImage
 from headrace_core.metadata.records import BrokerEndpoint
+from headrace_core.rpc.channel import REPLACED_S, ChannelPurpose, Channels
 from headrace_gateway import upstream as module
 from headrace_gateway.client import BOOTSTRAP, Client
 from headrace_gateway.cluster import GROUP, Cluster
@@ -208,12 +210,31 @@ def test_a_broken_call_to_a_coordinator_makes_the_client_look_it_up_again() -> N
     assert len(upstream.called) == 1
 
 
-def test_a_node_gets_channels_for_calls_that_last_long_and_no_more_than_the_limit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    opened: list[str] = []
-    monkeypatch.setattr(module, "open_channel", lambda address, purpose: opened.append(address))
-    pool = module._Pool("broker-1:9095")
+class _Opened(Channels):
+    """Counts the channels that a pool opens. ``present``: the generation of the certificates."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.opened: list[str] = []
+        self.closed: list[float | None] = []
+        self.present = 1
+
+    @property
+    def generation(self) -> int:
+        return self.present
+
+    def open(self, address: str, purpose: ChannelPurpose) -> Any:
+        self.opened.append(address)
+
+        async def close(grace_s: float | None) -> None:
+            self.closed.append(grace_s)
+
+        return SimpleNamespace(close=close)
+
+
+def test_a_node_gets_channels_for_calls_that_last_long_and_no_more_than_the_limit() -> None:
+    channels = _Opened()
+    opened, pool = channels.opened, module._Pool("broker-1:9095", channels)
     taken = [pool.take() for _ in range(module.CALLS_MAX * 2)]
     assert len(opened) == 2
     taken[0].calls -= 1
@@ -223,6 +244,21 @@ def test_a_node_gets_channels_for_calls_that_last_long_and_no_more_than_the_limi
         pool.take()
     with pytest.raises(ServerBusyError):
         pool.take()
+
+
+def test_a_new_certificate_opens_other_channels_and_lets_calls_end() -> None:
+    async def scenario() -> None:
+        channels = _Opened()
+        pool = module._Pool("broker-1:9095", channels)
+        before = pool.take()
+        channels.present = 2
+        assert pool.take() is not before
+        await asyncio.sleep(0)
+        assert (len(channels.opened), channels.closed) == (2, [REPLACED_S])
+        await pool.close()
+        assert channels.closed == [REPLACED_S, None]
+
+    asyncio.run(scenario())
 
 
 def test_a_request_that_a_node_would_refuse_is_not_sent() -> None:

@@ -33,7 +33,7 @@ class Driver:
             watcher()
 
     def not_controller(self) -> NotControllerError:
-        return NotControllerError("nobody is known to lead")
+        return NotControllerError("no leader is known")
 
 
 def create(name: str) -> admin_pb2.CreateTopicsRequest:
@@ -117,7 +117,7 @@ def test_who_cannot_be_reached_has_done_nothing_and_the_leaders_own_errors_are_p
         with pytest.raises(NotControllerError, match=r"cannot reach the leading controller.*; retry"):
             await link.call("CreateTopics", create("t"), 20)
         driver.led_by(-1)
-        with pytest.raises(NotControllerError, match="nobody is known"):
+        with pytest.raises(NotControllerError, match="no leader is known"):
             await link.call("CreateTopics", create("t"), 20)
 
     run(work)

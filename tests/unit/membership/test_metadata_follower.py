@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import grpc.aio
 import pytest
 
 from headrace_controller.handlers import follow
@@ -12,9 +13,11 @@ from headrace_core.errors import DivergingMetadataError, InconsistentClusterIdEr
 from headrace_core.log.checkpoints import META_PROPERTIES
 from headrace_core.log.files import RealFileSystem
 from headrace_core.membership import metadata_follower
+from headrace_core.membership.controllers import Controllers
 from headrace_core.membership.image_store import ImageStore
 from headrace_core.membership.metadata_follower import MetadataFollower
 from headrace_core.metadata import EMPTY_IMAGE, MetadataDelta, MetadataImage, RemoveTopicRecord, TopicRecord
+from headrace_core.rpc import ChannelPurpose, Channels
 from headrace_core.telemetry import Emitter, Event, MetadataImageLoaded, MetadataImageSaved, Metrics
 from headrace_core.testing.clock import ManualClock
 from tests.worlds.follow_world import CLUSTER, Member, Quorum, note, running, serving
@@ -68,24 +71,20 @@ def test_when_nobody_can_be_reached_there_is_a_pause_between_the_rounds() -> Non
             for each in served:
                 await each.stop()
             tried: list[str] = []
-            real, metadata_follower.open_channel = (
-                metadata_follower.open_channel,
-                lambda address, purpose: (
-                    tried.append(address),
-                    real(address, purpose),
-                )[1],
-            )
-            try:
-                follower = MetadataFollower(addresses, CLUSTER)
-                async with running(follower.run()):
-                    await until(lambda: len(tried) >= 8, "eight attempts")
-                    waited = [tried[:8].count(address) for address in addresses]
-                    assert waited == [4, 4], tried  # round and round
-                    await served[1].start()
-                    await follower.wait_applied(quorum.end, 60)
-                assert len(tried) < 20
-            finally:
-                metadata_follower.open_channel = real
+
+            class Watched(Channels):
+                def open(self, address: str, purpose: ChannelPurpose) -> grpc.aio.Channel:
+                    tried.append(address)
+                    return super().open(address, purpose)
+
+            follower = MetadataFollower(Controllers(addresses, Watched()), CLUSTER)
+            async with running(follower.run()):
+                await until(lambda: len(tried) >= 8, "eight attempts")
+                waited = [tried[:8].count(address) for address in addresses]
+                assert waited == [4, 4], tried  # round and round
+                await served[1].start()
+                await follower.wait_applied(quorum.end, 60)
+            assert len(tried) < 20
 
     asyncio.run(work())
 

@@ -12,10 +12,10 @@ import msgspec
 
 from headrace_core.errors import CorruptLogError
 from headrace_core.metadata import EMPTY_IMAGE, ClusterRecord, ConfigRecord, MetadataImage, MetadataRecord, TopicRecord
-from headrace_core.metadata.records import METADATA_VERSION_FEATURE, FeatureLevelRecord
+from headrace_core.metadata.records import METADATA_VERSION, METADATA_VERSION_FEATURE, FeatureLevelRecord
 
 RECORD_CLASSES: tuple[type[msgspec.Struct], ...] = typing.get_args(MetadataRecord)
-LEVEL = 2
+LEVEL = METADATA_VERSION
 _IDS = [bytes([number]) * 16 for number in range(1, 5)]
 #: Only few ids and names, so that records often name existing objects.
 _TEXTS = ["a", "b", "c", "metadata.version", "log.flush"]
@@ -67,7 +67,9 @@ def _value(rng: random.Random, name: str, hint: typing.Any) -> typing.Any:
     if hint is type(None):
         return None
     if origin is tuple:
-        (item, _) = typing.get_args(hint)
+        item, *others = typing.get_args(hint)
+        if others != [Ellipsis]:
+            return tuple(_value(rng, name, each) for each in (item, *others))
         return tuple(dict.fromkeys(_value(rng, name, item) for _ in range(rng.randrange(4))))
     if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
         return _struct(rng, hint)
@@ -77,6 +79,8 @@ def _value(rng: random.Random, name: str, hint: typing.Any) -> typing.Any:
         return rng.random() < 0.5
     if hint is int:
         return rng.randint(1, 2) if name == "resource_type" else rng.randrange(3)
+    if hint is float:
+        return float(rng.randrange(1, 4))
     if hint is str:
         return rng.choice(_TEXTS)
     assert hint is bytes, f"{name}: {hint} is new: say here how to make one"

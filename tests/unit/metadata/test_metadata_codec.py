@@ -36,6 +36,15 @@ from headrace_core.metadata import (
     UnregisterBrokerRecord,
 )
 from headrace_core.metadata.codec import decode_batches, decode_record, encode_decision, encode_record
+from headrace_core.metadata.records import (
+    AclRecord,
+    ClientQuotaRecord,
+    DelegationTokenRecord,
+    RemoveAclRecord,
+    RemoveDelegationTokenRecord,
+    RemoveScramCredentialRecord,
+    ScramCredentialRecord,
+)
 from headrace_core.records import encode_batch
 
 A = b"a" * 16
@@ -66,6 +75,14 @@ ONE_OF_EACH: list[MetadataRecord] = [
     QueuedReassignmentRecord(A, 0, (1, 2), True),
     QueuedReassignmentRecord(A, 0),
     ReassignmentThrottleRecord(1_000_000, (1, 2)),
+    AclRecord(A, 2, "orders", 3, "User:alice", "*", 3, 3),
+    RemoveAclRecord(A),
+    ScramCredentialRecord("alice", 1, b"salt", b"stored", b"server", 4_096),
+    RemoveScramCredentialRecord("alice", 1),
+    ClientQuotaRecord((("client-id", None), ("user", "alice")), "producer_byte_rate", 1.5),
+    ClientQuotaRecord((("user", "alice"),), "producer_byte_rate"),
+    DelegationTokenRecord("t", "User:alice", "User:bob", ("User:carol",), 1, 2, 3),
+    RemoveDelegationTokenRecord("t"),
 ]
 
 

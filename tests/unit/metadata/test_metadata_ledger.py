@@ -32,7 +32,7 @@ from headrace_core.metadata import (
     TopicRecord,
     UnregisterBrokerRecord,
 )
-from headrace_core.metadata.features import level_needed, range_of, understands, what_needs
+from headrace_core.metadata.features import level_needed, range_of, understands, what_forbids
 from headrace_core.metadata.ledger import ledger_records
 
 T, U = bytes([1] * 16), bytes([2] * 16)
@@ -143,10 +143,10 @@ def test_levels() -> None:
     assert not understands((), 2)
     assert understands((), 1)
     assert range_of(RANGE, "other") == FeatureRange("other", 0, 0)
-    assert what_needs(image_of(), 1) == []
-    assert len(what_needs(image_of(BrokerDrainRecord(1, True)), 2)) == 6
+    assert what_forbids(image_of(), 2) == []
+    assert len(what_forbids(image_of(BrokerDrainRecord(1, True)), 1)) == 6
     plain = EMPTY_IMAGE.apply(BEFORE[:4], 4)
-    assert what_needs(plain, 2) == []
-    assert what_needs(plain.apply([PartitionChangeRecord(T, 0, 1, elr=(2,))], 5), 2) == [
+    assert what_forbids(plain, 1) == []
+    assert what_forbids(plain.apply([PartitionChangeRecord(T, 0, 1, elr=(2,))], 5), 1) == [
         "eligible leader replicas (of topic t, perhaps of others)"
     ]

@@ -29,7 +29,7 @@ def test_a_key_is_declared_whole(key: ConfigKey) -> None:
     assert re.fullmatch(r"[a-z][a-z0-9.]*(\.\*)?", key.name)
     assert key.doc[0].isupper() or key.doc.split()[0].rstrip(",") in key.doc
     assert key.doc[-1] in ".?)", key.doc
-    assert key.source in ("Kafka", "Headrace", "Confluent") or re.fullmatch(r"KIP-\d+", key.source)
+    assert key.source in ("Kafka", "Headrace", "Confluent", "librdkafka") or re.fullmatch(r"KIP-\d+", key.source)
     assert not (key.note and key.refusal)
     for said in (key.note, key.refusal):
         assert said is None or said.strip() == said != ""
@@ -168,6 +168,7 @@ def test_kafkas_own_file_is_taken_and_what_does_nothing_is_reported(tmp_path: Pa
         "node.id",
         "controller.quorum.bootstrap.servers",
         "listeners",
+        "listener.security.protocol.map",
         "advertised.listeners",
         "socket.request.max.bytes",
         "log.dirs",
@@ -191,6 +192,7 @@ def test_kafkas_own_file_is_taken_and_what_does_nothing_is_reported(tmp_path: Pa
         "transaction.state.log.replication.factor",
         "replica.lag.time.max.ms",
         "unclean.leader.election.enable",
+        "authorizer.class.name",
     }
     assert all(len(note) > 20 for note in config.notes())
 
@@ -202,13 +204,20 @@ def test_kafkas_own_file_is_taken_and_what_does_nothing_is_reported(tmp_path: Pa
         ("listeners=PLAINTEXT://:9092,CONTROLLER://:9093", "must be client .* or internal"),
         ("zookeeper.connect=zk:2181", "there is no ZooKeeper: the controllers keep the metadata"),
         ("zookeeper.connection.timeout.ms=18000", "there is no ZooKeeper"),
-        ("ssl.keystore.password=hunter2", "ssl.keystore.password is refused: TLS is not built yet"),
-        ("sasl.jaas.config=PlainLoginModule password=hunter2;", "authentication is not built yet"),
-        ("listener.name.client.ssl.key.password=hunter2", "a listener has no settings of its own"),
-        ("security.inter.broker.protocol=SASL_SSL", "TLS is not built yet"),
-        ("authorizer.class.name=org.example.Authorizer", "any client that can connect may do everything"),
-        ("super.users=User:admin", "authorization is not built yet"),
-        ("quota.producer.default=1048576", "quotas are not built yet"),
+        ("ssl.keystore.type=JKS", "keytool -importkeystore"),
+        ("ssl.enabled.protocols=TLSv1.1", "only TLSv1.2 and TLSv1.3"),
+        ("ssl.client.auth=maybe", "must be one of required, requested, none"),
+        ("ssl.endpoint.identification.algorithm=", "gRPC always checks the names"),
+        ("ssl.engine.factory.class=X", "cannot load Java classes"),
+        ("sasl.enabled.mechanisms=CRAM-MD5", "must be any of PLAIN"),
+        ("listener.name.client.ssl.keystor.location=x", "did you mean"),
+        ("listener.name.client.num.partitions=2", "a listener has no key 'num.partitions'"),
+        ("listener.security.protocol.map=client:SSL", "does not name internal: add internal:SSL"),
+        ("listener.security.protocol.map=client:SSL,internal:PLAINTEXT", "internal must be SSL"),
+        ("listener.security.protocol.map=client:SASL_SSL,internal:SASL_SSL", "internal must be SSL"),
+        ("listener.security.protocol.map=client:TLS", "write NAME:PROTOCOL"),
+        ("listener.security.protocol.map=client:SSL,CLIENT:SSL", "is given twice"),
+        ("authorizer.class.name=org.example.Authorizer", "must be StandardAuthorizer"),
         ("config.providers=file", "does not replace"),
         ("remote.log.storage.system.enable=true", "tiered storage is not built"),
         ("host.name=h", "write listeners="),

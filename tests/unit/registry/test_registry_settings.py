@@ -59,7 +59,7 @@ def test_the_advertised_url_is_the_first_listener_unless_it_is_set() -> None:
         ({"kafkastore_bootstrap_servers": "PLAINTEXT://a:1"}, "write host:port"),
         ({"registry_listeners": ""}, "registry.listeners is empty"),
         ({"registry_listeners": "8081"}, "write http://host:port"),
-        ({"registry_listeners": "https://127.0.0.1:8081"}, "write http://host:port"),
+        ({"registry_listeners": "https://127.0.0.1:8081"}, "no certificate: set ssl.keystore.location"),
         ({"registry_listeners": "http://127.0.0.1:70000"}, "port 70000 is above 65535"),
         ({"registry_listeners": "http://127.0.0.1:1,http://127.0.0.1:1"}, "given twice"),
         ({"registry_advertised_url": "registry:8081"}, "write http://host:port"),

@@ -26,6 +26,7 @@ _FILES = [
     "produce",
     "raft",
     "replication",
+    "security",
     "transactions",
 ]
 

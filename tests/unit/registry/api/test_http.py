@@ -349,3 +349,11 @@ def test_a_long_comparison_waits_a_limited_time_for_others(api: World, monkeypat
 
     assert api.run(two()) == (200, 429, 200)
     assert api.post("/compatibility/subjects/s/versions", bodies[1]).status == 200
+
+
+def test_a_replica_that_was_suspended_answers_only_from_a_current_image(api: World) -> None:
+    api.registries[0].is_current = False
+    reply = api.get("/subjects")
+    assert reply.error == (503, 503, "This replica of the registry was suspended; send the request again")
+    api.registries[0].is_current = True
+    assert api.get("/subjects").status == 200

@@ -36,6 +36,7 @@ class MemoryRegistry:
         self.image = Image()
         self.is_ready = True
         self.is_writer = True
+        self.is_current = True
         self.writer_url: str | None = None
         self.next_writer: str | None = None
         self.lag_s = 0.01
@@ -52,6 +53,9 @@ class MemoryRegistry:
     def follow(self, end: int | None = None) -> None:
         for offset in range(self.image.offset + 1, len(self._topic) if end is None else end):
             self.image.apply(*self._topic[offset], offset)
+
+    async def catch_up(self) -> bool:
+        return self.is_current
 
     async def wait_for_other_writer(self, url: str) -> bool:
         if self.next_writer in (None, url):

@@ -1,0 +1,175 @@
+"""``headrace ship`` as a process: rotation, truncation, kill -9 and a broker's death; every line once, in order."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace import Admin, Consumer, LocalCluster, NewTopic, TopicPartition
+from tests.worlds.pacing import work
+from tests.worlds.waiting import until
+
+LIMIT_S = 90.0
+FILES = 3
+LINES = 9_000
+PARTITIONS = 2
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(controllers=1, brokers=2, coordinators=1) as made:
+        yield made
+
+
+class Writer(threading.Thread):
+    """Writes numbered lines to files, and rotates each by renaming from time to time, as logrotate does."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(daemon=True)
+        self.directory = directory
+        self.is_followed = threading.Event()  # no file is rotated before the shipper has a position of it
+        self.paths = [directory / f"app-{number}.log" for number in range(FILES)]
+
+    def run(self) -> None:
+        files = [path.open("ab", buffering=0) for path in self.paths]
+        for line in range(LINES):
+            if line == 500:
+                self.is_followed.wait(LIMIT_S)
+            for number, path in enumerate(self.paths):
+                files[number].write(f"{number} {line}\n".encode())
+                if line % 1_000 == 997:
+                    path.rename(f"{path}.{line}")
+                    files[number].write(f"{number} {line}.5\n".encode())  # before the program opens the new file
+                    files[number].close()
+                    files[number] = path.open("ab", buffering=0)
+            if line % 20 == 0:
+                work(0.02)
+        for file in files:
+            file.close()
+
+    @staticmethod
+    def expected() -> list[float]:
+        return sorted([*range(LINES), *(line + 0.5 for line in range(LINES) if line % 1_000 == 997)])
+
+
+def start(cluster: LocalCluster, topic: str, *more: object) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [
+            *(sys.executable, "-m", "headrace_tools", "ship", *map(str, more)),
+            *("-t", topic, "-b", cluster.bootstrap_servers, "--host", "h", "-X", "transaction.timeout.ms=10000"),
+        ]
+    )
+
+
+def read(cluster: LocalCluster, topic: str) -> dict[int, list[float]]:
+    """The numbers of the lines of each file, in the order of the topic; the files by partition of their key."""
+    found: dict[int, list[float]] = defaultdict(list)
+    partitions = [TopicPartition(topic, each) for each in range(PARTITIONS)]
+    with Consumer(
+        bootstrap_servers=cluster.bootstrap_servers, isolation_level="read_committed", auto_offset_reset="earliest"
+    ) as consumer:
+        consumer.assign(partitions)
+        ends = consumer.end_offsets(partitions)
+        while any(consumer.position(each) < ends[each] for each in partitions):
+            for record in consumer.poll(timeout=1.0):
+                number, _, line = record.value.partition(b" ")
+                found[int(number)].append(float(line))
+    return found
+
+
+def topic_of(cluster: LocalCluster, name: str) -> str:
+    with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        admin.create_topics([NewTopic(name, PARTITIONS, replication_factor=2)])
+    return name
+
+
+def test_each_line_once_and_in_order_whatever_dies(cluster: LocalCluster, tmp_path: Path) -> None:
+    topic = topic_of(cluster, "shipped")
+    writer = Writer(tmp_path)
+    pattern = tmp_path / "*.log"
+    writer.start()
+    expected = len(Writer.expected()) * FILES
+    for kill, wanted in enumerate((expected // 5, 2 * expected // 5, 3 * expected // 5)):
+        shipper = start(cluster, topic, pattern)
+        try:
+            deadline = time.monotonic() + LIMIT_S
+            while sum(map(len, (found := read(cluster, topic)).values())) < wanted:
+                assert time.monotonic() < deadline
+                if len(found) == FILES:
+                    writer.is_followed.set()
+            if kill == 1:
+                cluster.kill("broker", 2)
+        finally:
+            shipper.kill()
+            shipper.wait()
+        if kill == 1:
+            cluster.restart("broker", 2)
+    writer.join(LIMIT_S)
+    done = start(cluster, topic, pattern, "--once")
+    assert done.wait(LIMIT_S) == 0
+    found = read(cluster, topic)
+    assert sorted(found) == list(range(FILES))
+    for number, lines in found.items():
+        assert lines == Writer.expected(), f"file {number}: lost, repeated, or out of order"
+
+
+def test_a_second_shipper_of_the_name_fences_the_first(cluster: LocalCluster, tmp_path: Path) -> None:
+    topic = topic_of(cluster, "fenced")
+    log = tmp_path / "a.log"
+    log.write_text("0 1\n")
+    first = subprocess.Popen(
+        [sys.executable, "-m", "headrace_tools", "ship", log, "-t", topic, "-b", cluster.bootstrap_servers],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    second = None
+    try:
+        until(lambda: read(cluster, topic)[0] == [1], within_s=LIMIT_S)
+        second = subprocess.Popen(
+            [sys.executable, "-m", "headrace_tools", "ship", log, "-t", topic, "-b", cluster.bootstrap_servers]
+        )
+        number = 1
+        while first.poll() is None:
+            number += 1
+            assert number < 10_000
+            with log.open("a") as file:
+                file.write(f"0 {number}\n")
+            time.sleep(0.05)
+        assert first.returncode == 1
+        assert first.stderr is not None
+        assert "has taken over; give one of them another --name" in first.stderr.read()
+        until(lambda: read(cluster, topic)[0] == list(range(1, number + 1)), within_s=LIMIT_S)
+    finally:
+        for process in (first, second):
+            if process is not None:
+                process.send_signal(signal.SIGTERM)
+                process.wait(LIMIT_S)
+
+
+def test_what_is_there_is_sent_once_and_counted(cluster: LocalCluster, tmp_path: Path) -> None:
+    topic = topic_of(cluster, "once")
+    log = tmp_path / "a.log"
+    log.write_text("".join(f"0 {number}\n" for number in range(5_000)) + "0 unfinished")
+    outcomes = []
+    for _ in range(2):
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "headrace_tools", "ship", log, "-t", topic, "-b", cluster.bootstrap_servers),
+                *("--once", "-o", "json"),
+            ],
+            capture_output=True,
+            timeout=LIMIT_S,
+            check=True,
+        )
+        outcomes.append(json.loads(done.stdout))
+    assert [(each["lines"], each["files"]) for each in outcomes] == [(5_000, 1), (0, 0)]
+    assert read(cluster, topic)[0] == list(range(5_000))

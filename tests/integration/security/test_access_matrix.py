@@ -1,0 +1,268 @@
+"""The matrix: every call, made by every kind of caller on the real ports of a secured cluster, is refused exactly when
+access_expectations.py says so."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import pkgutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf import message_factory, text_format
+
+import headrace_protos.v1 as protos
+from headrace import LocalCluster
+from headrace_core.rpc.channel import COMMON_OPTIONS
+from headrace_core.security.acl_types import Operation, PatternType, Permission, ResourceType
+from headrace_core.security.rules import access_of
+from headrace_protos.v1 import security_pb2
+from headrace_tools.certs.authority import USER, Authority, Subject
+from tests.integration.security.access_expectations import NODES, OPEN, RIGHTS
+
+ROLES = ("controller", "broker", "coordinator", "gateway", "registry")
+#: Numbers of the errors that refuse a caller: 29 topic, 30 group, 31 cluster, 53 transactional id, 65 token.
+REFUSALS = {29, 30, 31, 53, 65}
+CALL_S = 1.5  #: A call that waits for longer was let in.
+
+
+@dataclass(frozen=True)
+class Method:
+    """One method of the protos. ``name``: Service/Method."""
+
+    name: str
+    path: str
+    request: type
+    response: type
+    is_stream: bool
+    answers_stream: bool
+
+
+def methods() -> dict[str, Method]:
+    found = {}
+    for module in pkgutil.iter_modules(protos.__path__):
+        if not module.name.endswith("_pb2"):
+            continue
+        for service in importlib.import_module(f"{protos.__name__}.{module.name}").DESCRIPTOR.services_by_name.values():
+            for each in service.methods:
+                name = f"{service.name}/{each.name}"
+                found[name] = Method(
+                    name,
+                    f"/{service.full_name}/{each.name}",
+                    message_factory.GetMessageClass(each.input_type),
+                    message_factory.GetMessageClass(each.output_type),
+                    each.client_streaming,
+                    each.server_streaming,
+                )
+    return found
+
+
+METHODS = methods()
+
+
+@dataclass
+class World:
+    """A running cluster, and channels to its ports with the certificates of callers."""
+
+    directory: Path
+    ports: dict[str, str]
+    channels: dict[tuple[str, str], grpc.Channel] = field(default_factory=dict)
+
+    def channel(self, port: str, caller: str) -> grpc.Channel:
+        found = self.channels.get((port, caller))
+        if found is None:
+            own = self.directory / "security"
+            options = [*COMMON_OPTIONS, ("grpc.use_local_subchannel_pool", 1)]
+            pem = (own / f"{caller}.pem").read_bytes()
+            at = pem.index(b"-----BEGIN CERTIFICATE")
+            credentials = grpc.ssl_channel_credentials((own / "ca.pem").read_bytes(), pem[:at], pem[at:])
+            found = self.channels[port, caller] = grpc.secure_channel(self.ports[port], credentials, options)
+        return found
+
+    def call(self, port: str, caller: str, method: Method, text: str = "") -> str:
+        """Make a call: "refused", "unauthenticated", "absent" (the port does not serve it), or "let in"."""
+        request = text_format.Parse(text, method.request())
+        channel = self.channel(port, caller)
+        kinds = {(False, False): channel.unary_unary, (False, True): channel.unary_stream}
+        kinds |= {(True, False): channel.stream_unary, (True, True): channel.stream_stream}
+        rpc = kinds[method.is_stream, method.answers_stream](
+            method.path,
+            request_serializer=lambda each: each.SerializeToString(),
+            response_deserializer=method.response.FromString,
+        )
+        try:
+            if method.answers_stream:
+                stream = rpc(iter([request]) if method.is_stream else request, timeout=CALL_S)
+                answer = next(stream, None)
+                stream.cancel()
+            else:
+                answer = rpc(request, timeout=CALL_S)
+        except grpc.RpcError as error:
+            code, details = error.code(), error.details() or ""  # type: ignore[attr-defined]
+            if code is grpc.StatusCode.UNAUTHENTICATED:
+                return "unauthenticated"
+            if code is grpc.StatusCode.PERMISSION_DENIED:
+                return "refused"
+            if code is grpc.StatusCode.UNIMPLEMENTED and "Method not found" in details:
+                return "absent"
+            return "let in"
+        return "refused" if answer is not None and has_refusal(answer) else "let in"
+
+
+def has_refusal(message: Any) -> bool:
+    """Whether any Error in a message refuses the caller."""
+    if message.DESCRIPTOR.name == "Error":
+        return message.code in REFUSALS
+    for descriptor, value in message.ListFields():
+        if descriptor.message_type is None or descriptor.message_type.GetOptions().map_entry:
+            continue
+        if any(has_refusal(each) for each in (value if descriptor.is_repeated else (value,))):
+            return True
+    return False
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    with LocalCluster(
+        brokers=1,
+        controllers=1,
+        coordinators=1,
+        mode="inprocess",
+        secure=True,
+        config={
+            "listener.security.protocol.map": "client:SSL,internal:SSL,gateway:SSL",
+            "listener.name.client.ssl.client.auth": "required",
+            "authorizer.class.name": "StandardAuthorizer",
+            "super.users": "User:CN=root;User:root;User:admin;User:CN=admin",
+        },
+    ) as cluster:
+        security = cluster.directory / "security"
+        authority = Authority(security)
+        for name in ("root", "stranger", "member"):
+            pem = authority.issue(Subject(USER, name)).path
+            if pem != security / f"{name}.pem":
+                (security / f"{name}.pem").write_bytes(pem.read_bytes())
+        for role in ROLES:
+            pem = authority.issue(Subject(role, "77")).path
+            (security / f"role-{role}.pem").write_bytes(pem.read_bytes())
+        ports = {}
+        for path in sorted(cluster.directory.glob("*/node.json")):
+            node = path.parent.name.rpartition("-")[0]
+            for name, address in json.loads(path.read_text())["listeners"].items():
+                ports[f"{node} {name}"] = address
+        found = World(cluster.directory, ports)
+        yield found
+        for channel in found.channels.values():
+            channel.close()
+
+
+def ports_of(world: World, listener: str) -> list[str]:
+    return [port for port in world.ports if port.endswith(f" {listener}")]
+
+
+def grant(world: World, rights: tuple[str, ...], *, is_removed: bool = False) -> None:
+    """Allow User:member exactly these rights, or take them away."""
+    for right in rights:
+        operation, kind, name = right.split(" ")
+        entry = {
+            "resource_type": ResourceType[kind],
+            "resource_name": name,
+            "pattern_type": PatternType.LITERAL,
+            "principal": PRINCIPAL,
+            "host": "*",
+            "operation": Operation[operation],
+            "permission": Permission.ALLOW,
+        }
+        if is_removed:
+            request: Any = security_pb2.DeleteAclsRequest(filters=[security_pb2.AclFilter(**entry)])  # type: ignore[arg-type]
+            method = METHODS["Security/DeleteAcls"]
+        else:
+            request = security_pb2.CreateAclsRequest(entries=[security_pb2.AclEntry(**entry)])  # type: ignore[arg-type]
+            method = METHODS["Security/CreateAcls"]
+        call = world.channel("broker client", "root").unary_unary(
+            method.path,
+            request_serializer=lambda each: each.SerializeToString(),
+            response_deserializer=method.response.FromString,
+        )
+        answer = call(request, timeout=10)
+        assert not any((each.error if is_removed else each).code for each in answer.results), answer
+
+
+PRINCIPAL = "User:member"
+
+
+def test_every_method_has_rules_and_an_expectation() -> None:
+    assert [name for name, method in METHODS.items() if access_of(method.path) is None] == []
+    assert set(METHODS) == set(RIGHTS) | set(NODES) | OPEN
+
+
+def test_clients_are_refused_without_each_single_right_and_let_in_with_all(world: World) -> None:
+    """Without any right, with all rights but one, with exactly the rights, and as a super user."""
+    seen: dict[tuple[str, str, str], str] = {}
+    wanted: dict[tuple[str, str, str], str] = {}
+    served = set()
+    for name, (rights, text) in RIGHTS.items():
+        method = METHODS[name]
+        for port in ports_of(world, "client"):
+            outcome = world.call(port, "root", method, text)
+            if outcome == "absent":
+                continue
+            served.add(name)
+            seen[name, port, "super"], wanted[name, port, "super"] = outcome, "let in"
+            seen[name, port, "stranger"] = world.call(port, "stranger", method, text)
+            wanted[name, port, "stranger"] = "refused" if rights else "let in"
+    for name, (rights, text) in RIGHTS.items():
+        method = METHODS[name]
+        here = [port for port in ports_of(world, "client") if (name, port, "super") in seen]
+        for missing in range(len(rights)) if len(rights) > 1 else ():
+            some = tuple(right for index, right in enumerate(rights) if index != missing)
+            grant(world, some)
+            for port in here:
+                key = name, port, f"without {rights[missing]}"
+                seen[key], wanted[key] = eventually(world, port, method, text, "refused"), "refused"
+            grant(world, some, is_removed=True)
+        if rights:
+            grant(world, rights)
+            for port in here:
+                key = name, port, "with the rights"
+                seen[key], wanted[key] = eventually(world, port, method, text, "let in"), "let in"
+            grant(world, rights, is_removed=True)
+    assert served == set(RIGHTS)
+    assert {key: value for key, value in seen.items() if value != wanted[key]} == {}
+
+
+def eventually(world: World, port: str, method: Method, text: str, wanted: str) -> str:
+    """The call's outcome once the node has applied the ACLs: the broker has, other nodes follow within milliseconds."""
+    for _ in range(200):
+        outcome = world.call(port, "member", method, text)
+        if outcome == wanted:
+            break
+    return outcome
+
+
+def test_internal_ports_take_each_call_from_its_roles_only(world: World) -> None:
+    seen: dict[tuple[str, str, str], str] = {}
+    wanted: dict[tuple[str, str, str], str] = {}
+    for name, method in METHODS.items():
+        for port in ports_of(world, "internal"):
+            first = world.call(port, "role-registry", method)
+            if first == "absent":
+                continue
+            for caller in ("stranger", "root"):
+                seen[name, port, caller] = world.call(port, caller, method)
+                wanted[name, port, caller] = "unauthenticated"
+            for role in ROLES:
+                allowed = role in NODES.get(name, set())
+                if allowed and name in DISTURBING:
+                    continue
+                seen[name, port, role] = world.call(port, f"role-{role}", method)
+                wanted[name, port, role] = "let in" if allowed else "refused"
+    assert {key: value for key, value in seen.items() if value != wanted[key]} == {}
+
+
+#: Calls that an allowed caller cannot make with an empty request and leave the cluster as it is.
+DISTURBING = {"Raft/Exchange", "Admin/TransferLeadership"}

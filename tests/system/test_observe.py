@@ -1,0 +1,235 @@
+"""Debian's Prometheus and Alertmanager against 3 controllers, 3 brokers, 2 coordinators, a gateway and a registry.
+
+Every query of every dashboard and rule returns data, and alerts fire on real faults and clear after them. CI runs this
+file (step ``observe``); it needs the packages prometheus and prometheus-alertmanager.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace import Admin, Consumer, LocalCluster, NewTopic, Producer, TopicPartition
+from headrace.errors import HeadraceError
+from tests.worlds import prometheus as world
+from tests.worlds.prometheus import OBSERVE, Prometheus, prometheus
+from tools import dashboards
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(not world.is_installed(), reason="needs Debian's prometheus and prometheus-alertmanager"),
+]
+
+#: Queries of kafka_exporter's overview dashboard (7589 on grafana.com). $instance, $topic and the range are filled in.
+EXPORTER_OVERVIEW = (
+    "sum(kafka_brokers)",
+    'sum(rate(kafka_topic_partition_current_offset{instance=~"headrace",topic=~".*"}[8s])) by (topic)',
+    'sum(delta(kafka_topic_partition_current_offset{instance=~"headrace",topic=~".*"}[8s])/5) by (topic)',
+    'sum(kafka_consumergroup_lag{instance="headrace",topic=~".*"}) by (consumergroup, topic)',
+    'sum(delta(kafka_consumergroup_current_offset{instance=~"headrace",topic=~".*"}[8s])/5) by (consumergroup, topic)',
+    'sum by(topic) (kafka_topic_partitions{instance=~"headrace",topic=~".*"})',
+)
+#: Metrics that have rows only where TLS is on.
+_ONLY_SECURE = ("headrace_certificate_not_after_seconds",)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(controllers=3, brokers=3, coordinators=2, gateways=1, registries=1) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def observed(cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    with prometheus(cluster.ps(), Path(tmp_path_factory.mktemp("prometheus"))) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def admin(cluster: LocalCluster) -> Iterator[Admin]:
+    with Admin(bootstrap_servers=cluster.bootstrap_servers) as client:
+        client.create_topics(
+            [
+                NewTopic("safe", partitions=3, replication_factor=3),
+                NewTopic("strict", partitions=3, replication_factor=3, config={"min.insync.replicas": "3"}),
+                NewTopic("single", partitions=3, replication_factor=1),
+            ]
+        )
+        yield client
+
+
+@contextlib.contextmanager
+def _repeated(work: Callable[[], None], every_s: float = 0.05) -> Iterator[None]:
+    """Call ``work`` again and again in a thread during the block; errors of the cluster are part of the faults."""
+    over = threading.Event()
+
+    def run() -> None:
+        while not over.wait(every_s):
+            with contextlib.suppress(HeadraceError):
+                work()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(30)
+
+
+@contextlib.contextmanager
+def _load(cluster: LocalCluster, topic: str, size: int = 100) -> Iterator[None]:
+    """Send records of ``size`` bytes to the three partitions during the block, and wait for their answers each time."""
+
+    def send() -> None:
+        sent = [producer.send(topic, value=b"x" * size, partition=number) for number in range(3)]
+        for each in sent:
+            each.result(timeout=30)
+
+    with Producer(bootstrap_servers=cluster.bootstrap_servers, acks="all") as producer, _repeated(send, 0.02):
+        yield
+
+
+def _until_data(observed: Prometheus, query: str, within_s: float = 30.0) -> None:
+    deadline_s = time.monotonic() + within_s
+    while not observed.query(query):
+        assert time.monotonic() < deadline_s, f"no data: {query}"
+        time.sleep(0.25)
+
+
+def test_every_query_returns_data(cluster: LocalCluster, observed: Prometheus, admin: Admin) -> None:
+    group = Consumer(bootstrap_servers=cluster.bootstrap_servers, group_id="readers", auto_offset_reset="earliest")
+
+    def transact() -> None:
+        with Producer(bootstrap_servers=cluster.bootstrap_servers, transactional_id="queries") as producer:
+            with producer.transaction():
+                producer.send("safe", value=b"x")
+            with contextlib.suppress(HeadraceError):
+                admin.abort_transaction("nobody")  # so that a request of transactions fails
+
+    with group, _load(cluster, "safe"), _repeated(transact, 0.5):
+        group.subscribe(["safe"])
+        with _repeated(lambda: bool(group.poll(timeout=0.1)) and group.commit()):
+            for board, panel, query in dashboards.QUERIES:
+                filled = re.sub(r"\$(topic|group|broker)", ".*", query).replace("$__rate_interval", "8s")
+                try:
+                    _until_data(observed, filled)
+                except AssertionError as error:
+                    raise AssertionError(f"{board}: {panel}: {error}") from None
+            for query in EXPORTER_OVERVIEW:
+                _until_data(observed, query)
+            rules = (OBSERVE / "alerts.yml").read_text()
+            for name in sorted(set(re.findall(r"\b(?:kafka|headrace)_[a-z0-9_]+", rules)) - set(_ONLY_SECURE)):
+                _until_data(observed, name)
+    assert observed.query("count(up == 1)")[0]["value"][1] == str(len(cluster.ps()))
+
+
+def test_a_dead_broker(cluster: LocalCluster, observed: Prometheus, admin: Admin) -> None:
+    alerts = (
+        "HeadraceNodeDown", "HeadraceUnderReplicatedPartitions", "HeadraceUnderMinIsr", "HeadraceOfflinePartitions"
+    )  # fmt: skip
+    observed.wait_clear(*alerts)
+    with cluster.killed("broker", 2):
+        observed.wait_firing(*alerts, within_s=90)
+        assert set(alerts) <= observed.delivered()
+    observed.wait_clear(*alerts, within_s=90)
+
+
+def test_dead_controllers(cluster: LocalCluster, observed: Prometheus, admin: Admin) -> None:
+    observed.wait_clear("HeadraceQuorumLag", "HeadraceNoController")
+    leader = admin.describe_cluster().controller_id
+    first, second = [number for number in (1, 2, 3) if number != leader]
+    with cluster.killed("controller", first):
+        observed.wait_firing("HeadraceQuorumLag")
+        with cluster.killed("controller", second):
+            observed.wait_firing("HeadraceNoController")
+        observed.wait_clear("HeadraceNoController")
+    observed.wait_clear("HeadraceQuorumLag")
+
+
+def test_a_slow_follower(cluster: LocalCluster, observed: Prometheus, admin: Admin) -> None:
+    """A broker that stands still for 0.4 s again and again, and stays in sync: acks=all waits for it."""
+    over_s = time.monotonic() + 60
+    with _load(cluster, "safe"):
+        while "HeadraceSlowProduce" not in observed.firing():
+            assert time.monotonic() < over_s, "slow requests raised no alert"
+            cluster.pause("broker", 3)
+            time.sleep(0.4)
+            cluster.resume("broker", 3)
+            time.sleep(0.1)
+        observed.wait_clear("HeadraceSlowProduce")
+
+
+def test_a_disk_that_fills(cluster: LocalCluster, observed: Prometheus, admin: Admin) -> None:
+    observed.wait_clear("HeadraceDiskFullSoon", within_s=120)
+    with _load(cluster, "single", 100_000):
+        observed.wait_firing("HeadraceDiskFullSoon")
+    observed.wait_clear("HeadraceDiskFullSoon", within_s=120)
+
+
+def test_groups_that_lag_and_stall(cluster: LocalCluster, observed: Prometheus, admin: Admin) -> None:
+    part = TopicPartition("single", 0)
+    with (
+        Producer(bootstrap_servers=cluster.bootstrap_servers) as producer,
+        Consumer(bootstrap_servers=cluster.bootstrap_servers, group_id="held", enable_auto_commit=False) as consumer,
+    ):
+        for _ in range(20):
+            producer.send("single", value=b"x", partition=0)
+        producer.flush(timeout=30)
+        consumer.subscribe(["single"])
+        consumer.poll(timeout=10)
+        end = consumer.end_offsets([part])[part]
+        with _repeated(lambda: consumer.commit({part: end - 10}), 1.1):
+            observed.wait_firing("HeadraceGroupStopped", "HeadraceGroupLag", within_s=120)
+        consumer.commit({part: 0})
+        admin.delete_records({part: 10})
+        observed.wait_firing("HeadraceGroupRecordsLost")
+        consumer.commit({part: end})
+        observed.wait_clear("HeadraceGroupStopped", "HeadraceGroupLag", "HeadraceGroupRecordsLost")
+
+
+def test_a_hanging_transaction(cluster: LocalCluster, observed: Prometheus, admin: Admin) -> None:
+    an_hour_ago_ms = time.time_ns() // 1_000_000 - 3_600_000
+    with Producer(bootstrap_servers=cluster.bootstrap_servers, transactional_id="hangs") as producer:
+        with contextlib.suppress(LookupError), producer.transaction():
+            producer.send("safe", value=b"x", partition=0, timestamp_ms=an_hour_ago_ms)
+            producer.flush(timeout=30)
+            observed.wait_firing("HeadraceHangingTransactions")
+            raise LookupError
+        observed.wait_clear("HeadraceHangingTransactions")
+
+
+def test_lag_in_seconds_is_the_age_of_the_first_unread_record(
+    cluster: LocalCluster, observed: Prometheus, admin: Admin
+) -> None:
+    """A consumer that commits what is HELD_S old: the metric is within 10 %."""
+    held_s, part = 10.0, TopicPartition("timed", 0)
+    admin.create_topics([NewTopic("timed", partitions=1, replication_factor=3)])
+    sent_s: list[float] = []  # when the record at each offset was sent
+    with (
+        Producer(bootstrap_servers=cluster.bootstrap_servers, linger_ms=0) as producer,
+        Consumer(bootstrap_servers=cluster.bootstrap_servers, group_id="timed", enable_auto_commit=False) as consumer,
+    ):
+        consumer.assign([part])
+        seen: list[float] = []
+        over_s = time.monotonic() + 3 * held_s
+        while time.monotonic() < over_s:
+            producer.send("timed", value=b"x", partition=0).result(timeout=10)
+            sent_s.append(time.monotonic())
+            first_unread = next((n for n, at in enumerate(sent_s) if at > time.monotonic() - held_s), 0)
+            if first_unread and len(sent_s) % 5 == 0:
+                consumer.commit({part: first_unread})
+            if time.monotonic() > over_s - held_s and len(sent_s) % 10 == 0:
+                found = observed.query('headrace_group_lag_seconds_max{consumergroup="timed"}')
+                seen.append(float(found[0]["value"][1]))
+            time.sleep(0.05)
+    seen.sort()
+    middle = seen[len(seen) // 2]
+    assert abs(middle - held_s) <= 0.1 * held_s, seen

@@ -1,0 +1,76 @@
+"""Statistics of clients: the callback at intervals, and the collector for prometheus_client."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import prometheus_client
+import pytest
+
+from headrace import PrometheusCollector, Statistics, TopicPartition, report_statistics
+from headrace.errors import InvalidArgumentError
+from headrace.metrics import PartitionCounts
+
+
+class Producer:
+    """A stand-in that counts one more record at each look."""
+
+    def __init__(self) -> None:
+        self.counts = PartitionCounts()
+
+    def metrics(self) -> dict[str, float]:
+        self.counts.add("t", 3, "record-send-total", 1)
+        return {
+            "record-send-total": self.counts.values()[TopicPartition("t", 3)]["record-send-total"],
+            "request-rate": 2.5,
+        }
+
+    def partition_metrics(self) -> dict[TopicPartition, dict[str, float]]:
+        return self.counts.values()
+
+
+def test_the_callback_gets_the_numbers_until_the_end_and_once_more_there() -> None:
+    seen: list[Statistics] = []
+    enough = threading.Event()
+
+    def callback(found: Statistics) -> None:
+        seen.append(found)
+        if len(seen) == 2:
+            enough.set()
+        if len(seen) == 1:
+            raise RuntimeError("a bug of the caller")
+
+    with report_statistics(Producer(), every_s=0.01, callback=callback):
+        assert enough.wait(10)
+    count = len(seen)
+    assert count >= 3  # two reports, and the one at the end
+    assert [each.metrics["record-send-total"] for each in seen] == list(range(1, count + 1))
+    assert seen[-1].partitions == {TopicPartition("t", 3): {"record-send-total": float(count)}}
+    assert not [each for each in threading.enumerate() if each.name == "headrace-statistics"]
+
+
+@pytest.mark.parametrize("every_s", [0, -1, float("nan")])
+def test_an_interval_must_be_positive(every_s: float) -> None:
+    with pytest.raises(InvalidArgumentError, match="must be a positive number of seconds"):
+        report_statistics(Producer(), every_s=every_s, callback=print)
+
+
+def test_the_collector_has_kafkas_names_as_counters_and_gauges() -> None:
+    registry: Any = prometheus_client.CollectorRegistry()
+    PrometheusCollector(Producer(), client_id="billing").register(registry)
+    text = prometheus_client.generate_latest(registry).decode()
+    assert "# TYPE kafka_producer_record_send_total counter" in text
+    assert 'kafka_producer_request_rate{client_id="billing"} 2.5' in text
+    labels = {"client_id": "billing", "topic": "t", "partition": "3"}
+    value = registry.get_sample_value("kafka_producer_record_send_by_partition_total", labels)
+    assert value is not None
+    assert value > 0
+
+
+def test_counts_are_copies() -> None:
+    counts = PartitionCounts()
+    counts.add("t", 0, "n", 2)
+    found = counts.values()
+    counts.add("t", 0, "n", 1)
+    assert found == {TopicPartition("t", 0): {"n": 2.0}}

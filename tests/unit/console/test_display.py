@@ -1,0 +1,57 @@
+"""How the console shows bytes: hostile contents become text, long ones are cut."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from headrace_console.display import config_words, duration, escaped, shown, when
+
+
+@pytest.mark.parametrize(
+    ("data", "kind", "text"),
+    [
+        (None, "null", ""),
+        (b"", "empty", ""),
+        (b"hello", "text", "hello"),
+        (b'{"a": 1}', "json", '{"a": 1}'),
+        (b"\x00\x01\x02\xff", "binary", "00 01 02 ff"),
+        (b"a" * 40 + b"\xff", "text", "a" * 40 + "\\xff"),
+        ("\u202egnp.exe".encode(), "text", "\\u202egnp.exe"),
+        (b"bell\x07", "text", "bell\\x07"),
+    ],
+)
+def test_bytes_are_shown_as_text(data: bytes | None, kind: str, text: str) -> None:
+    found = shown(data)
+    assert (found.kind, found.text) == (kind, text)
+
+
+def test_a_long_value_is_cut_and_says_its_size() -> None:
+    found = shown(b"x" * 1_000_000)
+    assert (len(found.text), found.size, found.is_cut) == (300, 1_000_000, True)
+
+
+def test_a_character_at_the_cut_is_not_taken_for_broken_bytes() -> None:
+    found = shown("ä€😀".encode() * 1_000)
+    assert found.kind == "text"
+    assert not found.note
+
+
+def test_json_is_formatted_on_its_own_page_only_and_deep_json_stays_as_it_is() -> None:
+    assert shown(b'{"a":[1]}', limit=1_000, pretty=True).text == json.dumps({"a": [1]}, indent=2)
+    deep = b"[" * 100_000
+    found = shown(deep, limit=1_000, pretty=True)
+    assert (found.kind, found.is_cut, found.text) == ("text", True, "[" * 1_000)
+
+
+def test_text_that_hides_is_visible() -> None:
+    assert escaped("a\u200bb\x1b[31m\ud800") == "a\\u200bb\\x1b[31m\\ud800"
+
+
+def test_times_and_units() -> None:
+    assert when(1_700_000_000_123) == "2023-11-14 22:13:20.123"
+    assert (when(None), when(-1)) == ("–", "–")
+    assert [duration(ms) for ms in (250, 90_000, 93_600_000)] == ["250 ms", "1 min 30 s", "1 d 2 h"]
+    assert config_words("retention.ms", "604800000") == "7 d"
+    assert config_words("retention.bytes", "-1") == "no limit"

@@ -1,0 +1,357 @@
+"""SASL on a Kafka connection: what a client may send when, who it is, and how failures end. The transport is in memory;
+the mechanisms are the real ones."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from headrace_core.errors import IllegalSaslStateError, SaslAuthenticationFailedError
+from headrace_core.security.protocols import SecurityProtocol
+from headrace_core.security.sasl.exchange import Identity, ServerExchange, Step
+from headrace_core.security.sasl.plain import PlainServer, static_users
+from headrace_core.security.sasl.scram import SHA_256, new_credential
+from headrace_core.security.sasl.scram_exchange import ScramClient, ScramServer, Subject
+from headrace_gateway import connection as module
+from headrace_gateway import sasl
+from headrace_gateway.call import Call
+from headrace_gateway.client import BOOTSTRAP
+from headrace_gateway.connection import Connection, Connections, ListenerSecurity
+from headrace_gateway.handlers.sasl import sasl_authenticate, sasl_handshake
+from headrace_gateway.sasl import Authentication, State
+from headrace_gateway.settings import GatewaySettings
+from headrace_gateway.wire.apis import Api
+from headrace_gateway.wire.schema import Message
+from tests.worlds.kafka_frames import MemoryTransport, read_answer, request_frame
+from tests.worlds.waiting import until_async
+
+ILLEGAL_STATE, UNSUPPORTED_MECHANISM, FAILED = 34, 33, 58
+DELAY_MS = 30
+ALICE = b"\0alice\0secret"
+
+
+class Lifetime:
+    """A mechanism that trusts the client: its bytes are ``user:milliseconds`` until the credential expires."""
+
+    def is_slow(self, data: bytes) -> bool:
+        return data.startswith(b"slow")
+
+    def step(self, data: bytes) -> Step:
+        user, _, ms = data.decode().partition(":")
+        if user == "more":
+            return Step(b"go on")
+        if user == "broken":
+            raise ZeroDivisionError
+        return Step(b"", Identity(user, "TEST", int(time.time() * 1_000) + int(ms) if ms else None))
+
+
+class Offer:
+    def __init__(self) -> None:
+        self.names = ("PLAIN", "SCRAM-SHA-256", "TEST")
+        self._credential = new_credential(SHA_256, "secret", 4_096)
+
+    def start(self, mechanism: str) -> ServerExchange:
+        if mechanism == "PLAIN":
+            return PlainServer(static_users({"alice": "secret", "bob": "secret"}), is_slow=True)
+        if mechanism == "TEST":
+            return Lifetime()
+        return ScramServer(SHA_256, lambda name, is_token: Subject(self._credential, name))
+
+
+class World:
+    """Connections of a SASL_PLAINTEXT listener; ``seen``: the principal of each Metadata request."""
+
+    def __init__(self, *, max_reauth_ms: int = 0) -> None:
+        self.seen: list[str] = []
+        self.security = ListenerSecurity(
+            SecurityProtocol.SASL_PLAINTEXT, None, Offer(), max_reauth_ms, failure_delay_ms=DELAY_MS
+        )
+        handlers = {
+            Api.METADATA: self._metadata,
+            Api.API_VERSIONS: self._versions,
+            Api.SASL_HANDSHAKE: sasl_handshake,
+            Api.SASL_AUTHENTICATE: sasl_authenticate,
+        }
+        self.connections = Connections(
+            GatewaySettings(broker_ports={}), cast("Any", None), cast("Any", None), handlers, {}
+        )
+
+    async def _metadata(self, call: Call, request: Message) -> dict[str, Any]:
+        self.seen.append(str(call.client.principal))
+        return {}
+
+    async def _versions(self, call: Call, request: Message) -> dict[str, Any]:
+        return {}
+
+    def connect(self) -> Peer:
+        transport = MemoryTransport()
+        connection = Connection(self.connections, "SASL_PLAINTEXT", BOOTSTRAP, self.security)
+        transport.connect(connection)
+        return Peer(transport, connection)
+
+
+class Peer:
+    """The client's side of a connection."""
+
+    def __init__(self, transport: MemoryTransport, connection: Connection) -> None:
+        self.transport, self.connection = transport, connection
+
+    async def raw(self, frame: bytes) -> bytes:
+        """Send a frame with its length; return the answer without its length."""
+        self.connection.data_received(frame)
+        await until_async(lambda: len(self.transport.written) >= 4 or self.transport.state != "open")
+        return self.transport.client_reads()[4:]
+
+    async def ask(self, api: Api, version: int, **fields: Any) -> Message:
+        answer = await self.raw(bytes(request_frame(api, version, **fields)))
+        assert answer, "the connection was closed"
+        return read_answer(api, version, answer)[1]
+
+    async def is_refused(self, api: Api, version: int, **fields: Any) -> bool:
+        """Send a request; return whether the connection closes without an answer."""
+        return not await self.raw(bytes(request_frame(api, version, **fields))) and self.transport.state != "open"
+
+    async def handshake(self, mechanism: str = "PLAIN", version: int = 1) -> Message:
+        return await self.ask(Api.SASL_HANDSHAKE, version, mechanism=mechanism)
+
+    async def authenticate(self, data: bytes = ALICE, version: int = 2) -> Message:
+        return await self.ask(Api.SASL_AUTHENTICATE, version, auth_bytes=data)
+
+
+def in_loop(scenario: Callable[[], Any]) -> None:
+    asyncio.run(scenario())
+
+
+def test_a_client_authenticates_and_is_asked_about_by_its_name() -> None:
+    async def scenario() -> None:
+        world = World()
+        peer = world.connect()
+        assert list(world.connections.unauthenticated) == [peer.connection]
+        await peer.ask(Api.API_VERSIONS, 4, client_software_name="a", client_software_version="1")
+        shaken = await peer.handshake()
+        assert (shaken.error_code, shaken.mechanisms) == (0, ["PLAIN", "SCRAM-SHA-256", "TEST"])
+        done = await peer.authenticate()
+        assert (done.error_code, done.auth_bytes, done.session_lifetime) == (0, b"", 0)
+        await peer.ask(Api.METADATA, 12, topics=[])
+        assert world.seen == ["User:alice"]
+        assert peer.connection.client.metadata[0] == ("headrace-principal", "User:alice")
+        assert not world.connections.unauthenticated
+        again = await peer.authenticate()
+        assert (again.error_code, again.error_message) == (
+            ILLEGAL_STATE,
+            "SaslAuthenticate request received after successful authentication",
+        )
+
+    in_loop(scenario)
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_scram_in_each_version_of_sasl_authenticate(version: int) -> None:
+    async def scenario() -> None:
+        world = World()
+        peer, client = world.connect(), _scram_client("secret")
+        await peer.handshake("SCRAM-SHA-256")
+        data: bytes | None = client.first()
+        while data is not None:
+            data = client.step((await peer.authenticate(data, version)).auth_bytes)
+        assert client.is_complete
+        await peer.ask(Api.METADATA, 12, topics=[])
+        assert world.seen == ["User:alice"]
+
+    in_loop(scenario)
+
+
+def _scram_client(password: str) -> ScramClient:
+    return ScramClient(SHA_256, "alice", password)
+
+
+def test_handshake_version_0_is_followed_by_bare_tokens() -> None:
+    async def scenario() -> None:
+        world = World()
+        peer = world.connect()
+        assert (await peer.handshake(version=0)).error_code == 0
+        peer.connection.data_received(len(ALICE).to_bytes(4, "big") + ALICE)
+        await until_async(lambda: bytes(peer.transport.written) == bytes(4))
+        peer.transport.client_reads()
+        await peer.ask(Api.METADATA, 12, topics=[])
+        assert world.seen == ["User:alice"]
+        wrong = world.connect()
+        await wrong.handshake(version=0)
+        assert await wrong.raw(b"\0\0\0\x05\0a\0bc") == b""
+        assert wrong.transport.state != "open"
+
+    in_loop(scenario)
+
+
+def test_wrong_credentials_are_answered_after_the_delay_and_close_the_connection() -> None:
+    async def scenario() -> None:
+        peers = []
+        for mechanism, data in (("PLAIN", b"\0alice\0wrong"), ("PLAIN", b"\0nobody\0secret"), ("PLAIN", b"no message")):
+            peer = World().connect()
+            await peer.handshake(mechanism)
+            began = time.monotonic()
+            failed = await peer.authenticate(data)
+            assert time.monotonic() - began >= DELAY_MS / 1_000
+            assert failed.error_code == FAILED
+            assert failed.error_message.startswith("PLAIN: ")
+            peers.append(peer)
+        peer, client = World().connect(), _scram_client("wrong")
+        await peer.handshake("SCRAM-SHA-256")
+        proof = client.step((await peer.authenticate(client.first())).auth_bytes)
+        assert (await peer.authenticate(cast("bytes", proof))).error_code == FAILED
+        peers.append(peer)
+        assert {each.transport.state for each in peers} == {"open"}, "the client can still read the answer"
+        await until_async(lambda: {each.transport.state for each in peers} == {"closed"})
+
+    in_loop(scenario)
+
+
+def test_an_unknown_mechanism_is_answered_with_the_known_ones() -> None:
+    async def scenario() -> None:
+        peer = World().connect()
+        shaken = await peer.handshake("GSSAPI")
+        assert (shaken.error_code, shaken.mechanisms) == (UNSUPPORTED_MECHANISM, ["PLAIN", "SCRAM-SHA-256", "TEST"])
+        await until_async(lambda: peer.transport.state == "closed")
+
+    in_loop(scenario)
+
+
+def test_other_requests_before_the_authentication_close_the_connection() -> None:
+    async def scenario() -> None:
+        world = World()
+        assert await world.connect().is_refused(Api.METADATA, 12, topics=[])
+        assert await world.connect().is_refused(Api.SASL_AUTHENTICATE, 2, auth_bytes=ALICE)
+        peer = world.connect()
+        await peer.handshake()
+        assert await peer.is_refused(Api.METADATA, 12, topics=[])
+        peer = world.connect()
+        pipelined = request_frame(Api.SASL_HANDSHAKE, 1, mechanism="PLAIN") + request_frame(Api.METADATA, 12, topics=[])
+        peer.connection.data_received(bytes(pipelined))
+        await until_async(lambda: peer.transport.state != "open")
+        assert world.seen == []
+
+    in_loop(scenario)
+
+
+def test_before_the_authentication_frames_are_short() -> None:
+    async def scenario() -> None:
+        world = World()
+        peer = world.connect()
+        peer.connection.data_received((world.security.receive_bytes_max + 1).to_bytes(4, "big"))
+        assert peer.transport.state != "open"
+
+    in_loop(scenario)
+
+
+def test_a_client_that_does_not_authenticate_is_disconnected() -> None:
+    async def scenario() -> None:
+        world = World()
+        peer = world.connect()
+        for _ in range(module.AUTHENTICATES_S):
+            world.connections.sweep()
+        assert peer.transport.state == "aborted"
+
+    in_loop(scenario)
+
+
+def test_a_session_ends_and_is_renewed_by_the_same_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    for each in (sasl, module):
+        monkeypatch.setattr(each, "now_ms", lambda: now[0])
+
+    async def scenario() -> None:
+        world = World(max_reauth_ms=10_000)
+        peer = world.connect()
+        await peer.handshake("TEST")
+        assert (await peer.authenticate(b"alice:60000")).session_lifetime == 10_000
+        now[0] = 5_000
+        await peer.handshake("TEST")
+        assert 0 < (await peer.authenticate(b"alice:9000")).session_lifetime <= 9_000
+        now[0] = 13_000
+        await peer.ask(Api.METADATA, 12, topics=[])
+        now[0] = 20_000
+        assert (await peer.handshake("TEST")).error_code == 0  # a session that has ended may still be renewed
+        assert (await peer.authenticate(b"slow bob")).error_code == FAILED  # another user
+        await until_async(lambda: peer.transport.state == "closed")
+        peer = world.connect()
+        await peer.handshake("TEST")
+        await peer.authenticate(b"alice")
+        now[0] = 30_000
+        assert await peer.is_refused(Api.METADATA, 12, topics=[])
+        assert world.seen == ["User:alice"]
+
+    in_loop(scenario)
+
+
+def test_a_session_is_renewed_by_the_same_mechanism_and_not_at_once() -> None:
+    offer = Offer()
+    authentication = Authentication(offer)
+    authentication.handshake("PLAIN", 1, 0)
+    assert not authentication.permits(Api.METADATA, 0)
+    authentication.stepped(authentication.exchange.step(ALICE), 0, 0)
+    assert authentication.permits(Api.PRODUCE, 10**12)
+    for version, now_ms in ((1, 999), (0, 5_000)):
+        with pytest.raises(IllegalSaslStateError):
+            authentication.handshake("PLAIN", version, now_ms)
+        assert authentication.state is State.DONE
+    with pytest.raises(SaslAuthenticationFailedError, match="by PLAIN cannot authenticate again by TEST"):
+        authentication.handshake("TEST", 1, 1_000)
+    assert authentication.state is State.FAILED
+    assert not authentication.permits(Api.SASL_HANDSHAKE, 0)
+
+
+def test_a_credential_that_has_expired_opens_no_session() -> None:
+    authentication = Authentication(Offer())
+    authentication.handshake("TEST", 1, 0)
+    with pytest.raises(SaslAuthenticationFailedError, match="expired"):
+        authentication.stepped(Step(b"", Identity("alice", "TEST", 1_000)), 0, 1_000)
+    assert authentication.state is State.FAILED
+
+
+def test_an_exchange_has_an_end() -> None:
+    async def scenario() -> None:
+        peer = World().connect()
+        await peer.handshake("TEST")
+        for _ in range(sasl.STEPS_MAX - 1):
+            assert (await peer.authenticate(b"more")).auth_bytes == b"go on"
+        assert (await peer.authenticate(b"more")).error_code == FAILED
+        await until_async(lambda: peer.transport.state == "closed")
+
+    in_loop(scenario)
+
+
+def test_a_mistake_in_a_mechanism_closes_the_connection() -> None:
+    async def scenario() -> None:
+        peer = World().connect()
+        await peer.handshake("TEST")
+        assert await peer.is_refused(Api.SASL_AUTHENTICATE, 2, auth_bytes=b"broken")
+
+    in_loop(scenario)
+
+
+def test_a_client_over_its_quota_waits_after_its_answer() -> None:
+    async def scenario() -> None:
+        world = World()
+
+        async def throttled(call: Call, request: Message) -> dict[str, Any]:
+            call.throttle_ms = 60
+            return {}
+
+        world.connections.handlers = {Api.METADATA: throttled}
+        world.security = module.OPEN
+        peer = world.connect()
+        peer.connection.data_received(bytes(request_frame(Api.METADATA, 12, topics=[]) * 2))
+        began = time.monotonic()
+        await until_async(lambda: bool(peer.transport.written))
+        _, answer = read_answer(Api.METADATA, 12, peer.transport.client_reads()[4:])
+        assert answer.throttle_time == 60
+        assert not peer.transport.is_reading_now
+        await until_async(lambda: bool(peer.transport.written))
+        assert time.monotonic() - began >= 0.06
+        await until_async(lambda: peer.transport.is_reading_now)
+
+    in_loop(scenario)

@@ -1,0 +1,126 @@
+"""Connections that send no request: how long they may stay, and how many there may be."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+from aiohttp import web
+
+from headrace_registry.api.connections import BoundedRunner, Connections
+
+REQUEST = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"
+HALF = REQUEST[:20]
+
+
+@asynccontextmanager
+async def serving(connections: Connections, keepalive_s: float = 60.0) -> AsyncIterator[int]:
+    async def answer(request: web.Request) -> web.Response:
+        connections.has_request(request.protocol)
+        return web.Response(text="ok")
+
+    app = web.Application()
+    app.router.add_get("/", answer)
+    runner = BoundedRunner(app, connections, keepalive_timeout=keepalive_s)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield runner.addresses[0][1]
+    finally:
+        await runner.cleanup()
+
+
+class Client:
+    """One connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    @classmethod
+    async def open(cls, port: int, data: bytes = b"") -> Client:
+        client = cls(*await asyncio.open_connection("127.0.0.1", port))
+        client.writer.write(data)
+        return client
+
+    async def is_answered(self, data: bytes = REQUEST) -> bool:
+        self.writer.write(data)
+        try:
+            head = await asyncio.wait_for(self.reader.readuntil(b"ok"), 30)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return False
+        return head.startswith(b"HTTP/1.1 200")
+
+    async def closed_after_s(self) -> float:
+        began = time.monotonic()
+        with suppress(ConnectionError):
+            assert await asyncio.wait_for(self.reader.read(), 30) == b""
+        return time.monotonic() - began
+
+    def close(self) -> None:
+        self.writer.transport.abort()
+
+
+@pytest.mark.parametrize("data", [b"", HALF])
+def test_connections_without_a_whole_first_header_are_closed_and_others_are_served(data: bytes) -> None:
+    async def work() -> None:
+        async with serving(Connections(first_request_s=0.5)) as port:
+            idle = [await Client.open(port, data) for _ in range(200)]
+            served = await Client.open(port)
+            assert await served.is_answered()
+            assert max(await asyncio.gather(*(each.closed_after_s() for each in idle))) < 20
+            assert await served.is_answered()  # its first request was in time
+            for each in (*idle, served):
+                each.close()
+
+    asyncio.run(work())
+
+
+def test_half_a_header_after_a_request_ends_with_the_keepalive_timeout() -> None:
+    async def work() -> None:
+        async with serving(Connections(), keepalive_s=0.3) as port:
+            client = await Client.open(port)
+            assert await client.is_answered()
+            client.writer.write(HALF)
+            assert await client.closed_after_s() < 20
+            client.close()
+
+    asyncio.run(work())
+
+
+def test_a_crowd_of_silent_connections_gives_way_to_new_ones() -> None:
+    async def work() -> None:
+        async with serving(Connections(most=20)) as port:
+            served = await Client.open(port)
+            assert await served.is_answered()
+            silent = [await Client.open(port) for _ in range(200)]
+            late = await Client.open(port)
+            assert await late.is_answered()
+            assert await served.is_answered()
+            assert await asyncio.gather(*(each.closed_after_s() for each in silent[:150]))
+            for each in (*silent, served, late):
+                each.close()
+
+    asyncio.run(work())
+
+
+def test_above_the_limit_connections_with_requests_stay_and_new_ones_are_closed() -> None:
+    async def work() -> None:
+        async with serving(Connections(most=3)) as port:
+            served = [await Client.open(port) for _ in range(3)]
+            assert all([await each.is_answered() for each in served])
+            refused = await Client.open(port)
+            await refused.closed_after_s()
+            assert all([await each.is_answered() for each in served])
+            served.pop().close()
+            while True:
+                again = await Client.open(port)
+                if await again.is_answered():
+                    break
+            for each in (*served, again, refused):
+                each.close()
+
+    asyncio.run(work())

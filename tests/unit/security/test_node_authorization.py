@@ -1,0 +1,85 @@
+"""The authorizer of a node follows the node's configuration and its metadata image."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from headrace_core.errors import InvalidConfigError
+from headrace_core.metadata.records import AclRecord
+from headrace_core.metadata.security import SecurityImage
+from headrace_core.security.access import Access
+from headrace_core.security.acl_types import Operation, PatternType, Permission, ResourceType
+from headrace_core.security.audit import LINES_PER_S_MAX, AuditLog, audit_log_of
+from headrace_core.security.authorization import authorization_of, parse_super_users
+from headrace_core.security.caller import Caller
+from headrace_core.security.principal import Principal
+
+ALICE = Caller(Principal("User", "alice"), "10.0.0.1")
+READ_ORDERS = AclRecord(
+    b"a" * 16, ResourceType.TOPIC, "orders", PatternType.LITERAL, "User:alice", "*", Operation.READ, Permission.ALLOW
+)
+KEYS = {"authorizer.class.name": "StandardAuthorizer", "super.users": "User:root; User:CN=ops,O=Example"}
+
+
+def test_a_changed_image_applies_to_the_next_check_of_an_open_stream() -> None:
+    images = [SecurityImage()]
+    access = Access(ALICE, authorization_of(KEYS, lambda: images[-1]))
+    assert not access.allows(Operation.READ, ResourceType.TOPIC, "orders")
+    before = access.version
+    images.append(SecurityImage(acls={READ_ORDERS.acl_id: READ_ORDERS}))
+    assert access.version is not before
+    assert access.allows(Operation.READ, ResourceType.TOPIC, "orders")
+    assert access.version is access.version
+
+
+def test_without_an_authorizer_every_caller_may_do_everything() -> None:
+    access = Access(ALICE, authorization_of({}, SecurityImage))
+    assert access.allows(Operation.ALTER, ResourceType.CLUSTER)
+    assert not access.is_limited
+
+
+def test_super_users_are_separated_by_semicolons() -> None:
+    assert parse_super_users(KEYS["super.users"]) == {"User:root", "User:CN=ops,O=Example"}
+    with pytest.raises(InvalidConfigError, match=r"super\.users"):
+        parse_super_users("root")
+
+
+def test_refusals_are_observed_and_permissions_are_sampled() -> None:
+    image = SecurityImage(acls={READ_ORDERS.acl_id: READ_ORDERS})
+    seen: list[tuple[str | None, bool]] = []
+    authorization = authorization_of(
+        KEYS, lambda: image, lambda caller, operation, kind, name, allowed, method: seen.append((name, allowed)), 10
+    )
+    access = Access(ALICE, authorization)
+    for _ in range(20):
+        access.allows(Operation.READ, ResourceType.TOPIC, "orders")
+    access.allows(Operation.READ, ResourceType.TOPIC, "secret")
+    assert seen == [("orders", True), ("orders", True), ("secret", False)]
+
+
+def test_the_audit_log_has_a_line_of_json_for_each_refusal_and_is_rotated(tmp_path: Path) -> None:
+    path = tmp_path / "audit.log"
+    audit = audit_log_of({"audit.log.path": str(path), "audit.log.max.bytes": 2_000, "audit.log.files": 2})
+    access = Access(ALICE, authorization_of(KEYS, SecurityImage, audit), "Fetch/Fetch")
+    for _ in range(40):
+        access.allows(Operation.READ, ResourceType.TOPIC, "line\nbreak")
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert {(line["decision"], line["principal"], line["resource"], line["call"]) for line in lines} == {
+        ("DENIED", "User:alice", "line\nbreak", "Fetch/Fetch")
+    }
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["audit.log", "audit.log.1", "audit.log.2"]
+
+
+def test_a_flood_of_refusals_is_counted_and_not_written() -> None:
+    lines: list[str] = []
+    now = [100.0]
+    audit = AuditLog(lines.append, lambda: now[0])
+    for _ in range(LINES_PER_S_MAX + 5):
+        audit(ALICE, Operation.READ, ResourceType.TOPIC, "t", False, "Fetch/Fetch")
+    assert len(lines) == LINES_PER_S_MAX
+    now[0] = 101.0
+    audit(ALICE, Operation.READ, ResourceType.TOPIC, "t", False, "Fetch/Fetch")
+    assert json.loads(lines[-1])["dropped"] == 5

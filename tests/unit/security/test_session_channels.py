@@ -1,0 +1,202 @@
+"""Channels of an authenticated client: they authenticate, renew, and replace the session of a restarted server."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import grpc.aio
+import pytest
+
+from headrace_core.config.client_keys import ADMIN
+from headrace_core.errors import (
+    HeadraceError,
+    InvalidConfigError,
+    SaslAuthenticationFailedError,
+    ServerBusyError,
+)
+from headrace_core.rpc import session_channel
+from headrace_core.rpc.channel import ChannelPurpose
+from headrace_core.rpc.session_channel import SessionChannels
+from headrace_core.security.sasl.client import Login
+from headrace_protos.v1 import node_pb2, node_pb2_grpc
+from tests.unit.security.test_sasl_sessions import IMAGE, in_loop, serving
+
+P = {"sasl_mechanism": "PLAIN"}
+SCRAM_LOGIN = 'a.ScramLoginModule required username="a";'
+JAAS = "org.apache.kafka.common.security.{}.{} required {};"
+
+
+def login(**keys: Any) -> Login:
+    return Login(ADMIN.parse({name.replace("_", "."): value for name, value in keys.items()}))
+
+
+def scram(password: str = "s3cret") -> Login:
+    return login(sasl_mechanism="SCRAM-SHA-512", sasl_username="alice", sasl_password=password)
+
+
+async def ask(channel: Any, timeout: float = 5.0) -> Any:
+    return await node_pb2_grpc.NodeStub(channel).DescribeNode(node_pb2.DescribeNodeRequest(), timeout=timeout)
+
+
+@in_loop
+async def test_calls_authenticate_by_themselves_and_share_one_session() -> None:
+    async with serving() as (listener, sessions):
+        channel = SessionChannels(None, scram()).open(listener.address, ChannelPurpose.CONTROL)
+        answers = await asyncio.gather(*(ask(channel) for _ in range(20)))
+        assert {each.role for each in answers} == {"broker"}
+        assert len(sessions) == 1
+        await channel.close()
+
+
+@in_loop
+async def test_wrong_credentials_are_final_and_typed_and_tried_once() -> None:
+    attempts: list[Any] = []
+    async with serving(on_attempt=lambda *attempt: attempts.append(attempt)) as (listener, _):
+        channel = SessionChannels(None, scram("wrong")).open(listener.address, ChannelPurpose.CONTROL)
+        for _ in range(3):
+            with pytest.raises(SaslAuthenticationFailedError, match="credentials are wrong") as caught:
+                await ask(channel)
+            assert not caught.value.retriable
+            assert "wrong" not in caught.value.message.replace("credentials are wrong", "")
+        assert len(attempts) == 1
+        await channel.close()
+
+
+@in_loop
+async def test_a_refusal_that_calls_repeat_all_the_time_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user who is made after the client started can work: the client's own calls do not prolong the refusal."""
+    monkeypatch.setattr(session_channel, "REFUSED_S", 0.2)
+    attempts: list[Any] = []
+    async with serving(on_attempt=lambda *attempt: attempts.append(attempt)) as (listener, _):
+        channel = SessionChannels(None, scram("wrong")).open(listener.address, ChannelPurpose.CONTROL)
+        ends_s = time.monotonic() + 60
+        while len(attempts) < 3:
+            assert time.monotonic() < ends_s, attempts
+            with pytest.raises(SaslAuthenticationFailedError):
+                await ask(channel)
+        await channel.close()
+
+
+@in_loop
+async def test_a_node_that_does_not_know_the_users_yet_asks_to_retry() -> None:
+    known: list[Any] = []
+
+    def image() -> Any:
+        if not known:
+            raise ServerBusyError("this node does not know the users yet; retry")
+        return IMAGE
+
+    async with serving(static=False, image=image) as (listener, _):
+        channel = SessionChannels(None, scram()).open(listener.address, ChannelPurpose.CONTROL)
+        with pytest.raises(ServerBusyError):
+            await ask(channel)
+        known.append(True)
+        assert (await ask(channel)).role == "broker"  # at once: no refusal is remembered
+        await channel.close()
+
+
+@in_loop
+async def test_sessions_are_renewed_under_load_without_an_error() -> None:
+    async with serving(max_reauth_ms=250) as (listener, sessions):
+        channel = SessionChannels(None, scram()).open(listener.address, ChannelPurpose.CONTROL)
+        ends_s, calls = time.monotonic() + 1.5, 0
+        while time.monotonic() < ends_s:
+            await ask(channel)
+            calls += 1
+        assert calls > 50
+        assert len(sessions) == 1
+        await channel.close()
+
+
+@in_loop
+async def test_a_renewal_that_comes_too_late_is_no_refusal_of_the_credentials() -> None:
+    async with serving(max_reauth_ms=100) as (listener, sessions):
+        channels = SessionChannels(None, scram())
+        start, late = channels._start, []
+
+        def start_late(host: str) -> Any:
+            if len(sessions):  # this is a renewal
+                late.append(host)
+                while len(sessions):
+                    time.sleep(0.001)
+            return start(host)
+
+        channels._start = start_late  # type: ignore[method-assign]
+        channel = channels.open(listener.address, ChannelPurpose.CONTROL)
+        ends_s = time.monotonic() + 10
+        while len(late) < 5:
+            assert time.monotonic() < ends_s, late
+            assert (await ask(channel)).role == "broker"
+        await channel.close()
+
+
+@in_loop
+async def test_a_server_that_restarted_gets_a_new_exchange() -> None:
+    async with serving() as (listener, _):
+        channel = SessionChannels(None, scram()).open(listener.address, ChannelPurpose.CONTROL)
+        await ask(channel)
+        port = listener.port
+    async with serving(port=port) as (listener, sessions):
+        deadline_s = time.monotonic() + 10
+        while True:
+            try:
+                answer = await ask(channel)
+                break
+            except SaslAuthenticationFailedError:
+                raise
+            except (grpc.aio.AioRpcError, HeadraceError):
+                assert time.monotonic() < deadline_s
+                await asyncio.sleep(0.05)
+        assert answer.role == "broker"
+        assert len(sessions) == 1
+        await channel.close()
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {
+            "sasl_mechanism": "PLAIN",
+            "sasl_jaas_config": JAAS.format("plain", "PlainLoginModule", 'username="alice" password="s3cret"'),
+        },
+        {"sasl_mechanisms": "PLAIN", "sasl_username": "alice", "sasl_password": "s3cret"},
+        {
+            "sasl_mechanism": "SCRAM-SHA-512",
+            "sasl_jaas_config": JAAS.format(
+                "scram", "ScramLoginModule", 'username="alice" password="${env:HEADRACE_TEST_SECRET}"'
+            ),
+        },
+        {"sasl_mechanism": "SCRAM-SHA-512", "sasl_username": "alice", "sasl_password": "${env:HEADRACE_TEST_SECRET}"},
+    ],
+)
+def test_the_common_forms_of_credentials(keys: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_TEST_SECRET", "s3cret")
+
+    @in_loop
+    async def run() -> None:
+        async with serving() as (listener, _):
+            channel = SessionChannels(None, login(**keys)).open(listener.address, ChannelPurpose.CONTROL)
+            assert (await ask(channel)).role == "broker"
+            await channel.close()
+
+    run()
+
+
+@pytest.mark.parametrize(
+    ("keys", "why"),
+    [
+        (P, "sasl.username and sasl.password"),
+        ({**P, "sasl_jaas_config": SCRAM_LOGIN}, "needs PlainLoginModule"),
+        ({"sasl_mechanism": "OAUTHBEARER"}, "oauth_cb"),
+        ({"sasl_mechanism": "GSSAPI"}, r"sasl.mechanism=GSSAPI .* needs sasl.kerberos.service.name"),
+        ({**P, "sasl_username": "a", "sasl_password": "${env:HEADRACE_NO_SUCH}"}, "HEADRACE_NO_SUCH is not set"),
+        ({**P, "sasl_jaas_config": 'a.PlainLoginModule required username="x" password="hush'}, "not closed"),
+        ({**P, "sasl_jaas_config": 'a.PlainLoginModule required username="x" password="hush"'}, "semicolon"),
+    ],
+)  # fmt: skip
+def test_wrong_credentials_are_named_before_any_connection(keys: dict[str, str], why: str) -> None:
+    with pytest.raises(InvalidConfigError, match=why) as caught:
+        login(**keys)
+    assert "hush" not in caught.value.message

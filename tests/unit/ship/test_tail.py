@@ -1,0 +1,374 @@
+"""Files of ``headrace ship``: growth, rotation, truncation, partial lines, positions of an earlier run."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from headrace_tools.ship.positions import position_of, value_of
+from headrace_tools.ship.tail import CLOSED_AFTER_S, LAST_LINE_AFTER_S, Files, Position, check_paths
+
+NOW_MS = 1_000_000
+
+
+def files_of(*paths: Path | str, known: dict[tuple[int, int], Position] | None = None, **options: object) -> Files:
+    settings = {"from_end": False, "line_bytes_max": 1_000, "now_ms": 0} | options
+    return Files(map(str, paths), known or {}, **settings)  # type: ignore[arg-type]
+
+
+def read(files: Files, now_s: float = 0.0) -> list[bytes]:
+    files.look(now_s, NOW_MS)
+    found = []
+    for tail in files.grown():
+        found += [line.text for line in tail.lines(1 << 20, takes_rest=files.takes_rest(tail, now_s))]
+    return found
+
+
+def append(path: Path, text: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(text)
+
+
+def positions(files: Files) -> dict[tuple[int, int], Position]:
+    return {identity: tail.position() for identity, tail in files.tails.items()}
+
+
+def test_lines_come_once_and_a_partial_line_waits(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.write_bytes(b"one\r\n\ntwo")
+    files = files_of(log)
+    assert read(files) == [b"one", b""]
+    assert read(files) == []
+    append(log, b" and more\nthree\n")
+    assert read(files) == [b"two and more", b"three"]
+
+
+def test_a_line_above_the_limit_comes_in_pieces(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.write_bytes(b"x" * 2_500 + b"\nshort\n")
+    files = files_of(log)
+    files.look(0.0, NOW_MS)
+    (tail,) = files.grown()
+    lines = list(tail.lines(1 << 20, takes_rest=False))
+    assert [(len(line.text), line.is_whole) for line in lines] == [
+        (1_000, False),
+        (1_000, False),
+        (500, True),
+        (5, True),
+    ]
+    assert [line.begin for line in lines] == [0, 1_000, 2_000, 2_501]
+    assert tail.offset == log.stat().st_size
+
+
+def test_a_renamed_file_is_read_to_its_end_and_the_new_one_from_its_begin(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.write_bytes(b"1\n2\n")
+    files = files_of(log)
+    assert read(files) == [b"1", b"2"]
+    writer = log.open("ab")
+    log.rename(tmp_path / "a.log.1")
+    log.write_bytes(b"4\n")
+    writer.write(b"3\n")  # by a program that has not opened the new file yet
+    writer.close()
+    assert read(files, 1.0) == [b"3"], "the new file waits for the old one's end"
+    assert read(files, 1.0) == [b"4"]
+    assert files.finished(1.0) == []
+    (gone,) = files.finished(1.0 + CLOSED_AFTER_S)
+    files.drop(gone)
+    assert read(files, 9.0) == []
+
+
+def rotated_twice(log: Path) -> None:
+    """The file loses its path, and so does the next one at once."""
+    append(log, b"2\n")
+    log.rename(log.with_name("a.log.1"))
+    log.write_bytes(b"3\n")
+    log.rename(log.with_name("a.log.2"))
+
+
+def test_a_file_that_comes_and_goes_between_two_looks_is_read(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.write_bytes(b"1\n")
+    files = files_of(log)
+    assert read(files) == [b"1"]
+    rotated_twice(log)
+    log.write_bytes(b"4\n")
+    assert [line for _ in range(3) for line in read(files)] == [b"2", b"3", b"4"]
+
+
+def test_it_is_read_too_when_the_path_leads_to_no_file(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.write_bytes(b"1\n")
+    files = files_of(log)
+    assert read(files) == [b"1"]
+    rotated_twice(log)
+    assert [line for _ in range(3) for line in read(files)] == [b"2", b"3"]
+    log.write_bytes(b"4\n")
+    assert [line for _ in range(3) for line in read(files)] == [b"4"]
+
+
+def test_it_is_read_by_the_next_run_when_the_shipper_dies_first(tmp_path: Path) -> None:
+    """The old file's last lines were shipped after the next file was rotated: the old file's position must not hide
+    the next one."""
+    log = tmp_path / "a.log"
+    log.write_bytes(b"1\n")
+    files = files_of(log)
+    assert read(files) == [b"1"]
+    rotated_twice(log)
+    later_ns = (NOW_MS + 1_000) * 1_000_000
+    os.utime(log.with_name("a.log.2"), ns=(later_ns, later_ns))
+    (old,) = files.tails.values()
+    files.look(1.0, NOW_MS + 5_000)
+    assert [line.text for line in old.lines(1 << 20, takes_rest=False)] == [b"2"]
+    again = files_of(log, known={old.identity: old.position()})
+    assert read(again) == [b"3"]
+
+
+def test_the_unterminated_rest_of_a_removed_file_is_its_last_line(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.write_bytes(b"1\nrest")
+    files = files_of(log)
+    assert read(files, 1.0) == [b"1"]
+    log.unlink()
+    assert read(files, 2.0) == []
+    assert read(files, 2.0 + LAST_LINE_AFTER_S) == [b"rest"]
+
+
+@pytest.mark.parametrize("content", [b"new\n", b"another first line, longer than what was there before\nsecond\n"])
+def test_a_truncated_or_overwritten_file_begins_again(tmp_path: Path, content: bytes) -> None:
+    log = tmp_path / "a.log"
+    log.write_bytes(b"old line\nold line 2\n")
+    files = files_of(log)
+    assert len(read(files)) == 2
+    with log.open("r+b") as file:
+        file.truncate(0)
+        file.write(content)
+    assert read(files) == content.splitlines()
+    assert "truncated or overwritten" in files.notes[0]
+
+
+def test_patterns_find_new_files(tmp_path: Path) -> None:
+    files = files_of(tmp_path / "*.log")
+    assert read(files) == []
+    (tmp_path / "b.log").write_bytes(b"b\n")
+    (tmp_path / "other").write_bytes(b"no\n")
+    assert read(files) == [b"b"]
+
+
+def test_a_hard_link_is_the_same_file(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.write_bytes(b"1\n")
+    os.link(log, tmp_path / "b.log")
+    assert read(files_of(tmp_path / "*.log")) == [b"1"]
+
+
+def test_a_second_run_goes_on_where_the_first_ended(tmp_path: Path) -> None:
+    log, other = tmp_path / "a.log", tmp_path / "b.log"
+    log.write_bytes(b"1\n2\n")
+    other.write_bytes(b"x\n")
+    first = files_of(log, other)
+    assert read(first) == [b"1", b"2", b"x"]
+    known = positions(first)
+    first.close()
+    append(log, b"3\n")
+    log.rename(tmp_path / "a.log.1")
+    log.write_bytes(b"4\n")
+    other.unlink()
+    other.write_bytes(b"y\n")  # often with the same inode
+    second = files_of(log, other, known=known)
+    assert sorted(read(second) + read(second)) == [b"3", b"4", b"y"]
+    assert {tail.path for tail in second.tails.values()} == {str(log), str(other)}, "a renamed file keeps its name"
+
+
+def test_files_that_came_and_went_between_two_runs_are_read(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    old, rotated, packed = tmp_path / "a.log.3", tmp_path / "a.log.1", tmp_path / "a.log.2.gz"
+    old.write_bytes(b"before all\n")
+    log.write_bytes(b"1\n")
+    first = files_of(log)
+    assert read(first) == [b"1"]
+    known = positions(first)
+    for number, (path, text) in enumerate([(rotated, b"2\n"), (packed, b"\x1f\x8b"), (old, b"before all\n")]):
+        path.write_bytes(text)
+        at_s = 0 if path is old else NOW_MS / 1_000 + 5 + number
+        os.utime(path, (at_s, at_s))
+    log.rename(tmp_path / "a.log.2")
+    log.write_bytes(b"3\n")
+    second = files_of(log, known=known)
+    assert read(second) + read(second) == [b"2", b"3"]
+
+
+def test_positions_of_files_that_are_long_gone_are_forgotten(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.write_bytes(b"1\n")
+    gone = Position(str(log), 1, 2, 3, "", 0, at_ms=0)
+    elsewhere = Position("/nowhere/b.log", 1, 3, 3, "", 0, at_ms=0)
+    known = {each.identity: each for each in (gone, elsewhere)}
+    assert files_of(log, known=known, now_ms=3_600_000).forgotten == []
+    assert files_of(log, known=known, now_ms=25 * 3_600_000).forgotten == [(1, 2)]
+
+
+def test_a_batch_that_was_not_shipped_is_read_again(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.write_bytes(b"1\n2\n")
+    files = files_of(log)
+    read(files)
+    known = positions(files)
+    append(log, b"3\n")
+    assert read(files) == [b"3"]
+    files.rewind(known)
+    assert read(files) == [b"3"]
+
+
+def test_a_file_without_a_position_goes_back_to_where_this_shipper_began(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.write_bytes(b"1\n2\n")
+    files = files_of(log)
+    assert read(files) == [b"1", b"2"]
+    files.rewind({})
+    assert read(files) == [b"1", b"2"]
+    late = files_of(log, from_end=True)
+    append(log, b"3\n")
+    assert read(late) == [b"3"]
+    late.rewind({})
+    assert read(late) == [b"3"], "not the lines before the start of a shipper with --from-end"
+
+
+def test_a_removed_file_whose_position_is_gone_is_not_shipped_again(tmp_path: Path) -> None:
+    """The batch that removed the position was committed, but its answer was lost."""
+    log = tmp_path / "a.log"
+    log.write_bytes(b"1\n2\n")
+    files = files_of(log)
+    assert read(files) == [b"1", b"2"]
+    files.shipped(files.tails.values())
+    log.unlink()
+    files.look(1.0, NOW_MS)
+    assert len(files.finished(1.0 + CLOSED_AFTER_S)) == 1
+    files.rewind({})
+    assert read(files, 9.0) == []
+
+
+def test_a_file_that_was_overwritten_after_its_last_position_begins_again(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.write_bytes(b"old 1\n")
+    files = files_of(log)
+    assert read(files) == [b"old 1"]
+    known = positions(files)
+    with log.open("r+b") as file:
+        file.truncate(0)
+        file.write(b"new line 1\nnew line 2\n")
+    assert read(files) == [b"new line 1", b"new line 2"]
+    files.rewind(known)  # that batch was not shipped
+    assert read(files) == [b"new line 1", b"new line 2"]
+
+
+def test_a_file_that_comes_back_goes_on_at_its_position(tmp_path: Path) -> None:
+    log, away = tmp_path / "a.log", tmp_path / "away"
+    log.write_bytes(b"1\n")
+    files = files_of(log)
+    assert read(files) == [b"1"]
+    log.rename(away)
+    files.look(1.0, NOW_MS)
+    (gone,) = files.finished(1.0 + CLOSED_AFTER_S)
+    files.drop(gone)
+    away.rename(log)
+    append(log, b"2\n")
+    assert read(files, 9.0) == [b"2"]
+
+
+def test_many_short_lines_are_read_in_linear_time(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.write_bytes(b"x\n" * 500_000)
+    (tail,) = files_of(log).grown()
+    copied = sum(line.end - line.begin for line in tail.lines(1 << 20, takes_rest=False))
+    assert copied == 1_000_000
+    assert tail._buffer.count(b"\n") > 0, "the buffer is not copied for each line"
+
+
+def test_a_file_that_cannot_be_opened_is_noted_once_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, secret = tmp_path / "a.log", tmp_path / "b.log"
+    log.write_bytes(b"1\n")
+    secret.write_bytes(b"2\n")
+    opened = os.open
+
+    def refuse(path: str, *given: int) -> int:
+        if path == str(secret):
+            raise PermissionError(13, "Permission denied")
+        return opened(path, *given)
+
+    monkeypatch.setattr(os, "open", refuse)
+    files = files_of(tmp_path / "*.log")
+    assert read(files) == [b"1"]
+    assert read(files) == []
+    assert files.notes == [f"{secret} cannot be read: Permission denied; it is tried again"]
+    assert files.unreadable == {str(secret): "Permission denied"}
+    monkeypatch.undo()
+    assert read(files) == [b"2"]
+    assert files.unreadable == {}
+
+
+def test_a_file_whose_disk_fails_holds_no_other_file_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bad, good = tmp_path / "bad.log", tmp_path / "good.log"
+    bad.write_bytes(b"1\n")
+    good.write_bytes(b"2\n")
+    files = files_of(bad, good)
+    (descriptor,) = (tail._descriptor for tail in files.tails.values() if tail.path == str(bad))
+    pread = os.pread
+
+    def fail(given: int, size: int, at: int) -> bytes:
+        if given == descriptor:
+            raise OSError(5, "Input/output error")
+        return pread(given, size, at)
+
+    monkeypatch.setattr(os, "pread", fail)
+    for tail in files.tails.values():
+        tail._fingerprint = "", 0
+    assert read(files) == [b"2"]
+    assert read(files) == []
+    assert files.notes == [f"{bad} cannot be read at position 0: Input/output error; it is tried again"]
+    monkeypatch.undo()
+    assert read(files) == [b"1"]
+
+
+def test_a_fifo_is_left_out_and_does_not_block(tmp_path: Path) -> None:
+    fifo = tmp_path / "a.log"
+    os.mkfifo(fifo)
+    files = files_of(fifo)
+    assert read(files) == read(files) == []
+    assert files.notes == [f"{fifo} is not a regular file, and is left out"]
+    files._try_open(str(fifo))  # it took the path between stat and open
+    assert files.tails == {}
+
+
+def test_a_path_that_is_not_utf_8_comes_back_from_its_position() -> None:
+    given = Position("/logs/\udcff.log", 1, 2, 3, "f", 4, NOW_MS)
+    assert position_of(given.identity, value_of(given)) == given
+
+
+def test_from_end_begins_behind_the_last_whole_line(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.write_bytes(b"1\n2\npart")
+    files = files_of(log, tmp_path / "*.new", from_end=True)
+    assert read(files) == []
+    append(log, b"ial\n")
+    (tmp_path / "b.new").write_bytes(b"first\n")
+    assert read(files) == [b"partial", b"first"]
+
+
+def test_a_batch_has_a_limit(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.write_bytes(b"0123456789\n" * 100)
+    files = files_of(log)
+    files.look(0.0, NOW_MS)
+    (tail,) = files.grown()
+    assert len(list(tail.lines(50, takes_rest=False))) == 5
+    assert tail.unread == 95 * 11
+
+
+def test_a_directory_is_refused_with_the_pattern_to_write(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"is a directory; name its files by a pattern, such as '.*/\*\.log'"):
+        check_paths([str(tmp_path)])

@@ -1,0 +1,182 @@
+"""The text of a scrape, histograms, and the catalog of metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import math
+import re
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from headrace_core.metrics import catalog
+from headrace_core.metrics.exposition import Exposition
+from headrace_core.metrics.histogram import DURATION_BOUNDS_S, Histogram, RecentQuantiles, quantile
+from headrace_core.metrics.model import Kind, Metric, Quantiles, Row, Rows, Source
+from headrace_core.metrics.text import lines_of, text, wants_openmetrics
+
+
+def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run a test in an event loop of its own."""
+
+    @functools.wraps(test)
+    def run(**given: Any) -> None:
+        asyncio.run(test(**given))
+
+    return run
+
+
+def _metric(kind: Kind = Kind.GAUGE, *labels: str) -> Metric:
+    return Metric("m", kind, 'what "it" is\nin two lines', labels, ("broker",), Source.HEADRACE)
+
+
+def test_a_counter_has_total_and_its_family_only_in_prometheus_text() -> None:
+    metric = _metric(Kind.COUNTER, "topic")
+    families = {metric: list(lines_of(Row(metric, ("a",), 3)))}
+    assert families[metric] == ['m_total{topic="a"} 3']
+    assert "# TYPE m counter\n" in text(families, openmetrics=True)
+    assert text(families, openmetrics=True).endswith("# EOF\n")
+    assert "# TYPE m_total counter\n" in text(families, openmetrics=False)
+    assert "EOF" not in text(families, openmetrics=False)
+
+
+def test_labels_and_help_are_escaped_and_a_total_has_no_labels() -> None:
+    metric = _metric(Kind.GAUGE, "topic", "partition")
+    assert list(lines_of(Row(metric, ('a"\\\n', 7), 1.5))) == ['m{topic="a\\"\\\\\\n",partition="7"} 1.5']
+    assert list(lines_of(Row(metric, (), math.inf))) == ["m +Inf"]
+    assert '# HELP m what "it" is\\nin two lines\n' in text({metric: []}, openmetrics=False)
+    with pytest.raises(ValueError, match="zip"):
+        list(lines_of(Row(metric, ("a",), 1)))
+
+
+def test_a_histogram_counts_a_value_on_a_bound_below_it() -> None:
+    histogram = Histogram((1, 2))
+    for value in (0.5, 1, 1.5, 2, 9):
+        histogram.observe(value)
+    assert list(lines_of(Row(_metric(Kind.HISTOGRAM), (), histogram))) == [
+        'm_bucket{le="1.0"} 2',
+        'm_bucket{le="2.0"} 4',
+        'm_bucket{le="+Inf"} 5',
+        "m_sum 14.0",
+        "m_count 5",
+    ]
+
+
+def test_a_quantile_is_within_the_bucket_of_the_true_one() -> None:
+    histogram, values = Histogram(), [0.0003 * number for number in range(1, 1_001)]
+    for value in values:
+        histogram.observe(value)
+    for share in (0.5, 0.9, 0.99):
+        true = values[math.ceil(share * len(values)) - 1]
+        found = quantile(histogram.bounds, histogram.counts, share)
+        low = max((bound for bound in (0.0, *DURATION_BOUNDS_S) if bound < true), default=0.0)
+        high = min(bound for bound in DURATION_BOUNDS_S if bound >= true)
+        assert low <= found <= high
+    assert math.isnan(quantile((1,), [0, 0], 0.5))
+    assert quantile((1, 2), [0, 0, 5], 0.5) == 2
+
+
+def test_quantiles_forget_what_is_older_than_their_window() -> None:
+    histogram = Histogram()
+    recent = RecentQuantiles(histogram, window_s=300)
+    histogram.observe(20)
+    for now_s in range(0, 900, 30):
+        found = dict(recent.read(now_s))
+    assert math.isnan(found["0.50"])
+    histogram.observe(0.001)
+    assert dict(recent.read(900))["0.999"] <= 0.001
+
+
+def test_a_summary_is_scaled_and_has_no_lines_for_quantiles_that_it_does_not_know() -> None:
+    histogram = Histogram()
+    lines = list(lines_of(Row(_metric(Kind.SUMMARY), (), Quantiles([("0.99", math.nan)], histogram))))
+    assert lines == ["m_sum 0.0", "m_count 0"]
+    histogram.observe(0.5)
+    lines = list(lines_of(Row(_metric(Kind.SUMMARY), (), Quantiles([("0.99", 0.5)], histogram, 1_000))))
+    assert lines == ['m{quantile="0.99"} 500.0', "m_sum 500.0", "m_count 1"]
+
+
+@pytest.mark.parametrize(
+    ("accept", "wanted"),
+    [
+        (None, False),
+        ("*/*", False),
+        ("text/plain", False),
+        ("application/openmetrics-text", True),
+        ("application/openmetrics-text;version=1.0.0,application/openmetrics-text;q=0.75,text/plain;q=0.5", True),
+        ("application/openmetrics-text;q=0.1, text/plain", False),
+        ("application/openmetrics-text;q=none", False),
+    ],
+)  # fmt: skip
+def test_the_client_chooses_the_format(accept: str | None, wanted: bool) -> None:
+    assert wants_openmetrics(accept) is wanted
+
+
+@on_loop
+async def test_a_collector_with_a_bug_costs_only_its_own_rows() -> None:
+    metric = _metric()
+
+    def broken() -> Rows:
+        yield Row(metric, (), 1)
+        raise RuntimeError("a bug")
+
+    exposition = Exposition()
+    exposition.add(broken)
+    exposition.add(lambda: iter([None, Row(catalog.BROKERS, (), 3)]))
+    found = await exposition.text(openmetrics=False)
+    assert "kafka_brokers 3\n" in found
+    assert "headrace_metrics_collector_errors_total 1\n" in found
+
+
+@on_loop
+async def test_scrapes_at_the_same_time_share_one_collection() -> None:
+    calls = []
+    exposition = Exposition()
+    exposition.add(lambda: calls.append(1) or iter([None]))  # type: ignore[func-returns-value]
+    await asyncio.gather(*(exposition.text(openmetrics=True) for _ in range(5)))
+    assert calls == [1]
+
+
+@on_loop
+async def test_a_greedy_scraper_does_not_keep_the_collectors_at_work() -> None:
+    calls = []
+
+    def slow() -> Rows:
+        calls.append(1)
+        begun = time.perf_counter()
+        while time.perf_counter() - begun < 0.1:
+            yield None
+        yield Row(catalog.BROKERS, (), len(calls))
+
+    exposition = Exposition()
+    exposition.add(slow)
+    begun = time.perf_counter()
+    while time.perf_counter() - begun < 0.4:
+        assert b"kafka_brokers 1\n" in await exposition.body(openmetrics=False)
+        await asyncio.sleep(0)
+    assert calls == [1], "the text holds four times as long as its collection took"
+
+
+@on_loop
+async def test_a_text_of_many_families_is_what_one_join_gives() -> None:
+    exposition = Exposition()
+    labels = [("t", number) for number in range(12_000)]
+    exposition.add(lambda: iter([Row(catalog.LOG_END, each, each[1]) for each in labels]))
+    found = await exposition.text(openmetrics=True)
+    lines = [line for each in labels for line in lines_of(Row(catalog.LOG_END, each, each[1]))]
+    assert found.startswith(text({catalog.LOG_END: lines}, openmetrics=True).removesuffix("# EOF\n"))
+    assert found.endswith("# EOF\n")
+
+
+def test_the_catalog_has_only_legal_names_and_words() -> None:
+    for name, metric in catalog.METRICS.items():
+        assert re.fullmatch(r"[a-z][a-z0-9_]*", name), name
+        assert not name.endswith(("_total", "_bucket", "_created", "_info")) or metric.kind is Kind.GAUGE, name
+        assert metric.help.endswith("."), name
+        assert set(metric.roles) <= set(catalog.ALL), name
+        assert (metric.source is Source.HEADRACE) is name.startswith("headrace_"), name
+        assert (metric.source is Source.KAFKA) is bool(metric.bean), name
+        assert not {"le", "quantile"} & set(metric.labels), name
