@@ -1,7 +1,7 @@
 # Thin on purpose: what a target does is in tools/, and each line can be run by hand.
 .DEFAULT_GOAL := help
 .PHONY: help setup demo demo-cdc test fuzz check proto bench bench-peers bench-replicated bench-peers-replicated bench-failover \
-	bench-pipelines bench-hostile bench-partitions bench-metadata bench-quorum bench-groups bench-idle bench-transactions bench-gateway sim \
+	bench-pipelines bench-hostile bench-partitions bench-metadata bench-quorum bench-groups bench-idle bench-transactions bench-gateway bench-security sim \
 	failed-flushes soak site verify \
 	compose-test dist try-dist clean
 
@@ -62,6 +62,9 @@ bench-transactions: setup ## transactions beside three nodes of Apache Kafka, in
 
 bench-gateway: setup ## Kafka's clients through a gateway beside Apache Kafka, in one run (Java, Maven; BENCH=--short is only a smoke test)
 	@$(PYTHON) bench/gateway.py $(BENCH)
+
+bench-security: setup ## what TLS costs, beside Apache Kafka, in one run (Java, Maven; BENCH=--short is only a smoke test)
+	@$(PYTHON) bench/security.py $(BENCH)
 
 bench-idle: setup ## what an idle cluster costs; how long until its first record; 20 tests on the fixture (minutes)
 	@$(PYTHON) bench/idle.py $(BENCH)

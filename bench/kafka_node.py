@@ -13,7 +13,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -59,8 +59,10 @@ class KafkaNode:
     """Combined brokers and controllers (one by default) with Kafka's defaults (no fsync before the acknowledgement) and
     a heap of 1 GiB each. Each topic has a replica on each node.
 
-    ``pre_touch``: the JVM touches its whole heap at the start: fair for throughput, unfair for start time and idle
-    memory. Java clients run in one JVM, which warms up for ``warm_up_s`` seconds before its first measurement.
+    ``tls``: the node's certificate with its key, and the authority, as PEM files: a second listener takes TLS
+    (``over_tls``). ``pre_touch``: the JVM touches its whole heap at the start: fair for throughput, unfair for start
+    time and idle memory. Java clients run in one JVM, which warms up for ``warm_up_s`` seconds before its first
+    measurement.
     """
 
     def __init__(
@@ -71,7 +73,10 @@ class KafkaNode:
         nodes: int = 1,
         pre_touch: bool = True,
         warm_up_s: float = WARM_UP_S,
+        tls: tuple[Path, Path] | None = None,
     ) -> None:
+        self.tls = tls
+        self.client_properties: tuple[str, ...] = ()  #: Properties of the Java clients in addition to a setting's.
         self.libs = jars()
         self.pre_touch = pre_touch
         self.warm_up_s = warm_up_s
@@ -80,8 +85,8 @@ class KafkaNode:
         self.heap = heap
         self.nodes = nodes
         self.start_s = 0.0
-        free = _free_ports(2 * nodes)
-        self._ports, self._controller_ports = free[:nodes], free[nodes:]
+        free = _free_ports(3 * nodes)
+        self._ports, self._controller_ports, self._tls_ports = free[:nodes], free[nodes : 2 * nodes], free[2 * nodes :]
         self.bootstrap = ",".join(f"127.0.0.1:{port}" for port in self._ports)
         self._processes: list[subprocess.Popen[bytes]] = []
 
@@ -157,6 +162,14 @@ class KafkaNode:
             "share.coordinator.state.topic.min.isr": minimum,
             "group.initial.rebalance.delay.ms": 0,
         }
+        if self.tls is not None:
+            key, authority = self.tls
+            port = self._tls_ports[number - 1]
+            properties["listeners"] = f"{properties['listeners']},SSL://127.0.0.1:{port}"
+            properties["advertised.listeners"] = f"{properties['advertised.listeners']},SSL://127.0.0.1:{port}"
+            properties["listener.security.protocol.map"] = f"{properties['listener.security.protocol.map']},SSL:SSL"
+            properties |= {"ssl.keystore.type": "PEM", "ssl.keystore.location": key}
+            properties |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": authority}
         path = self.directory / f"server-{number}.properties"
         path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
         return path
@@ -197,6 +210,20 @@ class KafkaNode:
     @property
     def pids(self) -> list[int]:
         return [process.pid for process in self._processes if process.poll() is None]
+
+    @contextlib.contextmanager
+    def over_tls(self) -> Iterator[None]:
+        """The Java clients connect by TLS."""
+        assert self.tls is not None
+        before = self.bootstrap, self.client_properties
+        self.bootstrap = ",".join(f"127.0.0.1:{port}" for port in self._tls_ports)
+        self.client_properties = (
+            "security.protocol=SSL", "ssl.truststore.type=PEM", f"ssl.truststore.location={self.tls[1]}",
+        )  # fmt: skip
+        try:
+            yield
+        finally:
+            self.bootstrap, self.client_properties = before
 
     # -- topics
 
@@ -256,7 +283,7 @@ class KafkaNode:
         """Kafka's own producer-perf at full speed: random letters."""
         properties = [
             f"bootstrap.servers={self.bootstrap}", f"acks={acks}", f"compression.type={compression}",
-            *setting.properties,
+            *setting.properties, *self.client_properties,
         ]  # fmt: skip
         output = self._client.run(
             "producer-perf", "--topic", topic, "--num-records", str(records), "--record-size", str(record_bytes),
@@ -269,9 +296,10 @@ class KafkaNode:
 
     def consumer_perf(self, topic: str, records: int) -> dict[str, float]:
         """Kafka's own consumer-perf: {"fetch": records/s of the fetch time, "whole": with the rebalance}."""
+        more = [word for each in self.client_properties for word in ("--command-property", each)]
         output = self._client.run(
             "consumer-perf", "--bootstrap-server", self.bootstrap, "--topic", topic, "--num-records", str(records),
-            "--timeout", "20000", timeout_s=150,
+            "--timeout", "20000", *more, timeout_s=150,
         )  # fmt: skip
         cells = output.strip().splitlines()[-1].split(", ")
         if len(cells) < 10 or int(cells[4]) < records:

@@ -26,8 +26,11 @@ check imports $bin/lint-imports --no-logo
 check protos $bin/python tools/proto_tool.py check
 check blocking $bin/python tools/blocking_admin.py check
 check limits $bin/python tools/limits_docs.py check
+check access $bin/python tools/access_docs.py check
 check kafka $bin/python tools/kafka_docs.py check
 check configuration $bin/python tools/config_docs.py check
+check metrics $bin/python tools/metrics_docs.py check
+check dashboards $bin/python tools/dashboards.py check
 check glossary $bin/python tools/glossary.py
 check words $bin/python tools/private_words.py
 check texts $bin/python tools/texts.py --check

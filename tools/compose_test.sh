@@ -14,14 +14,15 @@ log=build/compose/build.log
 deploy/connect/jars.sh
 # Build the images one by one: BuildKit of Docker 20.10 sometimes loses a layer's directory, or even the Dockerfile,
 # when two builds of one context start together. Its cache keeps the rest, so a second try succeeds.
-images=$(docker compose --profile "*" config --format json |
+files=(-f compose.yaml -f deploy/compose.secure.yaml)
+images=$(docker compose "${files[@]}" --profile "*" config --format json |
   .venv/bin/python -c 'import json, sys; print(*(n for n, s in json.load(sys.stdin)["services"].items() if "build" in s))')
 [ -n "$images" ] || { printf 'compose-test: compose.yaml builds nothing\n' >&2; exit 1; }
 for image in $images; do
-  docker compose --profile "*" build "$image" >"$log" 2>&1 || {
+  docker compose "${files[@]}" --profile "*" build "$image" >"$log" 2>&1 || {
     printf 'compose-test: %s built once more, for: %s\n' "$image" "$(tail -n 1 "$log")"
     docker builder prune --all --force >/dev/null
-    docker compose --profile "*" build "$image" >"$log" 2>&1
+    docker compose "${files[@]}" --profile "*" build "$image" >"$log" 2>&1
   } || { tail -n 40 "$log" >&2; exit 1; }
 done
 printf 'compose-test: images built in %s s\n' $((SECONDS - started))

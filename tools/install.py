@@ -37,12 +37,13 @@ STAMP = Path(sys.prefix) / "headrace-setup.json"
 #: A dictionary of the distributions' directories, each with the extras to install in a checkout.
 DISTRIBUTIONS = {
     "protos": "",
-    "core": "[server,arrow,zstd,snappy]",
+    "core": "[server,oauthbearer,arrow,zstd,snappy]",
     "services/controller": "",
     "services/broker": "",
     "services/coordinator": "",
     "services/gateway": "",
     "services/registry": "",
+    "services/console": "",
     "clients/python": "[arrow,zstd,snappy,schemas]",
     "clients/tools": "[cluster]",
     "pipelines/spark": "",

@@ -13,6 +13,6 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 unset PYTHONDONTWRITEBYTECODE
 workers=${TEST_WORKERS:-$(($(nproc) + 1))}
-arguments=(-m "not kafka and not docker and not long" --durations=15 --durations-min=1)
+arguments=(-m "not kafka and not docker and not browser and not kerberos and not long" --durations=15 --durations-min=1)
 if [ "$workers" -gt 1 ]; then arguments+=(-n "$workers" --dist loadfile --no-loadscope-reorder); fi
 exec .venv/bin/python -m pytest "${arguments[@]}" "$@"

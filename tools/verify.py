@@ -145,6 +145,7 @@ SHARDS = (
     ),
     Shard("soak", ("make", "--no-print-directory", "soak", "MINUTES=15"), 1500),
     Shard("kafka", ("tools/test_kafka.sh",), 1200),
+    Shard("kerberos", ("tools/test_kerberos.sh",), 300),
     Shard(
         "cdc",
         (
