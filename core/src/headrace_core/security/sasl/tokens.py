@@ -30,18 +30,24 @@ class TokenCredentials:
 
     def __init__(self, secret_key: str) -> None:
         self._secret_key = secret_key
+        #: A secret of all nodes, from which made-up credentials follow too.
+        self.secret = hmac.digest(secret_key.encode(), b"made-up credentials", "sha256")
         self._kept: OrderedDict[tuple[str, int], ScramCredential] = OrderedDict()
 
     def has(self, mechanism: ScramMechanism, token_id: str) -> bool:
         """Whether ``get`` returns at once."""
         return (token_id, mechanism.number) in self._kept
 
+    def salt(self, token_id: str) -> bytes:
+        """The salt of a token with this id. (A token that is unknown has one too, so it shows nothing.)"""
+        return hmac.digest(self._secret_key.encode(), b"salt\0" + token_id.encode(), "sha256")
+
     def get(self, mechanism: ScramMechanism, token_id: str) -> ScramCredential:
         """The credential of a token with this id. (Whether there is such a token, the caller checks.)"""
         key = (token_id, mechanism.number)
         found = self._kept.get(key)
         if found is None:
-            salt = hmac.digest(self._secret_key.encode(), b"salt\0" + token_id.encode(), "sha256")
+            salt = self.salt(token_id)
             password = token_password(token_hmac(self._secret_key, token_id))
             salted = salted_password(mechanism, password, salt, ITERATIONS_DEFAULT)
             found = self._kept[key] = credential_of(mechanism, salted, salt, ITERATIONS_DEFAULT)

@@ -1,20 +1,33 @@
 """Credentials of the users in the metadata image, and made-up ones for unknown users.
 
-A made-up credential has the salt's length and the iterations of the real ones. Its salt depends only on the name and on
-a secret that all nodes have, so asking twice, or at two nodes, does not show that the user is unknown.
+A server shows the salt and the iterations of a name before the client proves anything. So a made-up credential must
+look like a real one:
+
+* Its *form* (length of the salt, iterations) is drawn from the forms of the real credentials, each with its share.
+  When 3 of 4 users have 4,096 iterations, so have 3 of 4 unknown names, and a form says nothing about one name.
+* Salt and form depend only on the name and on a secret that all nodes have, so asking twice, or at two nodes, does not
+  show that the user is unknown. The secret is delegation.token.secret.key; without it, it is a key of the first user,
+  and unknown names get other salts when that user's password changes.
 """
 
 from __future__ import annotations
 
 import hmac
+import math
 import secrets
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from ...metadata.records import ScramCredentialRecord
 from ...metadata.security import SecurityImage
 from .scram import ITERATIONS_DEFAULT, SALT_BYTES, SHA_256, SHA_512, ScramCredential, ScramMechanism, has_password
 from .scram_exchange import Subject
 from .tokens import TokenCredentials
+
+#: Maximum number of forms from which a made-up credential's is drawn: the most frequent ones.
+FORMS_MAX = 64
+_Form = tuple[int, int]  # length of the salt in bytes, iterations
 
 
 class Users:
@@ -28,6 +41,8 @@ class Users:
         self._tokens = tokens
         self._now_ms = now_ms
         self._own_secret = secrets.token_bytes(32)
+        self._models: dict[int, _Model] = {}  # by the mechanism's number
+        self._modelled: Mapping[tuple[str, int], ScramCredentialRecord] | None = None
 
     def credential(self, mechanism: ScramMechanism, user: str) -> ScramCredential:
         """The user's credential; for an unknown user a made-up one (``is_real`` False)."""
@@ -50,8 +65,10 @@ class Users:
             return Subject(self.credential(mechanism, name), name)
         security = self._security()
         token = security.tokens.get(name)
-        if token is None or self._tokens is None or token.expires_at_ms <= self._now_ms():
+        if self._tokens is None:
             return Subject(self._made_up(security, mechanism, name), name)
+        if token is None or token.expires_at_ms <= self._now_ms():
+            return Subject(self._unreal(mechanism, name, self._tokens.salt(name), ITERATIONS_DEFAULT), name)
         owner = token.owner.partition(":")[2]
         return Subject(self._tokens.get(mechanism, name), owner, name, token.expires_at_ms)
 
@@ -64,21 +81,54 @@ class Users:
         )
 
     def _made_up(self, security: SecurityImage, mechanism: ScramMechanism, user: str) -> ScramCredential:
-        like = _first(security, mechanism)
-        secret = self._own_secret if like is None else like.server_key
-        length, iterations = (SALT_BYTES, ITERATIONS_DEFAULT) if like is None else (len(like.salt), like.iterations)
+        model = self._model(security, mechanism)
+        secret = (self._tokens.secret if self._tokens is not None else None) or model.secret or self._own_secret
+        length, iterations = _drawn(model.forms, secret, f"{mechanism.name}\0{user}")
         salt = b""
         while len(salt) < length:
             salt += hmac.digest(secret, f"{mechanism.name}\0{len(salt)}\0{user}".encode(), "sha256")
+        return self._unreal(mechanism, user, salt[:length], iterations)
+
+    def _unreal(self, mechanism: ScramMechanism, user: str, salt: bytes, iterations: int) -> ScramCredential:
         key = hmac.digest(self._own_secret, user.encode(), mechanism.hash_name)
-        return ScramCredential(salt[:length], key, key, iterations, is_real=False)
+        return ScramCredential(salt, key, key, iterations, is_real=False)
+
+    def _model(self, security: SecurityImage, mechanism: ScramMechanism) -> _Model:
+        """The forms of the real credentials; counted again when the credentials have changed."""
+        if self._modelled is not security.scram:
+            self._models = _models(security.scram)
+            self._modelled = security.scram
+        return self._models.get(mechanism.number, _NO_USERS)
 
 
-def _first(security: SecurityImage, mechanism: ScramMechanism) -> ScramCredentialRecord | None:
-    """The first credential of the mechanism, by name. It is found at once unless many users lack the mechanism."""
-    for looked, ((_, number), record) in enumerate(security.scram.items()):
-        if number == mechanism.number:
-            return record
-        if looked >= 100:
-            break
-    return None
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """``forms``: the number of credentials of each form; ``secret``: a key of the first credential, by name."""
+
+    forms: Mapping[_Form, int]
+    secret: bytes = field(default=b"", repr=False)
+
+
+_NO_USERS = _Model({(SALT_BYTES, ITERATIONS_DEFAULT): 1})
+
+
+def _models(scram: Mapping[tuple[str, int], ScramCredentialRecord]) -> dict[int, _Model]:
+    forms: dict[int, Counter[_Form]] = {}
+    first: dict[int, bytes] = {}
+    for (_, number), record in scram.items():
+        forms.setdefault(number, Counter())[len(record.salt), record.iterations] += 1
+        first.setdefault(number, record.server_key)
+    return {number: _Model(dict(found.most_common(FORMS_MAX)), first[number]) for number, found in forms.items()}
+
+
+def _drawn(forms: Mapping[_Form, int], secret: bytes, name: str) -> _Form:
+    """Draw a form by weighted rendezvous hashing: each form has its share of all names, and a name gets another form
+    only when the shares change."""
+    if len(forms) == 1:
+        return next(iter(forms))
+
+    def distance(form: _Form) -> float:
+        digest = hmac.digest(secret, f"form\0{form[0]}\0{form[1]}\0{name}".encode(), "sha256")
+        return -math.log((int.from_bytes(digest[:8], "big") + 1) / 2**64) / forms[form]
+
+    return min(forms, key=distance)
