@@ -91,7 +91,11 @@ def test_only_clients_of_the_authority_get_in(authority: TestAuthority, stranger
             )
             assert "the server encrypts" in await refusal(address, None)
             await until_async(lambda: has_expired(expired))
-            assert "does not accept the certificate" in await refusal(address, late)
+            said = await refusal(address, late)
+            assert "does not accept the certificate" in said
+            assert "because it expired on" in said
+            early = source(authority.issue("early.pem", hosts=(), begins_in=timedelta(hours=1)), authority.ca)
+            assert "because it is not valid before" in await refusal(address, early)
         async with serving(source(server, None), requires=False) as address:
             await check(address, source(None, authority.ca))
         async with serving(None) as address:

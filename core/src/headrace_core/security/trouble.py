@@ -7,7 +7,9 @@ which says more. They are for error messages only.
 from __future__ import annotations
 
 import asyncio
+import enum
 import ssl
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from .certificates import Certificate, read_der
@@ -27,7 +29,40 @@ _HOSTNAME, _IP = 62, 64
 _REFUSAL_S = 0.3
 
 
+class TlsCause(enum.StrEnum):
+    """The reason of a failed handshake; a stable name for scripts."""
+
+    SERVER_ENCRYPTS = "tls-required"
+    SERVER_DOES_NOT_ENCRYPT = "tls-not-served"
+    EXPIRED = "certificate-expired"
+    NOT_YET_VALID = "certificate-not-yet-valid"
+    WRONG_NAME = "certificate-name"
+    UNTRUSTED = "certificate-untrusted"
+    NOT_ACCEPTED = "certificate-not-accepted"
+    CLIENT_NEEDS_ONE = "client-certificate-required"
+    CLIENT_REFUSED = "client-certificate-refused"
+    OTHER = "tls-handshake"
+
+
+@dataclass(frozen=True, slots=True)
+class TlsTrouble:
+    """A failed handshake: what failed and why (``what``), and what to do (``cure``)."""
+
+    cause: TlsCause
+    what: str
+    cure: str
+
+    def __str__(self) -> str:
+        return f"{self.what}; {self.cure}"
+
+
 async def why_refused(address: str, tls: TlsSource | None, timeout_s: float = 3.0) -> str | None:
+    """Why connections to ``address`` (host:port) fail, as one line; None if TLS is not the reason."""
+    found = await tls_trouble(address, tls, timeout_s)
+    return None if found is None else str(found)
+
+
+async def tls_trouble(address: str, tls: TlsSource | None, timeout_s: float = 3.0) -> TlsTrouble | None:
     """Why connections to ``address`` (host:port) fail; None if TLS is not the reason. ``tls``: the client's side; None:
     the client does not encrypt."""
     host, _, port = address.rpartition(":")
@@ -41,7 +76,7 @@ async def why_refused(address: str, tls: TlsSource | None, timeout_s: float = 3.
         return None
 
 
-async def _without_tls(host: str, port: int) -> str | None:
+async def _without_tls(host: str, port: int) -> TlsTrouble | None:
     """Whether a server encrypts, although the client does not."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
@@ -54,10 +89,14 @@ async def _without_tls(host: str, port: int) -> str | None:
             return None
     else:
         writer.close()
-    return "the server encrypts, and this client does not: set security.protocol=SSL or SASL_SSL"
+    return TlsTrouble(
+        TlsCause.SERVER_ENCRYPTS,
+        "the server encrypts, and this client does not",
+        "set security.protocol=SSL or SASL_SSL",
+    )
 
 
-async def _with_tls(host: str, port: int, tls: TlsSource) -> str | None:
+async def _with_tls(host: str, port: int, tls: TlsSource) -> TlsTrouble | None:
     context = tls.client_context()
     context.set_alpn_protocols(["h2"])
     try:
@@ -99,56 +138,94 @@ async def _certificate(host: str, port: int) -> Certificate | None:
         writer.close()
 
 
-def _unverified(host: str, error: ssl.SSLCertVerificationError, certificate: Certificate | None) -> str:
+def _unverified(host: str, error: ssl.SSLCertVerificationError, certificate: Certificate | None) -> TlsTrouble:
     code = error.verify_code
     if code == _EXPIRED:
-        when = "" if certificate is None else f" on {certificate.not_after:%Y-%m-%d %H:%M} UTC"
-        return (
-            f"the server's certificate expired{when} (this machine's clock: {datetime.now(UTC):%Y-%m-%d %H:%M} "
-            "UTC); renew the certificate, or correct the clock"
+        when = "" if certificate is None else f" on {_minute(certificate.not_after)}"
+        return TlsTrouble(
+            TlsCause.EXPIRED,
+            f"the server's certificate expired{when} ({_own_clock()})",
+            "renew the certificate (`headrace certs renew`, or the company's authority), or correct the clock",
         )
     if code == _NOT_YET:
-        when = "" if certificate is None else f" before {certificate.not_before:%Y-%m-%d %H:%M} UTC"
-        return (
-            f"the server's certificate is not valid{when}, and this machine's clock says "
-            f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC; correct the clock"
+        when = "" if certificate is None else f" before {_minute(certificate.not_before)}"
+        return TlsTrouble(
+            TlsCause.NOT_YET_VALID,
+            f"the server's certificate is not valid{when} ({_own_clock()})",
+            "correct this machine's clock (NTP), or that of the machine which issued the certificate",
         )
     if code in (_HOSTNAME, _IP):
         names = () if certificate is None else (*certificate.dns_names, *certificate.addresses)
-        return (
-            f"the server's certificate is not for {host}, but for {', '.join(names) or 'no name'}; connect to one "
-            "of these names, or issue the certificate for this name too"
+        return TlsTrouble(
+            TlsCause.WRONG_NAME,
+            f"the server's certificate is not for {host}, but for {', '.join(names) or 'no name'}",
+            "connect to one of these names, or issue the certificate for this name too",
         )
     if code in (_NO_ISSUER, _SELF_SIGNED, _SELF_SIGNED_CHAIN, _LOCAL_ISSUER, _BAD_SIGNATURE):
         issuer = "" if certificate is None else f" ({certificate.issuer or 'without a name'})"
-        return (
-            f"the server's certificate comes from an authority that this client does not trust{issuer}; set "
-            "ssl.ca.location or ssl.truststore.location to the authority's certificate"
+        return TlsTrouble(
+            TlsCause.UNTRUSTED,
+            f"the server's certificate comes from an authority that this client does not trust{issuer}",
+            "set ssl.ca.location or ssl.truststore.location to the authority's certificate",
         )
-    return f"the server's certificate is not accepted: {error.verify_message}"
+    return TlsTrouble(
+        TlsCause.NOT_ACCEPTED,
+        f"the server's certificate is not accepted: {error.verify_message}",
+        "issue a certificate for a server (`headrace certs issue`), and set ssl.keystore.location of the node",
+    )
 
 
-def _failed(error: ssl.SSLError, tls: TlsSource) -> str:
+def _failed(error: ssl.SSLError, tls: TlsSource) -> TlsTrouble:
     text = str(error)
     if "WRONG_VERSION_NUMBER" in text or "UNEXPECTED_EOF" in text or "RECORD_LAYER_FAILURE" in text:
-        return "the server does not encrypt, and this client does: set security.protocol=PLAINTEXT, or use another port"
+        return TlsTrouble(
+            TlsCause.SERVER_DOES_NOT_ENCRYPT,
+            "the server does not encrypt, and this client does",
+            "set security.protocol=PLAINTEXT, or use the port of another listener",
+        )
     if "CERTIFICATE_REQUIRED" in text or ("HANDSHAKE_FAILURE" in text and not tls.settings.has_key):
         return _needs_certificate()
     if "ALERT" in text and tls.settings.has_key:
         return _not_accepted(tls)
-    return f"the TLS handshake failed: {error.reason or text}"
-
-
-def _not_accepted(tls: TlsSource) -> str:
-    own = tls.certificate()
-    return (
-        f"the server does not accept the certificate of this client ({own.subject if own else 'unknown'}): it has "
-        "expired, or the server does not trust its authority"
+    return TlsTrouble(
+        TlsCause.OTHER,
+        f"the TLS handshake failed: {error.reason or text}",
+        "compare ssl.enabled.protocols and ssl.cipher.suites of both sides, and look at the server's log",
     )
 
 
-def _needs_certificate() -> str:
-    return (
-        "the server requires a certificate of the client: set ssl.keystore.location, or ssl.certificate.location and "
-        "ssl.key.location"
+def _not_accepted(tls: TlsSource) -> TlsTrouble:
+    """gRPC's servers close the connection and do not say why: only the client's own clock and file are known."""
+    own, now = tls.certificate(), datetime.now(UTC)
+    subject = own.subject if own else "unknown"
+    if own is not None and own.not_after <= now:
+        why = f", because it expired on {_minute(own.not_after)} ({_own_clock()})"
+        cure = "renew the certificate in ssl.keystore.location (`headrace certs renew`), or correct the clock"
+    elif own is not None and own.not_before > now:
+        why = f", because it is not valid before {_minute(own.not_before)} ({_own_clock()})"
+        cure = "correct this machine's clock (NTP), or wait"
+    else:
+        why = "" if own is None else f", issued by {own.issuer or 'an authority without a name'}"
+        cure = (
+            "add its authority to ssl.truststore.location of the listener; if the authority is there, compare the "
+            "server's clock with the dates of the certificate"
+        )
+    return TlsTrouble(
+        TlsCause.CLIENT_REFUSED, f"the server does not accept the certificate of this client ({subject}){why}", cure
     )
+
+
+def _needs_certificate() -> TlsTrouble:
+    return TlsTrouble(
+        TlsCause.CLIENT_NEEDS_ONE,
+        "the server requires a certificate of the client",
+        "set ssl.keystore.location, or ssl.certificate.location and ssl.key.location",
+    )
+
+
+def _minute(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M} UTC"
+
+
+def _own_clock() -> str:
+    return f"this machine's clock: {_minute(datetime.now(UTC))}"
