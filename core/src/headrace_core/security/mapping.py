@@ -10,6 +10,7 @@ are regular expressions, and ``$1`` in the replacement is the first group.
 from __future__ import annotations
 
 import re
+import unicodedata
 from dataclasses import dataclass
 
 from ..errors import InvalidConfigError, SaslAuthenticationFailedError
@@ -20,6 +21,9 @@ KEY = "ssl.principal.mapping.rules"
 _RULE = r"(DEFAULT)|RULE:((\\.|[^\\/])*)\/((\\.|[^\\/])*)\/([LU]?).*?|(.*?)"
 _SPLITTER = re.compile(rf"\s*({_RULE})\s*(,|$)")
 _PARSER = re.compile(_RULE)
+#: Categories of characters that make two names look alike, or that end a line of a log: Unicode's controls, formats,
+#: separators of lines, and surrogates. (Spaces of all kinds are allowed: names of organizations have them.)
+_INVISIBLE = frozenset(("Cc", "Cf", "Zl", "Zp", "Cs"))
 _NAMED_GROUP = re.compile(r"\(\?<(?![=!])")  # Java's (?<name>, which is (?P<name> in Python
 
 
@@ -54,24 +58,36 @@ class PrincipalMapper:
             name = rule.apply(distinguished_name)
             if name is not None:
                 return name
-        raise SaslAuthenticationFailedError(f"{KEY}: no rule matches the certificate of {distinguished_name}")
+        raise SaslAuthenticationFailedError(f"{KEY}: no rule matches the certificate of {_shown(distinguished_name)}")
 
 
 def user_principal(pem: bytes, mapper: PrincipalMapper) -> Principal:
     """The principal of the client whose certificate is ``pem``. Raises SaslAuthenticationFailedError for a node's
-    certificate, which names no user, for a name that no rule matches, and for an empty or too long user's name."""
+    certificate, which names no user, and for a name that no rule matches. Raises it also for a user's name that is
+    empty, too long, or has invisible characters."""
     name = subject_name(pem)
     if is_node(pem):
         raise SaslAuthenticationFailedError(
-            f"the certificate of {name} is a node's and names no user; issue one with `headrace certs issue user NAME`"
+            f"the certificate of {_shown(name)} is a node's and names no user; issue one with "
+            "`headrace certs issue user NAME`"
         )
     found = Principal(USER, mapper.name_of(name))
     if not found.name or len(str(found)) > PRINCIPAL_CHARS_MAX:
         raise SaslAuthenticationFailedError(
-            f"the certificate of {name[:100]} gives a user's name of {len(found.name)} characters; 1 to "
+            f"the certificate of {_shown(name)} gives a user's name of {len(found.name)} characters; 1 to "
             f"{PRINCIPAL_CHARS_MAX - len(USER) - 1} are allowed: see {KEY}"
         )
+    if not _INVISIBLE.isdisjoint(map(unicodedata.category, found.name)):
+        raise SaslAuthenticationFailedError(
+            f"the certificate gives the user's name {found.name[:100]!a}, which has invisible characters; issue one "
+            "without them"
+        )
     return found
+
+
+def _shown(name: str) -> str:
+    """A name for one line of a log."""
+    return name[:200] if name.isprintable() else ascii(name[:200])
 
 
 def _parse(text: str) -> tuple[_Rule, ...]:
