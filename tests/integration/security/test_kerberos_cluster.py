@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -171,6 +172,37 @@ def test_the_command_line_uses_the_ticket_of_kinit(
     without = run(f"FILE:{tmp_path}/none")
     assert without.returncode != 0
     assert "run kinit" in without.stderr
+
+
+def test_the_doctor_names_each_fault_of_kerberos(
+    cluster: LocalCluster, realm: Realm, alice: str, tmp_path: Path
+) -> None:
+    def findings(config: dict[str, Any], *wrapper: str) -> list[tuple[str, str]]:
+        properties = tmp_path / "client.properties"
+        properties.write_text("".join(f"{key}={value}\n" for key, value in config.items()))
+        program = [*wrapper, str(Path(sys.executable).with_name("headrace"))]
+        flags = ["-b", cluster.bootstrap_servers, "--timeout", "5", "-o", "json", "--command-config", str(properties)]
+        environment = {**os.environ, **realm.environment}
+        done = subprocess.run(
+            [*program, "doctor", *flags], env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.stdout, done.stderr
+        return [(each["rule"], each["cure"]) for each in json.loads(done.stdout)["findings"]]
+
+    by_keytab = login(cluster, alice, "alice")
+    assert findings(by_keytab) == []
+    ((rule, cure),) = findings(by_cache(cluster, f"FILE:{tmp_path}/none"))
+    assert (rule, "kinit" in cure) == ("kerberos-ticket", True)
+    short = realm.kinit("alice", alice, "-l", "1s", cache=f"FILE:{tmp_path}/short.cache")
+    until(lambda: findings(by_cache(cluster, short))[:1] == [("kerberos-ticket", "run kinit")], within_s=30)
+    ((rule, cure),) = findings(by_keytab, "faketime", "+1 hour")
+    assert (rule, "NTP" in cure) == ("kerberos-clock", True)
+    realm.stop()
+    try:
+        ((rule, cure),) = findings(by_keytab)
+    finally:
+        realm.start()
+    assert (rule, "krb5.conf" in cure) == ("kerberos-kdc", True)
 
 
 def test_spark_authenticates_by_a_keytab(cluster: LocalCluster, realm: Realm) -> None:

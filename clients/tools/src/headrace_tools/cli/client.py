@@ -234,12 +234,18 @@ def admin(bootstrap: str, properties: Iterable[str] | None = None) -> Any:
     return Admin(client_config(bootstrap, properties))
 
 
+def resolved(bootstrap: str, properties: Iterable[str] | None = None) -> dict[str, Any]:
+    """All keys of the admin client that a command makes, with their defaults."""
+    from headrace.settings import ADMIN, resolve
+
+    return resolve(ADMIN, client_config(bootstrap, properties), {})
+
+
 def tls_of(bootstrap: str, properties: Iterable[str] | None = None) -> Any:
     """The keys and certificates (TlsSource) of the client that a command makes; None without encryption."""
     from headrace.engine.security import channels_of
-    from headrace.settings import ADMIN, resolve
 
-    return channels_of(resolve(ADMIN, client_config(bootstrap, properties), {})).credentials
+    return channels_of(resolved(bootstrap, properties)).credentials
 
 
 # -- timeouts of group commands

@@ -12,7 +12,7 @@ import typer
 from headrace_core.plurals import counted
 
 from ..local.finding import DEFAULT_DATA, clusters_here
-from .client import DEFAULT_BOOTSTRAP, Bootstrap, Properties, admin, is_given, tls_of
+from .client import DEFAULT_BOOTSTRAP, Bootstrap, Properties, admin, is_given, resolved, tls_of
 from .output import Output, OutputFormat, note, print_json
 from .times import duration
 
@@ -56,6 +56,7 @@ def doctor(
     """
     from ..doctor.diagnosis import diagnose, is_healthy
     from ..doctor.gathering import Gathering, local_cluster
+    from ..doctor.logins import LoginKeys, Logins
     from ..local.directory import ClusterDirectory
 
     is_named = is_given(context, "bootstrap")
@@ -71,8 +72,10 @@ def doctor(
     if local is not None and not is_named:  # controllers describe the cluster even when no broker is alive
         controllers = [node.address for node in local.state().of_role("controller")]
         bootstrap = ",".join([*addresses, *controllers])
+    logins = Logins(lambda address: admin(address, properties), LoginKeys.of(resolved(bootstrap, properties)))
     with admin(bootstrap, properties) as client:
-        facts = Gathering(client, timeout_s=timeout, tls=tls_of(bootstrap, properties)).facts(addresses, local)
+        tls = tls_of(bootstrap, properties)
+        facts = Gathering(client, timeout_s=timeout, tls=tls, logins=logins).facts(addresses, local)
     findings, healthy = diagnose(facts), is_healthy(facts)
     if output is OutputFormat.JSON:
         print_json(_document(facts, findings, healthy=healthy))

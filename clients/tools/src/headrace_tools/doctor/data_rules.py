@@ -153,8 +153,9 @@ def group_unknown(facts: Facts) -> Iterator[Finding]:
     """A group that its coordinator cannot describe."""
     for group in facts.groups:
         error = group.described.error
-        # GROUP_ID_NOT_FOUND: the group was deleted during the check.
-        if error is not None and error.code != "GROUP_ID_NOT_FOUND":
+        # GROUP_ID_NOT_FOUND: the group was deleted during the check. GROUP_AUTHORIZATION_FAILED: this user may not
+        # describe the group.
+        if error is not None and error.code not in ("GROUP_ID_NOT_FOUND", "GROUP_AUTHORIZATION_FAILED"):
             yield Finding(
                 "group-unknown",
                 Severity.ERROR,

@@ -4,6 +4,7 @@
                     quorum      absent controllers, brokers with old metadata
                     disks       offline, damaged, full, slow; descriptors
                     agreement   versions, feature levels, clocks
+    security_rules.py           why an address refuses the client: certificates, TLS, logins, tokens, Kerberos
     data_rules.py   partitions  without leader, below min.insync.replicas, under-replicated; stuck reassignments
                     groups      without coordinator, rebalance storms, stopped, behind, with records lost
     transaction_rules.py        hanging transactions, transactions that stay open or undecided for long
@@ -17,7 +18,7 @@ count as healthy.
 
 from __future__ import annotations
 
-from . import data_rules, node_rules, pattern_rules, transaction_rules
+from . import data_rules, node_rules, pattern_rules, security_rules, transaction_rules
 from .facts import Facts
 from .findings import RULES, Finding, Severity
 
@@ -30,6 +31,7 @@ __all__ = [
     "is_healthy",
     "node_rules",
     "pattern_rules",
+    "security_rules",
     "transaction_rules",
 ]
 

@@ -32,18 +32,34 @@ class Trouble(enum.StrEnum):
     SILENT = "silent"  # the node answers neither the connection attempt nor the health check
     UNREACHABLE = "unreachable"  # the machine has no route to the node, or the network has a similar error
     NOT_SERVING = "not serving"  # the node answers the health check with NOT_SERVING
+    TLS = "tls"  # no TLS connection; ``refusal`` says why
+    LOGIN = "login"  # the node answers the health check and refuses the client's login; ``refusal`` says why
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a node and this client do not get on, although the network works. ``rule``: the name of the doctor's rule.
+    ``what``: what failed and why; ``cure``: what to do."""
+
+    rule: str
+    what: str
+    cure: str
+
+    def __str__(self) -> str:
+        return f"{self.what}; {self.cure}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
     """An address that the doctor tried to connect to from this machine. ``detail``: the operating system's message.
-    ``node``: the node's description of itself, if it answered."""
+    ``node``: the node's description of itself, if it answered. ``refusal``: why TLS or the login failed."""
 
     address: str
     ips: tuple[str, ...] = ()
     trouble: Trouble | None = None
     detail: str = ""
     node: NodeDescription | None = None
+    refusal: Refusal | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

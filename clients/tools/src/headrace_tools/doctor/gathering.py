@@ -18,6 +18,7 @@ from headrace.models import (
     ConfigEntry,
     ConfigResource,
     LogDirDescription,
+    NodeDescription,
     PartitionReassignment,
     QuorumInfo,
     TopicDescription,
@@ -33,7 +34,19 @@ from ..group_ends import at_ends, log_ends
 from ..hanging import HangingTransaction, hanging_transactions, may_have_hanging
 from ..local.directory import ClusterDirectory
 from ..orphaned_offsets import OrphanedOffset, orphaned_offsets
-from .facts import THE_QUORUM, Facts, GroupFacts, LocalNode, Move, NotAsked, TransactionFacts, Tried, Trouble
+from .facts import (
+    THE_QUORUM,
+    Facts,
+    GroupFacts,
+    LocalNode,
+    Move,
+    NotAsked,
+    Refusal,
+    TransactionFacts,
+    Tried,
+    Trouble,
+)
+from .logins import Logins
 from .probing import try_addresses
 
 if TYPE_CHECKING:
@@ -55,13 +68,20 @@ _TRANSACTIONS_MAX = 1_000
 class Gathering:
     """Collects the state of a cluster for one run of the doctor's rules. ``timeout_s``: timeout of a request to a node.
     ``look_s``: time between two samples that show the progress of reassignments; without reassignments there is no
-    second sample. ``tls``: the client's keys and certificates; None: the client does not encrypt."""
+    second sample. ``tls``: the client's keys and certificates; None: the client does not encrypt. ``logins``: explains
+    refused logins; None: they are not explained."""
 
     def __init__(
-        self, client: Admin, *, timeout_s: float = 5.0, look_s: float = 3.0, tls: TlsSource | None = None
+        self,
+        client: Admin,
+        *,
+        timeout_s: float = 5.0,
+        look_s: float = 3.0,
+        tls: TlsSource | None = None,
+        logins: Logins | None = None,
     ) -> None:
         self._client = client
-        self._tls = tls
+        self._tls, self._logins = tls, logins
         self._timeout_s = timeout_s
         self._look_s = look_s
         self._not_asked: list[NotAsked] = []
@@ -79,7 +99,12 @@ class Gathering:
             "the cluster", lambda: client.describe_cluster(include_fenced_brokers=True, timeout=timeout_s)
         )
         if cluster is None:
-            return dataclasses.replace(facts, now_ms=time.time() * 1_000, not_asked=tuple(self._not_asked))
+            return dataclasses.replace(
+                facts,
+                bootstrap=tuple(self._logged_in(dict(enumerate(facts.bootstrap))).values()),
+                now_ms=time.time() * 1_000,
+                not_asked=tuple(self._not_asked),
+            )
         brokers = self._nodes("broker", {each.broker_id: each.address for each in cluster.brokers if not each.fenced})
         fenced = {each.broker_id: each.address for each in cluster.brokers if each.fenced}
         coordinators = self._nodes("coordinator", {each.coordinator_id: each.address for each in cluster.coordinators})
@@ -133,7 +158,9 @@ class Gathering:
         return found
 
     def _missed(self, what: str, error: HeadraceError) -> None:
-        self._not_asked.append(NotAsked(what=what, why=f"{error.message} [{error.code}]"))
+        is_forbidden = error.code.endswith("_AUTHORIZATION_FAILED")
+        why = f"{error.message} [{error.code}]"
+        self._not_asked.append(NotAsked(what=what, why=why, is_no_fault=is_forbidden))
 
     # -- nodes -------------------------------------------------------------------------------------------------------
 
@@ -145,11 +172,12 @@ class Gathering:
         answering = [node_id for node_id, tried in found.items() if tried.trouble in (None, Trouble.NOT_SERVING)]
         if role == "controller" and self._tls is not None:
             answering = []  # on a secured cluster the listener takes only calls of nodes, apart from health checks
-        answers = self._ask_each(
-            answering,
-            lambda node_id: f"{role} {node_id} about itself",
-            lambda node_id: self._client.describe_node(found[node_id].address, timeout=self._timeout_s),
-        )
+        answers, errors = self._descriptions({node_id: found[node_id].address for node_id in answering})
+        if role != "controller":
+            found |= self._logged_in({node_id: found[node_id] for node_id in errors})
+        for node_id, error in errors.items():
+            if found[node_id].node is None:
+                self._missed(f"{role} {node_id} about itself", error)
         for node_id, tried in found.items():
             if node_id in answers:
                 found[node_id] = dataclasses.replace(tried, node=answers[node_id])
@@ -161,6 +189,31 @@ class Gathering:
                     NotAsked(what=what, why=tried.detail or "its listener takes only calls of nodes", is_no_fault=True)
                 )
         return found
+
+    def _descriptions(
+        self, addresses: Mapping[int, str]
+    ) -> tuple[dict[int, NodeDescription], dict[int, HeadraceError]]:
+        """The nodes' descriptions of themselves, and the errors of those that did not answer."""
+        found, errors = {}, {}
+        answers = ask_each(addresses, lambda each: self._client.describe_node(addresses[each], timeout=self._timeout_s))
+        for node_id, answer in answers.items():
+            if answer.error is not None:
+                errors[node_id] = answer.error
+            elif answer.value is not None:
+                found[node_id] = answer.value
+        return found, errors
+
+    def _logged_in(self, tried: Mapping[int, Tried]) -> dict[int, Tried]:
+        """Log in at each address that answers the health check, and note the reasons of failures."""
+        logins, timeout_s = self._logins, self._timeout_s
+        if logins is None:
+            return dict(tried)
+        asked = [number for number, each in tried.items() if each.trouble in (None, Trouble.NOT_SERVING)]
+        answers = ask_each(asked, lambda number: logins.try_at(tried[number].address, timeout_s))
+        return {
+            number: _with_login(each, answers[number].value if number in answers else None)
+            for number, each in tried.items()
+        }
 
     def _quorum(self) -> QuorumInfo | None:
         """Describe the quorum; try again after a while if the leader was just elected and has not received a fetch from
@@ -331,6 +384,13 @@ class Gathering:
             lambda: orphaned_offsets(self._client, described, timeout_s=self._timeout_s),
         )
         return tuple(found or ())
+
+
+def _with_login(tried: Tried, answer: NodeDescription | Refusal | None) -> Tried:
+    """``tried`` with what the login at its address found."""
+    if isinstance(answer, Refusal):
+        return dataclasses.replace(tried, trouble=Trouble.LOGIN, detail=str(answer), refusal=answer)
+    return dataclasses.replace(tried, node=answer)
 
 
 def _clock_ahead_ms(coordinators: Mapping[int, Tried], coordinator_id: int) -> float:

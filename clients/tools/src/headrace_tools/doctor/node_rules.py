@@ -28,6 +28,8 @@ SLOW_SYNC_MS = 100.0
 #: A disk is nearly full if its free space is below FREE_PART of its size and below FREE_BYTES.
 FREE_PART, FREE_BYTES = 0.05, 20 * 2**30
 DESCRIPTORS_WARNING, DESCRIPTORS_ERROR = 0.80, 0.95
+#: What probes of an address find when a process runs there and does not hang.
+_RUNS = (None, Trouble.NOT_SERVING, Trouble.TLS, Trouble.LOGIN)
 
 # -- reach ------------------------------------------------------------------------------------------------------------
 
@@ -36,8 +38,8 @@ DESCRIPTORS_WARNING, DESCRIPTORS_ERROR = 0.80, 0.95
 def no_cluster(facts: Facts) -> Iterator[Finding]:
     """No node describes the cluster: no node can be reached, or the nodes that can be reached do not know the
     cluster."""
-    if facts.cluster is not None:
-        return
+    if facts.cluster is not None or any(tried.refusal is not None for tried in facts.bootstrap):
+        return  # security_rules.py says why the client is refused
     answering = [tried for tried in facts.bootstrap if tried.trouble in (None, Trouble.NOT_SERVING)]
     running = [node for node in facts.local if node.pid is not None and not node.stopped]
     hanging = [tried for tried in facts.bootstrap if tried.trouble is Trouble.SILENT]
@@ -187,7 +189,7 @@ def broker_down(facts: Facts) -> Iterator[Finding]:
                 "it hangs: it accepts connections but does not answer; look at its log and its process (stopped, "
                 "swapping, a blocked disk), and restart it if it does not recover"
             )
-        elif cure is None and tried is not None and tried.trouble in (None, Trouble.NOT_SERVING):
+        elif cure is None and tried is not None and tried.trouble in _RUNS:
             cure = (
                 "it runs: check that it can reach a controller (controller.quorum.bootstrap.servers, the internal "
                 "network); its log names the error"
@@ -259,7 +261,7 @@ def no_controller(facts: Facts) -> Iterator[Finding]:
     """No controller is the leader: clients can use existing partitions, but no change and no election is possible."""
     if facts.cluster is None or facts.quorum is not None:
         return
-    why = next((each.why for each in facts.not_asked if each.what == THE_QUORUM), None)
+    why = next((each.why for each in facts.not_asked if each.what == THE_QUORUM and not each.is_no_fault), None)
     if why is not None:
         voters = ", ".join(str(each.controller_id) for each in facts.cluster.controllers) or "not known"
         yield Finding(

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from headrace_core.security.tls import TlsSource
-from headrace_core.security.trouble import why_refused
+from headrace_core.security.trouble import tls_trouble
 from headrace_core.types import split_address
 
 from ..local.health import answers, is_serving
-from .facts import Tried, Trouble
+from .facts import Refusal, Tried, Trouble
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -81,8 +81,11 @@ def try_address(address: str, *, timeout_s: float, tls: TlsSource | None = None)
             return tried
         if answers(reached, port, timeout_s=timeout_s, tls=context, name=host):
             return dataclasses.replace(tried, trouble=Trouble.NOT_SERVING)
-    reason = asyncio.run(why_refused(address, tls, timeout_s))
-    detail = reason or f"it accepts a connection but does not answer the health check within {timeout_s:g} s"
+    found = asyncio.run(tls_trouble(address, tls, timeout_s))
+    if found is not None:
+        refusal = Refusal(str(found.cause), found.what, found.cure)
+        return dataclasses.replace(tried, trouble=Trouble.TLS, detail=str(found), refusal=refusal)
+    detail = f"it accepts a connection but does not answer the health check within {timeout_s:g} s"
     return dataclasses.replace(tried, trouble=Trouble.SILENT, detail=detail)
 
 

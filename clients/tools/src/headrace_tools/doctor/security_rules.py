@@ -1,0 +1,48 @@
+"""Doctor rules about certificates and logins: one rule for each cause, so that scripts can tell them apart. Pure.
+
+The causes are those of ``headrace_core.security.trouble`` (TLS) and of logins.py (SASL). If all bootstrap addresses
+refuse the client, there is nothing else to find; the rule no-cluster is silent then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from headrace_core.security.trouble import TlsCause
+
+from .facts import Facts, Refusal, Tried
+from .findings import Finding, Rule, Severity, rule
+from .logins import LoginCause
+
+
+def _refused_by(cause: str) -> Rule:
+    """The rule for one cause: each address that refuses the client for it."""
+
+    def found(facts: Facts) -> Iterator[Finding]:
+        for where, tried in _addresses(facts):
+            if tried.refusal is not None and tried.refusal.rule == cause:
+                yield Finding(cause, Severity.ERROR, _what(tried, tried.refusal), where, tried.refusal.cure)
+
+    found.__doc__ = f"An address refuses the client, or the client the address: {cause}."
+    return found
+
+
+for _cause in (*TlsCause, *LoginCause):
+    rule(str(_cause))(_refused_by(str(_cause)))
+
+
+def _what(tried: Tried, refusal: Refusal) -> str:
+    kind = "TLS with" if refusal.rule in set(TlsCause) else "the login at"
+    return f"{kind} {tried.address} fails: {refusal.what}"
+
+
+def _addresses(facts: Facts) -> Iterator[tuple[str, Tried]]:
+    """Each address once: as that of a node if a node has it, else as a bootstrap address."""
+    nodes = [
+        (f"{role} {node_id} at {tried.address}", tried)
+        for role, all_tried in (("broker", facts.brokers), ("coordinator", facts.coordinators))
+        for node_id, tried in sorted(all_tried.items())
+    ]
+    known = {tried.address for _, tried in nodes if tried.refusal is not None}
+    yield from nodes
+    yield from ((tried.address, tried) for tried in facts.bootstrap if tried.address not in known)
