@@ -4,6 +4,7 @@ the mechanisms are the real ones."""
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, cast
@@ -49,6 +50,26 @@ class Lifetime:
         return Step(b"", Identity(user, "TEST", int(time.time() * 1_000) + int(ms) if ms else None))
 
 
+class Slow:
+    """A mechanism that takes long: its steps begin when they have a thread, and end when ``may_end`` is set."""
+
+    def __init__(self) -> None:
+        self.begun: list[bytes] = []
+        self.ended = 0
+        self.at_once = 0  #: The largest number of steps that ran at the same time.
+        self.may_end = threading.Event()
+
+    def is_slow(self, data: bytes) -> bool:
+        return True
+
+    def step(self, data: bytes) -> Step:
+        self.begun.append(data)
+        self.at_once = max(self.at_once, len(self.begun) - self.ended)
+        self.may_end.wait(30)
+        self.ended += 1
+        return Step(b"", Identity("alice", "TEST"))
+
+
 class Offer:
     def __init__(self) -> None:
         self.names = ("PLAIN", "SCRAM-SHA-256", "TEST")
@@ -87,8 +108,8 @@ class World:
     async def _versions(self, call: Call, request: Message) -> dict[str, Any]:
         return {}
 
-    def connect(self) -> Peer:
-        transport = MemoryTransport()
+    def connect(self, host: str = "10.0.0.1") -> Peer:
+        transport = MemoryTransport(host)
         connection = Connection(self.connections, "SASL_PLAINTEXT", BOOTSTRAP, self.security)
         transport.connect(connection)
         return Peer(transport, connection)
@@ -355,3 +376,38 @@ def test_a_client_over_its_quota_waits_after_its_answer() -> None:
         await until_async(lambda: peer.transport.is_reading_now)
 
     in_loop(scenario)
+
+
+def test_passwords_are_checked_one_at_a_time_and_the_hosts_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host that guesses passwords all the time delays another host's login by one check, and uses one core."""
+
+    async def scenario() -> None:
+        world, slow = World(), Slow()
+        monkeypatch.setattr(world.security.sasl, "start", lambda mechanism: slow)
+        guesses = [f"guess-{number}".encode() for number in range(12)]
+        attackers = [(world.connect("10.9.9.9"), guess) for guess in guesses]
+        peers = [*attackers, (world.connect("10.0.0.1"), b"good")]
+        for peer, _ in peers:
+            await peer.handshake("TEST")
+        logins = [asyncio.ensure_future(peer.authenticate(data)) for peer, data in peers]
+        await until_async(lambda: slow.begun)
+        slow.may_end.set()
+        assert {(await login).error_code for login in logins} == {0}
+        assert slow.at_once == 1
+        assert slow.begun.index(b"good") <= 2
+
+    in_loop(scenario)
+
+
+def test_a_gateway_that_ends_drops_the_passwords_that_wait(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        world = World()
+        peer = world.connect()
+        await peer.handshake()
+        world.connections.slow_steps.close()
+        peer.connection.data_received(bytes(request_frame(Api.SASL_AUTHENTICATE, 2, auth_bytes=ALICE)))
+        await until_async(lambda: peer.connection.client.authentication.state is State.FAILED)  # type: ignore[union-attr]
+        world.connections.close(at_once=True)
+
+    in_loop(scenario)
+    assert caplog.text == ""

@@ -19,9 +19,8 @@ import base64
 import hashlib
 import logging
 import secrets
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from headrace_protos.v1 import security_pb2, security_pb2_grpc
@@ -36,6 +35,7 @@ from ..errors import (
 from ..rpc.streams import ServerStream, StreamHandler
 from ..security.sasl.exchange import Identity, ServerExchange
 from ..security.sasl.mechanisms import Mechanisms
+from ..security.sasl.slow_steps import SlowSteps
 from ..security.session import Session, set_session
 
 logger = logging.getLogger("headrace.security")
@@ -51,40 +51,6 @@ SESSIONS_PER_CONNECTION_MAX = 8
 #: After so many failures a connection is refused for FAILURES_KEPT_S, before anything is computed.
 FAILURES_PER_CONNECTION_MAX = 10
 FAILURES_KEPT_S, FAILURES_KEPT_MAX = 60.0, 10_000
-
-
-class Turns:
-    """Lets one task run at a time; the hosts take turns, so a host with many tasks delays others by one task."""
-
-    def __init__(self) -> None:
-        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
-        self._is_taken = False
-
-    async def take(self, host: str) -> None:
-        if not self._is_taken:
-            self._is_taken = True
-            return
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(host, deque()).append(turn)
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self.give()
-            raise
-
-    def give(self) -> None:
-        """End the turn; the next host's first task runs."""
-        while self._waiting:
-            host, tasks = next(iter(self._waiting.items()))
-            turn = tasks.popleft()
-            del self._waiting[host]
-            if tasks:
-                self._waiting[host] = tasks  # at the end
-            if not turn.done():
-                turn.set_result(None)
-                return
-        self._is_taken = False
 
 
 class Failures:
@@ -132,12 +98,11 @@ class Sessions:
         self.failed_delay_s = failed_delay_s
         self.receive_bytes_max = receive_bytes_max
         self.on_attempt = on_attempt
-        self.turns = Turns()
+        self._slow_steps = SlowSteps()
         self._sessions: dict[bytes, Session] = {}
         self._of_peer: dict[str, int] = {}
         self._exchanges: dict[str, int] = {}  # exchanges in progress by host
         self._in_progress = 0
-        self._threads = ThreadPoolExecutor(1, thread_name_prefix="headrace-sasl")
         self._calls: dict[_Call, None] = {}
         self._mechanisms_task: asyncio.Task[None] | None = None
         self._failures: Failures | None = None
@@ -224,13 +189,7 @@ class Sessions:
 
     async def step(self, exchange: ServerExchange, data: bytes, host: str) -> Any:
         """Run one step, in the thread if it is slow."""
-        if not exchange.is_slow(data):
-            return exchange.step(data)
-        await self.turns.take(host)
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, exchange.step, data)
-        finally:
-            self.turns.give()
+        return await self._slow_steps.run(exchange, data, host) if exchange.is_slow(data) else exchange.step(data)
 
     def close(self, why: HeadraceError) -> None:
         """End all calls of Authenticate: the listener stops. Sessions end with their calls; the streams of sessions end
@@ -241,7 +200,7 @@ class Sessions:
             self._mechanisms_task = None
         for call in list(self._calls):
             call.finish(why.copy())
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._slow_steps.close()
 
     def add_call(self, call: _Call) -> None:
         if self._closing is not None:

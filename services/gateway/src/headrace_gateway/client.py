@@ -9,6 +9,7 @@ from urllib.parse import quote
 from headrace_core.security.caller import Caller
 from headrace_core.security.principal import ANONYMOUS, Principal
 from headrace_core.security.protocols import SecurityProtocol
+from headrace_core.security.sasl.slow_steps import SlowSteps
 
 from .budget import Answers
 from .quotas import ClientQuotas
@@ -50,6 +51,7 @@ class Client:
         "protocol",
         "quotas",
         "sends_silently",
+        "slow_steps",
         "token_id",
     )
 
@@ -72,6 +74,8 @@ class Client:
         self.protocol = protocol
         #: The SASL state of the connection; None on listeners without SASL.
         self.authentication: Authentication | None = None
+        #: Runs the slow steps of the client's exchange; None on listeners without SASL.
+        self.slow_steps: SlowSteps | None = None
         #: The connection's function that is called once the client has authenticated.
         self.on_authenticated: Callable[[], None] = _nothing
         self.client_id = ""

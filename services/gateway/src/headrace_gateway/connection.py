@@ -42,6 +42,7 @@ from typing import Any, cast
 from headrace_core.errors import HeadraceError, UnsupportedVersionError
 from headrace_core.metrics.calls import CallTimes
 from headrace_core.security.protocols import SecurityProtocol
+from headrace_core.security.sasl.slow_steps import SlowSteps
 
 from . import errors
 from .budget import SMALL_FRAME_BYTES, Answers, Budget
@@ -147,6 +148,7 @@ class Connections:
         self.answers = Answers()
         self.starts = Rounds(STARTS_MAX)
         self.long_messages = ThreadPoolExecutor(1, thread_name_prefix="long-messages")
+        self.slow_steps = SlowSteps()  #: Of all exchanges, as at the ports of nodes.
         self.has_ended = False
         self.open: set[Connection] = set()
         self.unauthenticated: dict[Connection, None] = {}  #: The oldest first.
@@ -213,6 +215,7 @@ class Connections:
             connection.end(at_once=at_once)
         self.has_ended = True
         self.long_messages.shutdown(wait=False, cancel_futures=True)
+        self.slow_steps.close()
 
     async def drain(self, timeout_s: float) -> None:
         """Start no more requests, and close each connection after the answers to its requests in progress. Returns when
@@ -289,6 +292,7 @@ class Connection(asyncio.Protocol):
         self.is_authenticated = protocol is SecurityProtocol.PLAINTEXT  #: Whether the client has proved who it is.
         if security.sasl is not None:
             self.client.authentication = Authentication(security.sasl, max_reauth_ms=security.max_reauth_ms)
+            self.client.slow_steps = shared.slow_steps
         if not self.is_authenticated:
             self.client.on_authenticated = self._authenticated
         self._shared = shared

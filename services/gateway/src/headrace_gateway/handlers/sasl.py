@@ -3,7 +3,6 @@ a delay, and closes then (KIP-306)."""
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import Any
 
@@ -52,7 +51,11 @@ async def step(client: Client, data: bytes) -> tuple[bytes, int]:
     assert authentication is not None
     exchange = authentication.exchange
     try:
-        taken = await asyncio.to_thread(exchange.step, data) if exchange.is_slow(data) else exchange.step(data)
+        if exchange.is_slow(data):
+            assert client.slow_steps is not None
+            taken = await client.slow_steps.run(exchange, data, client.host)
+        else:
+            taken = exchange.step(data)
         lifetime_ms = authentication.stepped(taken, sasl.now_ms(), time.time() * 1_000)
     except HeadraceError as error:
         authentication.failed()
