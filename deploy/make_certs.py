@@ -1,7 +1,9 @@
-"""The one-shot job of compose.secure.yaml: certificates for every node, once. A repeated run renews what ends soon.
+"""The one-shot job of compose.secure.yaml: certificates for every node and the secret of delegation tokens, once. A
+repeated run renews certificates that end soon, and keeps the secret.
 
-    /certs/ca            the authority: ca.pem and ca.key; only this job has the volume
-    /certs/ROLE          for the containers of a role: ROLE-N.pem for N up to NODES_MAX, ca.pem, health.pem
+    /certs/ca            the authority: ca.pem, ca.key and token.secret; only this job has the volume
+    /certs/ROLE          for the containers of a role: ROLE-N.pem for N up to NODES_MAX, ca.pem, health.pem, and
+                         token.secret (delegation.token.secret.key) for the roles of TOKEN_ROLES
     /certs/edge          ca.pem and health.pem, for the health check of the edge
     /certs/admin         admin.pem, ca.pem, client.properties, and client-host.properties for use on the host
 
@@ -12,6 +14,7 @@ the files to the user of the containers.
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import sys
 from datetime import UTC, datetime, timedelta
@@ -22,6 +25,9 @@ from headrace_tools.certs.authority import USER, Authority, Subject, read_file
 
 ROOT = Path("/certs")
 NODE_ROLES = ("controller", "broker", "coordinator", "gateway", "registry")
+#: The roles that make or check delegation tokens (KIP-48); all of them need the same secret.
+TOKEN_ROLES = ("controller", "broker", "coordinator", "gateway")
+TOKEN_SECRET = "token.secret"
 OWNER = 10_001  #: The user and group of the containers (Dockerfile).
 RENEW_BEFORE = timedelta(days=60)
 
@@ -37,6 +43,25 @@ def issue(authority: Authority, directory: Path, subject: Subject) -> None:
     path = directory / f"{subject.file_name}.pem"
     if not path.exists() or read_file(path)[0].not_after - datetime.now(UTC) < RENEW_BEFORE:
         authority.issue(subject, out=path, force=True)
+
+
+def token_secret(root: Path) -> str:
+    """The secret of delegation tokens, made once: with another secret all tokens become invalid."""
+    path = root / "ca" / TOKEN_SECRET
+    if not path.exists():
+        write_secret(path, f"{secrets.token_urlsafe(32)}\n")
+    return path.read_text()
+
+
+def write_secret(path: Path, text: str) -> None:
+    """Write a whole file that only its owner may read, also while it is written."""
+    new = path.with_suffix(".new")
+    new.unlink(missing_ok=True)
+    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)
 
 
 def client_properties(place: str) -> str:
@@ -56,6 +81,7 @@ def make(root: Path, project: str, nodes_max: int) -> None:
     authority = Authority(root / "ca")
     if not authority.ca_path.exists():
         authority.init(f"Headrace {project}")
+    secret = token_secret(root)
     for place in (*NODE_ROLES, "edge", "admin"):
         directory = root / place
         directory.mkdir(exist_ok=True)
@@ -66,6 +92,8 @@ def make(root: Path, project: str, nodes_max: int) -> None:
             (directory / "client-host.properties").write_text(client_properties("security"))
             continue
         issue(authority, directory, Subject(USER, "health"))
+        if place in TOKEN_ROLES:
+            write_secret(directory / TOKEN_SECRET, secret)
         if place == "registry":
             issue(authority, directory, Subject(USER, "schema-registry"))
         for number in range(1, nodes_max + 1) if place != "edge" else ():

@@ -78,6 +78,24 @@ def test_other_clients_do_not(stack: Stack, client: Path) -> None:
 def test_containers_have_the_keys_of_their_role_only(stack: Stack) -> None:
     for role, service in (("controller", "controller"), ("broker", "broker"), ("gateway", "gateway"), ("edge", "edge")):
         names = docker("exec", f"{PROJECT}-{service}-1", "ls", "/certs").split()
-        own = {name for name in names if name not in ("ca.pem", "health.pem")}
+        own = {name for name in names if name not in ("ca.pem", "health.pem", "token.secret")}
         assert all(name.startswith(f"{role}-") for name in own), names
         assert "ca.key" not in names
+
+
+def test_the_admin_makes_delegation_tokens_whose_secret_is_in_no_environment(stack: Stack, client: Path) -> None:
+    with Admin.from_properties(client, bootstrap_servers=BOOTSTRAP) as admin:
+        token = admin.create_delegation_token()
+        assert token.token_id in {each.token_id for each in admin.describe_delegation_token()}
+    secrets = {
+        docker(
+            "exec", f"{PROJECT}-{role}-1", "python", "-c", "print(open('/certs/token.secret').read(), end='')"
+        ).strip()
+        for role in ("controller", "broker", "coordinator", "gateway")
+    }
+    (secret,) = secrets
+    assert len(secret) >= 32
+    for name in docker("ps", "-a", "--format", "{{.Names}}", "--filter", f"name={PROJECT}-").split():
+        assert secret not in docker("inspect", name)
+    for role in ("edge", "registry"):
+        assert "token.secret" not in docker("exec", f"{PROJECT}-{role}-1", "ls", "/certs").split()
