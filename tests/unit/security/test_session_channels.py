@@ -13,6 +13,7 @@ from headrace_core.config.client_keys import ADMIN
 from headrace_core.errors import (
     HeadraceError,
     InvalidConfigError,
+    NetworkError,
     SaslAuthenticationFailedError,
     ServerBusyError,
 )
@@ -62,6 +63,15 @@ async def test_wrong_credentials_are_final_and_typed_and_tried_once() -> None:
             assert "wrong" not in caught.value.message.replace("credentials are wrong", "")
         assert len(attempts) == 1
         await channel.close()
+
+
+@in_loop
+async def test_a_call_on_a_closed_channel_fails_at_once() -> None:
+    async with serving() as (listener, _):
+        channel = SessionChannels(None, scram()).open(listener.address, ChannelPurpose.CONTROL)
+        await channel.close()
+        with pytest.raises(NetworkError, match="the connection is closed"):
+            await ask(channel)
 
 
 @in_loop

@@ -103,7 +103,12 @@ class _Session:
             await asyncio.wait({self._task}, timeout=1.0)
 
     async def _run(self, ready: asyncio.Future[str]) -> None:
-        call = self._call = security_pb2_grpc.AuthenticationStub(self._channel).Authenticate()  # type: ignore[no-untyped-call]
+        try:
+            call = self._call = security_pb2_grpc.AuthenticationStub(self._channel).Authenticate()  # type: ignore[no-untyped-call]
+        except grpc.aio.UsageError:  # the client closed the channel
+            ready.set_exception(NetworkError(f"{self._address}: the connection is closed"))
+            ready.exception()  # a caller may have gone
+            return
         pending: asyncio.Task[Any] | None = None
         failure: HeadraceError = NetworkError(f"{self._address}: the session ended")
         timer = asyncio.get_running_loop().call_later(EXCHANGE_S_MAX, call.cancel)
