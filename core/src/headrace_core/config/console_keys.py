@@ -8,8 +8,9 @@ CONSOLE = (
     honoured(
         "console.listeners",
         ["http://127.0.0.1:9090"],
-        "The addresses at which a console serves HTTP, as http://host:port. Port 0 selects a free port; an empty host "
-        "means all addresses. Every client that reaches a listener may use the console.",
+        "The addresses at which a console serves HTTP, as http://host:port or https://host:port. Port 0 selects a free "
+        "port; an empty host means all addresses. Without a sign-in, every client that reaches a listener may use the "
+        "console.",
         source=HEADRACE,
     ),
     honoured(
@@ -21,7 +22,36 @@ CONSOLE = (
     honoured(
         "console.client.config",
         None,
-        "The path of a properties file with further client keys of a console, such as request.timeout.ms.",
+        "The path of a properties file with further client keys of a console, such as request.timeout.ms. With a "
+        "security.protocol other than PLAINTEXT, users of the console sign in.",
+        source=HEADRACE,
+    ),
+    honoured(
+        "console.sign.in",
+        True,
+        "Whether users of a console sign in on a secured cluster. With false, every visitor acts as the user of "
+        "console.client.config. An open cluster has no sign-in.",
+        source=HEADRACE,
+    ),
+    honoured(
+        "console.session.idle.timeout.ms",
+        1_800_000,
+        "How long a session of the console may be without an action of its user.",
+        low=1_000,
+        source=HEADRACE,
+    ),
+    honoured(
+        "console.session.lifetime.ms",
+        43_200_000,
+        "How long a session of the console lasts at most after its sign-in.",
+        low=1_000,
+        source=HEADRACE,
+    ),
+    honoured(
+        "console.trusted.proxies",
+        [],
+        "Addresses or networks of proxies whose X-Forwarded-For header a console believes. The limits of sign-ins then "
+        "count the address of the browser.",
         source=HEADRACE,
     ),
     honoured(

@@ -7,9 +7,9 @@ pages then say so.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import socket
+import ssl
 from collections.abc import Callable
 from functools import partial
 
@@ -23,10 +23,11 @@ from headrace_core.node.state_file import RuntimeState, remove_state, write_stat
 from headrace_core.sockets import bound_socket
 from headrace_core.telemetry import Emitter, NodeStarted, NodeStopped
 
-from .console import Console
+from .console import Site
 from .gate import FORM_BYTES_MAX
 from .pages import add_routes
 from .settings import ConsoleSettings
+from .signing_in import Users
 
 logger = logging.getLogger("headrace.console")
 
@@ -49,13 +50,12 @@ class ConsoleNode:
         self._metrics = (
             None if config is None else NodeMetrics("console", lambda: self.node_id, config.values, events=self.events)
         )
-        self.console: Console | None = None
+        self.users: Users | None = None
         self.url = ""
         self._clock = SystemClock()
         self._started_ms = self._clock.now_ms()
         self._sockets: list[socket.socket] = []
         self._runner: web.AppRunner | None = None
-        self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Start the console; returns when it serves. Raises HeadraceError or OSError; call ``stop`` after an error
@@ -65,23 +65,23 @@ class ConsoleNode:
             await bound_socket(each.host, each.port, key="console.listeners") for each in self.settings.listeners
         ]
         self.url = self.settings.url(self._sockets[0].getsockname()[1])
-        console = self.console = Console(self.settings)
-        watching = console.watching
-        self._tasks = [
-            asyncio.create_task(each.run(), name=f"console-{name}")
-            for name, each in (("view", watching.view), ("diagnosis", watching.diagnosis))
-        ]
+        site = Site(self.settings)
+        users = self.users = Users(site)
+        users.start()
         runner = self._runner = web.AppRunner(
-            _application(console),
+            _application(site, users),
             handle_signals=False,
             access_log=None,
             keepalive_timeout=KEEPALIVE_S,
             shutdown_timeout=DRAIN_S,
         )
         await runner.setup()
+        context = self._tls_context()
         for bound in self._sockets:
-            await web.SockSite(runner, bound, backlog=BACKLOG).start()
+            await web.SockSite(runner, bound, backlog=BACKLOG, ssl_context=context).start()
         if self._metrics is not None:
+            if self.settings.guard.tls is not None:
+                self._metrics.add_tls(self.settings.guard.tls)
             await self._metrics.start()
         if self.state_file:
             listeners = tuple(
@@ -98,22 +98,23 @@ class ConsoleNode:
             )
         )
 
+    def _tls_context(self) -> ssl.SSLContext | None:
+        """The context of the listeners; None: they do not encrypt. Users who sign in need no certificate."""
+        guard = self.settings.guard
+        if self.settings.has_sign_in and guard.tls is not None:
+            return guard.tls.server_context(wants_client=False)
+        return guard.ssl_context()
+
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until ``stop`` is set."""
         await stop.wait()
 
     async def stop(self, *, at_once: bool = False) -> None:
         """Stop the console, in any state of its start. Idempotent."""
-        for task in self._tasks:
-            task.cancel()
         if self._runner is not None:
             await self._runner.cleanup()
-        for task in self._tasks:
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
-        if self.console is not None:
-            self.console.decoding.close()
-            await self.console.cluster.close()
+        if self.users is not None:
+            await self.users.close()
         for bound in self._sockets:
             bound.close()
         if self._metrics is not None:
@@ -123,27 +124,27 @@ class ConsoleNode:
         self.events.emit(NodeStopped(role="console", node_id=self.node_id, clean=not at_once))
 
 
-def _application(console: Console) -> web.Application:
-    root = web.Application(middlewares=[console.gate.middleware], client_max_size=FORM_BYTES_MAX)
-    prefix = console.settings.path_prefix
+def _application(site: Site, users: Users) -> web.Application:
+    root = web.Application(middlewares=[site.gate.middleware], client_max_size=FORM_BYTES_MAX)
+    prefix = site.settings.path_prefix
     if not prefix:
-        add_routes(root, console)
+        add_routes(root, users)
         return root
     pages = web.Application(client_max_size=FORM_BYTES_MAX)
-    add_routes(pages, console)
+    add_routes(pages, users)
     root.add_subapp(prefix, pages)
-    root.router.add_get(prefix, partial(_redirected, console))
-    root.router.add_get("/", partial(_outside, console))
+    root.router.add_get(prefix, partial(_redirected, site))
+    root.router.add_get("/", partial(_outside, site))
     return root
 
 
-async def _redirected(console: Console, _: web.Request) -> web.StreamResponse:
-    return web.Response(status=308, headers={"Location": console.url()})
+async def _redirected(site: Site, _: web.Request) -> web.StreamResponse:
+    return web.Response(status=308, headers={"Location": site.url()})
 
 
-async def _outside(console: Console, _: web.Request) -> web.StreamResponse:
+async def _outside(site: Site, _: web.Request) -> web.StreamResponse:
     """The path ``/`` of a console with a prefix: for health checks."""
-    return web.Response(text=f"The console of Headrace is at {console.url()}\n")
+    return web.Response(text=f"The console of Headrace is at {site.url()}\n")
 
 
 async def serve(config: NodeConfig, stop: asyncio.Event) -> None:

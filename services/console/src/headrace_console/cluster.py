@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from headrace import Admin, AsyncAdmin, AsyncConsumer
+from headrace.engine.security import channels_of
+from headrace.settings import ADMIN, resolve
+from headrace_core.errors import SaslAuthenticationFailedError
+from headrace_core.security.tls import TlsSource
 
 from .settings import DEFAULT_BOOTSTRAP, ConsoleSettings
 
@@ -22,17 +27,44 @@ _THREADS = 6
 _PARTITION_BYTES, _FETCH_BYTES = 1 << 20, 8 << 20
 
 
-class Cluster:
-    """The clients of one console. ``admin`` is for coroutines; ``blocking`` is for the tools' code, in threads."""
+#: References that the SDK replaces in passwords: a typed password must not read a file of the console's machine.
+_REFERENCE = re.compile(r"\$\{(env|file):")
+#: The file that commands name in the place of the credentials of a user.
+_CLIENT_FILE = "client.properties"
 
-    def __init__(self, settings: ConsoleSettings) -> None:
+
+def client_config(settings: ConsoleSettings, credentials: tuple[str, str] | None = None) -> dict[str, Any]:
+    """The keys of the console's clients, with the user and password of ``credentials``. Raises
+    SaslAuthenticationFailedError for a password that the SDK would replace."""
+    found = {
+        "client.id": "headrace-console",
+        "bootstrap.timeout.ms": 3_000,
+        **settings.client,
+        "bootstrap.servers": settings.bootstrap,
+    }
+    if credentials is not None:
+        if _REFERENCE.search(credentials[1]):
+            raise SaslAuthenticationFailedError("a password with ${env: or ${file: cannot be used in the console")
+        found["sasl.username"], found["sasl.password"] = credentials
+    return found
+
+
+async def prove(config: dict[str, Any]) -> None:
+    """Authenticate on a new connection. Raises SaslAuthenticationFailedError if the cluster refuses the credentials,
+    and other errors if it does not answer."""
+    async with AsyncAdmin(config) as admin:
+        await admin.describe_cluster(timeout=REQUEST_S)
+
+
+class Cluster:
+    """The clients of one console, or of one user of it. ``admin`` is for coroutines; ``blocking`` is for the tools'
+    code, in threads. The password of ``credentials`` (user, password) is kept until ``close``, because each new
+    connection, and each renewal of one (KIP-368), proves it again."""
+
+    def __init__(self, settings: ConsoleSettings, credentials: tuple[str, str] | None = None) -> None:
+        """Raises the errors of ``client_config``."""
         self.settings = settings
-        self._config: dict[str, Any] = {
-            "client.id": "headrace-console",
-            "bootstrap.timeout.ms": 3_000,
-            **settings.client,
-            "bootstrap.servers": settings.bootstrap,
-        }
+        self._config = client_config(settings, credentials)
         self.admin = AsyncAdmin(self._config)
         self.blocking = Admin(self._config)
         self._threads = asyncio.Semaphore(_THREADS)
@@ -76,12 +108,25 @@ class Cluster:
             }
         )
 
-    def command(self, *words: str) -> list[str]:
-        """The words of a command line for this cluster."""
-        is_default = self.settings.bootstrap_servers[0] == DEFAULT_BOOTSTRAP
-        flags = [] if is_default else ["-b", self.settings.bootstrap]
-        return ["headrace", *words, *flags]
+    def tls(self) -> TlsSource | None:
+        """The keys and certificates of the clients; None: they do not encrypt."""
+        found = channels_of(resolve(ADMIN, self._config, {})).credentials
+        return found if isinstance(found, TlsSource) else None
+
+    async def prove(self) -> None:
+        """Prove the credentials again. Raises the errors of ``prove``."""
+        await prove(self._config)
 
     async def close(self) -> None:
         await self.admin.close()
         await self.in_thread(self.blocking.close)
+        self._config.clear()
+
+
+def command(settings: ConsoleSettings, *words: str) -> list[str]:
+    """The words of a command line for the cluster."""
+    is_default = settings.bootstrap_servers[0] == DEFAULT_BOOTSTRAP
+    flags = [] if is_default else ["-b", settings.bootstrap]
+    if settings.has_sign_in:
+        flags += ["--command-config", _CLIENT_FILE]
+    return ["headrace", *words, *flags]

@@ -1,13 +1,21 @@
-"""What all pages share: the clients, the samples, the templates and the URLs."""
+"""What the pages work with: the site, which all users share, and the console of one user: clients, samples, answers.
+
+On an open cluster there is one console for all visitors. With a sign-in each session has its own, whose clients have
+the user's credentials. So the cluster's ACLs decide what is seen and done, and no sample, chart or finding of one user
+reaches another. The console has no user of its own.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hashlib
+import hmac
 import secrets
 import shlex
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -16,14 +24,15 @@ from aiohttp import web
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from headrace import __version__
+from headrace_core.errors import HeadraceError, SaslAuthenticationFailedError
 
 from . import display
 from .changes import Change
-from .cluster import Cluster
+from .cluster import Cluster, command
 from .decoding import Decoding
-from .gate import Gate, Refused, Tokens
+from .gate import Gate, Refused, Tokens, is_refusal
 from .settings import ConsoleSettings
-from .tailing import Tailing
+from .tailing import USER_WATCHERS_MAX, WATCHERS_MAX, Tailing, Watchers
 from .watching import View, Watching
 
 STATIC = Path(__file__).parent / "static"
@@ -34,18 +43,18 @@ REFRESH_S = 5
 #: Messages about changes that were made, until their page shows them.
 _DONE_MAX = 100
 PER_PAGE = 50
+#: Seconds for which a proof of the user's password counts.
+PROOF_S = 20.0
 
 
-class Console:
+class Site:
+    """What all users share: the templates, the URLs, and the checks of requests."""
+
     def __init__(self, settings: ConsoleSettings) -> None:
         self.settings = settings
-        self.cluster = Cluster(settings)
-        self.watching = Watching(self.cluster)
-        self.decoding = Decoding(self.cluster)
-        self.tailing = Tailing(self.cluster, self.decoding)
         self.tokens = Tokens()
-        self.gate = Gate(settings.allowed_hosts, self.show_error)
-        self._done: OrderedDict[str, str] = OrderedDict()
+        self.watchers = Watchers()
+        self.gate = Gate(settings.allowed_hosts, self.show_error, None if settings.has_sign_in else settings.guard)
         place = f"{settings.listeners[0].port}{settings.path_prefix}"
         self._cookie = "headrace_console_" + hashlib.sha256(place.encode()).hexdigest()[:8]
         self._digests = {
@@ -75,6 +84,7 @@ class Console:
             has_registry=bool(settings.registry_urls),
             refresh_s=REFRESH_S,
             config_words=display.config_words,
+            is_refusal=is_refusal,
         )
 
     # -- URLs and commands
@@ -90,41 +100,133 @@ class Console:
 
     def command(self, *words: object) -> str:
         """A command line for this cluster, to paste."""
-        return shlex.join(self.cluster.command(*map(str, words)))
-
-    # -- answers
-
-    def page(self, request: web.Request, name: str, *, status: int = 200, **values: Any) -> web.Response:
-        """Render a template. Sets the session's cookie, to which the tokens of the page's forms belong."""
-        session = request.cookies.get(self._cookie, "")
-        is_new = not 20 <= len(session) <= 64
-        if is_new:
-            session = self.tokens.new_session()
-        last = self.watching.view.last
-        text = self._templates.get_template(name).render(
-            token=self.tokens.token(session),
-            done=self._done.pop(request.query.get("done", ""), None),
-            cluster_id=None if last is None else last.value.sample.cluster_id,
-            age_s=None if last is None else last.age_s,
-            trouble=self.watching.view.error,
-            here=self.here(request),
-            section=values.pop("section", ""),
-            **values,
-        )
-        answer = web.Response(status=status, text=text, content_type="text/html")
-        if is_new:
-            answer.set_cookie(
-                self._cookie, session, path=f"{self.settings.path_prefix}/", httponly=True, samesite="Strict"
-            )
-        return answer
+        return shlex.join(command(self.settings, *map(str, words)))
 
     def here(self, request: web.Request) -> str:
         """The URL of this page, without the message about a change."""
         query = urlencode([(name, value) for name, value in request.query.items() if name != "done"])
         return f"{request.path}{'?' if query else ''}{query}"
 
+    # -- the browser's cookie
+
+    def cookie(self, request: web.Request) -> str:
+        """The id of the browser's session; "" without one."""
+        found = request.cookies.get(self._cookie, "")
+        return found if 20 <= len(found) <= 64 else ""
+
+    def set_cookie(self, request: web.Request, answer: web.Response, session_id: str) -> None:
+        """Give the browser a session's id. Secure if the browser uses https, here or at a proxy: then the Origin of
+        its forms says so."""
+        answer.set_cookie(
+            self._cookie,
+            session_id,
+            path=self.url(),
+            httponly=True,
+            samesite="Strict",
+            secure=self.settings.encrypts or request.headers.get("Origin", "").startswith("https://"),
+        )
+
+    def bare(self, request: web.Request, name: str, *, status: int = 200, **values: Any) -> web.Response:
+        """Render a template without a user: no data of the cluster. Its forms' token belongs to the cookie."""
+        session_id = self.cookie(request)
+        is_new = not session_id
+        if is_new:
+            session_id = self.tokens.new_session()
+        given: dict[str, Any] = {"has_pages": not self.settings.has_sign_in}
+        given |= {"done": None, "cluster_id": None, "age_s": None, "trouble": None, "user": None}
+        text = self.render(request, name, given | {"token": self.tokens.token(session_id)} | values)
+        answer = web.Response(status=status, text=text, content_type="text/html")
+        if is_new:
+            self.set_cookie(request, answer, session_id)
+        return answer
+
+    def is_own_form(self, request: web.Request, form: Mapping[str, str]) -> bool:
+        """Whether the form comes from a page that ``bare`` made for this browser."""
+        return self.tokens.is_valid(self.cookie(request), form.get("token", ""))
+
+    def render(self, request: web.Request, name: str, values: Mapping[str, Any]) -> str:
+        return self._templates.get_template(name).render({"here": self.here(request), "section": ""} | dict(values))
+
     def show_error(self, request: web.Request, status: int, message: str) -> web.Response:
-        return self.page(request, "error.html", status=status, message=message, status_code=status)
+        return self.bare(request, "error.html", **_error(request, status, message))
+
+
+class Console:
+    """What the pages work with: the clients, the samples and the answers of one user. ``user`` None: of all visitors of
+    a console without a sign-in."""
+
+    def __init__(self, site: Site, cluster: Cluster, user: str | None = None) -> None:
+        self.site, self.settings, self.cluster, self.user = site, site.settings, cluster, user
+        self.gate = site.gate
+        self.watching = Watching(cluster, is_shared=user is None)
+        self.decoding = Decoding(cluster)
+        own_max = WATCHERS_MAX if user is None else USER_WATCHERS_MAX
+        self.tailing = Tailing(cluster, self.decoding, site.watchers, own_max=own_max)
+        #: The token of the forms of a user's session; None: it belongs to the browser's cookie.
+        self.token: str | None = None
+        #: Ends the user's session, because the cluster refuses the password; returns the sentence that says so.
+        self.turn_away: Callable[[], str] = lambda: "the cluster refuses the credentials of the console"
+        self.url, self.command = site.url, site.command
+        self._done: OrderedDict[str, str] = OrderedDict()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._proven_s = time.monotonic()
+        self._proving = asyncio.Lock()
+
+    def start(self) -> None:
+        """Begin to take samples, in the background."""
+        self._tasks = [
+            asyncio.create_task(each.run(), name=f"console-{name}")
+            for name, each in (("view", self.watching.view), ("diagnosis", self.watching.diagnosis))
+        ]
+
+    async def close(self) -> None:
+        """End the background work and the clients."""
+        for task in self._tasks:
+            task.cancel()
+        for task in self._tasks:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        self.decoding.close()
+        await self.cluster.close()
+
+    async def proven(self) -> None:
+        """Prove the user's password again, if the last proof is older than PROOF_S. A connection that is open would not
+        notice that the password was changed or removed. Raises SaslAuthenticationFailedError."""
+        if self.user is None or time.monotonic() - self._proven_s < PROOF_S:
+            return
+        async with self._proving:
+            if time.monotonic() - self._proven_s < PROOF_S:
+                return
+            try:
+                await self.cluster.prove()
+            except SaslAuthenticationFailedError:
+                raise
+            except HeadraceError:  # the cluster does not answer, so there is nothing to see; the page says so
+                return
+            self._proven_s = time.monotonic()
+
+    # -- answers
+
+    def page(self, request: web.Request, name: str, *, status: int = 200, **values: Any) -> web.Response:
+        """Render a template with what every page shows. Without a sign-in, sets the cookie to which the tokens of the
+        page's forms belong."""
+        last = self.watching.view.last
+        shared = {
+            "done": self._done.pop(request.query.get("done", ""), None),
+            "cluster_id": None if last is None else last.value.sample.cluster_id,
+            "age_s": None if last is None else last.age_s,
+            "trouble": self.watching.view.error,
+            "user": self.user,
+            "may_describe_cluster": self.user is None or (last is not None and last.value.may_describe_cluster),
+            "has_pages": True,
+        }
+        if self.token is None:
+            return self.site.bare(request, name, status=status, **shared | values)
+        text = self.site.render(request, name, {"token": self.token} | shared | values)
+        return web.Response(status=status, text=text, content_type="text/html")
+
+    def show_error(self, request: web.Request, status: int, message: str) -> web.Response:
+        return self.page(request, "error.html", **_error(request, status, message))
 
     def to(self, page: str, parameters: Mapping[str, str]) -> web.Response:
         """Send the browser to a page, after a change."""
@@ -142,7 +244,15 @@ class Console:
         """Raises Refused unless the form comes from a page of this session, and changes are allowed."""
         if self.settings.is_read_only:
             raise Refused(403, "this console is read-only: it refuses every change; use the command line")
-        if not self.tokens.is_valid(request.cookies.get(self._cookie, ""), form.get("token", "")):
+        self.check_form(request, form)
+
+    def check_form(self, request: web.Request, form: Mapping[str, str]) -> None:
+        """Raises Refused unless the form comes from a page of this session."""
+        if self.token is None:
+            is_own = self.site.is_own_form(request, form)
+        else:
+            is_own = hmac.compare_digest(self.token.encode(), form.get("token", "").encode(errors="replace"))
+        if not is_own:
             raise Refused(403, "the form has expired: go back, load the page again, and send the form again")
 
     def command_of(self, change: Change) -> str:
@@ -159,6 +269,11 @@ class Console:
         """After a change: take a sample that shows it."""
         await self.watching.view.again(3.0)
         self.watching.diagnosis.view()
+
+
+def _error(request: web.Request, status: int, message: str) -> dict[str, Any]:
+    """The values of the page of an error."""
+    return {"status": status, "status_code": status, "message": message, "is_change": request.method == "POST"}
 
 
 def text_of(request: web.Request, name: str, default: str = "") -> str:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
+import time
 from dataclasses import dataclass, replace
 from typing import Any
 
+from headrace import TopicPartition
 from headrace.schemas import RegistryDeserializer, SchemaRegistry, plain, wire
 from headrace_core.errors import HeadraceError
 from headrace_core.records import Record
@@ -18,6 +21,8 @@ from .display import LISTED_MAX, Shown, shown
 DECODE_S = 2.0
 #: Values longer than this are not decoded.
 _BYTES_MAX = 1 << 20
+#: Seconds for which the cluster's answer counts whether the user may read the schemas.
+_ALLOWED_S = 20.0
 #: Headers of a record that are shown.
 HEADERS_MAX = 100
 
@@ -38,7 +43,9 @@ class Decoding:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         urls = cluster.settings.registry_urls
-        self.registry = SchemaRegistry({"schema.registry.url": urls}) if urls else None
+        self.registry = SchemaRegistry({"schema.registry.url": urls, **cluster.settings.registry}) if urls else None
+        self._refusal = ""
+        self._asked_s = -math.inf
         self._readers = (
             None
             if self.registry is None
@@ -52,6 +59,8 @@ class Decoding:
         plain_ones = [self._plain(record, limit, pretty) for record in records]
         if self._readers is None or not any(_has_schema(r.key) or _has_schema(r.value) for r in records):
             return plain_ones
+        if refusal := await self.refusal():
+            return [replace(each, value=replace(each.value, note=f"not decoded: {refusal}")) for each in plain_ones]
         try:
             async with asyncio.timeout(DECODE_S):
                 return await self._cluster.in_thread(
@@ -60,6 +69,25 @@ class Decoding:
         except TimeoutError:
             note = f"not decoded: the schema registry did not answer within {DECODE_S:g} s"
             return [replace(each, value=replace(each.value, note=note)) for each in plain_ones]
+
+    async def refusal(self) -> str:
+        """Why this user sees no schemas; "" if the user does.
+
+        A registry knows no users of the cluster, and the console asks it as itself. So the cluster decides: a user
+        who may READ the topic in which the registry stores its schemas sees them here, too.
+        """
+        settings = self._cluster.settings
+        if self.registry is None or not settings.has_sign_in:
+            return ""
+        if time.monotonic() - self._asked_s >= _ALLOWED_S:
+            try:
+                where = TopicPartition(settings.schemas_topic, 0)
+                await self._cluster.admin.describe_producers([where], timeout=DECODE_S)
+                self._refusal = ""
+            except HeadraceError as error:
+                self._refusal = f"schemas are in topic {settings.schemas_topic}; {error.message}"
+            self._asked_s = time.monotonic()
+        return self._refusal
 
     def close(self) -> None:
         if self.registry is not None:

@@ -22,9 +22,11 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from headrace_core.errors import HeadraceError
+from headrace_core.security.http import CHALLENGE, REFUSAL, HttpGuard
 
 logger = logging.getLogger("headrace.console")
 
+ShowError = Callable[[web.Request, int, str], web.Response]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 POLICY = (
@@ -112,13 +114,23 @@ def is_same_origin(request: web.Request, allowed: frozenset[str]) -> bool:
     return parts.netloc == request.headers.get("Host") or name in allowed
 
 
+def is_refusal(error: HeadraceError) -> bool:
+    """Whether the cluster refuses what this user may not do (its ACLs)."""
+    return error.code.endswith("_AUTHORIZATION_FAILED")
+
+
 class Gate:
-    """The middleware of all requests. ``show_error`` makes the page of an error."""
+    """The middleware of all requests. ``show_error`` makes the page of an error. ``guard``: admits requests with a
+    certificate or a token, for listeners without a sign-in."""
 
     def __init__(
-        self, allowed_hosts: frozenset[str], show_error: Callable[[web.Request, int, str], web.Response]
+        self,
+        allowed_hosts: frozenset[str],
+        show_error: ShowError,
+        guard: HttpGuard | None = None,
     ) -> None:
         self._allowed = allowed_hosts
+        self._guard = guard or HttpGuard()
         self._show_error = show_error
         self._requests = 0
         self._answer_bytes = 0
@@ -132,6 +144,8 @@ class Gate:
                 return answer
             answer.headers.update({name: value for name, value in HEADERS.items() if name not in answer.headers})
             answer.headers.setdefault("Cache-Control", "no-store")
+            if answer.status == 401 and not self._guard.is_open:
+                answer.headers["WWW-Authenticate"] = CHALLENGE
             return await self._sent(request, answer)
         finally:
             self._requests -= 1
@@ -144,27 +158,36 @@ class Gate:
         self._requests += 1
 
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        try:
+        async def checked(request: web.Request) -> web.StreamResponse:
             self._check(request)
             return await handler(request)
+
+        return await self.guarded(request, checked, self._show_error)
+
+    async def guarded(self, request: web.Request, handler: Handler, show_error: ShowError) -> web.StreamResponse:
+        """The answer of ``handler``; what it raises becomes a page of ``show_error``."""
+        try:
+            return await handler(request)
         except Refused as refused:
-            return self._show_error(request, refused.status, refused.message)
+            return show_error(request, refused.status, refused.message)
         except TimeoutError:
-            return self._show_error(
+            return show_error(
                 request,
                 504,
                 f"the cluster did not answer within {PAGE_S:g} s; see the page Cluster, then load this page again",
             )
         except HeadraceError as error:
+            if is_refusal(error):
+                return show_error(request, 403, error.message)
             status = 404 if error.code.startswith(("UNKNOWN_TOPIC", "GROUP_ID_NOT_FOUND", "TRANSACTIONAL_ID")) else 502
-            return self._show_error(request, status, f"{error.message} [{error.code}]")
+            return show_error(request, status, f"{error.message} [{error.code}]")
         except web.HTTPException as error:
             if error.status < 400:
                 raise
-            return self._show_error(request, error.status, error.reason)
+            return show_error(request, error.status, error.reason)
         except Exception:
             logger.exception("%s %s failed", request.method, request.path)
-            return self._show_error(request, 500, "the console failed; its log says why")
+            return show_error(request, 500, "the console failed; its log says why")
 
     def _check(self, request: web.Request) -> None:
         if not is_allowed_host(request.headers.get("Host", ""), self._allowed):
@@ -173,6 +196,8 @@ class Gate:
                 "this host name is not allowed; use an IP address or localhost, or name the host in "
                 "console.allowed.hosts (headrace console --allowed-host)",
             )
+        if not self._guard.is_open and not self._is_admitted(request):
+            raise Refused(401, REFUSAL)
         if request.method not in ("GET", "HEAD", "POST"):
             raise Refused(405, "the console answers GET, HEAD and POST")
         if request.method == "POST" and not is_same_origin(request, self._allowed):
@@ -183,6 +208,11 @@ class Gate:
             raise Refused(414, f"a parameter has more than {PARAMETER_MAX:,} characters")
         if self._requests > REQUESTS_MAX:
             raise Refused(429, f"the console has {REQUESTS_MAX} requests in progress; repeat the request later")
+
+    def _is_admitted(self, request: web.Request) -> bool:
+        transport = request.transport
+        certificate = None if transport is None else transport.get_extra_info("peercert")
+        return self._guard.admits(request.headers.get("Authorization"), certificate)
 
     async def _sent(self, request: web.Request, answer: web.StreamResponse) -> web.StreamResponse:
         size = answer.content_length or 0

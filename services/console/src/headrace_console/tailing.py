@@ -14,8 +14,8 @@ from .cluster import Cluster
 from .decoding import Decoding, ShownRecord
 from .display import Shown, when
 
-#: Watchers of one console; each has a consumer of its own.
-WATCHERS_MAX = 24
+#: Watchers of one console, and of one user who has signed in; each watcher has a consumer of its own.
+WATCHERS_MAX, USER_WATCHERS_MAX = 24, 6
 #: A watcher gets at most so many records a second; the others are counted.
 RECORDS_PER_S = 40
 #: Seconds after which a live view ends; the page offers to go on.
@@ -25,17 +25,38 @@ _TURN_S = 1.0
 _OFFSETS_S = 5.0
 
 
-class Tailing:
-    """Live views. ``tail`` yields server-sent events as text."""
+class Watchers:
+    """The number of live views of a whole console."""
 
-    def __init__(self, cluster: Cluster, decoding: Decoding) -> None:
+    def __init__(self) -> None:
+        self.count = 0
+
+
+class Tailing:
+    """Live views of one console, or of one user. ``tail`` yields server-sent events as text. ``watchers``: shared with
+    the other users."""
+
+    def __init__(
+        self, cluster: Cluster, decoding: Decoding, watchers: Watchers | None = None, *, own_max: int = WATCHERS_MAX
+    ) -> None:
         self._cluster = cluster
         self._decoding = decoding
-        self.watchers = 0
+        self._watchers = watchers or Watchers()
+        self._own, self._own_max = 0, own_max
+        self._why = ""
+
+    @property
+    def is_full(self) -> bool:
+        return self._watchers.count >= WATCHERS_MAX or self._own >= self._own_max
+
+    def end(self, why: str) -> None:
+        """End all live views: they show no further record, and the sentence ``why``."""
+        self._why = why
 
     async def tail(self, topic: str, partitions: list[int], contains: bytes) -> AsyncGenerator[str, None]:
         """The records that are written from now on, and whose key or value has the bytes ``contains``."""
-        self.watchers += 1
+        self._watchers.count += 1
+        self._own += 1
         consumer = self._cluster.consumer()
         try:
             wanted = [TopicPartition(topic, partition) for partition in partitions]
@@ -60,12 +81,21 @@ class Tailing:
                     if records and time.monotonic() + 0.8 * _TURN_S > turn_s:
                         break
                 rows = [_row(each) for each in await self._decoding.shown(tuple(records))]
+                if self._why:
+                    yield failed(self._why)
+                    return
                 yield _event("records", {"rows": rows, "skipped": skipped})
                 await asyncio.sleep(max(0.0, turn_s - time.monotonic()))
             yield _event("ended", {"after_s": LIFE_S})
         finally:
-            self.watchers -= 1
+            self._watchers.count -= 1
+            self._own -= 1
             await consumer.close(timeout=2.0)
+
+
+def failed(why: str) -> str:
+    """The event that ends a live view with a sentence."""
+    return f"event: failed\ndata: {why.replace(chr(10), ' ').replace(chr(13), ' ')}\n\n"
 
 
 def _event(name: str, document: object) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,6 +28,12 @@ from .refreshing import Refreshing
 
 #: Seconds between two samples: while pages are viewed, and otherwise, for the charts.
 SAMPLE_S, IDLE_SAMPLE_S = 4.0, 30.0
+#: An error of a sample that means: this user may not ask.
+_REFUSAL = re.compile(r"(?P<what>[^:]+): (?P<why>.*) \[\w+_AUTHORIZATION_FAILED\]\Z", re.DOTALL)
+#: The request of a sample that needs DESCRIBE on the cluster.
+_CLUSTER_QUESTION = "reassignments"
+#: The request of a sample that lists the groups.
+_GROUPS_QUESTION = "groups"
 #: Seconds between two runs of the doctor, which asks more; it runs only while pages are viewed.
 DOCTOR_S = 15.0
 
@@ -76,6 +83,30 @@ class View:
                 found[part.topic].add(lag.group_id)
         return {topic: tuple(sorted(groups)) for topic, groups in found.items()}
 
+    @functools.cached_property
+    def refused(self) -> Mapping[str, str]:
+        """What the cluster does not tell this user: the subject -> the cluster's sentence."""
+        found = (_REFUSAL.match(error) for error in self.sample.errors)
+        return {each["what"]: each["why"] for each in found if each is not None}
+
+    @property
+    def failures(self) -> list[str]:
+        """The requests of the sample that failed for another reason than the user's rights."""
+        return [error for error in self.sample.errors if _REFUSAL.match(error) is None]
+
+    @property
+    def may_describe_cluster(self) -> bool:
+        return _CLUSTER_QUESTION not in self.refused
+
+    @property
+    def may_list_groups(self) -> bool:
+        return _GROUPS_QUESTION not in self.refused
+
+    @property
+    def knows_sizes(self) -> bool:
+        """Whether a broker told the sizes of its logs. Without, a size of 0 would be a guess."""
+        return bool(self.sample.sizes_at_s)
+
     def broker(self, broker_id: int) -> BrokerInfo | None:
         return next((each for each in self.sample.brokers if each.broker_id == broker_id), None)
 
@@ -93,14 +124,21 @@ class Diagnosis:
 
 
 class Watching:
-    """Takes samples and runs the doctor, in threads."""
+    """Takes samples and runs the doctor, in threads, with the clients of ``cluster``. ``is_shared``: for all visitors
+    of an open cluster; it then goes on while no page is viewed. That of one user is taken with this user's rights, and
+    rests while the user views no page."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+    def __init__(self, cluster: Cluster, *, is_shared: bool = True) -> None:
+        self._cluster, self._is_shared = cluster, is_shared
         self.history = History()
         self._sampling = Sampling(cluster.blocking)
         self._before: Sample | None = None
-        self.view = Refreshing("the cluster", self._sample, interval_s=SAMPLE_S, idle_interval_s=IDLE_SAMPLE_S)
+        self.view = Refreshing(
+            "the cluster",
+            self._sample,
+            interval_s=SAMPLE_S,
+            idle_interval_s=IDLE_SAMPLE_S if is_shared else None,
+        )
         self.diagnosis = Refreshing("the doctor", self._diagnose, interval_s=DOCTOR_S, idle_interval_s=None)
 
     async def _sample(self) -> View:
@@ -115,7 +153,7 @@ class Watching:
 
     def _asked(self) -> Diagnosis:
         local = self._local()
-        gathering = Gathering(self._cluster.blocking, timeout_s=REQUEST_S, look_s=1.0)
+        gathering = Gathering(self._cluster.blocking, timeout_s=REQUEST_S, look_s=1.0, tls=self._cluster.tls())
         facts = gathering.facts(self._cluster.settings.bootstrap_servers, local)
         if facts.cluster is None:
             why = facts.not_asked[0].why if facts.not_asked else "no answer"
@@ -124,6 +162,8 @@ class Watching:
 
     def _local(self) -> ClusterDirectory | None:
         settings = self._cluster.settings
+        if not self._is_shared and not (self.view.last is not None and self.view.last.value.may_describe_cluster):
+            return None  # users see processes and paths of this machine if they may describe the cluster
         try:
             return local_cluster(Path(settings.directory), settings.bootstrap_servers) if settings.directory else None
         except HeadraceError:  # the directory is gone or damaged, which the cluster itself may survive

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from functools import partial
 
 from aiohttp import web
 
+from headrace_core.errors import SaslAuthenticationFailedError
+
 from ..console import STATIC, Console
 from ..gate import PAGE_S, Refused
+from ..signing_in import SignInNeeded, Users
 from . import brokers, changing, groups, messages, overview, quorum, schemas, topics, transactions
 
 Page = Callable[[Console, web.Request], Awaitable[web.StreamResponse]]
@@ -38,20 +40,41 @@ CHANGES: dict[str, Page] = {"/review": changing.review, "/apply": changing.apply
 _TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml", "txt": "text/plain"}
 
 
-def add_routes(app: web.Application, console: Console) -> None:
+def add_routes(app: web.Application, users: Users) -> None:
     """Add the pages to an application, which is mounted below the prefix."""
     for path, page in PAGES.items():
-        app.router.add_get(path, _bounded(console, page))
+        app.router.add_get(path, _of_user(users, page))
     for path, page in CHANGES.items():
-        app.router.add_post(path, _bounded(console, page))
-    app.router.add_get("/events", partial(messages.events, console))
+        app.router.add_post(path, _of_user(users, page))
+    app.router.add_get("/events", _of_user(users, messages.events, page_s=None))
     app.router.add_get("/static/{name}", _static)
+    for method, path, handler in users.routes():
+        app.router.add_route(method, path, handler)
 
 
-def _bounded(console: Console, page: Page) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+def _of_user(
+    users: Users, page: Page, *, page_s: float | None = PAGE_S
+) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    """A handler that shows ``page`` with the console of the request's user, or asks for a sign-in. ``page_s``: time
+    limit in seconds; None: no limit."""
+
     async def answer(request: web.Request) -> web.StreamResponse:
-        async with asyncio.timeout(PAGE_S):
-            return await page(console, request)
+        try:
+            console = users.console_of(request)
+        except SignInNeeded as needed:
+            return await users.ask(request, needed.why)
+
+        async def show(request: web.Request) -> web.StreamResponse:
+            try:
+                async with asyncio.timeout(page_s):
+                    await console.proven()
+                    return await page(console, request)
+            except SaslAuthenticationFailedError:
+                if console.user is None:  # the credentials of the console itself
+                    raise
+                return await users.ask(request, console.turn_away())
+
+        return await console.gate.guarded(request, show, console.show_error)
 
     return answer
 

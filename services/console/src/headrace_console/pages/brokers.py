@@ -53,7 +53,7 @@ async def broker(console: Console, request: web.Request) -> web.StreamResponse:
 
 async def _log_dirs(console: Console, broker_id: int) -> list[object] | HeadraceError:
     try:
-        found = await console.cluster.admin.describe_log_dirs([broker_id], topics=[], timeout=REQUEST_S)
+        found = await console.cluster.admin.describe_log_dirs([broker_id], timeout=REQUEST_S)
     except HeadraceError as error:
         return error
     return list(found.get(broker_id, []))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from headrace_core.errors import HeadraceError
+from headrace_core.errors import HeadraceError, SaslAuthenticationFailedError
 
 from ..changes import from_form, refusal
 from ..console import Console
-from ..gate import form_of
+from ..gate import form_of, is_refusal
 
 
 async def review(console: Console, request: web.Request) -> web.StreamResponse:
@@ -17,8 +17,10 @@ async def review(console: Console, request: web.Request) -> web.StreamResponse:
     try:
         change = from_form(form)
         found = await change.review(console.cluster.admin)
+    except SaslAuthenticationFailedError:
+        raise
     except HeadraceError as error:
-        return console.page(request, "error.html", status=400, message=refusal(error), status_code=400)
+        return _refused(console, request, error)
     return console.page(
         request,
         "review.html",
@@ -36,8 +38,16 @@ async def apply(console: Console, request: web.Request) -> web.StreamResponse:
     try:
         change = from_form(form)
         message = await change.apply(console.cluster.admin)
+    except SaslAuthenticationFailedError:
+        raise
     except HeadraceError as error:
-        return console.page(request, "error.html", status=400, message=refusal(error), status_code=400)
+        return _refused(console, request, error)
     await console.settle()
     page, parameters = change.page()
     return console.to(page, parameters | {"done": console.done(message)})
+
+
+def _refused(console: Console, request: web.Request, error: HeadraceError) -> web.Response:
+    """The page of a change that is wrong (400), or that this user may not make (403)."""
+    status, message = (403, error.message) if is_refusal(error) else (400, refusal(error))
+    return console.show_error(request, status, message)

@@ -10,15 +10,15 @@ from typing import Any
 from aiohttp import web
 
 from headrace.partitioners import key_partition
-from headrace_core.errors import HeadraceError
+from headrace_core.errors import HeadraceError, SaslAuthenticationFailedError
 from headrace_tools.cli.times import time_ms
 
 from .. import finding
 from ..cluster import REQUEST_S
 from ..console import Console, required, text_of, whole_of
 from ..display import WHOLE_MAX
-from ..gate import HEADERS, Refused
-from ..tailing import WATCHERS_MAX
+from ..gate import HEADERS, Refused, is_refusal
+from ..tailing import failed
 
 WAYS = ("latest", "key", "time", "offset")
 #: Partitions that one search reads.
@@ -47,6 +47,7 @@ async def messages(console: Console, request: web.Request) -> web.StreamResponse
         "found": None,
         "rows": [],
         "problem": "",
+        "is_denied": False,
         "key_partition": None,
         "older": None,
         "tokens_before": "",
@@ -56,6 +57,10 @@ async def messages(console: Console, request: web.Request) -> web.StreamResponse
             values |= await _search(console, request, topic, way, given, is_committed=values["is_committed"])
         except Refused as refused:
             values["problem"] = refused.message
+        except HeadraceError as error:
+            if not is_refusal(error):
+                raise
+            values["problem"], values["is_denied"] = error.message, True
     return console.page(request, "messages.html", section="messages", **values)
 
 
@@ -201,8 +206,8 @@ async def events(console: Console, request: web.Request) -> web.StreamResponse:
         raise Refused(400, f"the text to look for has more than {_CONTAINS_MAX} characters")
     async with asyncio.timeout(2 * REQUEST_S):
         partitions = await _partitions(console, topic, text_of(request, "partition"))
-    if console.tailing.watchers >= WATCHERS_MAX:
-        raise Refused(503, f"{WATCHERS_MAX} live views are open; close one, or use the command line: headrace consume")
+    if console.tailing.is_full:
+        raise Refused(503, "too many live views are open; close one, or use the command line: headrace consume")
     answer = web.StreamResponse(
         headers=HEADERS | {"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     )
@@ -213,11 +218,13 @@ async def events(console: Console, request: web.Request) -> web.StreamResponse:
         async with contextlib.aclosing(stream):
             try:
                 async for event in stream:
+                    await console.proven()
                     async with asyncio.timeout(_EVENT_S):
                         await answer.write(event.encode())
+            except SaslAuthenticationFailedError:
+                await answer.write(failed(console.turn_away()).encode())
             except HeadraceError as error:
-                text = f"{error.message} [{error.code}]".replace("\n", " ")
-                await answer.write(f"event: failed\ndata: {text}\n\n".encode())
+                await answer.write(failed(f"{error.message} [{error.code}]").encode())
     except (TimeoutError, ConnectionError):
         if request.transport is not None:
             request.transport.abort()

@@ -18,6 +18,7 @@ _VERSIONS_MAX = 50
 
 async def schemas(console: Console, request: web.Request) -> web.StreamResponse:
     registry = console.decoding.registry
+    await _check(console)
     wanted = text_of(request, "q")[:4_096]
     names = [] if registry is None else await console.cluster.in_thread(registry.subjects)
     found = sorted(name for name in names if wanted.lower() in name.lower())
@@ -29,11 +30,18 @@ async def subject(console: Console, request: web.Request) -> web.StreamResponse:
     registry = console.decoding.registry
     if registry is None:
         raise Refused(404, "no schema registry is configured; start the console with --registry-url")
+    await _check(console)
     versions, level = await console.cluster.in_thread(lambda: _asked(registry, name))
     texts = {each.version: shown(_formatted(each).encode(), limit=WHOLE_MAX, pretty=True).text for each in versions}
     return console.page(
         request, "subject.html", section="schemas", subject=name, versions=versions, level=level, texts=texts
     )
+
+
+async def _check(console: Console) -> None:
+    """Raises Refused for a user who may not see the schemas."""
+    if refusal := await console.decoding.refusal():
+        raise Refused(403, refusal)
 
 
 def _asked(registry: SchemaRegistry, name: str) -> tuple[list[RegisteredSchema], str]:

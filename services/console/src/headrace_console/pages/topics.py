@@ -117,10 +117,11 @@ async def topic(console: Console, request: web.Request) -> web.StreamResponse:
         "topic.html",
         section="topics",
         topic=described,
+        view=view,
         row=None if view is None else view.topic_rows.get(name),
         is_first=view is None or view.is_first,
         paged=Paged(request, rows),
-        records=sum(max(0, row.end - row.start) for row in rows if row.start is not None and row.end is not None),
+        records=_records(rows),
         moved=[row.part.partition for row in rows if row.is_led_by_another][:100],
         readers=[]
         if view is None
@@ -130,6 +131,12 @@ async def topic(console: Console, request: web.Request) -> web.StreamResponse:
         retention=entries.get("retention.ms"),
         retentions=RETENTIONS,
     )
+
+
+def _records(rows: list[PartitionRow]) -> int | None:
+    """About how many records the topic has; None if no leader told its offsets."""
+    known = [max(0, row.end - row.start) for row in rows if row.start is not None and row.end is not None]
+    return sum(known) if known else None
 
 
 async def _configs(console: Console, name: str) -> dict[str, ConfigEntry] | HeadraceError:

@@ -10,9 +10,11 @@ from aiohttp import web
 from headrace import TopicPartition
 from headrace.transaction_models import UNFINISHED_STATES
 from headrace_core.errors import HeadraceError
+from headrace_tools.doctor.facts import NotAsked
 
 from ..cluster import REQUEST_S
 from ..console import Console, Paged, now_ms, required, text_of
+from ..watching import Diagnosis
 
 
 async def transactions(console: Console, request: web.Request) -> web.StreamResponse:
@@ -30,9 +32,15 @@ async def transactions(console: Console, request: web.Request) -> web.StreamResp
         paged=Paged(request, rows),
         unfinished=UNFINISHED_STATES,
         hanging=None if diagnosis is None else diagnosis.value.facts.hanging,
+        gap=None if diagnosis is None else _gap(diagnosis.value),
         hanging_age_s=None if diagnosis is None else diagnosis.age_s,
         now=now_ms(),
     )
+
+
+def _gap(diagnosis: Diagnosis) -> NotAsked | None:
+    """Why the doctor could not look for hanging transactions everywhere; None if it could."""
+    return next((each for each in diagnosis.facts.not_asked if each.what.startswith("hanging transactions")), None)
 
 
 async def transaction(console: Console, request: web.Request) -> web.StreamResponse:

@@ -188,7 +188,7 @@
       source.addEventListener("failed", (event) => { stop(event.data); });
       source.addEventListener("ended", () => { stop("The live view ended; press Go on"); });
       source.onerror = () => {
-        if (source && source.readyState === EventSource.CLOSED) stop("The console refused the live view: too many are open, or the topic is gone");
+        if (source && source.readyState === EventSource.CLOSED) stop("The console refused the live view: too many are open, the topic is gone, or you are signed out");
         else state.textContent = "Connecting again";
       };
     };

@@ -1,0 +1,135 @@
+"""Limits of sign-in attempts, which stop guessing and lock no one else out. Pure.
+
+A wrong password costs a token of two buckets: that of the address, and that of the user name. A right password costs
+nothing. Each bucket fills again by one token in REFILL_S.
+
+* Another address is not affected when one address guesses.
+* A user who has signed in from an address before has a bucket with that address alone. So neither guesses of this
+  user's password from elsewhere, nor guesses of others behind the same proxy, keep the user out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+#: Wrong passwords in a row: from one address, and for one user name from all addresses.
+PER_ADDRESS_MAX, PER_USER_MAX = 10, 30
+#: Seconds after which one more attempt is allowed.
+REFILL_S = 30.0
+#: Buckets, and pairs of a user and an address, that are kept; the oldest are forgotten.
+KEPT_MAX = 10_000
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+class _Bucket:
+    __slots__ = ("at_s", "tokens")
+
+    def __init__(self, size: int, now: float) -> None:
+        self.tokens, self.at_s = float(size), now
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """An attempt that may go on. ``keys``: the buckets that paid for it."""
+
+    keys: tuple[tuple[bytes, int], ...]
+    pair: bytes
+
+
+class Attempts:
+    """``clock``: seconds."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._buckets: OrderedDict[bytes, _Bucket] = OrderedDict()
+        self._known: OrderedDict[bytes, None] = OrderedDict()
+
+    def begin(self, user: str, address: str) -> Attempt | float:
+        """Pay for an attempt; or how many seconds to wait."""
+        place = network_of(address)
+        pair = _key("pair", place, user)
+        keys: tuple[tuple[bytes, int], ...]
+        if pair in self._known:
+            keys = ((pair, PER_ADDRESS_MAX),)
+        else:
+            keys = ((_key("address", place), PER_ADDRESS_MAX), (_key("user", user), PER_USER_MAX))
+        for key, size in keys:  # look at all before paying
+            tokens = self._filled(key, size).tokens
+            if tokens < 1:
+                return (1 - tokens) * REFILL_S
+        for key, size in keys:
+            self._filled(key, size).tokens -= 1
+        return Attempt(keys, pair)
+
+    def worked(self, attempt: Attempt) -> None:
+        """The password was right."""
+        self.untried(attempt)
+        self._known[attempt.pair] = None
+        self._known.move_to_end(attempt.pair)
+        _trim(self._known)
+
+    def untried(self, attempt: Attempt) -> None:
+        """The cluster did not judge the password: give back what the attempt cost."""
+        for key, size in attempt.keys:
+            bucket = self._filled(key, size)
+            bucket.tokens = min(float(size), bucket.tokens + 1)
+
+    def _filled(self, key: bytes, size: int) -> _Bucket:
+        now = self._clock()
+        bucket = self._buckets.get(key)
+        if bucket is None:
+            bucket = self._buckets[key] = _Bucket(size, now)
+            _trim(self._buckets)
+        bucket.tokens = min(float(size), bucket.tokens + (now - bucket.at_s) / REFILL_S)
+        bucket.at_s = now
+        self._buckets.move_to_end(key)
+        return bucket
+
+
+def network_of(address: str) -> str:
+    """The address whose attempts are counted: of IPv6 its /64, because one machine has all addresses in it."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv6Address):
+        if found.ipv4_mapped is not None:
+            return str(found.ipv4_mapped)
+        return str(ipaddress.ip_network((found, 64), strict=False))
+    return str(found)
+
+
+def browser_address(peer: str, forwarded: str, trusted: tuple[Network, ...]) -> str:
+    """The address of the browser: the peer's, or if the peer is a trusted proxy, the last address in its
+    X-Forwarded-For header that is no trusted proxy."""
+    found = peer
+    for text in reversed(forwarded.split(",") if forwarded else []):
+        if not _is_in(found, trusted):
+            return found
+        try:
+            found = str(ipaddress.ip_address(text.strip()))
+        except ValueError:
+            return found
+    return found
+
+
+def _is_in(address: str, networks: tuple[Network, ...]) -> bool:
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    return any(found in network for network in networks)
+
+
+def _key(*parts: str) -> bytes:
+    return hashlib.sha256("\0".join(parts).encode(errors="surrogatepass")).digest()
+
+
+def _trim(kept: OrderedDict[bytes, object] | OrderedDict[bytes, _Bucket] | OrderedDict[bytes, None]) -> None:
+    while len(kept) > KEPT_MAX:
+        kept.popitem(last=False)

@@ -1,0 +1,265 @@
+"""Who sends a request: the console of the request's user, the sign-in page, and sign-out.
+
+    GET  /sign-in    the form; ``next`` is the page to which the browser returns
+    POST /sign-in    name and password ──> the cluster (SASL, a new connection) ──> a session with a new random id
+    POST /sign-out   ends the session
+
+The cluster is the only judge of names and passwords: the console stores none, and gives the password to the clients of
+the session and to nothing else. An unknown name and a wrong password get the same answer.
+
+* The id of a session is made at the sign-in, so an id that was planted before is worth nothing (session fixation).
+* The form has a token that belongs to the browser's cookie, so no other site can sign a browser in.
+* attempts.py limits wrong passwords, sessions.py limits sessions.
+* Names of failed sign-ins are not logged: people type passwords into the wrong field.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from headrace_core.errors import HeadraceError, InvalidConfigError, SaslAuthenticationFailedError
+
+from .attempts import Attempts, browser_address
+from .cluster import Cluster, client_config, prove
+from .console import Console, Site
+from .display import duration, escaped
+from .gate import PARAMETER_MAX, form_of
+from .sessions import SIGNED_OUT, Session, Sessions
+
+logger = logging.getLogger("headrace.console")
+
+#: Maximum characters of a user name and of a password.
+NAME_MAX, PASSWORD_MAX = 1_024, 4_096
+#: Sign-ins that the cluster judges at once; further ones wait, at most WAIT_S.
+AT_ONCE_MAX, WAIT_S = 8, 15.0
+#: Seconds between two looks for sessions whose time is over.
+_SWEEP_S = 1.0
+#: The challenge of an answer 401: HTTP has no name for forms and cookies.
+_CHALLENGE = 'Cookie realm="headrace"'
+#: The id of the part of a page that refreshes itself, which htmx sends as HX-Trigger: no action of the user.
+_REFRESHED = "live"
+
+WRONG = "The cluster refuses this user name and password."
+
+
+class SignInNeeded(Exception):
+    """A request without a session. ``why``: why the session ended, "" if there was none."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
+
+
+class Users:
+    """Finds the console of a request: that of its session, or without a sign-in that of all visitors. ``clock``:
+    seconds."""
+
+    def __init__(self, site: Site, *, clock: Callable[[], float] = time.monotonic) -> None:
+        settings = site.settings
+        self._site, self._settings = site, settings
+        self.sessions: Sessions[Console] = Sessions(
+            idle_s=settings.session_idle_s, life_s=settings.session_life_s, on_end=self._ended, clock=clock
+        )
+        self._attempts = Attempts(clock)
+        self._at_once = asyncio.Semaphore(AT_ONCE_MAX)
+        self._shared = None if settings.has_sign_in else Console(site, Cluster(settings))
+        self._sweeper: asyncio.Task[None] | None = None
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        if self._shared is not None:
+            self._shared.start()
+        else:
+            self._sweeper = asyncio.create_task(self._sweep(), name="console-sessions")
+
+    async def close(self) -> None:
+        """End all sessions, and the clients of the console."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._sweeper
+        for session in self.sessions:
+            self.sessions.end(session, "The console stopped. Sign in again.")
+        if self._shared is not None:
+            await self._shared.close()
+        if self._closing:
+            await asyncio.wait(self._closing)
+
+    def routes(self) -> list[tuple[str, str, Callable[[web.Request], Awaitable[web.StreamResponse]]]]:
+        """The methods, paths and handlers of sign-in and sign-out; none without a sign-in."""
+        if self._shared is not None:
+            return []
+        return [
+            ("GET", "/sign-in", self._show),
+            ("POST", "/sign-in", self._sign_in),
+            ("POST", "/sign-out", self._sign_out),
+        ]
+
+    # -- requests
+
+    def console_of(self, request: web.Request) -> Console:
+        """The console of the user who sends the request. Raises SignInNeeded."""
+        if self._shared is not None:
+            return self._shared
+        session_id = self._site.cookie(request)
+        is_use = request.headers.get("HX-Trigger") != _REFRESHED
+        session = self.sessions.find(session_id, is_use=is_use) if session_id else None
+        if session is None:
+            raise SignInNeeded(self.sessions.why(session_id))
+        return session.payload
+
+    async def ask(self, request: web.Request, why: str) -> web.StreamResponse:
+        """The answer to a request that needs a sign-in: a browser goes to the form and comes back, a script gets 401.
+        A form that was sent is not carried out later: the answer says so."""
+        wants_page = "text/html" in request.headers.get("Accept", "")
+        if request.headers.get("HX-Request"):  # a refresh of a part: load the whole page, which leads to the form
+            return _unauthorized("sign in\n", {"HX-Refresh": "true"})
+        if request.method == "POST" and wants_page:
+            why = f"{why or 'You are not signed in.'} Nothing was changed."
+            return self._form(request, status=401, why=why, then=self._referring(request))
+        if not wants_page:
+            return _unauthorized(f"{why or 'Sign in first'}: {self._site.url('sign-in')}\n", {})
+        if request.headers.get("Sec-Fetch-Site") == "cross-site":  # a link on another site: browsers send no cookie
+            return web.Response(text="The page follows.\n", headers={"Refresh": f"0; url={self._site.here(request)}"})
+        where = self._site.url("sign-in", next=self._site.here(request)[:PARAMETER_MAX])
+        return web.Response(status=303, headers={"Location": where})
+
+    def _turn_away(self, session: Session[Console]) -> str:
+        """End a session whose user the cluster refuses now; returns the sentence that says so."""
+        self.sessions.end(
+            session,
+            f"The cluster does not accept the password of {session.user} any more: it was changed, or the user was "
+            "removed. Sign in again.",
+        )
+        return session.why
+
+    # -- the form
+
+    async def _show(self, request: web.Request) -> web.StreamResponse:
+        then = self._local(request.query.get("next", ""))
+        session_id = self._site.cookie(request)
+        if session_id and self.sessions.find(session_id) is not None:
+            return web.Response(status=303, headers={"Location": then})
+        return self._form(request, why=self.sessions.why(session_id), then=then)
+
+    def _form(
+        self, request: web.Request, *, then: str, status: int = 200, why: str = "", wrong: str = "", name: str = ""
+    ) -> web.Response:
+        answer = self._site.bare(request, "sign_in.html", status=status, why=why, wrong=wrong, typed=name, then=then)
+        if status == 401:
+            answer.headers["WWW-Authenticate"] = _CHALLENGE
+        return answer
+
+    async def _sign_in(self, request: web.Request) -> web.StreamResponse:
+        form = await form_of(request)
+        then, name, password = self._local(form.get("next", "")), form.get("user", ""), form.get("password", "")
+        if not self._site.is_own_form(request, form):
+            return self._form(request, status=403, wrong="The form has expired. Sign in again.", then=then)
+        if not name or not password or len(name) > NAME_MAX or len(password) > PASSWORD_MAX:
+            wrong = f"Fill in a user name of at most {NAME_MAX:,} characters, and a password."
+            return self._form(request, status=400, wrong=wrong, then=then, name=name[:NAME_MAX])
+        address = browser_address(
+            request.remote or "", request.headers.get("X-Forwarded-For", ""), self._settings.proxies
+        )
+        attempt = self._attempts.begin(name, address)
+        if isinstance(attempt, float):
+            wrong = f"Too many wrong passwords. Wait {duration(max(1.0, attempt) * 1_000)}, then try again."
+            answer = self._form(request, status=429, wrong=wrong, then=then, name=name)
+            answer.headers["Retry-After"] = str(int(attempt) + 1)
+            return answer
+        try:
+            console = await self._judged(name, password)
+        except SaslAuthenticationFailedError as error:
+            logger.warning("a sign-in from %s failed", escaped(address))
+            wrong = error.message if "${" in error.message else WRONG
+            return self._form(request, status=401, wrong=wrong, then=then, name=name)
+        except (HeadraceError, TimeoutError) as error:
+            self._attempts.untried(attempt)
+            why = f"{error.message} [{error.code}]" if isinstance(error, HeadraceError) else "no answer in time"
+            wrong = f"The cluster cannot be asked now: {why}. Try again."
+            return self._form(request, status=503, wrong=wrong, then=then, name=name)
+        except BaseException:
+            self._attempts.untried(attempt)
+            raise
+        self._attempts.worked(attempt)
+        return self._begun(request, name, console, then)
+
+    async def _judged(self, name: str, password: str) -> Console:
+        """A console whose clients have the credentials, after the cluster has accepted them. Raises
+        SaslAuthenticationFailedError if the cluster refuses them, and other errors if it does not answer."""
+        async with asyncio.timeout(WAIT_S), self._at_once:
+            try:
+                await prove(client_config(self._settings, (name, password)))
+            except InvalidConfigError:  # no client has such a name or password
+                raise SaslAuthenticationFailedError(WRONG) from None
+        return Console(self._site, Cluster(self._settings, (name, password)), name)
+
+    def _begun(self, request: web.Request, name: str, console: Console, then: str) -> web.Response:
+        before = self.sessions.find(self._site.cookie(request), is_use=False)
+        if before is not None:
+            self.sessions.end(before, SIGNED_OUT)
+        session_id, session = self.sessions.begin(name, console)
+        console.token = session.token
+        console.turn_away = lambda: self._turn_away(session)
+        console.start()
+        logger.info("%s signed in from %s", escaped(name), escaped(request.remote or "an unknown address"))
+        answer = web.Response(status=303, headers={"Location": then})
+        self._site.set_cookie(request, answer, session_id)
+        return answer
+
+    async def _sign_out(self, request: web.Request) -> web.StreamResponse:
+        form = await form_of(request)
+        session_id = self._site.cookie(request)
+        session = self.sessions.find(session_id) if session_id else None
+        if session is not None:
+            session.payload.check_form(request, form)
+            self.sessions.end(session, SIGNED_OUT)
+        return web.Response(status=303, headers={"Location": self._site.url("sign-in")})
+
+    # -- the end of sessions
+
+    def _ended(self, session: Session[Console]) -> None:
+        session.payload.tailing.end(session.why)
+        task = asyncio.create_task(session.payload.close(), name="console-session-end")
+        self._closing.add(task)
+        task.add_done_callback(self._closed)
+
+    def _closed(self, task: asyncio.Task[None]) -> None:
+        self._closing.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            logger.error("the clients of a session did not close: %s", type(task.exception()).__name__)
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP_S)
+            self.sessions.sweep()
+
+    # -- where to go
+
+    def _local(self, url: str) -> str:
+        """``url`` if it is a page of this console, else the first page: no sign-in leads to another site."""
+        home = self._site.url()
+        is_ours = url.startswith(home) and not url.startswith("//") and "\\" not in url and url.isprintable()
+        is_door = url.partition("?")[0] in (self._site.url("sign-in"), self._site.url("sign-out"))
+        return url if is_ours and not is_door and " " not in url else home
+
+    def _referring(self, request: web.Request) -> str:
+        """The page of this console whose form was sent."""
+        try:
+            parts = urlsplit(request.headers.get("Referer", ""))
+        except ValueError:
+            return self._site.url()
+        if parts.netloc != request.headers.get("Host"):
+            return self._site.url()
+        return self._local(f"{parts.path}{'?' if parts.query else ''}{parts.query}")
+
+
+def _unauthorized(text: str, headers: dict[str, str]) -> web.Response:
+    return web.Response(status=401, text=text, headers={"WWW-Authenticate": _CHALLENGE, **headers})

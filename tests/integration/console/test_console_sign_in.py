@@ -1,0 +1,400 @@
+"""Sign-in to the console of a secured cluster: what each user sees and may do, and attacks on sessions."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+import headrace_console.console
+from headrace import ConfigResource, LocalCluster, ScramMechanism, UserScramCredentialDeletion
+from headrace_console.attempts import PER_ADDRESS_MAX
+from tests.worlds.console_users import (
+    Browser,
+    admin_of,
+    alert,
+    console_beside,
+    password_of,
+    prepare,
+    set_password,
+    token,
+)
+from tests.worlds.waiting import until
+
+RETENTION = {"kind": "alter-topic-config", "key": "retention.ms", "value": "1h"}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    config = {"connections.max.reauth.ms": "1500"}  # every session below renews its connections (KIP-368)
+    with LocalCluster(
+        brokers=1, controllers=1, registries=1, console=True, secure=True, mode="inprocess", config=config
+    ) as running:
+        prepare(running)
+        yield running
+
+
+@pytest.fixture
+def browsers(cluster: LocalCluster) -> Iterator[list[Browser]]:
+    """Browsers that the test closes at its end."""
+    opened: list[Browser] = []
+    yield opened
+    for each in opened:
+        each.close()
+
+
+@pytest.fixture
+def alice(cluster: LocalCluster, browsers: list[Browser]) -> Browser:
+    return signed_in(cluster, browsers, "alice")
+
+
+def opened(cluster: LocalCluster, browsers: list[Browser], **more: str) -> Browser:
+    browsers.append(Browser(cluster, **more))
+    return browsers[-1]
+
+
+def signed_in(cluster: LocalCluster, browsers: list[Browser], user: str, **more: str) -> Browser:
+    browser = opened(cluster, browsers, **more)
+    answer = browser.sign_in(user)
+    assert answer.status_code == 303, alert(answer.text)
+    return browser
+
+
+def settled(browser: Browser, page: str) -> str:
+    """The page, once the first sample of the user has come."""
+    return str(until(lambda: "takes its first sample" not in (text := browser.get(page).text) and text))
+
+
+# -- rights
+
+
+def test_two_users_see_what_their_acls_allow(cluster: LocalCluster, browsers: list[Browser], alice: Browser) -> None:
+    bob = signed_in(cluster, browsers, "bob")
+    for browser, own, other in ((alice, "orders", "payments"), (bob, "payments", "orders")):
+        topics = settled(browser, "topics")
+        assert f'name={own}"' in topics
+        assert other not in topics
+        assert f"a record of {own}" in browser.get(f"messages?topic={own}").text
+        answer = browser.get(f"topic?name={other}")
+        assert answer.status_code == 403
+        assert "You may not see this" in answer.text
+        assert "may not DESCRIBE topic" in alert(answer.text)
+        assert f"a record of {other}" not in browser.get(f"messages?topic={other}").text
+
+
+def test_what_a_user_may_not_see_does_not_look_like_zero(
+    cluster: LocalCluster, browsers: list[Browser], alice: Browser
+) -> None:
+    assert "may not see" in settled(alice, "topics")
+    overview = settled(alice, "")
+    assert "User:alice may not DESCRIBE the cluster" in overview
+    assert "you may not see them" in overview  # groups
+    carol = signed_in(cluster, browsers, "carol")
+    assert "There is no topic that you may describe" in settled(carol, "topics")
+    assert "may not see" not in settled(signed_in_admin(cluster, browsers), "topics")
+
+
+def signed_in_admin(cluster: LocalCluster, browsers: list[Browser]) -> Browser:
+    browser = opened(cluster, browsers)
+    secret = (cluster.directory / "security" / "admin.password").read_text().strip().removeprefix("password=")
+    assert browser.sign_in("admin", secret).status_code == 303
+    return browser
+
+
+def test_the_log_directories_of_a_broker_are_for_those_who_may_describe_the_cluster(
+    cluster: LocalCluster, browsers: list[Browser], alice: Browser
+) -> None:
+    path = str(cluster.directory)
+    assert path not in alice.get("broker?id=1").text
+    assert path in signed_in_admin(cluster, browsers).get("broker?id=1").text
+
+
+def test_a_user_without_the_right_cannot_change_retention_and_reads_why(
+    cluster: LocalCluster, browsers: list[Browser], alice: Browser
+) -> None:
+    form = RETENTION | {"topic": "orders", "token": token(alice.get("topic?name=orders").text)}
+    for step in ("review", "apply"):
+        answer = alice.post(step, **form)
+        assert answer.status_code == 403
+        assert "User:alice may not ALTER_CONFIGS topic" in alert(answer.text)
+    assert retention(cluster, "orders") == "604800000"
+    bob = signed_in(cluster, browsers, "bob")
+    form = RETENTION | {"topic": "payments", "token": token(bob.get("topic?name=payments").text)}
+    assert bob.post("apply", **form).status_code == 303
+    assert retention(cluster, "payments") == "3600000"
+
+
+def retention(cluster: LocalCluster, topic: str) -> str:
+    resource = ConfigResource("topic", topic)
+    with admin_of(cluster) as admin:
+        return admin.describe_configs([resource])[resource]["retention.ms"].value
+
+
+def test_schemas_are_for_those_who_may_read_the_topic_of_the_registry(
+    cluster: LocalCluster, browsers: list[Browser], alice: Browser
+) -> None:
+    answer = alice.get("schemas")
+    assert answer.status_code == 403
+    assert "topic _schemas" in alert(answer.text)
+    admin = signed_in_admin(cluster, browsers)
+    assert until(lambda: admin.get("schemas").status_code == 200)
+    assert "The registry has no subjects yet" in admin.get("schemas").text
+
+
+# -- the sign-in
+
+
+def test_a_page_leads_to_the_sign_in_and_the_sign_in_back_to_the_page(
+    cluster: LocalCluster, browsers: list[Browser]
+) -> None:
+    browser = opened(cluster, browsers)
+    answer = browser.get("topic?name=orders")
+    assert (answer.status_code, answer.headers["Location"]) == (303, "/sign-in?next=%2Ftopic%3Fname%3Dorders")
+    form = browser.get(answer.headers["Location"])
+    assert 'name="next" value="/topic?name=orders"' in form.text
+    answer = browser.sign_in("alice", then="/topic?name=orders")
+    assert (answer.status_code, answer.headers["Location"]) == (303, "/topic?name=orders")
+    assert "Topic orders" in browser.get("topic?name=orders").text
+
+
+@pytest.mark.parametrize(
+    "then", ["https://evil.example/", "//evil.example/", "/\\evil.example", "/sign-out", "topics", "/a\r\nb", "/a b"]
+)
+def test_a_sign_in_leads_to_no_other_site(cluster: LocalCluster, browsers: list[Browser], then: str) -> None:
+    assert opened(cluster, browsers).sign_in("alice", then=then).headers["Location"] == "/"
+
+
+def test_scripts_and_refreshing_parts_get_401_without_a_session(cluster: LocalCluster, browsers: list[Browser]) -> None:
+    browser = opened(cluster, browsers)
+    for page in ("", "topics", "record?topic=orders", "raw?topic=orders", "events?topic=orders"):
+        answer = browser.get(page, Accept="*/*")
+        assert answer.status_code == 401
+        assert "orders" not in answer.text
+    assert browser.get("topics", **{"HX-Request": "true"}).headers["HX-Refresh"] == "true"
+    assert browser.get("static/console.css").status_code == 200  # the form needs it
+
+
+def test_the_cookie_is_protected_and_changes_at_the_sign_in(cluster: LocalCluster, browsers: list[Browser]) -> None:
+    browser = opened(cluster, browsers)
+    browser.get("sign-in")
+    before = browser.cookies
+    answer = browser.sign_in("alice")
+    cookie = answer.headers["Set-Cookie"]
+    for part in ("HttpOnly", "SameSite=Strict", "Secure", "Path=/"):
+        assert part in cookie
+    assert browser.cookies.keys() == before.keys()
+    assert browser.cookies != before
+    (name,) = before
+    planted = {"Cookie": f"{name}={before[name]}"}  # who planted the cookie before has nothing of the sign-in
+    assert httpx_get(cluster, browsers, planted).status_code == 303
+
+
+def httpx_get(cluster: LocalCluster, browsers: list[Browser], headers: dict[str, str]) -> httpx.Response:
+    return opened(cluster, browsers).get("topics", **headers)
+
+
+def test_a_stolen_cookie_is_worth_nothing_after_the_sign_out(
+    cluster: LocalCluster, browsers: list[Browser], alice: Browser
+) -> None:
+    stolen = {"Cookie": "; ".join(f"{name}={value}" for name, value in alice.cookies.items())}
+    assert httpx_get(cluster, browsers, stolen).status_code == 200
+    assert alice.post("sign-out", token=token(alice.get("topics").text)).status_code == 303
+    assert httpx_get(cluster, browsers, stolen).status_code == 303
+    assert "You signed out" in alert(alice.get("sign-in").text)
+
+
+def test_forms_of_other_sessions_and_sites_are_refused(
+    cluster: LocalCluster, browsers: list[Browser], alice: Browser
+) -> None:
+    bob = signed_in(cluster, browsers, "bob")
+    foreign = token(alice.get("topic?name=orders").text)
+    form = RETENTION | {"topic": "payments", "token": foreign}
+    assert bob.post("apply", **form).status_code == 403
+    assert bob.post("sign-out", token=foreign).status_code == 403
+    assert bob.post("sign-out", token="").status_code == 403
+    own = token(bob.get("topics").text)
+    for headers in ({"Origin": "https://evil.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"}):
+        assert bob.client.post("sign-out", data={"token": own}, headers=headers).status_code == 403
+    assert bob.get("topics").status_code == 200
+    stranger = opened(cluster, browsers)  # no other site can sign a browser in
+    fields = {"user": "alice", "password": password_of("alice")}
+    assert stranger.post("sign-in", token="", **fields).status_code == 403
+    assert stranger.post("sign-in", token=foreign, **fields).status_code == 403
+
+
+def test_a_form_after_the_end_of_the_session_changes_nothing(cluster: LocalCluster, browsers: list[Browser]) -> None:
+    bob = signed_in(cluster, browsers, "bob")
+    before = retention(cluster, "payments")
+    form = RETENTION | {"topic": "payments", "value": "5h", "token": token(bob.get("topic?name=payments").text)}
+    bob.post("sign-out", token=form["token"])
+    answer = bob.client.post("apply", data=form, headers={"Referer": f"{bob.url}topic?name=payments"})
+    assert answer.status_code == 401
+    assert "Nothing was changed" in alert(answer.text)
+    assert 'name="next" value="/topic?name=payments"' in answer.text
+    assert retention(cluster, "payments") == before
+
+
+@pytest.mark.parametrize("user", ["<script>alert(1)</script>", "x" * 10_000, "\u202eecila", "a\0b", "alice\r\nX: y"])
+def test_hostile_names_are_refused_and_shown_as_text(cluster: LocalCluster, browsers: list[Browser], user: str) -> None:
+    answer = opened(cluster, browsers, address="127.0.0.9").sign_in(user, "wrong")
+    assert answer.status_code in (400, 401)
+    assert "<script>alert" not in answer.text
+    assert "X" not in answer.headers
+
+
+def test_a_typed_password_reads_no_file_of_the_console(cluster: LocalCluster, browsers: list[Browser]) -> None:
+    path = cluster.directory / "security" / "admin.password"
+    answer = opened(cluster, browsers).sign_in("admin", f"${{file:{path}:password}}")
+    assert answer.status_code == 401
+    assert "cannot be used" in alert(answer.text)
+
+
+def test_a_password_is_in_no_log_and_no_page(
+    cluster: LocalCluster, browsers: list[Browser], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "headrace")
+    browser = opened(cluster, browsers)
+    wrong = browser.sign_in("carol", password_of("carol") + "-wrong")
+    assert wrong.status_code == 401
+    texts = [wrong.text, browser.sign_in("carol").text]
+    texts += [browser.get(page).text for page in ("", "topics", "topic?name=x", "brokers", "quorum", "sign-in")]
+    assert "carol signed in from 127.0.0.1" in caplog.text
+    for text in (*texts, caplog.text):
+        assert password_of("carol") not in text
+
+
+def test_wrong_passwords_of_one_address_do_not_keep_another_user_out(
+    cluster: LocalCluster, browsers: list[Browser]
+) -> None:
+    guesser = opened(cluster, browsers, address="127.0.0.2")
+    statuses: list[int] = []
+    form = token(guesser.get("sign-in").text)
+    begun = threading.Event()
+
+    def guess() -> None:
+        for number in range(200):
+            answer = guesser.post("sign-in", token=form, user="alice", password=f"guess-{number}")
+            statuses.append(answer.status_code)
+            if number == 5:
+                begun.set()
+
+    thread = threading.Thread(target=guess)
+    thread.start()
+    assert begun.wait(30)
+    at_s = time.monotonic()
+    bob = signed_in(cluster, browsers, "bob", address="127.0.0.3")
+    assert bob.get("topics").status_code == 200
+    assert time.monotonic() - at_s < 5
+    thread.join(60)
+    assert len(statuses) == 200
+    assert statuses.count(401) <= PER_ADDRESS_MAX + 3  # a token comes back every 30 s
+    assert set(statuses) == {401, 429}
+    answer = guesser.sign_in("alice")  # even with the right password
+    assert answer.status_code == 429
+    assert int(answer.headers["Retry-After"]) >= 1
+    assert signed_in(cluster, browsers, "alice", address="127.0.0.4")  # the user whose password was guessed
+
+
+# -- the end of sessions
+
+
+def test_a_session_outlives_the_renewals_of_its_connections(alice: Browser) -> None:
+    ends_s = time.monotonic() + 3.5  # more than two lives of a connection
+
+    def is_served() -> bool:
+        assert "a record of orders" in alice.get("messages?topic=orders").text
+        return time.monotonic() > ends_s
+
+    until(is_served, pause_s=0.2)
+
+
+def test_an_idle_session_ends_and_the_sign_in_says_why(cluster: LocalCluster, browsers: list[Browser]) -> None:
+    with console_beside(cluster, session_idle_ms=1_000) as url:
+        browser = signed_in(cluster, browsers, "alice", url=url)
+        refreshes = {"HX-Request": "true", "HX-Trigger": "live"}  # an open tab is no action
+        until(lambda: browser.get("topics", **refreshes).status_code == 401, pause_s=0.1)
+        answer = browser.get("topic?name=orders")
+        assert answer.status_code == 303
+        assert "after 1 s without an action" in alert(browser.get(answer.headers["Location"]).text)
+        assert browser.sign_in("alice", then="/topic?name=orders").headers["Location"] == "/topic?name=orders"
+
+
+def test_a_session_ends_when_its_life_is_over_although_it_is_used(
+    cluster: LocalCluster, browsers: list[Browser]
+) -> None:
+    with console_beside(cluster, session_lifetime_ms=1_500) as url:
+        browser = signed_in(cluster, browsers, "alice", url=url)
+        until(lambda: browser.get("static/console.css") and browser.get("brokers").status_code == 303, pause_s=0.1)
+        assert "after its sign-in" in alert(browser.get("sign-in").text)
+
+
+@pytest.mark.parametrize("change", ["changed", "removed"])
+def test_a_changed_or_removed_password_ends_the_session(
+    cluster: LocalCluster, browsers: list[Browser], change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(headrace_console.console, "PROOF_S", 0.2)
+    user = f"dave-{change}"
+    with admin_of(cluster) as admin:
+        set_password(admin, user, password_of(user))
+        browser = until(lambda: _tried(cluster, browsers, user))
+        assert browser.get("brokers").status_code == 200
+        if change == "changed":
+            set_password(admin, user, "another-s3cret")
+        else:
+            admin.alter_user_scram_credentials([UserScramCredentialDeletion(user, ScramMechanism.SCRAM_SHA_512)])
+    answer = until(lambda: (found := browser.get("brokers")).status_code == 303 and found, pause_s=0.1)
+    why = alert(browser.get(answer.headers["Location"]).text)
+    assert f"does not accept the password of {user} any more" in why
+
+
+def _tried(cluster: LocalCluster, browsers: list[Browser], user: str) -> Browser | None:
+    """A browser of a user whom the broker may not know yet."""
+    browser = opened(cluster, browsers, address="127.0.0.7")
+    return browser if browser.sign_in(user).status_code == 303 else None
+
+
+def test_a_live_view_ends_with_its_session(cluster: LocalCluster, alice: Browser) -> None:
+    form = token(alice.get("topics").text)
+    with alice.client.stream("GET", "events?topic=orders", timeout=10) as stream:
+        lines = stream.iter_lines()
+        assert any(line == "event: begun" for line in lines)
+        with Browser(cluster).client as other:
+            other.cookies = alice.client.cookies
+            assert other.post("sign-out", data={"token": form}).status_code == 303
+        assert any("You signed out" in line for line in lines)
+
+
+def test_the_oldest_session_of_a_user_ends_when_there_are_too_many(
+    cluster: LocalCluster, browsers: list[Browser]
+) -> None:
+    first = signed_in(cluster, browsers, "carol")
+    others = [signed_in(cluster, browsers, "carol") for _ in range(5)]
+    assert first.get("topics").status_code == 303
+    assert "A newer sign-in ended your session" in alert(first.get("sign-in").text)
+    assert all(each.get("topics").status_code == 200 for each in others)
+
+
+def test_the_clients_of_an_ended_session_are_closed(cluster: LocalCluster, browsers: list[Browser]) -> None:
+    with console_beside(cluster) as url:
+        browser = signed_in(cluster, browsers, "alice", url=url)
+        settled(browser, "topics")
+        assert clients_of_sessions() >= 1
+        browser.post("sign-out", token=token(browser.get("brokers").text))
+        until(lambda: clients_of_sessions() == 0)
+
+
+def clients_of_sessions() -> int:
+    """How many users of a console beside the cluster have clients with a password."""
+    found = [each for each in gc.get_objects() if type(each) is headrace_console.console.Console]
+    return sum(each.settings.listeners[0].name == "http" and bool(each.cluster._config) for each in found)
+
+
+def test_a_console_without_a_sign_in_acts_as_the_user_of_its_keys(cluster: LocalCluster) -> None:
+    with console_beside(cluster, sign_in=False) as url, httpx.Client(base_url=url) as visitor:
+        assert visitor.get("topics").status_code == 200
+        assert visitor.get("sign-in").status_code == 404
+        assert "Sign out" not in visitor.get("brokers").text
