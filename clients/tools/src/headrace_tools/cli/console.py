@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +14,9 @@ from ..local.finding import DATA_VARIABLE, DEFAULT_DATA, clusters_here
 from .client import DEFAULT_BOOTSTRAP, Bootstrap, Properties, client_config, is_given
 from .output import Output, OutputFormat, print_json, say, usage_of
 
+if TYPE_CHECKING:
+    from headrace_core.security.http import HttpGuard
+
 
 def register(app: typer.Typer) -> None:
     app.command("console")(console)
@@ -22,7 +25,10 @@ def register(app: typer.Typer) -> None:
 def console(
     context: typer.Context,
     host: Annotated[
-        str, typer.Option("--host", help="The address to serve at. Every client that reaches it may use the console.")
+        str,
+        typer.Option(
+            "--host", help="The address to serve at. Without a sign-in, every client that reaches it uses the console."
+        ),
     ] = "127.0.0.1",
     port: Annotated[
         int, typer.Option("--port", "-p", min=0, max=65_535, help="The port to serve at; 0: any free one.")
@@ -51,6 +57,23 @@ def console(
             "addresses. Repeatable.",
         ),
     ] = None,
+    certificate: Annotated[
+        Path | None,
+        typer.Option(
+            "--certificate",
+            metavar="FILE",
+            help="A PEM file with a private key and its certificates: serve https. Needed for a sign-in from other "
+            "machines.",
+        ),
+    ] = None,
+    sign_in: Annotated[
+        bool,
+        typer.Option(
+            "--sign-in/--no-sign-in",
+            help="On a secured cluster, ask each user for name and password; without, every visitor acts as the user "
+            "of --command-config.",
+        ),
+    ] = True,
     data: Annotated[
         Path | None,
         typer.Option(
@@ -67,13 +90,15 @@ def console(
     """Serve the console: the cluster, its topics, messages, groups, transactions and schemas as web pages.
 
     Runs until Ctrl-C, beside a cluster anywhere. `headrace up --console` starts one with a local cluster. A page shows
-    each change as the command that does the same, and asks before it acts.
+    each change as the command that does the same, and asks before it acts. On a secured cluster (--command-config with
+    security.protocol=SASL_SSL) users sign in, and the cluster's ACLs decide what they see and do.
 
     \b
     Examples:
       headrace console                                      http://127.0.0.1:9090
       headrace console -b kafka-1:9095,kafka-2:9095 --read-only
       headrace console --data ./cluster --port 8000
+      headrace console --command-config headrace-data/security/client.properties       with a sign-in
       headrace console --path-prefix /headrace --allowed-host ops.example.net      behind a proxy
     """
     try:
@@ -98,7 +123,7 @@ def console(
     del client["client.id"], client["bootstrap.servers"]
     with usage_of("console"):
         settings = ConsoleSettings.checked(
-            listeners=[f"http://{host}:{port}"],
+            listeners=[f"{'http' if certificate is None else 'https'}://{host}:{port}"],
             bootstrap_servers=parse_addresses([each.strip() for each in bootstrap.split(",")], key="--bootstrap"),
             client=client,
             path_prefix=path_prefix,
@@ -106,6 +131,8 @@ def console(
             allowed_hosts=allowed_host or [],
             registry_urls=registry_url,
             directory="" if data is None else str(Path(data).absolute()),
+            sign_in=sign_in,
+            guard=None if certificate is None else _guard(certificate),
         )
     log_to_stderr("info")
 
@@ -116,3 +143,12 @@ def console(
             say(f"The console: {url}    Ctrl-C stops it.")
 
     raise typer.Exit(run_until_signal(lambda stop: serve_settings(settings, stop, on_started=tell)))
+
+
+def _guard(certificate: Path) -> HttpGuard:
+    """The TLS of the listener. Raises InvalidConfigError for a file without key and certificates."""
+    from headrace_core.security.http import HttpGuard
+    from headrace_core.security.tls import TlsSettings, TlsSource
+
+    settings = TlsSettings(keystore_location=str(certificate))
+    return HttpGuard(TlsSource(settings, needs_key=True, where="--certificate: "))

@@ -171,6 +171,10 @@ def _print_up(cluster: ClusterDirectory, started: Started, seconds: float, detac
         say(f"\nThe schema registry: schema.registry.url={state.registry_urls}")
     if state.console_url:
         say(f"\nThe console: {state.console_url}/")
+        if state.secure:
+            path = shlex.quote(str(security.admin_password_path(cluster.directory)))
+            say(f"  Sign in as {security.ADMIN}, with the password in {path}")
+            say(f"  Browsers must trust {shlex.quote(str(security.ca_path(cluster.directory)))}")
     flag = "" if state.bootstrap_servers == f"127.0.0.1:{_DEFAULT_PORT}" else f" -b {state.bootstrap_servers}"
     if state.secure:
         path = shlex.quote(str(security.client_properties_path(cluster.directory)))

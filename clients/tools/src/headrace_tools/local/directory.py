@@ -330,16 +330,10 @@ class ClusterDirectory:
 
     def _with_edge(self, state: ClusterState, wanted: Topology) -> ClusterState:
         """Add the gateways, the registry's replicas and the console that ``wanted`` asks for. Raises
-        InvalidArgumentError for a registry without a coordinator, which elects the registry's writer, and for a console
-        of a secure cluster."""
+        InvalidArgumentError for a registry without a coordinator, which elects the registry's writer."""
         state = self._with_more(state, "gateway", wanted.gateways or 0, first_port=wanted.gateway_port)
         state = self._with_more(state, "registry", wanted.registries or 0, first_port=wanted.registry_port)
         state = self._with_more(state, "console", int(wanted.console or 0), first_port=wanted.console_port)
-        if state.of_role("console") and state.secure:
-            raise InvalidArgumentError(
-                "a console does not authenticate its users yet, so a secure cluster has none: leave --console or "
-                "--secure out"
-            )
         if state.of_role("registry") and not state.of_role("coordinator"):
             raise InvalidArgumentError(
                 "a registry needs a coordinator, which elects the registry's writer; the cluster has none: pass "

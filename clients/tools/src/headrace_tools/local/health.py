@@ -21,7 +21,7 @@ _DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING, _GOAWAY = 0x0, 0x1, 0x3, 0x4, 0x
 _END_STREAM, _ACK, _END_HEADERS, _PADDED = 0x1, 0x1, 0x4, 0x8
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _SERVING = b"\x08\x01"
-_OK = b"HTTP/1.1 200"
+_SERVES_HTTP = (b"HTTP/1.1 200", b"HTTP/1.1 401")  #: 401: a console asks for a sign-in.
 _FRAME_BYTES_MAX = 1 << 20
 
 
@@ -72,12 +72,12 @@ def answers(
 
 
 def answers_http(host: str, port: int, *, timeout_s: float, tls: ssl.SSLContext | None = None) -> bool:
-    """Whether the HTTP server at ``host:port`` answers ``GET /`` with the status 200 within ``timeout_s``."""
+    """Whether the HTTP server at ``host:port`` answers ``GET /`` with the status 200 or 401 within ``timeout_s``."""
     deadline = time.monotonic() + timeout_s
     try:
         with _connected(host, port, timeout_s, tls) as connection:
             connection.sendall(f"GET / HTTP/1.1\r\nHost: {host}:{port}\r\nConnection: close\r\n\r\n".encode())
-            return _read(connection, len(_OK), deadline) == _OK
+            return _read(connection, len(_SERVES_HTTP[0]), deadline) in _SERVES_HTTP
     except (OSError, EOFError):
         return False
 

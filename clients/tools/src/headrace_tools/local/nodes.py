@@ -67,7 +67,7 @@ def properties(state: ClusterState, node: Node, directory: Path) -> dict[str, st
     if node.role == "registry":
         return _of_registry(state, node) | secured | state.config
     if node.role == "console":
-        return _of_console(state, node, directory) | state.config
+        return _of_console(state, node, directory) | secured | state.config
     values = {
         "process.roles": node.role,
         "node.id": str(node.id),

@@ -6,6 +6,7 @@
     DIR/security/admin.password  ...  the random password of each user of USERS
     DIR/security/token.secret         the random secret of delegation tokens
     DIR/security/client.properties    Kafka's keys for clients: SDK, command line, Kafka's Java tools
+    DIR/security/console.properties   the same without a user, for the console: its users sign in
 
 Nodes authenticate each other with their certificates, clients with SCRAM. Certificates that end within RENEW_BEFORE are
 issued again at the start of their node.
@@ -38,6 +39,10 @@ def directory_of(directory: Path) -> Path:
     return directory / "security"
 
 
+def ca_path(directory: Path) -> Path:
+    return directory_of(directory) / "ca.pem"
+
+
 def client_properties_path(directory: Path) -> Path:
     return directory_of(directory) / "client.properties"
 
@@ -59,6 +64,7 @@ def prepare(directory: Path, nodes: Collection[Node]) -> None:
     if not _token_secret_path(directory).exists():
         _write_secret(_token_secret_path(directory), f"{secrets.token_urlsafe(32)}\n")
     _write_client_properties(directory)
+    _write_console_properties(directory)
 
 
 def has_users(directory: Path) -> bool:
@@ -96,6 +102,11 @@ def remove_passwords(directory: Path) -> None:
         _password_path(directory, user).unlink(missing_ok=True)
 
 
+def admin_password_path(directory: Path) -> Path:
+    """The file with the line ``password=…`` of the user admin."""
+    return _password_path(directory, ADMIN)
+
+
 def password(directory: Path, user: str) -> str:
     """The password of one of USERS."""
     return _password_path(directory, user).read_text().strip().removeprefix("password=")
@@ -120,6 +131,17 @@ def _write_client_properties(directory: Path) -> None:
         *(f"{key}={value}" for key, value in client_keys(directory).items()),
     ]
     text = "\n".join(lines) + "\n"
+    if not path.exists() or path.read_text() != text:
+        _write_secret(path, text)
+
+
+def _console_properties_path(directory: Path) -> Path:
+    return directory_of(directory) / "console.properties"
+
+
+def _write_console_properties(directory: Path) -> None:
+    keys = {key: value for key, value in client_keys(directory).items() if key != "sasl.jaas.config"}
+    path, text = _console_properties_path(directory), "".join(f"{key}={value}\n" for key, value in keys.items())
     if not path.exists() or path.read_text() != text:
         _write_secret(path, text)
 
@@ -167,6 +189,8 @@ def node_keys(directory: Path, state: ClusterState, node: Node) -> dict[str, str
     if node.role == "registry":
         login = _login(directory, REGISTRY, f"${{file:{_password_path(directory, REGISTRY)}:password}}")
         keys |= {f"kafkastore.{key}": value for key, value in login.items()}
+    if node.role == "console":
+        keys["console.client.config"] = str(_console_properties_path(directory))
     return keys
 
 
