@@ -18,6 +18,7 @@ from headrace_core.errors import InvalidConfigError
 from headrace_core.metadata.records import ScramCredentialRecord
 from headrace_core.metadata.security import SecurityImage
 from headrace_core.metadata.sorted_map import SortedMap
+from headrace_core.node import sasl_sessions as module
 from headrace_core.node.sasl_sessions import FAILURES_PER_CONNECTION_MAX, Sessions
 from headrace_core.rpc.channel import ChannelPurpose, open_channel
 from headrace_core.rpc.server import Listener
@@ -214,6 +215,22 @@ async def test_a_connection_that_fails_too_often_is_refused_before_anything_is_c
         assert "too often" in await refused(exchange(channel, PlainClient("alice", "s3cret")))
         async with connected(listener) as fresh:
             await exchange(fresh, PlainClient("alice", "s3cret"))
+
+
+@in_loop
+async def test_half_an_exchange_ends_in_time_and_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "EXCHANGE_S_MAX", 0.2)
+    monkeypatch.setattr(module, "EXCHANGES_PER_HOST_MAX", 1)
+    async with serving() as (listener, _), connected(listener) as channel:
+        half = security_pb2_grpc.AuthenticationStub(channel).Authenticate()
+        client = ScramClient(SHA_512, "alice", "s3cret")
+        await half.write(security_pb2.AuthenticateRequest(mechanism=client.mechanism, data=client.first()))
+        await half.read()
+        with pytest.raises((grpc.aio.AioRpcError, Refused), match="too many authentications are in progress"):
+            await exchange(channel, PlainClient("alice", "s3cret"))
+        assert "took longer" in await refused(end_of(half))
+        answer, _call = await exchange(channel, PlainClient("alice", "s3cret"))
+        assert answer.complete
 
 
 @in_loop
