@@ -1,4 +1,4 @@
-"""The console in headless Chromium: six tasks of a person without a manual, by keyboard, on a narrow screen, with axe.
+"""The console in headless Chromium: tasks of a person without a manual, by keyboard, on a narrow screen, with axe.
 
 CONSOLE_PICTURES=1 writes the pictures of docs/pictures. tools/test_console.sh installs what this file needs.
 """
@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from headrace import Admin, ConfigResource, Consumer, LocalCluster, NewTopic, Producer, TopicPartition
+from tests.worlds import console_users
 from tests.worlds.waiting import until
 
 pytestmark = pytest.mark.browser
@@ -53,7 +54,7 @@ def cluster() -> Iterator[LocalCluster]:
             producer.flush()
         with Consumer(bootstrap_servers=servers, group_id="billing", auto_offset_reset="earliest") as consumer:
             consumer.subscribe(["orders"])
-            until(lambda: consumer.poll(timeout=1.0, max_records=20), 30)
+            until(lambda: consumer.poll(timeout=1.0, max_records=20))
             consumer.commit()
         yield running
 
@@ -68,6 +69,13 @@ def chromium() -> Iterator[Any]:
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield browser
         browser.close()
+
+
+@pytest.fixture(scope="module")
+def secured() -> Iterator[LocalCluster]:
+    with LocalCluster(brokers=1, controllers=1, registries=0, console=True, secure=True, mode="process") as running:
+        console_users.prepare(running)
+        yield running
 
 
 @pytest.fixture
@@ -201,7 +209,7 @@ def test_an_open_transaction_is_followed_and_aborted(page: Any, cluster: LocalCl
     with Consumer(bootstrap_servers=servers, isolation_level="read_committed") as consumer:
         where = TopicPartition("payments", 0)
         consumer.assign([where])
-        until(lambda: consumer.end_offsets([where])[where] == 2, 15)
+        until(lambda: consumer.end_offsets([where])[where] == 2)
     producer.close()
 
 
@@ -217,6 +225,94 @@ def test_axe_finds_nothing_serious_and_320_pixels_are_enough(chromium: Any, clus
         assert serious(page) == [], path
         wide = page.evaluate("document.documentElement.scrollWidth")
         assert wide <= 320, f"{path} is {wide} pixels wide"
+    context.close()
+
+
+def test_a_user_signs_in_with_the_keyboard_sees_the_own_topics_and_signs_out(
+    chromium: Any, secured: LocalCluster
+) -> None:
+    context = chromium.new_context(
+        base_url=secured.console_url, viewport={"width": 1000, "height": 640}, ignore_https_errors=True
+    )
+    page = context.new_page()
+    page.set_default_timeout(15_000)
+    page.goto("/topic?name=orders")
+    expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+    expect(page.get_by_label("User name")).to_be_focused()
+    page.keyboard.type("alice")
+    page.keyboard.press("Tab")
+    page.keyboard.type("wrong")
+    picture(page, "signin")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("alert")).to_have_text("The cluster refuses this user name and password.")
+    expect(page.get_by_label("Password")).to_be_focused()
+    page.keyboard.type(console_users.password_of("alice"))
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/topic?name=orders")
+    assert "orders" in page.get_by_role("heading", level=1).inner_text()
+    page.get_by_label("Keep records for").fill("1d")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("alert")).to_contain_text("User:alice may not ALTER_CONFIGS topic 'orders'")
+    page.goto("/topics")
+    page.get_by_role("link", name="orders").wait_for()
+    assert page.get_by_role("link", name="payments").count() == 0
+    assert all(cookie["httpOnly"] and cookie["secure"] for cookie in context.cookies())
+    page.get_by_role("button", name="Sign out").focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("You signed out.")).to_be_visible()
+    context.close()
+    log = (secured.directory / "logs" / "console-1.log").read_text()
+    assert "alice signed in from 127.0.0.1" in log
+    commands = b"".join(path.read_bytes() for path in _command_lines(secured))
+    assert console_users.password_of("alice") not in log + commands.decode(errors="replace")
+
+
+def _command_lines(cluster: LocalCluster) -> list[Path]:
+    """The files with the command line and the environment of the console's process."""
+    pids = [pid for pid in Path("/proc").glob("[0-9]*") if b"headrace_console" in _read(pid / "cmdline")]
+    ours = [pid for pid in pids if str(cluster.directory).encode() in _read(pid / "cmdline")]
+    assert ours
+    return [pid / name for pid in ours for name in ("cmdline", "environ")]
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:  # the process has ended
+        return b""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious_in_the_pages_of_a_sign_in(chromium: Any, secured: LocalCluster, scheme: str) -> None:
+    context = chromium.new_context(
+        base_url=secured.console_url,
+        viewport={"width": 320, "height": 640},
+        color_scheme=scheme,
+        bypass_csp=True,
+        ignore_https_errors=True,
+    )
+    page = context.new_page()
+
+    def check(what: str) -> None:
+        assert serious(page) == [], what
+        wide = page.evaluate("document.documentElement.scrollWidth")
+        assert wide <= 320, f"{what} is {wide} pixels wide"
+
+    def sign_in(user: str, password: str) -> None:
+        page.get_by_label("User name").fill(user)
+        page.get_by_label("Password").fill(password)
+        page.get_by_role("button", name="Sign in").click()
+
+    page.goto("/")
+    check("the form")
+    sign_in("W" * 500, "wrong")
+    page.get_by_role("alert").wait_for()
+    check("a wrong password")
+    sign_in("alice", console_users.password_of("alice"))
+    page.get_by_role("button", name="Sign out").wait_for()
+    for path in ("/", "/topics", "/topic?name=orders", "/topic?name=payments", "/broker?id=1", "/groups", "/schemas"):
+        page.goto(path)
+        check(path)
     context.close()
 
 

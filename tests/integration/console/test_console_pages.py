@@ -32,7 +32,7 @@ def cluster() -> Iterator[LocalCluster]:
 @pytest.fixture
 def browser(cluster: LocalCluster) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=cluster.console_url + "/") as client:
-        until(lambda: "takes its first sample" not in client.get("topics").text, 10)
+        until(lambda: "takes its first sample" not in client.get("topics").text)
         yield client
 
 
@@ -123,3 +123,9 @@ def test_live_records_arrive_as_events(browser: httpx.Client, cluster: LocalClus
 )
 def test_wrong_addresses_get_an_answer_that_says_why(browser: httpx.Client, page: str, status: int) -> None:
     assert browser.get(page).status_code == status
+
+
+def test_an_open_cluster_has_no_sign_in(browser: httpx.Client) -> None:
+    assert browser.get("sign-in").status_code == 404
+    assert browser.post("sign-out", data={"token": "x"}).status_code == 404
+    assert "Sign out" not in browser.get("").text
