@@ -1,8 +1,8 @@
 """Administrators that create, alter and delete through the controller that they take for the leader, and remember the
 responses.
 
-Each request writes a unique value: a name of a topic, or a number as a configuration value. The committed log therefore
-shows the outcome of each request (``marks_of``), and the history compares it with the response.
+Each request writes a unique value: a name of a topic, a number as a configuration value, or a principal of an ACL. The
+committed log therefore shows the outcome of each request (``marks_of``), and the history compares it with the response.
 """
 
 from __future__ import annotations
@@ -11,12 +11,15 @@ import random
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
+from headrace_controller.cluster.acls import acl_id
 from headrace_controller.cluster.requests import (
     AlterConfigs,
     AlterResource,
     ConfigOp,
+    CreateAcls,
     CreatePartitions,
     CreateTopics,
+    DeleteAcls,
     DeleteTopics,
     MorePartitions,
     NewTopic,
@@ -33,6 +36,9 @@ from headrace_core.metadata import (
     RemoveTopicRecord,
     TopicRecord,
 )
+from headrace_core.metadata.records import AclRecord, RemoveAclRecord
+from headrace_core.security.acl import AclFilter
+from headrace_core.security.acl_types import Operation, PatternType, Permission, ResourceType
 from tests.simulation.sim_checks import Violation
 
 if TYPE_CHECKING:
@@ -41,7 +47,7 @@ if TYPE_CHECKING:
 
 #: A client stops waiting for a response after this time.
 TIMEOUT_MS = 1_500.0
-_TOPICS_MAX = 12
+_TOPICS_MAX, _ACLS_MAX = 12, 6
 
 
 def marks_of(record: MetadataRecord) -> Hashable | None:
@@ -54,6 +60,10 @@ def marks_of(record: MetadataRecord) -> Hashable | None:
         return ("delete", record.topic_id)
     if isinstance(record, PartitionRecord):
         return ("partition", record.topic_id, record.partition)
+    if isinstance(record, AclRecord):
+        return ("acl", record.principal)
+    if isinstance(record, RemoveAclRecord):
+        return ("no acl", record.acl_id)
     return None
 
 
@@ -105,6 +115,7 @@ class AdminClient:
         self._written = 0
         self._creating = 0
         self._topics: dict[str, tuple[bytes, int]] = {}
+        self._acls: dict[str, AclRecord] = {}  # by principal
 
     def __str__(self) -> str:
         return f"admin {self.number + 1}"
@@ -147,6 +158,8 @@ class AdminClient:
             self._delete_topic()
         elif draw < 0.18:
             self._more_partitions()
+        elif draw < 0.24:
+            self._change_acls()
         else:
             self._alter_config()
 
@@ -204,6 +217,30 @@ class AdminClient:
             ("config", value),
             lambda answer: None,
         )
+
+    def _change_acls(self) -> None:
+        """Allow a new principal something, or take it back."""
+        if len(self._acls) >= _ACLS_MAX or (self._acls and self.rng.random() < 0.4):
+            principal = self.rng.choice(list(self._acls))
+            entry = self._acls.pop(principal)  # request it only once, with any outcome
+            self.ask(DeleteAcls((AclFilter(principal=principal),)), ("no acl", acl_id(entry)), lambda answer: None)
+            return
+        principal = f"User:u{self._unique()}"
+        entry = AclRecord(
+            acl_id=b"",
+            resource_type=ResourceType.TOPIC,
+            resource_name=self.rng.choice(list(self._topics)),
+            pattern_type=PatternType.LITERAL,
+            principal=principal,
+            host="*",
+            operation=Operation.READ,
+            permission=self.rng.choice((Permission.ALLOW, Permission.DENY)),
+        )
+
+        def created(answer: Answer) -> None:
+            self._acls[principal] = entry
+
+        self.ask(CreateAcls((entry,)), ("acl", principal), created)
 
     def ask(self, request: Request, mark: Hashable, succeeded: Callable[[Answer], None]) -> None:
         """Send the request, and check its outcome when the controller answers, not when the answer arrives."""
