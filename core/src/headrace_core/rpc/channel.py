@@ -65,6 +65,12 @@ _BETWEEN_PEERS = (
 )
 
 
+#: Milliseconds that an attempt to connect may take at least. gRPC calls this the minimum reconnect backoff; it does not
+#: delay an attempt. Each attempt with TLS costs both sides milliseconds of CPU: with a short limit, a busy node fails
+#: every handshake, and the attempts that follow keep it busy. The limit also bounds how long a call waits for a node
+#: that is cut off, so it is well below broker.session.timeout.ms.
+_CONNECT_MS, _CONNECT_TLS_MS = 50, 3_000
+
 #: Maximum number of a process's channels that share one connection. Each channel has one or two long-lived calls, and a
 #: broker accepts 32 calls on a connection: a further call would wait forever in gRPC.
 CHANNELS_PER_CONNECTION = 12
@@ -167,7 +173,7 @@ def open_channel(
         "headrace.purpose": purpose.value,
         "headrace.share": next(_channels) // CHANNELS_PER_CONNECTION,
         "grpc.initial_reconnect_backoff_ms": 50,
-        "grpc.min_reconnect_backoff_ms": 50,
+        "grpc.min_reconnect_backoff_ms": _CONNECT_MS if credentials is None else _CONNECT_TLS_MS,
         "grpc.max_reconnect_backoff_ms": 1_000,
         "grpc.enable_http_proxy": 0,
         **(_PEER_OPTIONS if purpose in _BETWEEN_PEERS else {}),
