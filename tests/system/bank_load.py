@@ -62,9 +62,7 @@ class Bank(TransactionalLoad):
     # --- readers ---------------------------------------------------------------------------------------------------
 
     def _consumer(self, isolation: str = "read_committed") -> Consumer:
-        consumer = Consumer(
-            bootstrap_servers=self.cluster.everybody, isolation_level=isolation, auto_offset_reset="earliest"
-        )
+        consumer = Consumer(self.cluster.client, isolation_level=isolation, auto_offset_reset="earliest")
         consumer.assign(_PARTITIONS)
         return consumer
 

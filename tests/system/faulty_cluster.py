@@ -9,6 +9,7 @@ network, too: ``cut_clients``).
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import shutil
@@ -16,6 +17,8 @@ import signal
 import socket
 import struct
 import sys
+import threading
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -23,13 +26,16 @@ from pathlib import Path
 from typing import Any
 
 from headrace import Admin, NewTopic, TopicPartition
+from headrace.engine.security import channels_of
 from headrace.errors import HeadraceError
 from headrace.models import PartitionDescription
+from headrace.settings import ADMIN, resolve
+from headrace_core.rpc.channel import ChannelPurpose
 from headrace_core.testing.power_loss import Dials, Loss, lose_power
 from headrace_core.testing.tcp_proxy import FaultyNetwork
 from headrace_core.testing.verdicts import NotInTimeError, SafetyViolation
 from headrace_protos.v1 import metadata_pb2, metadata_pb2_grpc
-from headrace_tools.local import ports
+from headrace_tools.local import ports, security
 from headrace_tools.local.directory import ClusterDirectory, Topology
 from headrace_tools.local.state import Life, Node
 from tests.system import failing_fsync
@@ -37,6 +43,8 @@ from tests.worlds import waiting
 
 import grpc  # isort: skip
 
+#: Whether the nodes have TLS, SASL and ACLs, as `headrace up --secure` makes them (one day of two in CI).
+SECURE = os.environ.get("HEADRACE_FAULTS_SECURE", "0") == "1"
 #: Time limits are multiplied by this factor in CI, whose machine is slow and shared.
 SLOW_MACHINE = 3 if os.environ.get("CI") == "true" else 1
 #: Timeout for conditions that a healthy cluster meets in a second or two. The machine of the CI is slow, and other jobs
@@ -73,7 +81,8 @@ class _Directory(ClusterDirectory):
 class FaultyCluster:
     """A ``with`` block starts and ends the cluster. ``config`` are configuration keys of every node. ``of_node`` are
     additional keys by node name, which have precedence. ``cut_clients``: connections of clients to brokers go through
-    the network, too."""
+    the network, too. With HEADRACE_FAULTS_SECURE=1 everything is encrypted and authorized, and clients need
+    ``client``."""
 
     def __init__(
         self,
@@ -97,11 +106,18 @@ class FaultyCluster:
         #: The roles of nodes whose client listeners are behind the network.
         self._behind = ("coordinator", "broker") if cut_clients else ("coordinator",)
         self._topology = Topology(
-            brokers=brokers, controllers=controllers, coordinators=coordinators, config=dict(config or {})
+            brokers=brokers,
+            controllers=controllers,
+            coordinators=coordinators,
+            config=dict(config or {}),
+            secure=SECURE,
         )
         self._preload = failing_fsync.compiled(directory / "preload")
         #: The pid of each node's latest process.
         self._pids: dict[str, int] = {}
+        #: The owner of each socket, by inode, as it was at the time ``_looked_at``.
+        self._openers: dict[int, str] = {}
+        self._openers_lock, self._looked_at = threading.Lock(), 0.0
         self._local = _Directory(
             directory, self._pids, self._behind, start_timeout_s=TIMEOUT_S, stop_timeout_s=60, command=self._command
         )
@@ -171,19 +187,13 @@ class FaultyCluster:
 
     def _who_opened(self, port: int, to: int) -> str:
         """The name of the node that opened a connection from this local port; "client" if no node did."""
-        wanted = f"socket:[{_inode_of(port, to)}]"
-        for name, pid in list(self._pids.items()):
-            try:
-                descriptors = os.listdir(f"/proc/{pid}/fd")
-            except OSError:  # the process is dead
-                continue
-            for descriptor in descriptors:
-                try:
-                    if os.readlink(f"/proc/{pid}/fd/{descriptor}") == wanted:
-                        return name
-                except OSError:  # closed meanwhile
-                    continue
-        return "client"
+        arrived = time.monotonic()
+        inode = _inode_of(port, to)
+        with self._openers_lock:  # one look at all nodes serves all connections that arrived before it
+            if inode and inode not in self._openers and self._looked_at < arrived:
+                self._looked_at = time.monotonic()
+                self._openers = {each: name for name, pid in list(self._pids.items()) for each in _sockets_of(pid)}
+            return self._openers.get(inode, "client")
 
     # -- looking
 
@@ -199,6 +209,16 @@ class FaultyCluster:
         """The addresses of all brokers, dead or alive: bootstrap servers for a client that must survive the failure of
         any broker."""
         return ",".join(each.address for each in self._local.state().of_role("broker"))
+
+    @property
+    def login(self) -> dict[str, str]:
+        """The keys by which a client authenticates; none without security."""
+        return security.client_keys(self.directory) if SECURE else {}
+
+    @property
+    def client(self) -> dict[str, str]:
+        """The keys of a client that must survive the failure of any broker."""
+        return {"bootstrap.servers": self.everybody, **self.login}
 
     @property
     def broker_ids(self) -> list[int]:
@@ -257,7 +277,7 @@ class FaultyCluster:
         again."""
         try:
             if self._admin is None:
-                self._admin = Admin(bootstrap_servers=self.everybody)
+                self._admin = Admin(self.client)
             return question(self._admin)
         except HeadraceError:
             return None
@@ -301,16 +321,23 @@ class FaultyCluster:
         """Return the coordinator of each partition of an internal topic; -1: the shard has no coordinator."""
 
         def owners() -> list[int] | None:
-            with grpc.insecure_channel(self.bootstrap.split(",")[0]) as channel:
-                stub: Any = metadata_pb2_grpc.MetadataStub
-                try:
-                    described = stub(channel).GetMetadata(metadata_pb2.MetadataRequest(topics=[topic]), timeout=10)
-                except grpc.RpcError:
-                    return None
+            try:
+                described = asyncio.run(self._metadata(topic))
+            except (grpc.RpcError, HeadraceError):
+                return None
             return [each.coordinator_id for each in described.topics[0].partitions]
 
         found: list[int] = eventually(owners, "no broker answers")
         return found
+
+    async def _metadata(self, topic: str) -> Any:
+        channels = channels_of(resolve(ADMIN, self.client, {}))
+        channel = channels.open(self.bootstrap.split(",")[0], ChannelPurpose.CONTROL)
+        try:
+            stub: Any = metadata_pb2_grpc.MetadataStub  # type: ignore[no-untyped-call]
+            return await stub(channel).GetMetadata(metadata_pb2.MetadataRequest(topics=[topic]), timeout=10)
+        finally:
+            await channel.close()
 
     def controller_leader(self) -> str:
         quorum = eventually(
@@ -477,6 +504,21 @@ def _differences(logs: Mapping[str, bytes]) -> str:
         same = "the same" if data == first else f"differs from {first_name} at byte {at}"
         parts.append(f"{name} has {len(data)} bytes, {same}")
     return "; ".join(parts)
+
+
+def _sockets_of(pid: int) -> Iterator[int]:
+    """The inodes of a process's sockets; none of a dead process."""
+    try:
+        descriptors = os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return
+    for descriptor in descriptors:
+        try:
+            link = os.readlink(f"/proc/{pid}/fd/{descriptor}")
+        except OSError:  # closed meanwhile
+            continue
+        if link.startswith("socket:["):
+            yield int(link[8:-1])
 
 
 _SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _REQUEST = 4, 20, 1

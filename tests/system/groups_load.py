@@ -52,12 +52,13 @@ class GroupsLoad:
         cluster.make_topic(self.topic, self.partitions)
         self.groups = [
             Readers(
-                cluster.everybody, name, self.topic, self.partitions, commit_every_s=COMMIT_EVERY_S, settings=SETTINGS,
+                cluster.everybody, name, self.topic, self.partitions, commit_every_s=COMMIT_EVERY_S,
+                settings=SETTINGS | cluster.login,
             )
             for name in ([new_name("g") for _ in range(groups)] if isinstance(groups, int) else groups)
         ]  # fmt: skip
         self._members, self._processes = members, processes
-        self._feed = Feed(cluster.everybody, self.topic, self.partitions, per_second)
+        self._feed = Feed(cluster.everybody, self.topic, self.partitions, per_second, settings=cluster.login)
         self._shared_at = 0.0
 
     def __enter__(self) -> Self:
@@ -84,7 +85,7 @@ class GroupsLoad:
         """Add a member in its own process, named "member" in the rules of the network; there may be only one."""
         made = ProcessReader(
             bootstrap=group.bootstrap, group=group.group, topic=group.topic, commit_every_s=COMMIT_EVERY_S,
-            settings=SETTINGS,
+            settings=SETTINGS | self.cluster.login,
         )  # fmt: skip
         self.cluster.names("member", made.pid)  # before its first connection
         group.living.append(made)  # type: ignore[arg-type]
@@ -169,7 +170,8 @@ class GroupsLoad:
                 raise SafetyViolation(f"skipped: {never}") from never
             # First the acknowledged commits, then what is committed: the members still commit what they read last.
             every = [commit for reader in group.every for commit in reader.commits]
-            with Watcher(group.bootstrap, group.group, group.topic, self.partitions) as watcher:
+            place = (group.bootstrap, group.group, group.topic, self.partitions)
+            with Watcher(*place, settings=self.cluster.login) as watcher:
                 committed = watcher.committed()
             lost = [each for each in every if committed[each.partition] < each.offset]
             found += [f"lost: {each}, and {committed[each.partition]} is committed" for each in lost]

@@ -501,7 +501,8 @@ def three_replicas_of_which_two_must_be_in_sync_refuse_writes_after_the_second_f
 def _send_once(run: Run) -> str:
     """Send one record with acks=all, without a retry and outside of the history; return the code of the error, or "" if
     the record was written."""
-    settings = {"bootstrap.servers": run.cluster.bootstrap, "acks": "all", "enable.idempotence": False, "retries": 0}
+    place = {**run.cluster.client, "bootstrap.servers": run.cluster.bootstrap}
+    settings = {**place, "acks": "all", "enable.idempotence": False, "retries": 0}
     with Producer(settings) as producer:
         try:
             producer.send(run.topic, b"probe", partition=0).result(timeout=TIMEOUT_S)

@@ -31,7 +31,7 @@ CONFIG = {
 
 def _victims_ids(cluster: FaultyCluster, silent: str) -> list[str]:
     """Return transactional ids of the coordinator that will die, in shards that the broker ``silent`` does not lead."""
-    with Producer(bootstrap_servers=cluster.everybody, transactional_id="first") as producer:
+    with Producer(cluster.client, transactional_id="first") as producer:
         producer.init_transactions()  # creates the topic of the shards
 
     def shards() -> list[int]:
@@ -55,7 +55,7 @@ class _Client:
     def __init__(self, cluster: FaultyCluster, name: str, *, commits: bool, partitions: tuple[int, ...]) -> None:
         self.name, self.commits, self.partitions = name, commits, partitions
         self.producer = AsyncProducer(
-            bootstrap_servers=cluster.everybody, transactional_id=name, linger_ms=0, max_block_ms=int(TIMEOUT_S * 1000)
+            cluster.client, transactional_id=name, linger_ms=0, max_block_ms=int(TIMEOUT_S * 1000)
         )
         self.took_s = 0.0
 
@@ -73,9 +73,7 @@ class _Client:
 
 def _read(cluster: FaultyCluster, count: int) -> list[bytes]:
     """Wait until there are ``count`` committed records; return them, sorted."""
-    with Consumer(
-        bootstrap_servers=cluster.everybody, isolation_level="read_committed", auto_offset_reset="earliest"
-    ) as consumer:
+    with Consumer(cluster.client, isolation_level="read_committed", auto_offset_reset="earliest") as consumer:
         consumer.assign([TopicPartition(TOPIC, number) for number in range(PARTITIONS)])
         found: list[bytes] = []
         eventually(
@@ -117,7 +115,7 @@ async def _scene(cluster: FaultyCluster, silent: str, names: list[str]) -> tuple
 def _check_held_back(cluster: FaultyCluster) -> None:
     """Check that partition 0 has no marker: a reader with read_committed gets no record of it."""
     partitions = [TopicPartition(TOPIC, number) for number in range(PARTITIONS)]
-    with Consumer(bootstrap_servers=cluster.everybody, isolation_level="read_committed") as consumer:
+    with Consumer(cluster.client, isolation_level="read_committed") as consumer:
         assert consumer.end_offsets(partitions[:1])[partitions[0]] == 0
 
 

@@ -6,7 +6,8 @@
     full                 all scenarios, a minute each (``make verify``; HEADRACE_FAULTS_PART=2/4: its second quarter)
     name,name...         these scenarios, a minute each
 
-HEADRACE_FAULTS_SECONDS sets the duration of a scenario; the default is a minute. See docs/faults.md.
+HEADRACE_FAULTS_SECONDS sets the duration of a scenario; the default is a minute. With HEADRACE_FAULTS_SECURE=1 all
+nodes and clients have TLS, SASL and ACLs. See docs/faults.md.
 """
 
 from __future__ import annotations

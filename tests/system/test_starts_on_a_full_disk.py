@@ -40,7 +40,7 @@ def cluster(tmp_path: Path, rng: random.Random) -> Iterator[FaultyCluster]:
 
 def written(cluster: FaultyCluster, timeout_s: float) -> str:
     """The code of the error of one record, or "" if it was acknowledged."""
-    settings = {"bootstrap.servers": cluster.everybody, "delivery.timeout.ms": int(timeout_s * 1000)}
+    settings = {**cluster.client, "delivery.timeout.ms": int(timeout_s * 1000)}
     with Producer({**settings, "request.timeout.ms": int(timeout_s * 500), "linger.ms": 0}) as producer:
         try:
             producer.send(TOPIC, b"more").result(TIMEOUT_S)
@@ -51,7 +51,7 @@ def written(cluster: FaultyCluster, timeout_s: float) -> str:
 
 
 def read(cluster: FaultyCluster, count: int) -> list[bytes]:
-    with Consumer(bootstrap_servers=cluster.everybody, auto_offset_reset="earliest") as consumer:
+    with Consumer(cluster.client, auto_offset_reset="earliest") as consumer:
         consumer.assign([TopicPartition(TOPIC, 0)])
         found: list[bytes] = []
         eventually(lambda: found.extend(r.value or b"" for r in consumer.poll(0.5)) or len(found) >= count)
@@ -67,7 +67,7 @@ def test_a_broker_that_starts_on_a_full_disk_serves_reads_and_recovers_by_itself
     small_disk.broker_of(cluster)
     cluster.make_topic(TOPIC, copies=1)
     values = [b"%d" % number * 200 for number in range(RECORDS)]
-    with Producer(bootstrap_servers=cluster.everybody) as producer:
+    with Producer(cluster.client) as producer:
         producer.send_many(TOPIC, values)
     if stop == signal.SIGKILL:
         cluster.kill(BROKER)

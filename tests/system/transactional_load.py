@@ -103,7 +103,7 @@ class TransactionalLoad:
             life=life,
             seed=self._rng.randrange(2**31),
             settings={
-                "bootstrap.servers": self.cluster.everybody,
+                **self.cluster.client,
                 "transactional.id": transactional_id,
                 "transaction.timeout.ms": int(TRANSACTION_TIMEOUT_S * 1000),
                 "delivery.timeout.ms": int(TIMEOUT_S * 1000),

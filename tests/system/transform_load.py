@@ -30,7 +30,7 @@ class Transform(TransactionalLoad):
     internal_topics = SHARD_TOPICS
 
     def __init__(self, cluster: FaultyCluster, rng: random.Random) -> None:
-        super().__init__(cluster, rng, count=3, input=INPUT, output=OUTPUT, group=GROUP)
+        super().__init__(cluster, rng, count=3, input=INPUT, output=OUTPUT, group=GROUP, login=cluster.login)
         for topic in self.topics:
             cluster.make_topic(topic, PARTITIONS, **{"segment.bytes": str(1 << 20)})
         self._next = dict.fromkeys(range(PARTITIONS), 0)
@@ -38,7 +38,7 @@ class Transform(TransactionalLoad):
         #: Commits whose outputs the reader has not read yet: (time of the acknowledgement, committed offset of each
         #: input partition).
         self._unread: list[tuple[float, dict[int, int]]] = []
-        self._feed = Feed(cluster.everybody, INPUT, PARTITIONS, PER_SECOND)
+        self._feed = Feed(cluster.everybody, INPUT, PARTITIONS, PER_SECOND, settings=cluster.login)
 
     def __enter__(self) -> Transform:
         self._feed.__enter__()
@@ -61,9 +61,7 @@ class Transform(TransactionalLoad):
                 self._unread.append((at_s, {int(partition): end for partition, end in ends.items()}))
 
     def _follow(self) -> None:
-        with Consumer(
-            bootstrap_servers=self.cluster.everybody, isolation_level="read_committed", auto_offset_reset="earliest"
-        ) as consumer:
+        with Consumer(self.cluster.client, isolation_level="read_committed", auto_offset_reset="earliest") as consumer:
             consumer.assign([TopicPartition(OUTPUT, number) for number in range(PARTITIONS)])
             while not self.stopping_reading.is_set():
                 records = self.polled(consumer, 0.2)

@@ -18,6 +18,7 @@ def run(asked: dict[str, Any], is_over: threading.Event) -> None:
     consumer = Consumer(
         {
             "bootstrap.servers": asked["settings"]["bootstrap.servers"],
+            **asked["login"],
             "group.id": asked["group"],
             "isolation.level": "read_committed",
             "enable.auto.commit": False,

@@ -204,7 +204,7 @@ class Load:
         self.cluster, self.topic, self.partitions = cluster, topic, partitions
         self.value_bytes, self.pause_s, self.seed = value_bytes, pause_s, seed
         self.producer_settings: dict[str, Any] = {
-            "bootstrap.servers": cluster.everybody,
+            **cluster.client,
             "acks": "all",
             "enable.idempotence": idempotent,
             # The time-out of a send is longer than every fault that the send should survive.
@@ -214,7 +214,7 @@ class Load:
             **(producer_settings or {}),
         }
         self.consumer_settings: dict[str, Any] = {
-            "bootstrap.servers": cluster.everybody,
+            **cluster.client,
             "auto.offset.reset": "earliest",
         }
         self.history = History(idempotent=idempotent)

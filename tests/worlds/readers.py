@@ -278,8 +278,17 @@ class Readers:
 class Feed:
     """A producer that sends ``per_second`` records during a ``with`` block, to all partitions in turn."""
 
-    def __init__(self, bootstrap: str, topic: str, partitions: int, per_second: float) -> None:
-        self._bootstrap, self._topic, self._partitions = bootstrap, topic, partitions
+    def __init__(
+        self,
+        bootstrap: str,
+        topic: str,
+        partitions: int,
+        per_second: float,
+        *,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._topic, self._partitions = topic, partitions
+        self._settings = {"bootstrap.servers": bootstrap, **(settings or {})}
         self._pause_s = 1 / per_second
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"feed of {topic}", daemon=True)
@@ -307,7 +316,7 @@ class Feed:
 
     def _run(self) -> None:
         try:
-            with Producer(bootstrap_servers=self._bootstrap) as producer:
+            with Producer(self._settings) as producer:
                 begun = time.monotonic()
                 futures = []
                 while not self._stop.is_set():
@@ -327,8 +336,10 @@ class Feed:
 class Watcher:
     """Observes a group from outside: its committed offsets and its lag."""
 
-    def __init__(self, bootstrap: str, group: str, topic: str, partitions: int) -> None:
-        self._consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    def __init__(
+        self, bootstrap: str, group: str, topic: str, partitions: int, *, settings: Mapping[str, Any] | None = None
+    ) -> None:
+        self._consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, **(settings or {})})
         self._everywhere = [TopicPartition(topic, number) for number in range(partitions)]
 
     def __enter__(self) -> Self:
