@@ -50,7 +50,7 @@ class Door(Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether the exchange is complete: the client is somebody."""
+        """Whether the exchange is complete, and the client has a session."""
 
     def topics(self) -> list[str]:
         """The topics that the client sees, as the user of the exchange or without one."""

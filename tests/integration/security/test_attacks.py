@@ -644,7 +644,7 @@ CERTIFICATES: dict[str, tuple[x509.Name, Sequence[str], str | None]] = {
     "a type": (distinguished((CN, "User:admin")), (), "User:User:admin"),
     "a space": (distinguished((CN, " admin")), (), "User:\\ admin"),
     "a homoglyph": (distinguished((CN, "аdmin")), (), "User:аdmin"),
-    "everybody": (distinguished((CN, "*")), (), "User:*"),
+    "all users": (distinguished((CN, "*")), (), "User:*"),
     "another part": (distinguished((OU, "CN=admin")), (), "User:OU=CN\\=admin"),
     "an empty name": (distinguished((CN, "")), (), "User:CN="),
     "no name": (distinguished(), (), None),

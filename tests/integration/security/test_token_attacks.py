@@ -8,6 +8,7 @@ import logging
 import ssl
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -22,11 +23,12 @@ from headrace_core.security.sasl.scram import SHA_512
 from headrace_core.security.sasl.scram_exchange import ScramClient
 from headrace_core.security.sasl.tokens import token_hmac
 from headrace_gateway.wire.apis import Api
-from headrace_protos.v1 import security_pb2, security_pb2_grpc
+from headrace_protos.v1 import metadata_pb2, metadata_pb2_grpc, security_pb2, security_pb2_grpc
 from headrace_tools.certs.authority import USER, Authority, Subject
 from tests.integration.security.test_sasl_cluster import PASSWORD, PLAIN, login
 from tests.integration.security.test_secrets import holders
 from tests.worlds.kafka_wire import ClosedError, KafkaWire
+from tests.worlds.sasl_doors import Refused, SdkDoor, log_in
 from tests.worlds.waiting import until
 
 MECHANISM = SHA_512.name
@@ -193,6 +195,32 @@ def test_the_hmac_is_in_no_file_and_no_log(
     assert [path for path in cluster.directory.rglob("*") if path.is_file() and token.hmac in path.read_bytes()] == []
 
 
+def test_a_removed_token_ends_its_sessions_and_their_streams(cluster: LocalCluster) -> None:
+    """The thief of a token has a session already; the owner removes the token."""
+    with user(cluster, "ann") as ann, SdkDoor(cluster) as thief, SdkDoor(cluster) as owner:
+        token, other = ann.create_delegation_token(), ann.create_delegation_token()
+        until(lambda: _opens_at_node(cluster, token) and _opens_at_node(cluster, other), "the node has both tokens")
+        log_in(thief, ScramClient(SHA_512, token.token_id, token.password, is_token=True))
+        log_in(owner, ScramClient(SHA_512, other.token_id, other.password, is_token=True))
+        stub = metadata_pb2_grpc.MetadataStub(thief.channel)  # type: ignore[no-untyped-call]
+        stream = stub.WatchMetadata(metadata_pb2.MetadataRequest(), metadata=[(SESSION_KEY, thief.token)])
+        next(stream)
+        ann.expire_delegation_token(token.hmac)
+        with pytest.raises(grpc.RpcError) as caught:
+            list(stream)
+        assert "the delegation token has been removed" in caught.value.details()
+        with pytest.raises(Refused) as refused:
+            thief.topics()
+        assert refused.value.code == SaslAuthenticationFailedError.code
+        assert owner.topics() == ["orders"]
+
+
+def _opens_at_node(cluster: LocalCluster, token: DelegationToken) -> bool:
+    with SdkDoor(cluster) as door, suppress(Refused):
+        log_in(door, ScramClient(SHA_512, token.token_id, token.password, is_token=True))
+    return door.is_open
+
+
 # -- at a gateway ------------------------------------------------------------------------------------------------------
 
 
@@ -226,6 +254,18 @@ def test_a_session_of_a_gateway_ends_with_its_token(cluster: LocalCluster) -> No
             assert asked > 0
             assert time.monotonic() >= ends_s - 0.2
         assert by_token(cluster, token)[1].error_code == SASL_FAILED
+
+
+def test_a_removed_token_ends_its_connections_at_a_gateway(cluster: LocalCluster) -> None:
+    with user(cluster, "ann") as ann:
+        token = ann.create_delegation_token()
+        until(lambda: _opens(cluster, token), "the gateway has the token")
+        with by_token(cluster, token)[0] as busy, by_token(cluster, token)[0] as waiting:
+            assert _metadata(busy) is not None
+            ann.expire_delegation_token(token.hmac)
+            until(lambda: _metadata(busy) is None, "the next request ends the connection")
+            with pytest.raises(ConnectionError):  # a client that asks nothing: no bytes, but the end
+                waiting._read(1)
 
 
 def test_a_token_makes_no_tokens_at_a_gateway(cluster: LocalCluster) -> None:

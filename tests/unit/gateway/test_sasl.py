@@ -74,6 +74,10 @@ class Offer:
     def __init__(self) -> None:
         self.names = ("PLAIN", "SCRAM-SHA-256", "TEST")
         self._credential = new_credential(SHA_256, "secret", 4_096)
+        self.revoked: set[str] = set()
+
+    def is_revoked(self, identity: Identity) -> bool:
+        return identity.user in self.revoked
 
     def start(self, mechanism: str) -> ServerExchange:
         if mechanism == "PLAIN":
@@ -374,6 +378,25 @@ def test_a_client_over_its_quota_waits_after_its_answer() -> None:
         await until_async(lambda: bool(peer.transport.written))
         assert time.monotonic() - began >= 0.06
         await until_async(lambda: peer.transport.is_reading_now)
+
+    in_loop(scenario)
+
+
+@pytest.mark.parametrize("asks", [True, False], ids=["that asks", "that waits"])
+def test_a_client_whose_token_is_removed_is_disconnected(asks: bool) -> None:
+    async def scenario() -> None:
+        world = World()
+        peer, other = world.connect(), world.connect()
+        for each, data in ((peer, ALICE), (other, b"\0bob\0secret")):
+            await each.handshake()
+            await each.authenticate(data)
+        cast("Offer", world.security.sasl).revoked.add("alice")
+        if asks:
+            assert await peer.is_refused(Api.METADATA, 12)
+        else:
+            world.connections.sweep()
+        assert peer.transport.state != "open"
+        assert await other.ask(Api.METADATA, 12)
 
     in_loop(scenario)
 

@@ -8,6 +8,9 @@ client authenticates again before the session expires (KIP-368); the token and t
     NEW --first request--> EXCHANGING --complete--> OPEN --first request--> EXCHANGING AGAIN --complete--> OPEN
                                | failed: the call ends         | expired or the call ends: the session is over
 
+A session that a delegation token opened also ends soon after the token's removal (TOKENS_LOOK_S), unlike Kafka's: a
+token is removed because it was stolen, or because its job is over.
+
 Bounds: exchanges in progress for the listener and for each host, time and messages of an exchange, sessions of a
 connection, failed exchanges of a connection. Slow steps (PBKDF2) run in one thread, and the hosts take turns there.
 """
@@ -48,6 +51,7 @@ STEPS_MAX = 12  #: Messages of a client in one exchange.
 #: Maximum number of exchanges in progress, at a listener and for one host.
 EXCHANGES_MAX, EXCHANGES_PER_HOST_MAX = 1_000, 100
 SESSIONS_PER_CONNECTION_MAX = 8
+TOKENS_LOOK_S = 1.0  #: Seconds between two looks at the tokens of sessions.
 #: After so many failures a connection is refused for FAILURES_KEPT_S, before anything is computed.
 FAILURES_PER_CONNECTION_MAX = 10
 FAILURES_KEPT_S, FAILURES_KEPT_MAX = 60.0, 10_000
@@ -104,6 +108,8 @@ class Sessions:
         self._exchanges: dict[str, int] = {}  # exchanges in progress by host
         self._in_progress = 0
         self._calls: dict[_Call, None] = {}
+        self._by_token: dict[_Call, Identity] = {}  # the calls whose session a token opened
+        self._look: asyncio.TimerHandle | None = None
         self._mechanisms_task: asyncio.Task[None] | None = None
         self._failures: Failures | None = None
         self._closing: HeadraceError | None = None
@@ -136,6 +142,8 @@ class Sessions:
             raise SaslAuthenticationFailedError(
                 f"the session is not one of this connection to listener {self.listener}; authenticate again"
             )
+        if self.mechanisms.is_revoked(session.identity):
+            raise _revoked()
         if session.expires_s is not None and asyncio.get_running_loop().time() >= session.expires_s:
             raise _expired()
         set_session(session)
@@ -198,6 +206,8 @@ class Sessions:
         if self._mechanisms_task is not None:
             self._mechanisms_task.cancel()
             self._mechanisms_task = None
+        if self._look is not None:
+            self._look.cancel()
         for call in list(self._calls):
             call.finish(why.copy())
         self._slow_steps.close()
@@ -209,10 +219,33 @@ class Sessions:
 
     def remove_call(self, call: _Call) -> None:
         self._calls.pop(call, None)
+        self._by_token.pop(call, None)
+
+    def watch_token(self, call: _Call, identity: Identity) -> None:
+        """End the call after the token of ``identity`` has been removed; never for an identity without a token."""
+        if identity.token_id is None or self._closing is not None:
+            self._by_token.pop(call, None)
+            return
+        self._by_token[call] = identity
+        if self._look is None:
+            self._look = asyncio.get_running_loop().call_later(TOKENS_LOOK_S, self._look_at_tokens)
+
+    def _look_at_tokens(self) -> None:
+        self._look = None
+        for call, identity in list(self._by_token.items()):
+            if self.mechanisms.is_revoked(identity):
+                del self._by_token[call]
+                call.finish(_revoked())
+        if self._by_token:
+            self._look = asyncio.get_running_loop().call_later(TOKENS_LOOK_S, self._look_at_tokens)
 
 
 def _hash(token: str) -> bytes:
     return hashlib.sha256(token.encode()).digest()
+
+
+def _revoked() -> SaslAuthenticationFailedError:
+    return SaslAuthenticationFailedError("the delegation token has been removed or has expired; get another one")
 
 
 def _expired() -> SaslAuthenticationFailedError:
@@ -321,6 +354,7 @@ class _Call(StreamHandler[Any]):
         if lifetime_ms:
             self._session.expires_s = self._loop.time() + lifetime_ms / 1_000
             self._expiry = self._loop.call_at(self._session.expires_s, self.finish, _expired())
+        sessions.watch_token(self, identity)
         self._done()
         answer.complete = True
         answer.session_token = self._token

@@ -714,6 +714,9 @@ class Connection(asyncio.Protocol):
         elif not self.is_authenticated and now - self._since >= AUTHENTICATES_S:
             self._shared.log("%s did not authenticate within %d s; closed", self.client.host, AUTHENTICATES_S)
             transport.abort()
+        elif self.client.authentication is not None and self.client.authentication.is_revoked:
+            self._shared.log("the delegation token of %s has been removed; closed", self.client.host)
+            transport.abort()
         elif self._is_stalled:
             if self._shared.answers.is_short and self._reads_slowly(now, size):
                 self._shared.log("%s reads its answers too slowly while memory is short; closed", self.client.host)

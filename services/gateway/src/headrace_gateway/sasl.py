@@ -42,6 +42,9 @@ class SaslOffer(Protocol):
     def start(self, name: str, /) -> ServerExchange:
         """Begin an exchange by one of the mechanisms."""
 
+    def is_revoked(self, identity: Identity, /) -> bool:
+        """Whether the delegation token, by which a client has authenticated, has been removed since."""
+
 
 def now_ms() -> float:
     """Milliseconds of the clock by which sessions end."""
@@ -84,8 +87,16 @@ class Authentication:
     def principal(self) -> Principal:
         return ANONYMOUS if self.identity is None else self.identity.principal
 
+    @property
+    def is_revoked(self) -> bool:
+        """Whether the client's delegation token has been removed: the connection must close. (Kafka's brokers leave it
+        open until the token's expiry.)"""
+        return self.identity is not None and self._offer.is_revoked(self.identity)
+
     def permits(self, api: Api, now_ms: float) -> bool:
         """Whether the client may send a request of this type now; if not, the connection closes."""
+        if self.is_revoked:
+            return False
         if self.state is State.DONE:
             return self._ends_ms is None or now_ms < self._ends_ms or api is Api.SASL_HANDSHAKE
         if self.state is State.BEGIN:

@@ -9,7 +9,7 @@ from typing import Any
 from ...errors import InvalidConfigError, UnsupportedSaslMechanismError
 from ...metadata.security import SecurityImage
 from ..references import dereferenced
-from .exchange import GSSAPI, OAUTHBEARER, PLAIN, ServerExchange
+from .exchange import GSSAPI, OAUTHBEARER, PLAIN, Identity, ServerExchange
 from .gssapi_exchange import GssapiServer
 from .jaas import LoginModule, parse_jaas
 from .jwks import KeySource
@@ -52,6 +52,10 @@ class Mechanisms:
                 f"this listener does not have the mechanism {name[:40]!r}; it has {', '.join(self.names)}"
             )
         return maker()
+
+    def is_revoked(self, identity: Identity) -> bool:
+        """Whether the delegation token, by which a client has authenticated, has been removed or has expired since."""
+        return identity.token_id is not None and not self._users.has_token(identity.token_id)
 
     async def run(self) -> None:
         """Keep the keys of OAUTHBEARER current, until cancelled."""

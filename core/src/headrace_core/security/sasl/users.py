@@ -72,6 +72,11 @@ class Users:
         owner = token.owner.partition(":")[2]
         return Subject(self._tokens.get(mechanism, name), owner, name, token.expires_at_ms)
 
+    def has_token(self, token_id: str) -> bool:
+        """Whether the cluster has the token, and it has not expired."""
+        token = self._security().tokens.get(token_id)
+        return token is not None and token.expires_at_ms > self._now_ms()
+
     def is_slow(self, mechanism: ScramMechanism, name: str, is_token: bool) -> bool:
         return (
             is_token
