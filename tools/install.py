@@ -37,7 +37,7 @@ STAMP = Path(sys.prefix) / "headrace-setup.json"
 #: A dictionary of the distributions' directories, each with the extras to install in a checkout.
 DISTRIBUTIONS = {
     "protos": "",
-    "core": "[server,oauthbearer,arrow,zstd,snappy]",
+    "core": "[server,oauthbearer,arrow,zstd,snappy,otel]",
     "services/controller": "",
     "services/broker": "",
     "services/coordinator": "",

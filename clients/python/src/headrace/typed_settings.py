@@ -146,6 +146,9 @@ class ProducerSettings(CommonSettings, total=False):
     partitioner_ignore_keys: bool | None
     partitioner_adaptive_partitioning_enable: bool | None
     partitioner_availability_timeout_ms: int | None
+    otel_traces_enable: bool | None
+    otel_traces_ratio: float | None
+    otel_traces_per_second_max: int | None
     interceptor_classes: str | Sequence[str] | None
     transaction_two_phase_commit_enable: bool | None
     metadata_max_idle_ms: int | None
@@ -176,6 +179,7 @@ class ConsumerSettings(CommonSettings, total=False):
     key_deserializer: Any
     value_deserializer: Any
     exclude_internal_topics: bool | None
+    otel_traces_enable: bool | None
     interceptor_classes: str | Sequence[str] | None
 
 

@@ -22,6 +22,13 @@ _PROVIDERS = "Headrace does not replace ${...} in values; put the value itself i
 _JAVA = "Headrace cannot load Java classes; leave this key out"
 
 
+_TRACES = honoured(
+    "otel.traces.enable",
+    False,
+    "Whether the client makes OpenTelemetry spans with the application's TracerProvider (extra otel).",
+    source=HEADRACE,
+)
+
 _COMMON = (
     honoured(
         "bootstrap.servers",
@@ -279,6 +286,24 @@ PRODUCER = ConfigDef(
             low=0,
             source="KIP-794",
         ),
+        _TRACES,
+        honoured(
+            "otel.traces.ratio",
+            1.0,
+            "With otel.traces.enable: the share of records that the producer offers to the application's sampler, from "
+            "0 to 1. The producer makes this choice for each record, before the sampler.",
+            source=HEADRACE,
+            low=0,
+            high=1,
+        ),
+        honoured(
+            "otel.traces.per.second.max",
+            20,
+            "With an otel.traces.ratio below 1: about how many records the producer traces in a second at most. A span "
+            "takes as much time as a hundred records.",
+            source=HEADRACE,
+            low=1,
+        ),
         refused(
             "interceptor.classes",
             [],
@@ -425,6 +450,7 @@ CONSUMER = ConfigDef(
             "Whether subscription patterns skip internal topics.",
             "patterns never match internal topics; subscribe to an internal topic by its name",
         ),
+        _TRACES,
         refused(
             "interceptor.classes",
             [],

@@ -70,20 +70,22 @@ class ProduceRequests(_message.Message):
     def __init__(self, requests: _Optional[_Iterable[_Union[ProduceRequest, _Mapping]]] = ...) -> None: ...
 
 class ProducePartition(_message.Message):
-    __slots__ = ("topic", "partition", "topic_id", "records", "shard_epoch", "expected_end")
+    __slots__ = ("topic", "partition", "topic_id", "records", "shard_epoch", "expected_end", "traceparent")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     SHARD_EPOCH_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_END_FIELD_NUMBER: _ClassVar[int]
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     topic_id: bytes
     records: bytes
     shard_epoch: int
     expected_end: int
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[bytes] = ..., records: _Optional[bytes] = ..., shard_epoch: _Optional[int] = ..., expected_end: _Optional[int] = ...) -> None: ...
+    traceparent: str
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[bytes] = ..., records: _Optional[bytes] = ..., shard_epoch: _Optional[int] = ..., expected_end: _Optional[int] = ..., traceparent: _Optional[str] = ...) -> None: ...
 
 class ProduceResponse(_message.Message):
     __slots__ = ("correlation_id", "results", "throttle_time_ms")

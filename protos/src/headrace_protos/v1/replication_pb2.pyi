@@ -129,16 +129,26 @@ class FollowDivergence(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., end_offset: _Optional[int] = ...) -> None: ...
 
 class FollowPush(_message.Message):
-    __slots__ = ("handle", "records", "high_watermark", "log_start")
+    __slots__ = ("handle", "records", "high_watermark", "log_start", "traces")
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
     LOG_START_FIELD_NUMBER: _ClassVar[int]
+    TRACES_FIELD_NUMBER: _ClassVar[int]
     handle: int
     records: bytes
     high_watermark: int
     log_start: int
-    def __init__(self, handle: _Optional[int] = ..., records: _Optional[bytes] = ..., high_watermark: _Optional[int] = ..., log_start: _Optional[int] = ...) -> None: ...
+    traces: _containers.RepeatedCompositeFieldContainer[FollowTrace]
+    def __init__(self, handle: _Optional[int] = ..., records: _Optional[bytes] = ..., high_watermark: _Optional[int] = ..., log_start: _Optional[int] = ..., traces: _Optional[_Iterable[_Union[FollowTrace, _Mapping]]] = ...) -> None: ...
+
+class FollowTrace(_message.Message):
+    __slots__ = ("base_offset", "traceparent")
+    BASE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
+    base_offset: int
+    traceparent: str
+    def __init__(self, base_offset: _Optional[int] = ..., traceparent: _Optional[str] = ...) -> None: ...
 
 class FollowOffsetsUpdate(_message.Message):
     __slots__ = ("handle", "high_watermark", "log_start")

@@ -32,6 +32,7 @@ cdef class SendBatch:
     cdef readonly long long log_append_time_ms
     cdef readonly object error
     cdef public object watch  # concurrent.futures.wait's (_watching.py), or None
+    cdef public object trace  # the context of the first traced record, or None
     cdef object _event
     cdef list _waiters
 

@@ -59,6 +59,8 @@ class SendBatch:
         """Return a copy of ``error``. Code that raises the error, or passes it to a program, uses a copy."""
 
     watch: Watch | None
+    #: The traceparent of the batch's first traced record or call; None for none.
+    trace: str | None
 
     def stamp(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None: ...
     def finish(self, base_offset: int, log_append_time_ms: int, error: HeadraceError | None) -> list[Any]:
@@ -154,6 +156,9 @@ class Accumulator:
     #: Whether a batch has become full: an asyncio caller then lets its event loop run.
     breathe: bool
     yield_us: int
+    #: Number of records that ``send`` appends before it offers one to the tracer; with 0 the compiled ``send`` calls
+    #: the slow path. -1: the producer makes no traces.
+    untraced: int
 
     def append(
         self,
@@ -164,6 +169,7 @@ class Accumulator:
         headers: Headers | None,
         partition: int | None,
         timestamp_ms: int | None,
+        trace: str | None = None,
     ) -> _Future | None:
         """Append one record and return its future; None if the caller must wait first (topic unknown or buffer full).
 
@@ -176,7 +182,14 @@ class Accumulator:
         append_many. The topic must be known. The errors are those of ``append``; the message names the record."""
 
     def append_many(
-        self, topic: str, values: list[Any], start: int, partition: int | None, timestamp_ms: int, runs: list[list[Any]]
+        self,
+        topic: str,
+        values: list[Any],
+        start: int,
+        partition: int | None,
+        timestamp_ms: int,
+        runs: list[list[Any]],
+        trace: str | None = None,
     ) -> int:
         """Append ``values[start:]`` to the end, or until the buffer is full; return the index of the next record.
 
@@ -184,7 +197,9 @@ class Accumulator:
         partition. ``runs`` collects [batch, first index, count] for runs of records in the same batch.
         """
 
-    def append_encoded(self, topic: str, partition: int, data: bytes, count: int) -> SendBatch | None:
+    def append_encoded(
+        self, topic: str, partition: int, data: bytes, count: int, trace: str | None = None
+    ) -> SendBatch | None:
         """Queue an encoded batch and return it; None if the caller must wait first (topic unknown or buffer full)."""
 
     def take_ready(self) -> list[PartitionQueue]:

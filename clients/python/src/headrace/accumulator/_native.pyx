@@ -125,6 +125,7 @@ cdef class Accumulator(Ledger):
     cdef public bint awake
     cdef public bint breathe
     cdef public unsigned int yield_us
+    cdef public long long untraced
     cdef object _wake
     cdef object _slow
     cdef bint _custom
@@ -161,13 +162,14 @@ cdef class Accumulator(Ledger):
         self.ready = []
         self._space_waiters = []
         self.yield_us = 50
+        self.untraced = -1
 
     # --- callers ---------------------------------------------------------------------------------------------------
 
-    def append(self, future_class, topic, value, key, headers, partition, timestamp_ms):
+    def append(self, future_class, topic, value, key, headers, partition, timestamp_ms, trace=None):
         cdef int index = 0
         cdef long long when = 0
-        cdef SendBatch batch = self._append(topic, value, key, headers, partition, timestamp_ms, &index, &when)
+        cdef SendBatch batch = self._append(topic, value, key, headers, partition, timestamp_ms, trace, &index, &when)
         return None if batch is None else future_class(batch, index, when)
 
     def prepare_many(self, str topic not None, values, partition):
@@ -199,14 +201,30 @@ cdef class Accumulator(Ledger):
             items[at] = prepared(self, known, item, at, partition)
         return items
 
-    def append_many(self, str topic not None, list values not None, Py_ssize_t start, partition, long long timestamp_ms, list runs not None):
+    def append_many(
+        self,
+        str topic not None,
+        list values not None,
+        Py_ssize_t start,
+        partition,
+        long long timestamp_ms,
+        list runs not None,
+        trace=None,
+    ):
         try:
-            return self._append_many(topic, values, start, partition, timestamp_ms, runs)
+            return self._append_many(topic, values, start, partition, timestamp_ms, runs, trace)
         finally:
             self._wake_sender()
 
     cdef Py_ssize_t _append_many(
-        self, str topic, list values, Py_ssize_t start, object partition, long long timestamp_ms, list runs
+        self,
+        str topic,
+        list values,
+        Py_ssize_t start,
+        object partition,
+        long long timestamp_ms,
+        list runs,
+        object trace,
     ) except -1:
         cdef TopicQueues known = self.topics.get(topic)
         cdef Py_ssize_t count = PyList_GET_SIZE(values)
@@ -242,6 +260,8 @@ cdef class Accumulator(Ledger):
             if run is None or run[0] is not batch or <int>run[1] + <int>run[2] != index:
                 run = [batch, index, 1]
                 runs.append(run)
+                if trace is not None and batch.trace is None:
+                    batch.trace = trace
             else:
                 run[2] = <int>run[2] + 1
             start += 1
@@ -256,7 +276,7 @@ cdef class Accumulator(Ledger):
                         usleep(self.yield_us)
         return start
 
-    def append_encoded(self, str topic not None, int partition, bytes data not None, int count):
+    def append_encoded(self, str topic not None, int partition, bytes data not None, int count, trace=None):
         cdef TopicQueues known = self.topics.get(topic)
         cdef PartitionQueue queue
         cdef SendBatch batch
@@ -264,6 +284,7 @@ cdef class Accumulator(Ledger):
             return None
         queue = self._queue_for(known, None, partition)
         batch = SendBatch(queue, None, data, count)
+        batch.trace = trace
         if self.state != OPEN_STATE:  # the allocation ran a finalizer, and with it perhaps another thread's close()
             return None
         self._seal(queue)
@@ -284,6 +305,7 @@ cdef class Accumulator(Ledger):
         object headers,
         object partition,
         object timestamp_ms,
+        object trace,
         int* index,
         long long* when,
     ):
@@ -320,8 +342,17 @@ cdef class Accumulator(Ledger):
             return None
         queue = self._queue_for(known, key, partition)
         batch = self._put(queue, when[0], key, value, headers, self._is_sticky(key, partition), index)
+        if trace is not None and batch.trace is None:
+            batch.trace = trace  # before the wake-up: the sender may send the batch at once
         self._wake_sender()
         return batch
+
+    cdef inline bint _is_untraced(self) noexcept:
+        """Whether the next record is not offered to the tracer."""
+        if self.untraced > 0:
+            self.untraced -= 1
+            return True
+        return self.untraced < 0
 
     cdef inline bint _is_sticky(self, object key, object partition) noexcept:
         return partition is None and (key is None or self.ignore_keys)
@@ -545,9 +576,9 @@ cdef class NativeProducer:
         cdef long long when = 0
         if accumulator is None:
             raise _not_made(self)
-        if on_delivery is None:
+        if on_delivery is None and accumulator._is_untraced():
             try:
-                batch = accumulator._append(topic, value, key, headers, partition, timestamp_ms, &index, &when)
+                batch = accumulator._append(topic, value, key, headers, partition, timestamp_ms, None, &index, &when)
             except (NoSuchPartition, WouldWait):  # the slow path waits for what is missing
                 batch = None
             if batch is not None:
@@ -598,9 +629,9 @@ cdef class NativeAsyncProducer:
             raise _not_made(self)
         if accumulator.breathe:
             accumulator.breathe = False
-        else:
+        elif accumulator._is_untraced():
             try:
-                batch = accumulator._append(topic, value, key, headers, partition, timestamp_ms, &index, &when)
+                batch = accumulator._append(topic, value, key, headers, partition, timestamp_ms, None, &index, &when)
             except (NoSuchPartition, WouldWait):  # the slow path awaits what is missing
                 batch = None
             if batch is not None:

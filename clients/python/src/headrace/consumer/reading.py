@@ -6,6 +6,7 @@ partition is the offset after the last record that was returned.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -27,6 +28,8 @@ from .inbox import Assigned, Inbox, Slice
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ..tracing import ConsumerTraces
+
 #: Partitions as the consumer's methods accept them: ``pause(a, b)`` and ``pause([a, b])`` mean the same.
 Named = Iterable["TopicPartition | Iterable[TopicPartition]"]
 
@@ -46,6 +49,11 @@ class Reading:
         self.key_deserializer = deserializer(config["key.deserializer"], "key.deserializer")
         self.value_deserializer = deserializer(config["value.deserializer"], "value.deserializer")
         self.plain = self.key_deserializer is None and self.value_deserializer is None
+        self.traces: ConsumerTraces | None = None
+        if config["otel.traces.enable"]:
+            from ..tracing import ConsumerTraces
+
+            self.traces = ConsumerTraces(config)
         self.partitions: dict[TopicPartition, Assigned] = {}
         self._engine = engine
         self._current: tuple[Slice, RecordIterator] | None = None
@@ -334,6 +342,8 @@ class Reading:
         the current one, the error of a stopped partition is kept in ``_errors``, and a retriable error repeats.
         """
         out: list[Record] = []
+        traces = self.traces
+        began_ns = 0 if traces is None else time.time_ns()
         while len(out) < max_records:
             try:
                 iterator = self.next_iterator()
@@ -353,6 +363,8 @@ class Reading:
                 out = taken
             else:
                 out += taken
+        if traces is not None:
+            traces.polled(out, began_ns)
         return out
 
     def deserialize(self, record: Record) -> Record:

@@ -111,15 +111,16 @@ class AsyncProducer(Face, NativeAsyncProducer):
                 if not await waiting.end(deadline):
                     raise registry_error(topic, core.max_block_s) from None
         runs: list[list[Any]] = []
-        while (reached := core.append_prepared(topic, items, start, partition, when, runs)) < len(items):
-            if reached > start:
-                deadline = time.monotonic() + core.max_block_s
-            start = reached
-            try:
-                await core.wait_until_sendable_async(topic, deadline)
-            except HeadraceError as error:
-                raise core.stopped(error, start, len(items)) from None
-        return ManyFuture(topic, runs)
+        with core.tracing_many(topic, len(items)) as trace:
+            while (reached := core.append_prepared(topic, items, start, partition, when, runs, trace)) < len(items):
+                if reached > start:
+                    deadline = time.monotonic() + core.max_block_s
+                start = reached
+                try:
+                    await core.wait_until_sendable_async(topic, deadline)
+                except HeadraceError as error:
+                    raise core.stopped(error, start, len(items)) from None
+        return ManyFuture(topic, runs).traced(trace)
 
     async def send_arrow(self, topic: str, table: ArrowData) -> ManyFuture:
         """Queue the rows of an Arrow table as records (see Producer.send_arrow). A worker thread encodes the rows."""
@@ -133,13 +134,15 @@ class AsyncProducer(Face, NativeAsyncProducer):
         while topic not in core.accumulator.topics:
             await core.wait_until_sendable_async(topic, deadline)
         batches = arrow_batches(core, topic, rows)
-        while (item := await asyncio.to_thread(next, batches, None)) is not None:
-            partition, data, count = item
-            deadline = time.monotonic() + core.max_block_s
-            while (batch := core.accumulator.append_encoded(topic, partition, data, count)) is None:
-                await core.wait_until_sendable_async(topic, deadline)
-            runs.append([batch, 0, count])
-        return ManyFuture(topic, runs)
+        with core.tracing_many(topic, rows.num_rows) as trace:
+            context = None if trace is None else trace.context
+            while (item := await asyncio.to_thread(next, batches, None)) is not None:
+                partition, data, count = item
+                deadline = time.monotonic() + core.max_block_s
+                while (batch := core.accumulator.append_encoded(topic, partition, data, count, context)) is None:
+                    await core.wait_until_sendable_async(topic, deadline)
+                runs.append([batch, 0, count])
+        return ManyFuture(topic, runs).traced(trace)
 
     async def init_transactions(self, keep_prepared: bool = False) -> TransactionToken | None:
         """Get the identity of this producer, and fence an older producer with the same ``transactional.id`` (see
@@ -255,20 +258,27 @@ class _Slow:
         timestamp_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_of(timestamp_ms)
         deadline = time.monotonic() + core.max_block_s
         await asyncio.sleep(0)  # a batch has just become full: let the caller's loop run
-        while True:
-            try:
-                future: AsyncRecordFuture | None = core.accumulator.append(
-                    AsyncRecordFuture, topic, value, key, headers, partition, timestamp_ms
-                )
-            except NoSuchPartition as error:
-                await core.engine.io.run_async(core.recheck_partition(topic, error.args[0], core.max_block_s))
-                continue
-            except WouldWait as waiting:
-                if not await waiting.end(deadline):
-                    raise registry_error(topic, core.max_block_s) from None
-                continue
-            if future is not None:
-                return future
-            await core.wait_until_sendable_async(topic, deadline)
-            if time.monotonic() > deadline:
-                raise deadline_error(topic, core.max_block_s)
+        context = None
+        with core.tracing(topic, key, headers) as trace:
+            if trace is not None:
+                headers, context = trace.headers, trace.context
+            while True:
+                try:
+                    future: AsyncRecordFuture | None = core.accumulator.append(
+                        AsyncRecordFuture, topic, value, key, headers, partition, timestamp_ms, context
+                    )
+                except NoSuchPartition as error:
+                    await core.engine.io.run_async(core.recheck_partition(topic, error.args[0], core.max_block_s))
+                    continue
+                except WouldWait as waiting:
+                    if not await waiting.end(deadline):
+                        raise registry_error(topic, core.max_block_s) from None
+                    continue
+                if future is not None:
+                    break
+                await core.wait_until_sendable_async(topic, deadline)
+                if time.monotonic() > deadline:
+                    raise deadline_error(topic, core.max_block_s)
+        if trace is not None:
+            future.add_done_callback(trace.one_done)
+        return future

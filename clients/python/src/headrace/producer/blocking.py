@@ -113,15 +113,16 @@ class Producer(Face, NativeProducer):
             except WouldWait as waiting:
                 core.wait_for_registry(topic, waiting, deadline)
         runs: list[list[Any]] = []
-        while (reached := core.append_prepared(topic, items, start, partition, when, runs)) < len(items):
-            if reached > start:
-                deadline = time.monotonic() + core.max_block_s
-            start = reached
-            try:
-                core.wait_until_sendable(topic, deadline)
-            except HeadraceError as error:
-                raise core.stopped(error, start, len(items)) from None
-        return ManyFuture(topic, runs)
+        with core.tracing_many(topic, len(items)) as trace:
+            while (reached := core.append_prepared(topic, items, start, partition, when, runs, trace)) < len(items):
+                if reached > start:
+                    deadline = time.monotonic() + core.max_block_s
+                start = reached
+                try:
+                    core.wait_until_sendable(topic, deadline)
+                except HeadraceError as error:
+                    raise core.stopped(error, start, len(items)) from None
+        return ManyFuture(topic, runs).traced(trace)
 
     def send_arrow(self, topic: str, table: ArrowData) -> ManyFuture:
         """Queue the rows of an Arrow table as records: column ``value``, and optionally ``key``, ``headers``,
@@ -141,12 +142,14 @@ class Producer(Face, NativeProducer):
         deadline = time.monotonic() + core.max_block_s
         while topic not in core.accumulator.topics:
             core.wait_until_sendable(topic, deadline)
-        for partition, data, count in arrow_batches(core, topic, rows):
-            deadline = time.monotonic() + core.max_block_s
-            while (batch := core.accumulator.append_encoded(topic, partition, data, count)) is None:
-                core.wait_until_sendable(topic, deadline)
-            runs.append([batch, 0, count])
-        return ManyFuture(topic, runs)
+        with core.tracing_many(topic, rows.num_rows) as trace:
+            context = None if trace is None else trace.context
+            for partition, data, count in arrow_batches(core, topic, rows):
+                deadline = time.monotonic() + core.max_block_s
+                while (batch := core.accumulator.append_encoded(topic, partition, data, count, context)) is None:
+                    core.wait_until_sendable(topic, deadline)
+                runs.append([batch, 0, count])
+        return ManyFuture(topic, runs).traced(trace)
 
     def init_transactions(self, keep_prepared: bool = False) -> TransactionToken | None:
         """Get the identity of this producer, and fence an older producer with the same ``transactional.id``.
@@ -301,22 +304,28 @@ class _Slow:
             headers = header_list(headers)
         timestamp_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_of(timestamp_ms)
         deadline = time.monotonic() + core.max_block_s
-        while True:
-            try:
-                future: RecordFuture | None = core.accumulator.append(
-                    RecordFuture, topic, value, key, headers, partition, timestamp_ms
-                )
-            except NoSuchPartition as error:
-                core.engine.io.run(core.recheck_partition(topic, error.args[0], core.max_block_s))
-                continue
-            except WouldWait as waiting:
-                core.wait_for_registry(topic, waiting, deadline)
-                continue
-            if future is not None:
-                break
-            core.wait_until_sendable(topic, deadline)
-            if time.monotonic() > deadline:
-                raise deadline_error(topic, core.max_block_s)
+        context = None
+        with core.tracing(topic, key, headers) as trace:
+            if trace is not None:
+                headers, context = trace.headers, trace.context
+            while True:
+                try:
+                    future: RecordFuture | None = core.accumulator.append(
+                        RecordFuture, topic, value, key, headers, partition, timestamp_ms, context
+                    )
+                except NoSuchPartition as error:
+                    core.engine.io.run(core.recheck_partition(topic, error.args[0], core.max_block_s))
+                    continue
+                except WouldWait as waiting:
+                    core.wait_for_registry(topic, waiting, deadline)
+                    continue
+                if future is not None:
+                    break
+                core.wait_until_sendable(topic, deadline)
+                if time.monotonic() > deadline:
+                    raise deadline_error(topic, core.max_block_s)
+        if trace is not None:
+            future.add_done_callback(trace.one_done)
         if on_delivery is not None:
             future.add_done_callback(_Delivery(on_delivery))
         return future

@@ -9,9 +9,10 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace_core.errors import (
     BufferTimeoutError,
@@ -36,6 +37,9 @@ from .sender import Sender
 from .transaction_state import Call
 from .transactional import Transactions
 
+if TYPE_CHECKING:
+    from ..tracing import ProducerTraces, SendTrace
+
 logger = logging.getLogger("headrace")
 
 #: States of the accumulator. HELD: a transactional producer may not send now, because no transaction is open.
@@ -43,6 +47,8 @@ OPEN, CLOSED, FORKED, HELD = 0, 1, 2, 3
 
 #: Seconds for which the end of the process waits until the remaining records are sent.
 EXIT_FLUSH_S = 10.0
+
+_UNTRACED: AbstractContextManager[None] = contextlib.nullcontext()
 
 
 class ProducerCore:
@@ -66,6 +72,12 @@ class ProducerCore:
             key_serializer=serializer(config["key.serializer"], "key.serializer"),
             value_serializer=serializer(config["value.serializer"], "value.serializer"),
         )
+        self.traces: ProducerTraces | None = None
+        if config["otel.traces.enable"]:
+            from ..tracing import ProducerTraces
+
+            self.traces = ProducerTraces(config)
+            self.accumulator.untraced = self.traces.gap()
         self.sender.accumulator = self.accumulator
         self.engine.metadata.listeners.append(self._on_snapshot)
         self._closing = threading.Lock()
@@ -154,11 +166,19 @@ class ProducerCore:
         return self.accumulator.prepare_many(topic, values, partition)
 
     def append_prepared(
-        self, topic: str, items: list[Any], start: int, partition: int | None, when: int, runs: list[list[Any]]
+        self,
+        topic: str,
+        items: list[Any],
+        start: int,
+        partition: int | None,
+        when: int,
+        runs: list[list[Any]],
+        trace: SendTrace | None,
     ) -> int:
         """Append prepared records from index ``start`` on; return the index at which the buffer was full."""
         try:
-            return self.accumulator.append_many(topic, items, start, partition, when, runs)
+            context = None if trace is None else trace.context
+            return self.accumulator.append_many(topic, items, start, partition, when, runs, context)
         except NoSuchPartition as error:  # the topic was created again with fewer partitions
             gone = InvalidArgumentError(
                 f"topic {topic!r} no longer has partition {error.args[0]}: the topic was created again with fewer "
@@ -171,6 +191,29 @@ class ProducerCore:
         if sent:
             error.args = (f"{error.message}; the first {sent} of {count} records are being sent", *error.args[1:])
         return error
+
+    # --- traces ----------------------------------------------------------------------------------------------------
+
+    def tracing(self, topic: str, key: Any, headers: Any) -> AbstractContextManager[SendTrace | None]:
+        """A block that queues one record: begins the record's span, which ends at once if the block raises. The block
+        gets None for a record that is not traced."""
+        traces = self.traces
+        if traces is None or not self._is_traced(traces, 1):
+            return _UNTRACED
+        return _ended_by_error(traces.begin(topic, key, headers))
+
+    def tracing_many(self, topic: str, count: int) -> AbstractContextManager[SendTrace | None]:
+        """A block that queues ``count`` records, with one span (see ``tracing``)."""
+        traces = self.traces
+        if traces is None or not self._is_traced(traces, count):
+            return _UNTRACED
+        return _ended_by_error(traces.begin_many(topic, count))
+
+    def _is_traced(self, traces: ProducerTraces, count: int) -> bool:
+        """Whether one of the next ``count`` records is offered to the application's sampler."""
+        left = self.accumulator.untraced - count
+        self.accumulator.untraced = left if left >= 0 else traces.gap()
+        return left < 0
 
     def shown(self) -> list[str]:
         topics = [several("topics", sorted(self.accumulator.topics))] if self.accumulator.topics else []
@@ -459,3 +502,13 @@ def deadline_error(topic: str, block_s: float) -> RequestTimedOutError:
         f"topic {topic!r}: the record could not be queued within max.block.ms={block_s * 1000:g}; "
         "check the brokers with `headrace doctor`"
     )
+
+
+@contextlib.contextmanager
+def _ended_by_error(trace: SendTrace | None) -> Iterator[SendTrace | None]:
+    try:
+        yield trace
+    except BaseException as error:
+        if trace is not None:
+            trace.failed(error)
+        raise

@@ -6,13 +6,16 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Generator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace_core.errors import HeadraceError
 
 from ..accumulator import AsyncRecordFuture, RecordFuture
 from ..callbacks import check_callback, run_callback
 from ..models import ManyMetadata, RecordRange
+
+if TYPE_CHECKING:
+    from ..tracing import SendTrace
 
 __all__ = ["AsyncRecordFuture", "ManyFuture", "RecordFuture"]
 
@@ -28,6 +31,12 @@ class ManyFuture:
     def __init__(self, topic: str, runs: list[list[Any]]) -> None:
         self._topic = topic
         self._runs = runs  # runs of records as [batch, first index, count]
+
+    def traced(self, trace: SendTrace | None) -> ManyFuture:
+        """End the span of the call, if it has one, when every outcome is known. Returns this future."""
+        if trace is not None:
+            self.add_done_callback(trace.many_done)
+        return self
 
     def done(self) -> bool:
         """Whether the outcome of every record is known."""

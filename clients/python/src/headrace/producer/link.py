@@ -349,7 +349,9 @@ class BrokerLink:
         now = time.monotonic()
         for batch in filter(None, request.batches):
             data = batch.data or b""  # a batch may have expired while it waited for its turn, and then has no data
-            message.partitions.add(topic=batch.queue.topic.name, partition=batch.queue.partition, records=data)
+            item = message.partitions.add(topic=batch.queue.topic.name, partition=batch.queue.partition, records=data)
+            if batch.trace is not None:
+                item.traceparent = batch.trace
             records += batch.count
             wire_bytes += len(data)
             sender.metrics["record-queue-time"].record((now - batch.created_s) * 1000)

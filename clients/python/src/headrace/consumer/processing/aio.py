@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 
 from headrace_core.errors import HeadraceError, ProcessingError
 from headrace_core.records import Record
@@ -21,6 +22,8 @@ from .flow import DRAIN_S, POLL_RECORDS, POLL_S, Flow, go_back
 from .settings import Settings, failure_of, letter_of, producer_config
 
 logger = logging.getLogger("headrace")
+
+_UNTRACED: AbstractContextManager[None] = nullcontext()
 
 
 class AsyncRun:
@@ -136,10 +139,12 @@ class AsyncRun:
     async def _try(self, work: Work) -> Exception | None:
         """Call the handler; after its last try, store the record as a dead letter. Returns the error of a record that
         is not finished."""
+        traces = self._core.reading.traces
         try:
-            returned = self._handler(await self._record_of(work))
-            if inspect.isawaitable(returned):
-                await returned
+            with _UNTRACED if traces is None else traces.processing(work.record):
+                returned = self._handler(await self._record_of(work))
+                if inspect.isawaitable(returned):
+                    await returned
         except Exception as error:  # noqa: BLE001 - it decides what becomes of the record
             return error if self._settings.may_retry(work, error) else await self._bury(work, error)
         return None

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 
 from headrace_core.errors import HeadraceError, ProcessingError
 from headrace_core.records import Record
@@ -22,6 +23,8 @@ from .flow import DRAIN_S, POLL_RECORDS, POLL_S, Flow, go_back
 from .settings import Settings, failure_of, letter_of, producer_config
 
 logger = logging.getLogger("headrace")
+
+_UNTRACED: AbstractContextManager[None] = nullcontext()
 
 
 class Run:
@@ -121,8 +124,10 @@ class Run:
     def _try(self, work: Work) -> BaseException | None:
         """Call the handler; after its last try, store the record as a dead letter. Returns the error of a record that
         is not finished."""
+        traces = self._core.reading.traces
         try:
-            self._handler(self._record_of(work))
+            with _UNTRACED if traces is None else traces.processing(work.record):
+                self._handler(self._record_of(work))
         except Exception as error:  # noqa: BLE001 - it decides what becomes of the record
             return error if self._settings.may_retry(work, error) else self._bury(work, error)
         except BaseException as error:  # noqa: BLE001 - SystemExit ends the run, not only this thread

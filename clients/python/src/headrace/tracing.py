@@ -1,0 +1,235 @@
+"""OpenTelemetry traces of a client, with ``otel.traces.enable`` (extra ``otel``; docs/traces.md).
+
+A client makes its spans with the TracerProvider of the application. Span names and attributes follow OpenTelemetry's
+conventions for messaging. A client without the key has no ProducerTraces or ConsumerTraces, and imports no
+OpenTelemetry.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+from headrace_core.errors import HeadraceError
+from headrace_core.records import Record
+from headrace_core.tracing.context import TraceContext, context_of, sampled_context_of, with_context
+from headrace_core.tracing.spans import SYSTEM, as_parent, link_to, opentelemetry, trace_context
+
+from .accumulator._checks import header_list
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
+
+KEY = "otel.traces.enable"
+
+#: Maximum number of links of one poll span, to the producers' spans of its records.
+LINKS_MAX = 64
+#: A key longer than this number of bytes is no attribute of a span.
+KEY_BYTES_MAX = 128
+#: The gap between two sampled records if no record is sampled.
+_NEVER = 2**62
+
+
+class SendTrace:
+    """The span of one send, from the call to its outcome. ``context``: the span's context, as ``traceparent``.
+    ``headers``: the record's headers with the span's context."""
+
+    __slots__ = ("_span", "context", "headers")
+
+    def __init__(self, span: Span, headers: list[Any] | None, context: TraceContext) -> None:
+        self._span = span
+        self.headers = headers
+        self.context = context.traceparent
+
+    def failed(self, error: BaseException) -> None:
+        """End the span of a send that raised ``error``."""
+        _end_with_error(self._span, error)
+
+    def one_done(self, future: Any) -> None:
+        """End the span of a record, whose outcome is known."""
+        if future.cancelled():
+            self._span.end()
+            return
+        error = future.exception()
+        if error is not None:
+            _end_with_error(self._span, error)
+            return
+        metadata = future.result()
+        self._span.set_attribute("messaging.destination.partition.id", str(metadata.partition))
+        if metadata.offset >= 0:
+            self._span.set_attribute("messaging.kafka.offset", metadata.offset)
+        self._span.end()
+
+    def many_done(self, future: Any) -> None:
+        """End the span of a call with many records, whose outcomes are known."""
+        error = future.exception(0)
+        if error is not None:
+            _end_with_error(self._span, error)
+        else:
+            self._span.end()
+
+
+class ProducerTraces:
+    """Decides which records of a producer are traced, and begins their spans."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        """Raises MissingDependencyError without OpenTelemetry."""
+        self._api = opentelemetry(f"{KEY}=true")
+        self._tracer = self._api.get_tracer("headrace", version("headrace"))
+        self._client_id: str = config["client.id"]
+        self._ratio: float = config["otel.traces.ratio"]
+        self._traced_max: int = config["otel.traces.per.second.max"]
+        #: The present second: its begin (time.monotonic()), its traced records, and all its records.
+        self._second_s, self._traced, self._records = time.monotonic(), 0, 0
+
+    def gap(self) -> int:
+        """The number of records before the next one that is offered to the application's sampler.
+
+        The gaps are random, so that they do not follow a pattern in the records. When a second has its
+        otel.traces.per.second.max, the gap is the number of records that the rest of the second will have at its
+        present rate. A counter decides nearly every send, because a look at the clock costs more.
+        """
+        if self._ratio >= 1:
+            return 0
+        if self._ratio <= 0:
+            return _NEVER
+        gap = int(math.log(1 - random.random()) / math.log1p(-self._ratio))
+        now_s = time.monotonic()
+        passed_s = now_s - self._second_s
+        if passed_s >= 1:
+            self._second_s, self._traced, self._records = now_s, 0, 0
+        elif self._traced >= self._traced_max:
+            gap = max(gap, int(self._records / max(passed_s, 0.001) * (1 - passed_s)))
+        self._traced += 1
+        self._records += gap + 1
+        return gap
+
+    def begin(self, topic: str, key: Any, headers: Any) -> SendTrace | None:
+        """Begin the span of one record; None if the application's sampler does not sample the record.
+
+        The span's parent is the current span, or without one the context in the record's headers: an application that
+        passes on the headers of a record that it has consumed continues the trace.
+        """
+        try:
+            given = [] if headers is None else header_list(headers)
+            parent = context_of(given)
+        except (HeadraceError, TypeError, ValueError):  # the append itself raises the error
+            return None
+        attributes = {"messaging.operation.name": "send"}
+        text = _key_text(key)
+        if text is not None:
+            attributes["messaging.kafka.message.key"] = text
+        span = self._started(topic, parent, attributes)
+        if span is None:
+            return None
+        context = trace_context(span.get_span_context())
+        return SendTrace(span, with_context(given, context), context)
+
+    def begin_many(self, topic: str, count: int) -> SendTrace | None:
+        """Begin the span of a call with ``count`` records, whose headers stay as they are."""
+        span = self._started(topic, None, {"messaging.operation.name": "send", "messaging.batch.message_count": count})
+        return None if span is None else SendTrace(span, None, trace_context(span.get_span_context()))
+
+    def _started(self, topic: str, parent: TraceContext | None, attributes: dict[str, Any]) -> Span | None:
+        api, within = self._api, None
+        if parent is not None and not api.get_current_span().get_span_context().is_valid:
+            within = as_parent(parent)
+        attributes |= {
+            "messaging.system": SYSTEM,
+            "messaging.operation.type": "send",
+            "messaging.destination.name": topic,
+            "messaging.client.id": self._client_id,
+        }
+        span: Span = self._tracer.start_span(
+            f"send {topic}", context=within, kind=api.SpanKind.PRODUCER, attributes=attributes
+        )
+        return span if span.get_span_context().trace_flags.sampled else None
+
+
+class ConsumerTraces:
+    """Makes the spans of a consumer, for records whose producer was sampled."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        """Raises MissingDependencyError without OpenTelemetry."""
+        self._api = opentelemetry(f"{KEY}=true")
+        self._tracer = self._api.get_tracer("headrace", version("headrace"))
+        self._attributes = {"messaging.system": SYSTEM, "messaging.client.id": config["client.id"]}
+        if config["group.id"]:
+            self._attributes["messaging.consumer.group.name"] = config["group.id"]
+
+    def polled(self, records: Sequence[Record], began_ns: int) -> None:
+        """Make the span of one poll, with a link to the producer's span of each sampled record (at most LINKS_MAX). A
+        poll without a sampled record has no span. ``began_ns``: time.time_ns() at the begin of the poll."""
+        links: list[Any] = []
+        topics: set[str] = set()
+        for record in records:
+            context = sampled_context_of(record.headers) if record.headers else None
+            if context is not None:
+                topics.add(record.topic)
+                links.append(link_to(context))
+                if len(links) == LINKS_MAX:
+                    break
+        if not links:
+            return
+        attributes: dict[str, Any] = self._attributes | {
+            "messaging.operation.name": "poll",
+            "messaging.operation.type": "receive",
+            "messaging.batch.message_count": len(records),
+        }
+        name = "poll"
+        if len(topics) == 1:
+            attributes["messaging.destination.name"] = topic = topics.pop()
+            name = f"poll {topic}"
+        span = self._tracer.start_span(
+            name, kind=self._api.SpanKind.CLIENT, attributes=attributes, links=links, start_time=began_ns
+        )
+        span.end(max(time.time_ns(), began_ns))
+
+    @contextmanager
+    def processing(self, record: Record) -> Iterator[None]:
+        """Make the span of the block that processes ``record``, as a child of the producer's span. The span is current
+        in the block. A record that is not sampled has no span."""
+        context = sampled_context_of(record.headers) if record.headers else None
+        if context is None:
+            yield
+            return
+        attributes = self._attributes | {
+            "messaging.operation.name": "process",
+            "messaging.operation.type": "process",
+            "messaging.destination.name": record.topic,
+            "messaging.destination.partition.id": str(record.partition),
+            "messaging.kafka.offset": record.offset,
+        }
+        with self._tracer.start_as_current_span(
+            f"process {record.topic}",
+            context=as_parent(context),
+            kind=self._api.SpanKind.CONSUMER,
+            attributes=attributes,
+        ):
+            yield
+
+
+def _key_text(key: Any) -> str | None:
+    """A record's key as an attribute; None for a key that is no short text."""
+    if isinstance(key, str):
+        return key if len(key) <= KEY_BYTES_MAX else None
+    if not isinstance(key, bytes) or len(key) > KEY_BYTES_MAX:
+        return None
+    try:
+        return key.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _end_with_error(span: Span, error: BaseException) -> None:
+    from opentelemetry.trace import StatusCode
+
+    code = error.code if isinstance(error, HeadraceError) else type(error).__name__
+    span.set_attribute("error.type", code)
+    span.set_status(StatusCode.ERROR, str(error))
+    span.end()
