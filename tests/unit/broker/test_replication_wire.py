@@ -14,6 +14,7 @@ from headrace_broker.partition.messages import (
     Lane,
     OffsetsUpdate,
     Push,
+    PushTrace,
     Request,
     Response,
 )
@@ -51,7 +52,10 @@ def test_a_response_comes_out_as_it_went_in():
             Joined(4, out_of_range=True, log_start=7, producers=b"producers"),
             Joined(5, other_lane=True),
         ),
-        pushes=(Push(1, b"records", 5, 1), Push(6, b"\0" * 3, 2**60, 0)),
+        pushes=(
+            Push(1, b"records", 5, 1),
+            Push(6, b"\0" * 3, 2**60, 0, (PushTrace(2**50, "00-one"), PushTrace(3, "00-two"))),
+        ),
         updates=(OffsetsUpdate(9, 4, 2),),
         ended=(Ended(9), Ended(10, None, True)),
     )

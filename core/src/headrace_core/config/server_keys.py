@@ -22,6 +22,7 @@ from . import (
     node_keys,
     registry_keys,
     security_keys,
+    trace_keys,
 )
 from .definition import INT_MAX, ConfigDef, ConfigKey, Conflict, Kind, Scope, at_most, honoured
 from .security_keys import PER_LISTENER_PREFIXES
@@ -67,6 +68,7 @@ SERVER_GROUPS: dict[str, tuple[ConfigKey, ...]] = {
     "The console": console_keys.CONSOLE,
     "Tiered storage": broker_keys.TIERED,
     "Metrics": (*metrics_keys.SERVED, *node_keys.METRICS),
+    "Traces": trace_keys.TRACES,
     "Security of listeners": security_keys.LISTENERS,
     "TLS": security_keys.TLS,
     "SASL": security_keys.SASL,

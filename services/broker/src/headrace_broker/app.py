@@ -100,6 +100,7 @@ from .roles import Roles
 from .schema_registry import SchemaRegistry
 from .settings import BrokerIdentity, LiveSettings, LogSettings
 from .storage import Storage
+from .tracing import BrokerTraces
 from .upkeep.upkeep import Upkeep
 from .verifier import Verifier
 
@@ -193,8 +194,13 @@ class Broker:
         )
 
         # The broker's partitions, and the tasks that work on them.
+        self._traces = BrokerTraces.of(values)
         self.streams = FollowerStreams(
-            self.identity, events=self.events, metrics=metrics, channels=self._security.channels
+            self.identity,
+            events=self.events,
+            metrics=metrics,
+            channels=self._security.channels,
+            traces=self._traces,
         )
         self.roles = Roles(
             self.partitions,
@@ -230,6 +236,7 @@ class Broker:
             producer_ids=self._producer_ids,
             verifier=self._verifier,
             reads_by_rack=values["replica.selector.class"] in RACK_AWARE_SELECTORS,
+            traces=self._traces,
             quotas=QuotaManager(
                 window_s=values["quota.window.size.seconds"],
                 windows=values["quota.window.num"],
@@ -280,6 +287,8 @@ class Broker:
         session = await self._register(metas)
         registered = session.registered
         session.hold_fenced(True)
+        if self._traces is not None:
+            self._traces.node.start(registered.broker_id)
         self._tasks.start(session.run(), "heartbeats")
         await self._tasks.unless_failed(follower.wait_applied(registered.metadata_offset))
         image = await self._tasks.unless_failed(follower.wait_current())
@@ -592,6 +601,8 @@ class Broker:
         clean = await self.storage.close(high_watermarks, broker_epoch=epoch, clean=not at_once)
         remove_state(self.config.state_file)
         await self._exporter.stop()
+        if self._traces is not None:
+            await asyncio.to_thread(self._traces.node.close)
         self.events.emit(NodeStopped(role="broker", node_id=self.identity.broker_id, clean=clean))
 
     async def _leave_cluster(self) -> None:

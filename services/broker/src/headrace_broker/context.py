@@ -21,6 +21,7 @@ from .deadlines import Deadlines
 from .partition_table import PartitionTable
 from .replication.pushes import PendingPushes
 from .settings import BrokerIdentity
+from .tracing import BrokerTraces
 from .verifier import Verifier
 
 
@@ -96,6 +97,8 @@ class BrokerContext:
     verifier: Verifier | None = None
     #: Whether the broker may send a consumer to a follower in the consumer's rack (replica.selector.class, KIP-392).
     reads_by_rack: bool = False
+    #: Makes the spans of this broker; None if the broker exports no traces.
+    traces: BrokerTraces | None = None
     unread: UnreadAnswers = field(default_factory=UnreadAnswers)
     quotas: QuotaManager = field(default_factory=QuotaManager)  #: The quotas of this broker's clients.
     connections: NewConnections = field(init=False)  #: The quota of new connections.

@@ -38,6 +38,7 @@ from .partition.schemas import SchemaCheck
 from .partition.verification import Verification, Verifications, WaitingRoom
 from .schema_registry import SchemaRegistry
 from .threads import WorkThreads
+from .tracing import AppendTrace
 from .traffic import TopicTraffic
 
 logger = logging.getLogger(__name__)
@@ -76,7 +77,18 @@ class ProducerTransaction(NamedTuple):
 class _Appending:
     """State of one producer's append."""
 
-    __slots__ = ("checked", "committed", "done", "fence", "now_ms", "records", "schemas", "transaction", "written")
+    __slots__ = (
+        "checked",
+        "committed",
+        "done",
+        "fence",
+        "now_ms",
+        "records",
+        "schemas",
+        "trace",
+        "transaction",
+        "written",
+    )
 
     def __init__(
         self,
@@ -93,6 +105,7 @@ class _Appending:
         self.committed = committed
         self.written = written
         self.fence = fence
+        self.trace: AppendTrace | None = None
         self.transaction: TransactionalAppend | Marker | None = None
         #: The schema ids of the batches; None if the topic has no schema validation, or the ids are accepted.
         self.schemas: SchemaCheck | None = None
@@ -160,6 +173,7 @@ class LeaderReplica:
         written: Callable[[], None] | None = None,
         fence: Fence | None = None,
         transaction: ProducerTransaction | None = None,
+        trace: AppendTrace | None = None,
     ) -> None:
         """Append a producer's batches to the log. Calls ``done`` when this broker and, if ``committed``, every in-sync
         replica have met the topic's flush policy.
@@ -182,9 +196,12 @@ class LeaderReplica:
         A repeated batch of an idempotent producer gets the offset of its first append, and is answered under the same
         conditions as a new batch. Batches that are costly to check are checked on a thread; later batches of the
         partition wait, to keep the order.
+
+        ``trace`` learns when the batches are passed to the writer, and when they are written; ``done`` ends its span.
         """
         self._check_may_append(committed)
         append = _Appending(records, now_ms, done, committed, written, fence)
+        append.trace = trace
         if transaction is not None and not self._is_verified(append, transaction):
             return
         if self._unchecked:
@@ -327,6 +344,8 @@ class LeaderReplica:
         # Break the reference cycle, so that the records are freed when they are written.
         checked, append.checked = append.checked, None
         assert checked is not None
+        if append.trace is not None:
+            append.trace.submitted(checked.headers)
         checked.done = functools.partial(self._appended, append)
         self._writer.submit(self.log, checked)
 
@@ -380,6 +399,8 @@ class LeaderReplica:
                 self._on_damage(self.log, outcome)
             done(outcome)
             return
+        if append.trace is not None:
+            append.trace.written()
         if not outcome.is_duplicate:
             self.traffic.records_in += outcome.next_offset - outcome.base_offset
             self.traffic.bytes_in += outcome.size

@@ -49,7 +49,7 @@ from headrace_protos.v1 import common_pb2, produce_pb2, produce_pb2_grpc
 from ..client_limits import StreamBrake
 from ..context import BrokerContext
 from ..deadlines import Expiring
-from ..leader_replica import LeaderReplica, ProducerTransaction
+from ..leader_replica import Done, LeaderReplica, ProducerTransaction
 from ..partition.versions import check_topic_id
 
 logger = logging.getLogger(__name__)
@@ -308,6 +308,7 @@ class ProduceStream(StreamHandler[Any]):
         now_ms = broker.clock.now_ms()
         committed = acks in (produce_pb2.ACKS_ALL, produce_pb2.ACKS_UNSPECIFIED)
         transaction: ProducerTransaction | None = None
+        traces = broker.traces
         if transactional_id:
             pending.order = list(partitions)
         for index, item in enumerate(items):
@@ -321,18 +322,26 @@ class ProduceStream(StreamHandler[Any]):
                 replica = broker.partitions.leader(partitions[index])
                 check_topic_id(replica.leader, item.topic_id)
                 pending.in_memory.add(index)
+                done: Done = partial(self._appended, pending, index, replica)
+                trace = None
+                if traces is not None and item.traceparent:
+                    trace = traces.append(partitions[index], item.traceparent, len(records[index]))
+                    done = done if trace is None else trace.ending(done)
                 try:
                     replica.append(
                         records[index],
                         now_ms,
-                        partial(self._appended, pending, index, replica),
+                        done,
                         committed=committed,
                         written=partial(self._written, pending, index),
                         fence=fence,
                         transaction=transaction,
+                        trace=trace,
                     )
-                except BaseException:
+                except BaseException as error:
                     pending.in_memory.discard(index)
+                    if trace is not None and isinstance(error, HeadraceError):
+                        trace.end(error)
                     raise
             except HeadraceError as error:
                 self._refused(pending, index, error)

@@ -68,7 +68,7 @@ class ReplicationService(replication_pb2_grpc.ReplicationServicer):
         self._broker = broker
         self.followers = JoinedReplicas()  #: The joined followers of all streams.
         self._pacer = Pacer(UNLIMITED, self.now_ms())
-        self.pushes, self.metrics = broker.pushes, broker.metrics
+        self.pushes, self.metrics, self.traces = broker.pushes, broker.metrics, broker.traces
         self._streams: dict[tuple[int, Lane], LeaderStream] = {}
         self._throttled = _ThrottledReplicas()
         broker.metadata.watch(self._metadata_changed)
@@ -318,7 +318,10 @@ class LeaderStream(StreamHandler[Any]):
             pushes.end(self)
         else:
             self._service.metrics.replication_bytes.value += outgoing.size
-            stream.send(response_to_proto(outgoing.response), outgoing.size)  # ``on_sending``
+            response, traces = outgoing.response, self._service.traces
+            if traces is not None and response.pushes:
+                response = traces.with_traces(response, lane.partition_of)
+            stream.send(response_to_proto(response), outgoing.size)  # ``on_sending``
         for read in lane.take_cold_reads():
             self._read(lane, read)
         if stream.paused and lane.unsent <= UNSENT_MAX // 2:

@@ -660,6 +660,11 @@ class LeaderLane:
         """Unacknowledged records."""
         return self._in_flight_bytes
 
+    def partition_of(self, handle: int) -> TopicPartition | None:
+        """The partition of a join; None if the join has ended."""
+        replica = self._replicas.get(handle)
+        return None if replica is None else replica.partition
+
     def replicas(self) -> list[JoinedReplica]:
         return list(self._replicas.values())
 

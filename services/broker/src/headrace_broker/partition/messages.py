@@ -98,13 +98,22 @@ class Joined(NamedTuple):
         return self.error is None and self.diverging is None and not self.out_of_range and not self.other_lane
 
 
+class PushTrace(NamedTuple):
+    """The context of a traced batch, as a ``traceparent``."""
+
+    base_offset: int
+    traceparent: str
+
+
 class Push(NamedTuple):
-    """Whole batches from the leader's log, starting where the previous push (or the follower's log) ended."""
+    """Whole batches from the leader's log, starting where the previous push (or the follower's log) ended. ``traces``:
+    the traced batches among them."""
 
     handle: int
     records: bytes
     high_watermark: int
     log_start: int
+    traces: tuple[PushTrace, ...] = ()
 
 
 class OffsetsUpdate(NamedTuple):

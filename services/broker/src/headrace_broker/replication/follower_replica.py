@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+from collections.abc import Callable
 from typing import Protocol
 
 from headrace_core.errors import (
@@ -43,6 +44,7 @@ from ..partition.follower import Drop, LogsMatch, OtherLane, Refuse, Restart, St
 from ..partition.leader import PartitionWatcher
 from ..partition.messages import Ack, Ended, Join, Joined, Lane, OffsetsUpdate, Push
 from ..threads import WorkThreads
+from ..tracing import Outcome
 from ..traffic import TopicTraffic
 
 logger = logging.getLogger(__name__)
@@ -67,6 +69,10 @@ class Lanes(Protocol):
 
     def wake(self, replica: FollowerReplica) -> None:
         """Note that the replica can join now."""
+
+    def replicating(self, replica: FollowerReplica, push: Push) -> Callable[[Outcome], None] | None:
+        """Begin the spans of a push with traced batches; returns the function that ends them. None if this broker
+        exports no traces."""
 
     def refused(self, replica: FollowerReplica, error: HeadraceError) -> None:
         """Count a push of records that the replica refused as faulty, for the metrics."""
@@ -305,12 +311,24 @@ class FollowerReplica:
                     headers=headers,
                     replicated=True,
                     follows=follows,
-                    done=self._appended,
+                    done=self._traced(push) if push.traces else self._appended,
                 )
             )
             self._notify_watchers(before)
         else:
             assert isinstance(outcome, Drop)
+
+    def _traced(self, push: Push) -> Callable[[Outcome], None]:
+        """The callback of the append of a push with traced batches: it ends their spans."""
+        end = None if self._lanes is None else self._lanes.replicating(self, push)
+        if end is None:
+            return self._appended
+
+        def appended(outcome: Outcome) -> None:
+            end(outcome)
+            self._appended(outcome)
+
+        return appended
 
     def _refuse(self, error: HeadraceError) -> None:
         """Refuse a push, so that the leader sends its records again; earlier pushes still reach the log."""

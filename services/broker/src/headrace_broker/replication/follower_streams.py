@@ -31,6 +31,7 @@ from headrace_protos.v1.replication_pb2_grpc import ReplicationStub
 from ..partition.follower_lane import FollowerLane
 from ..partition.messages import Ack, Ended, Hello, Join, Joined, Lane, OffsetsUpdate, Push, Request, Response
 from ..settings import BrokerIdentity
+from ..tracing import BrokerTraces, Outcome
 from . import wire
 from .follower_replica import FollowerReplica
 
@@ -91,9 +92,16 @@ class FollowerStreams:
     """All replication streams of this broker as a follower. Call all methods in the event loop."""
 
     def __init__(
-        self, identity: BrokerIdentity, *, events: Emitter, metrics: Metrics, channels: Channels = PLAINTEXT
+        self,
+        identity: BrokerIdentity,
+        *,
+        events: Emitter,
+        metrics: Metrics,
+        channels: Channels = PLAINTEXT,
+        traces: BrokerTraces | None = None,
     ) -> None:
         self._identity = identity
+        self._traces = traces
         self.channels = channels
         self._events = events
         self.bytes_in = metrics.counter("replication-bytes-in")
@@ -180,6 +188,10 @@ class FollowerStreams:
         stream = self._streams.get((replica.leader_id, replica.lane))
         if stream is not None:
             stream.wake()
+
+    def replicating(self, replica: FollowerReplica, push: Push) -> Callable[[Outcome], None] | None:
+        traces = self._traces
+        return None if traces is None else traces.replicate(replica.partition, replica.leader_id, push.traces)
 
     def refused(self, replica: FollowerReplica, error: HeadraceError) -> None:
         self.refused_pushes.value += 1

@@ -27,6 +27,7 @@ from ..partition.messages import (
     Lane,
     OffsetsUpdate,
     Push,
+    PushTrace,
     Request,
     Response,
 )
@@ -147,8 +148,10 @@ def response_to_proto(response: Response) -> Any:
             producers=joined.producers,
         )
     push = message.pushes.add
-    for handle, records, high_watermark, log_start in response.pushes:
-        push(handle=handle, records=records, high_watermark=high_watermark, log_start=log_start)
+    for handle, records, high_watermark, log_start, traces in response.pushes:
+        pushed = push(handle=handle, records=records, high_watermark=high_watermark, log_start=log_start)
+        for base_offset, traceparent in traces:
+            pushed.traces.add(base_offset=base_offset, traceparent=traceparent)
     add = message.updates.add
     for handle, high_watermark, log_start in response.updates:
         add(handle=handle, high_watermark=high_watermark, log_start=log_start)
@@ -164,11 +167,20 @@ def response_of(message: Any) -> Response:
     memory."""
     return Response(
         tuple([_joined_of(joined) for joined in message.joined]),
-        tuple([Push(push.handle, push.records, push.high_watermark, push.log_start) for push in message.pushes]),
+        tuple(
+            [
+                Push(push.handle, push.records, push.high_watermark, push.log_start, _traces_of(push.traces))
+                for push in message.pushes
+            ]
+        ),
         tuple([OffsetsUpdate(update.handle, update.high_watermark, update.log_start) for update in message.updates]),
         tuple([Ended(ended.handle, error_of(ended.error), ended.other_lane) for ended in message.ended]),
         message.sends_heartbeats,
     )
+
+
+def _traces_of(traces: Any) -> tuple[PushTrace, ...]:
+    return tuple([PushTrace(each.base_offset, each.traceparent) for each in traces]) if traces else ()
 
 
 def _joined_of(joined: Any) -> Joined:

@@ -1,0 +1,143 @@
+"""The spans of a broker: ``append`` at a partition's leader, ``replicate`` at each follower.
+
+The producer's request names the context of its first traced record, and the append is a child of that record's span.
+The leader passes the context of the append beside the batch to its followers, whose spans are its children. A broker
+without ``otel.exporter.otlp.endpoint`` has no BrokerTraces.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from headrace_core.errors import HeadraceError
+from headrace_core.log import AppendInfo
+from headrace_core.records import BatchHeader, iterate_headers
+from headrace_core.tracing.node import NodeSpan, NodeTraces
+from headrace_core.tracing.recent import RecentTraces, batch_key
+from headrace_core.types import TopicPartition
+
+from .partition.messages import PushTrace, Response
+
+#: Maximum number of traced batches of one push.
+PUSH_TRACES_MAX = 64
+
+Outcome = AppendInfo | HeadraceError
+
+
+class BrokerTraces:
+    """Makes the spans of one broker. Call all methods in the event loop."""
+
+    def __init__(self, node: NodeTraces) -> None:
+        self.node = node
+        self.recent = RecentTraces()
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> BrokerTraces | None:
+        """From the broker's configuration; None if the broker exports no traces. Raises InvalidConfigError,
+        MissingDependencyError."""
+        node = NodeTraces.of("broker", values)
+        return None if node is None else cls(node)
+
+    def append(self, partition: TopicPartition, traceparent: str, size: int) -> AppendTrace | None:
+        """Begin the span of a producer's append of ``size`` bytes; None if its record is not sampled."""
+        span = self.node.begin(f"append {partition}", traceparent, {**_named(partition), "headrace.batch.bytes": size})
+        return None if span is None else AppendTrace(self, partition, span)
+
+    def replicate(
+        self, partition: TopicPartition, leader_id: int, traces: Sequence[PushTrace]
+    ) -> Callable[[Outcome], None]:
+        """Begin the spans of a follower's append; returns the function that ends them."""
+        spans = [
+            span
+            for base_offset, traceparent in traces
+            if (
+                span := self.node.begin(
+                    f"replicate {partition}",
+                    traceparent,
+                    {**_named(partition), "messaging.kafka.offset": base_offset, "headrace.leader.id": leader_id},
+                )
+            )
+            is not None
+        ]
+
+        def end(outcome: Outcome) -> None:
+            for span in spans:
+                span.end(outcome if isinstance(outcome, HeadraceError) else None)
+
+        return end
+
+    def with_traces(self, response: Response, partition_of: Callable[[int], TopicPartition | None]) -> Response:
+        """Return the message to a follower, with the contexts of its traced batches. ``partition_of``: the partition
+        of a handle."""
+        now_s = time.monotonic()
+        pushes = response.pushes
+        for index, push in enumerate(pushes):
+            partition = partition_of(push.handle)
+            if partition is None or not self.recent.has(partition, now_s):
+                continue
+            traces = self._traces_in(partition, push.records)
+            if traces:
+                pushes = (*pushes[:index], push._replace(traces=traces), *pushes[index + 1 :])
+        return response if pushes is response.pushes else response._replace(pushes=pushes)
+
+    def _traces_in(self, partition: TopicPartition, records: bytes) -> tuple[PushTrace, ...]:
+        found: list[PushTrace] = []
+        for _, header in iterate_headers(records):
+            traceparent = self.recent.get(partition, batch_key(header))
+            if traceparent is not None:
+                found.append(PushTrace(header.base_offset, traceparent))
+                if len(found) == PUSH_TRACES_MAX:
+                    break
+        return tuple(found)
+
+
+class AppendTrace:
+    """The span of one append at the leader."""
+
+    __slots__ = ("_partition", "_span", "_traces", "_written_ms")
+
+    def __init__(self, traces: BrokerTraces, partition: TopicPartition, span: NodeSpan) -> None:
+        self._traces, self._partition, self._span = traces, partition, span
+        self._written_ms = 0.0
+
+    def submitted(self, headers: Sequence[BatchHeader] | None) -> None:
+        """Note that the checked batches go to the log's writer, and so to the followers."""
+        for header in headers or ():
+            self._traces.recent.put(self._partition, batch_key(header), self._span.traceparent, time.monotonic())
+
+    def written(self) -> None:
+        """Note that the batches are in the log, and as durable as the topic's log.flush demands."""
+        self._written_ms = self._span.passed_ms()
+
+    def ending(self, done: Callable[[Outcome], None]) -> Callable[[Outcome], None]:
+        """Wrap the function that gets the append's outcome, to end the span first."""
+
+        def end(outcome: Outcome) -> None:
+            self.end(outcome)
+            done(outcome)
+
+        return end
+
+    def end(self, outcome: Outcome) -> None:
+        if isinstance(outcome, HeadraceError):
+            self._span.end(outcome)
+            return
+        passed_ms = self._span.passed_ms()
+        self._span.set(
+            {
+                "messaging.kafka.offset": outcome.base_offset,
+                "messaging.batch.message_count": outcome.next_offset - outcome.base_offset,
+                "headrace.append.flush_ms": round(self._written_ms, 3),
+                "headrace.append.replication_wait_ms": round(passed_ms - self._written_ms, 3),
+            }
+        )
+        self._span.end()
+
+
+def _named(partition: TopicPartition) -> dict[str, str | int]:
+    return {
+        "messaging.destination.name": partition.topic,
+        "messaging.destination.partition.id": str(partition.partition),
+    }

@@ -1,0 +1,116 @@
+"""A node's export of spans: a collector that is away, silent or refusing costs spans, and nothing else."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from headrace_core.config.server_keys import SERVER
+from headrace_core.errors import InvalidConfigError
+from headrace_core.tracing.export import QUEUE_MAX, SpanExport
+from headrace_core.tracing.node import NodeTraces, TraceSettings
+from tests.worlds.trace_collector import collector
+from tests.worlds.waiting import until
+
+PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+UNSAMPLED = PARENT[:-1] + "0"
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """The URL of a collector that accepts connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}/v1/traces"
+
+
+def traces_to(url: str, timeout_s: float = 0.2) -> NodeTraces:
+    made = NodeTraces("broker", TraceSettings(url, {}, timeout_s))
+    made.start(7)
+    return made
+
+
+def export_of(traces: NodeTraces) -> SpanExport:
+    found = traces.export
+    assert found is not None
+    return found
+
+
+def make(traces: NodeTraces, count: int) -> None:
+    for number in range(count):
+        span = traces.begin(f"span {number}", PARENT, {})
+        assert span is not None
+        span.end()
+
+
+def test_spans_arrive_with_the_node_that_made_them() -> None:
+    with collector() as found:
+        traces = traces_to(found.url + "/v1/traces", timeout_s=10)
+        make(traces, 700)
+        traces.close()
+        spans = found.spans()
+    assert [span.name for span in spans] == [f"span {number}" for number in range(700)]
+    assert {span.parent for span in spans} == {"00f067aa0ba902b7"}
+    assert {(span.service, span.attributes["headrace.node.id"]) for span in spans} == {("headrace-broker", 7)}
+
+
+def test_a_request_without_a_sampled_context_gets_no_span() -> None:
+    traces = traces_to("http://127.0.0.1:1/v1/traces")
+    for parent in ("", "garbage", UNSAMPLED):
+        assert traces.begin("span", parent, {}) is None
+    traces.close()
+    assert traces.begin("span", PARENT, {}) is None, "a closed node makes no spans"
+
+
+def test_a_silent_collector_holds_up_neither_the_spans_nor_the_stop(silent: str) -> None:
+    traces = traces_to(silent, timeout_s=0.5)
+    export = export_of(traces)
+    begun = time.monotonic()
+    make(traces, 3 * QUEUE_MAX)
+    assert export.dropped > 0
+    assert time.monotonic() - begun < 30
+    begun = time.monotonic()
+    traces.close()
+    assert time.monotonic() - begun < 5
+
+
+def test_an_unreachable_collector_is_reported_once_and_so_is_its_return(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "headrace.traces")
+    with collector() as found:
+        found.refusing = True
+        traces = traces_to(found.url + "/v1/traces", timeout_s=10)
+        export = export_of(traces)
+        make(traces, 1)
+        until(lambda: export.dropped == 1)
+        make(traces, 1)
+        until(lambda: export.dropped == 2)
+        found.refusing = False
+        make(traces, 1)
+        until(lambda: export.sent == 1)
+        traces.close()
+    lines = [record.getMessage() for record in caplog.records if record.name == "headrace.traces"]
+    assert len(lines) == 2, lines
+    assert "cannot send spans to the trace collector" in lines[0]
+    assert "503" in lines[0]
+    assert "accepts spans again" in lines[1]
+
+
+def test_the_keys_say_where_the_spans_go() -> None:
+    def settings(**given: str) -> TraceSettings | None:
+        return TraceSettings.of(SERVER.parse({f"otel.exporter.otlp.{name}": value for name, value in given.items()}))
+
+    assert settings() is None
+    found = settings(endpoint="http://collector:4318/", headers="a=1, b = x=y")
+    assert found == TraceSettings("http://collector:4318/v1/traces", {"a": "1", "b": "x=y"}, 5.0)
+    whole = settings(endpoint="https://collector/v1/traces")
+    assert whole is not None
+    assert whole.url == "https://collector/v1/traces"
+    with pytest.raises(InvalidConfigError, match="write the URL of a collector"):
+        settings(endpoint="collector:4318")
+    for wrong in ("hidden", "=hidden", "hidden=b\r\nc=d"):
+        with pytest.raises(InvalidConfigError, match="name=value pairs") as raised:
+            settings(endpoint="http://c", headers=wrong)
+        assert "hidden" not in str(raised.value), "headers are secrets"
