@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from headrace_core.errors import InvalidConfigError
 from headrace_core.types import TopicPartition, check_topic_name
 
+from .delegation import take_mechanism
 from .offsets import EARLIEST, LATEST, parse_offsets, parse_partitions, parse_timestamps
 
 STRATEGIES = ("subscribe", "subscribePattern", "assign")
@@ -95,6 +96,8 @@ class SourceOptions:
     group_id: str | None
     group_id_prefix: str | None
     client: Mapping[str, str]
+    #: The mechanism with which tasks use a delegation token; None: tasks log in as the driver does.
+    token_mechanism: str | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -114,6 +117,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool | None) -> Source
     client = client_settings(options, REFUSED_CLIENT_KEYS, where="Spark source")
     if ISOLATION in options:
         client.setdefault(ISOLATION, options[ISOLATION])
+    token_mechanism = take_mechanism(client, where="Spark source")
     group_id, prefix = _group(options, client, notes, streaming=streaming)
     starting = _limit(options, "starting", Limit.LATEST if streaming is not False else Limit.EARLIEST)
     ending = _limit(options, "ending", Limit.LATEST)
@@ -151,6 +155,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool | None) -> Source
         group_id=group_id,
         group_id_prefix=prefix,
         client=client,
+        token_mechanism=token_mechanism,
         notes=(*notes, *unknown_notes(options, KNOWN, where="headrace source")),
     )
 

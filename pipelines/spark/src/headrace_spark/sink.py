@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from pyspark.sql.datasource import (
@@ -26,6 +27,7 @@ from pyspark.sql.types import StructType
 
 from headrace_core.errors import InvalidConfigError
 
+from .delegation import task_login, without_login
 from .errors import SaveModeError
 from .exactly_once import SinkBatch, abort_batch, batch_of_stream, batch_of_write, commit_batch, write_batch
 from .shipping import settle, ship
@@ -76,7 +78,12 @@ class SinkTask:
         return commit
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ship(self, dict(self.__dict__))
+        """Spark pickles a writer for its tasks when it plans them, and a batch writer for ``commit`` also."""
+        options = self.options
+        if options.token_mechanism is not None:
+            login = task_login(options.client, options.token_mechanism)
+            options = replace(options, client={**without_login(options.client), **login}, token_mechanism=None)
+        return ship(self, {**self.__dict__, "options": options})
 
 
 class HeadraceBatchWriter(SinkTask, DataSourceArrowWriter):

@@ -14,6 +14,7 @@ from headrace_core.errors import InvalidConfigError
 from headrace_core.sinks import SINK_BYTES_MAX, sink_id
 from headrace_core.types import check_topic_name
 
+from .delegation import take_mechanism
 from .options import KNOWN as SOURCE_OPTIONS
 from .options import client_settings, lower_case, unknown_notes
 
@@ -55,6 +56,8 @@ class SinkOptions:
     delivery_timeout_s: float
     is_exactly_once: bool = False
     application: tuple[str, int] | None = None
+    #: The mechanism with which tasks use a delegation token; None: tasks log in as the driver does.
+    token_mechanism: str | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -71,6 +74,7 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     options = lower_case(given)
     is_exactly_once, application = _guarantee(options)
     client = client_settings(options, REFUSED_CLIENT_KEYS, where="Spark sink")
+    token_mechanism = take_mechanism(client, where="Spark sink")
     if is_exactly_once and options.get(ASYNC_PROGRESS.lower(), "false").lower() == "true":
         raise InvalidConfigError(
             f"{ASYNC_PROGRESS}=true: a restarted query gives a batch number to other rows, and an exactly-once sink "
@@ -98,6 +102,7 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
         delivery_timeout_s=settings["delivery.timeout.ms"] / 1000,
         is_exactly_once=is_exactly_once,
         application=application,
+        token_mechanism=token_mechanism,
         notes=tuple(notes),
     )
 

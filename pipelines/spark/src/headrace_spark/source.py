@@ -9,7 +9,7 @@ fork, the source opens no channel before Spark calls one of its methods, and pic
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
@@ -52,9 +52,11 @@ class HeadraceDataSource(DataSource):
         return record_schema(checked(self.options, streaming=None).include_headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        self._has_planned = True
         return HeadraceBatchReader(dict(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        self._has_planned = True
         return HeadraceStreamReader(dict(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -66,7 +68,12 @@ class HeadraceDataSource(DataSource):
         return HeadraceStreamWriter(dict(self.options), schema)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ship(self, dict(self.__dict__))
+        """Spark pickles a data source for its own processes on the driver. After a reader was made, Spark pickles the
+        source once more, for tasks, which use only its name: so they get no options."""
+        state = dict(self.__dict__)
+        if state.pop("_has_planned", False):
+            state["options"] = {}
+        return ship(self, state)
 
 
 def prepare_workers() -> None:
@@ -101,12 +108,14 @@ class HeadraceBatchReader(RangeTask, DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         from .sdk_cluster import worker_cluster
 
-        return plan_batch(self.options, worker_cluster(self.options.client))
+        return plan_batch(self.options, worker_cluster(self.options.client), self.task_login())
 
 
-def plan_batch(options: SourceOptions, cluster: Cluster) -> list[RangePartition]:
-    """Plan the tasks of a batch query. If the log lacks requested offsets, raises DataLossError or logs a warning,
-    depending on ``failOnDataLoss``."""
+def plan_batch(
+    options: SourceOptions, cluster: Cluster, login: Mapping[str, str] | None = None
+) -> list[RangePartition]:
+    """Plan the tasks of a batch query, which log in with the keys ``login``. If the log lacks requested offsets, raises
+    DataLossError or logs a warning, depending on ``failOnDataLoss``."""
     offsets = OffsetReader(options, cluster)
     start = offsets.resolve(options.starting, "startingOffsets", starting=True)
     end = offsets.resolve(options.ending, "endingOffsets", starting=False)
@@ -124,7 +133,7 @@ def plan_batch(options: SourceOptions, cluster: Cluster) -> list[RangePartition]
     for loss in losses:
         offsets.report_loss(loss)
     return [
-        RangePartition(wanted, offsets.topic_ids.get(wanted.topic, ""))
+        RangePartition(wanted, offsets.topic_ids.get(wanted.topic, ""), login)
         for wanted in split_ranges(
             ranges, min_partitions=options.min_partitions, max_records=options.max_records_per_partition
         )

@@ -103,8 +103,9 @@ class HeadraceStreamReader(RangeTask, DataSourceStreamReader, SupportsTriggerAva
         ranges, losses = plan_ranges(begin, until, reader.earliest(until) if until else {})
         for loss in losses:
             reader.report_loss(loss)
+        login = self.task_login()
         return [
-            RangePartition(wanted, reader.topic_ids.get(wanted.topic, ""))
+            RangePartition(wanted, reader.topic_ids.get(wanted.topic, ""), login)
             for wanted in split_ranges(
                 ranges,
                 min_partitions=self.options.min_partitions,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from pyspark.sql.datasource import InputPartition
@@ -14,6 +15,7 @@ from pyspark.sql.types import StructType
 
 from headrace.settings import CONSUMER
 
+from .delegation import task_login, without_login
 from .options import SourceOptions, parse_options
 from .planning import OffsetRange
 from .range_reader import read_range
@@ -27,10 +29,11 @@ logger = logging.getLogger(__name__)
 
 
 class RangePartition(InputPartition):
-    """The input of one task: a range of offsets of a topic, and the topic's id at planning."""
+    """The input of one task: a range of offsets of a topic, and the topic's id at planning. ``login``: the keys with
+    which the task logs in, a delegation token; None: those of the query."""
 
-    def __init__(self, wanted: OffsetRange, topic_id: str = "") -> None:
-        super().__init__((*wanted, topic_id))
+    def __init__(self, wanted: OffsetRange, topic_id: str = "", login: Mapping[str, str] | None = None) -> None:
+        super().__init__((*wanted, topic_id) if login is None else (*wanted, topic_id, dict(login)))
 
     @property
     def wanted(self) -> OffsetRange:
@@ -63,9 +66,10 @@ class RangeTask:
 
         if partition.value is None:  # Spark's value for "no partition at all"
             return
-        topic, number, start, end, topic_id = cast("tuple[str, int, int, int, str]", partition.value)
+        topic, number, start, end, topic_id = cast("tuple[str, int, int, int, str]", partition.value[:5])
+        login: Mapping[str, str] = partition.value[5] if len(partition.value) > 5 else {}
         yield from read_range(
-            worker_cluster(self.options.client),
+            worker_cluster({**self.options.client, **login}),
             OffsetRange(topic, number, start, end),
             topic_id=topic_id,
             columns=self.columns,
@@ -74,5 +78,14 @@ class RangeTask:
         )
         settle()
 
+    def task_login(self) -> dict[str, str] | None:
+        """The keys with which the tasks that are planned now log in; None: those of the query. Raises HeadraceError."""
+        mechanism = self.options.token_mechanism
+        return None if mechanism is None else task_login(self.options.client, mechanism)
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return ship(self, {"options": self.options, "columns": self.columns})
+        """Spark pickles a reader for its tasks, before it plans them; a token is in the input of a task."""
+        options = self.options
+        if options.token_mechanism is not None:
+            options = replace(options, client=without_login(options.client))
+        return ship(self, {"options": options, "columns": self.columns})
