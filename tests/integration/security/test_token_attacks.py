@@ -203,7 +203,8 @@ def test_a_removed_token_ends_its_sessions_and_their_streams(cluster: LocalClust
         log_in(thief, ScramClient(SHA_512, token.token_id, token.password, is_token=True))
         log_in(owner, ScramClient(SHA_512, other.token_id, other.password, is_token=True))
         stub = metadata_pb2_grpc.MetadataStub(thief.channel)  # type: ignore[no-untyped-call]
-        stream = stub.WatchMetadata(metadata_pb2.MetadataRequest(), metadata=[(SESSION_KEY, thief.token)])
+        session = [(SESSION_KEY, thief.token)]
+        stream = stub.WatchMetadata(metadata_pb2.MetadataRequest(), metadata=session, timeout=30)
         next(stream)
         ann.expire_delegation_token(token.hmac)
         with pytest.raises(grpc.RpcError) as caught:
@@ -263,7 +264,7 @@ def test_a_removed_token_ends_its_connections_at_a_gateway(cluster: LocalCluster
         with by_token(cluster, token)[0] as busy, by_token(cluster, token)[0] as waiting:
             assert _metadata(busy) is not None
             ann.expire_delegation_token(token.hmac)
-            until(lambda: _metadata(busy) is None, "the next request ends the connection")
+            until(lambda: _metadata(busy) is None, "the next request ends the connection", within_s=30)
             with pytest.raises(ConnectionError):  # a client that asks nothing: no bytes, but the end
                 waiting._read(1)
 
