@@ -6,10 +6,12 @@ import subprocess
 import sys
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from headrace import Consumer, Producer, accumulator
 from headrace.errors import MissingDependencyError
+from headrace.producer.arrow_traces import ROWS_MAX, sampled_rows
 from headrace.settings import CONSUMER, PRODUCER, resolve
 from headrace.tracing import LINKS_MAX, ConsumerTraces, ProducerTraces
 from headrace_core.records import Record
@@ -136,3 +138,43 @@ def test_the_span_of_a_handler_that_fails_has_the_error() -> None:
     (span,) = own.all()
     assert (span.name, span.has_error, span.parent) == ("process t", True, "00f067aa0ba902b7")
     assert span.attributes["messaging.kafka.offset"] == 3
+
+
+def test_only_rows_with_a_sampled_context_get_a_span_and_keep_their_other_headers() -> None:
+    own, found = own_spans(), traces()
+    unsampled = PARENT[:-1] + b"0"
+    rows: list[Any] = [
+        None,
+        [{"key": "a", "value": b"1"}, {"key": "traceparent", "value": PARENT}],
+        [{"key": "traceparent", "value": unsampled}],
+        [{"key": "traceparent", "value": b"damaged"}],
+        [],
+        [{"key": "traceparent", "value": PARENT}, {"key": "b", "value": None}],
+    ]
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    whole = pa.table({"value": [b"%d" % n for n in range(6)], "headers": pa.array(rows, kind)})
+    for table in (whole, pa.concat_tables([whole.slice(0, 2), whole.slice(2)])):
+        trace = found.begin_rows("arrow", table)
+        assert trace is not None
+        trace.failed(ValueError("ended by the test"))
+        spans = own.named("send arrow")[-2:]
+        assert {span.parent for span in spans} == {"00f067aa0ba902b7"}
+        one, two = (f"00-{span.trace_id}-{span.span_id}-01".encode() for span in spans)
+        assert trace.context.encode() == one
+        assert trace.rows["value"].to_pylist() == whole["value"].to_pylist()
+        assert trace.rows["headers"].to_pylist() == [
+            None,
+            [{"key": "a", "value": b"1"}, {"key": "traceparent", "value": one}],
+            *rows[2:5],
+            [{"key": "b", "value": None}, {"key": "traceparent", "value": two}],
+        ]
+
+
+def test_the_traced_rows_of_a_call_are_bounded() -> None:
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    headers = pa.array([[{"key": "traceparent", "value": PARENT}]] * 1_000, kind)
+    table = pa.table({"value": [b"x"] * 1_000, "headers": headers})
+    assert len(sampled_rows(table)) == ROWS_MAX
+    assert sampled_rows(table.drop_columns("headers")) == {}
+    for strange in (pa.array(["x"] * 1_000), pa.array([[1]] * 1_000), pa.nulls(1_000)):
+        assert sampled_rows(table.set_column(1, "headers", strange)) == {}

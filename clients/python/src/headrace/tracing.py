@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import random
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from headrace_core.tracing.spans import SYSTEM, as_parent, link_to, opentelemetr
 from .accumulator._checks import header_list
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from opentelemetry.trace import Span
 
 KEY = "otel.traces.enable"
@@ -33,45 +35,59 @@ LINKS_MAX = 64
 KEY_BYTES_MAX = 128
 #: The gap between two sampled records if no record is sampled.
 _NEVER = 2**62
+#: Guards the end of spans with two callers: the I/O thread, and the caller of a future's result.
+_ENDING = threading.Lock()
 
 
 class SendTrace:
-    """The span of one send, from the call to its outcome. ``context``: the span's context, as ``traceparent``.
-    ``headers``: the record's headers with the span's context."""
+    """The spans of one send, from the call to its outcome: one span, or one for each traced row of a table.
 
-    __slots__ = ("_span", "context", "headers")
+    ``context``: the first span's context, as ``traceparent``. ``headers``: the record's headers with its context.
+    ``rows``: the table with the contexts of its spans, if rows have spans of their own.
+    """
 
-    def __init__(self, span: Span, headers: list[Any] | None, context: TraceContext) -> None:
-        self._span = span
+    __slots__ = ("_spans", "context", "headers", "rows")
+
+    def __init__(self, spans: Sequence[Span], headers: list[Any] | None = None, rows: Any = None) -> None:
+        self._spans = spans
         self.headers = headers
-        self.context = context.traceparent
+        self.rows = rows
+        self.context = trace_context(spans[0].get_span_context()).traceparent
 
     def failed(self, error: BaseException) -> None:
-        """End the span of a send that raised ``error``."""
-        _end_with_error(self._span, error)
+        """End the spans of a send that raised ``error``."""
+        spans, self._spans = self._spans, ()
+        for span in spans:
+            _end_with_error(span, error)
 
     def one_done(self, future: Any) -> None:
         """End the span of a record, whose outcome is known."""
+        (span,) = self._spans
         if future.cancelled():
-            self._span.end()
+            span.end()
             return
         error = future.exception()
         if error is not None:
-            _end_with_error(self._span, error)
+            _end_with_error(span, error)
             return
         metadata = future.result()
-        self._span.set_attribute("messaging.destination.partition.id", str(metadata.partition))
+        span.set_attribute("messaging.destination.partition.id", str(metadata.partition))
         if metadata.offset >= 0:
-            self._span.set_attribute("messaging.kafka.offset", metadata.offset)
-        self._span.end()
+            span.set_attribute("messaging.kafka.offset", metadata.offset)
+        span.end()
 
     def many_done(self, future: Any) -> None:
-        """End the span of a call with many records, whose outcomes are known."""
+        """End the spans of a call with many records, whose outcomes are known. Only the first call has an effect."""
+        with _ENDING:
+            spans, self._spans = self._spans, ()
+        if not spans:
+            return
         error = future.exception(0)
-        if error is not None:
-            _end_with_error(self._span, error)
-        else:
-            self._span.end()
+        for span in spans:
+            if error is None:
+                span.end()
+            else:
+                _end_with_error(span, error)
 
 
 class ProducerTraces:
@@ -127,13 +143,27 @@ class ProducerTraces:
         span = self._started(topic, parent, attributes)
         if span is None:
             return None
-        context = trace_context(span.get_span_context())
-        return SendTrace(span, with_context(given, context), context)
+        return SendTrace([span], with_context(given, trace_context(span.get_span_context())))
 
     def begin_many(self, topic: str, count: int) -> SendTrace | None:
         """Begin the span of a call with ``count`` records, whose headers stay as they are."""
         span = self._started(topic, None, {"messaging.operation.name": "send", "messaging.batch.message_count": count})
-        return None if span is None else SendTrace(span, None, trace_context(span.get_span_context()))
+        return None if span is None else SendTrace([span])
+
+    def begin_rows(self, topic: str, table: pa.Table) -> SendTrace | None:
+        """Begin a span for each row of a table with a sampled context in its headers (at most ROWS_MAX), as a child of
+        that context; None if there is no such row."""
+        from .producer.arrow_traces import sampled_rows, with_contexts
+
+        spans = {
+            row: span
+            for row, parent in sampled_rows(table).items()
+            if (span := self._started(topic, parent, {"messaging.operation.name": "send"})) is not None
+        }
+        if not spans:
+            return None
+        contexts = {row: trace_context(span.get_span_context()) for row, span in spans.items()}
+        return SendTrace(list(spans.values()), rows=with_contexts(table, contexts))
 
     def _started(self, topic: str, parent: TraceContext | None, attributes: dict[str, Any]) -> Span | None:
         api, within = self._api, None

@@ -133,9 +133,9 @@ class AsyncProducer(Face, NativeAsyncProducer):
         deadline = time.monotonic() + core.max_block_s
         while topic not in core.accumulator.topics:
             await core.wait_until_sendable_async(topic, deadline)
-        batches = arrow_batches(core, topic, rows)
-        with core.tracing_many(topic, rows.num_rows) as trace:
+        with core.tracing_rows(topic, rows) as trace:
             context = None if trace is None else trace.context
+            batches = arrow_batches(core, topic, rows if trace is None or trace.rows is None else trace.rows)
             while (item := await asyncio.to_thread(next, batches, None)) is not None:
                 partition, data, count = item
                 deadline = time.monotonic() + core.max_block_s

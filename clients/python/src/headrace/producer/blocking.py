@@ -142,9 +142,10 @@ class Producer(Face, NativeProducer):
         deadline = time.monotonic() + core.max_block_s
         while topic not in core.accumulator.topics:
             core.wait_until_sendable(topic, deadline)
-        with core.tracing_many(topic, rows.num_rows) as trace:
+        with core.tracing_rows(topic, rows) as trace:
             context = None if trace is None else trace.context
-            for partition, data, count in arrow_batches(core, topic, rows):
+            traced = rows if trace is None or trace.rows is None else trace.rows
+            for partition, data, count in arrow_batches(core, topic, traced):
                 deadline = time.monotonic() + core.max_block_s
                 while (batch := core.accumulator.append_encoded(topic, partition, data, count, context)) is None:
                     core.wait_until_sendable(topic, deadline)

@@ -38,6 +38,8 @@ from .transaction_state import Call
 from .transactional import Transactions
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from ..tracing import ProducerTraces, SendTrace
 
 logger = logging.getLogger("headrace")
@@ -208,6 +210,12 @@ class ProducerCore:
         if traces is None or not self._is_traced(traces, count):
             return _UNTRACED
         return _ended_by_error(traces.begin_many(topic, count))
+
+    def tracing_rows(self, topic: str, table: pa.Table) -> AbstractContextManager[SendTrace | None]:
+        """A block that queues the rows of a table. Rows with the context of a sampled span have spans of their own;
+        without such a row the call has one span."""
+        found = None if self.traces is None else self.traces.begin_rows(topic, table)
+        return self.tracing_many(topic, table.num_rows) if found is None else _ended_by_error(found)
 
     def _is_traced(self, traces: ProducerTraces, count: int) -> bool:
         """Whether one of the next ``count`` records is offered to the application's sampler."""

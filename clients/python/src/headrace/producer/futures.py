@@ -31,10 +31,13 @@ class ManyFuture:
     def __init__(self, topic: str, runs: list[list[Any]]) -> None:
         self._topic = topic
         self._runs = runs  # runs of records as [batch, first index, count]
+        self._trace: SendTrace | None = None
 
     def traced(self, trace: SendTrace | None) -> ManyFuture:
-        """End the span of the call, if it has one, when every outcome is known. Returns this future."""
+        """End the spans of the call, if it has any, when every outcome is known, and before ``result`` returns.
+        Returns this future."""
         if trace is not None:
+            self._trace = trace
             self.add_done_callback(trace.many_done)
         return self
 
@@ -59,6 +62,8 @@ class ManyFuture:
                 raise TimeoutError(
                     f"no acknowledgement within {timeout:g} s; the producer still sends the records: wait longer"
                 )
+        if self._trace is not None:
+            self._trace.many_done(self)
         return next((batch.failure() for batch, _, _ in self._runs if batch.error is not None), None)
 
     def add_done_callback(self, callback: Callable[[ManyFuture], object]) -> None:
