@@ -46,7 +46,7 @@ DISTRIBUTIONS = {
     "services/console": "",
     "clients/python": "[arrow,zstd,snappy,schemas]",
     "clients/tools": "[cluster]",
-    "pipelines/spark": "",
+    "pipelines/spark": "[otel]",
     "pipelines/library": "[lake]",
 }
 BUILD_TOOLS = ["pip", "setuptools", "wheel", "Cython"]

@@ -30,6 +30,7 @@ from .sink_columns import SinkColumns
 from .sink_options import SinkOptions
 from .sink_task import SinkCommit, write_rows
 from .sink_topics import open_admin, worker_admin, worker_topics
+from .tracing import task_tracer
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -122,6 +123,7 @@ def _begun(options: SinkOptions, transaction: SinkTransaction) -> Producer:
     """A producer with an open transaction."""
     from headrace import Producer
 
+    task_tracer(options.client)
     producer = Producer({**options.client, "transactional.id": str(transaction)})
     try:
         producer.begin_transaction()

@@ -20,6 +20,7 @@ from .cluster import Cluster, KnownTopic
 from .group_progress import Group
 from .offsets import EARLIEST, LATEST
 from .planning import OffsetRange
+from .tracing import ReadTraces, flush_spans, task_tracer
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -74,14 +75,19 @@ class SdkCluster:
         self, wanted: OffsetRange, *, topic_id: str, columns: Sequence[str], timeout_ms: int
     ) -> Iterator[pa.RecordBatch]:
         settings: dict[str, Any] = {**self._config, "default.api.timeout.ms": timeout_ms}
+        tracer = task_tracer(self._config)
+        traces = None if tracer is None else ReadTraces(tracer, wanted.topic, wanted.partition)
         with RangeReader([ClientRange(*wanted)], settings) as reader:
             batches = reader.arrow_batches(columns=list(columns), max_bytes=ARROW_BATCH_BYTES)
             for batch in batches:
                 found = reader.topic_id(wanted.topic)
                 if topic_id and found is not None and found.hex() != topic_id:
                     raise InconsistentTopicIdError(f"topic {wanted.topic!r} was deleted and created again")
+                if traces is not None:
+                    traces.read(batch)
                 for row in range(0, batch.num_rows, ARROW_BATCH_ROWS):
                     yield batch.slice(row, ARROW_BATCH_ROWS)
+        flush_spans()
 
     def close(self) -> None:
         for client in (self._admin, self._consumer):

@@ -23,6 +23,7 @@ from .errors import NullTopicError, SinkWriteError
 from .retries import retry_text
 from .sink_columns import SinkColumns, rows_by_topic
 from .sink_topics import TopicCreated
+from .tracing import flush_spans, task_tracer
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -156,6 +157,7 @@ def write_rows(
         producer().flush()
         while sent:
             tally.acknowledged(sent.popleft().result().ranges)
+        flush_spans()
     except NullTopicError as error:
         give_up()
         _settle(sent, tally)
@@ -240,6 +242,7 @@ def worker_producer(config: Mapping[str, str]) -> Producer:
     """
     from headrace import Producer
 
+    task_tracer(config)  # the producer's spans go where the worker's environment says
     key = (os.getpid(), frozenset(config.items()))
     found = _of_worker.pop(key, None) or Producer(dict(config))
     while len(_of_worker) >= KEPT:
