@@ -57,6 +57,7 @@ SECTIONS: dict[str, list[str]] = {
         "security.md",
         "security-authentication.md",
         "security-acls.md",
+        "security-attacks.md",
         "metrics.md",
         "alerts.md",
         "sizing.md",
