@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 import headrace_console
-from headrace_console.gate import POLICY, Tokens, is_allowed_host
+from headrace_console.gate import POLICY, Refused, Tokens, form_of, is_allowed_host
 from headrace_console.history import GROUPS_MAX, POINTS_MAX, ClusterPoint, History, LagPoint, grown_since
 from headrace_console.settings import ConsoleSettings
 from headrace_core.errors import InvalidConfigError
@@ -35,6 +36,18 @@ def test_a_token_belongs_to_its_session_and_its_process() -> None:
     assert not tokens.is_valid(session, others.token(session))
     assert not tokens.is_valid(tokens.new_session(), tokens.token(session))
     assert not tokens.is_valid("", tokens.token(""))
+
+
+def test_a_browser_that_leaves_in_the_middle_of_a_form_is_no_error_of_the_console() -> None:
+    class Leaving:
+        content_type = "application/x-www-form-urlencoded"
+        content_length = 500
+
+        async def post(self) -> None:
+            raise ConnectionResetError
+
+    with pytest.raises(Refused, match="the connection ended"):
+        asyncio.run(form_of(Leaving()))  # type: ignore[arg-type]
 
 
 def test_the_policy_allows_no_inline_script_and_the_templates_have_none() -> None:

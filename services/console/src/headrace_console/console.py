@@ -192,7 +192,11 @@ class Console:
     async def proven(self) -> None:
         """Prove the user's password again, if the last proof is older than PROOF_S. A connection that is open would not
         notice that the password was changed or removed. Raises SaslAuthenticationFailedError."""
-        if self.user is None or time.monotonic() - self._proven_s < PROOF_S:
+        if self.user is None:
+            return
+        if isinstance(self.watching.view.error, SaslAuthenticationFailedError):  # a sample has found out
+            raise self.watching.view.error
+        if time.monotonic() - self._proven_s < PROOF_S:
             return
         async with self._proving:
             if time.monotonic() - self._proven_s < PROOF_S:

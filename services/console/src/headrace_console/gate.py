@@ -247,4 +247,6 @@ async def form_of(request: web.Request) -> dict[str, str]:
             fields = await request.post()
     except TimeoutError:
         raise Refused(408, f"the form did not arrive within {FORM_S:g} s") from None
+    except ConnectionError:
+        raise Refused(400, "the connection ended before the form had arrived") from None
     return {name: value for name, value in fields.items() if isinstance(value, str)}

@@ -19,6 +19,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from urllib.parse import urlsplit
 
@@ -26,11 +27,11 @@ from aiohttp import web
 
 from headrace_core.errors import HeadraceError, InvalidConfigError, SaslAuthenticationFailedError
 
-from .attempts import Attempts, browser_address
+from .attempts import Attempts, browser_address, network_of
 from .cluster import Cluster, client_config, prove
 from .console import Console, Site
 from .display import duration, escaped
-from .gate import PARAMETER_MAX, form_of
+from .gate import PARAMETER_MAX, Refused, form_of
 from .sessions import SIGNED_OUT, Session, Sessions
 
 logger = logging.getLogger("headrace.console")
@@ -39,6 +40,8 @@ logger = logging.getLogger("headrace.console")
 NAME_MAX, PASSWORD_MAX = 1_024, 4_096
 #: Sign-ins that the cluster judges at once; further ones wait, at most WAIT_S.
 AT_ONCE_MAX, WAIT_S = 8, 15.0
+#: Sign-ins of one address that are in progress, slow forms included: they leave room for the requests of others.
+IN_PROGRESS_MAX = 16
 #: Seconds between two looks for sessions whose time is over.
 _SWEEP_S = 1.0
 #: The challenge of an answer 401: HTTP has no name for forms and cookies.
@@ -69,6 +72,7 @@ class Users:
         )
         self._attempts = Attempts(clock)
         self._at_once = asyncio.Semaphore(AT_ONCE_MAX)
+        self._in_progress: Counter[str] = Counter()
         self._shared = None if settings.has_sign_in else Console(site, Cluster(settings))
         self._sweeper: asyncio.Task[None] | None = None
         self._closing: set[asyncio.Task[None]] = set()
@@ -158,6 +162,21 @@ class Users:
         return answer
 
     async def _sign_in(self, request: web.Request) -> web.StreamResponse:
+        address = browser_address(
+            request.remote or "", request.headers.get("X-Forwarded-For", ""), self._settings.proxies
+        )
+        place = network_of(address)
+        if self._in_progress[place] >= IN_PROGRESS_MAX:
+            raise Refused(429, f"{IN_PROGRESS_MAX} sign-ins from your address are in progress; try again later")
+        self._in_progress[place] += 1
+        try:
+            return await self._entered(request, address)
+        finally:
+            self._in_progress[place] -= 1
+            if not self._in_progress[place]:
+                del self._in_progress[place]
+
+    async def _entered(self, request: web.Request, address: str) -> web.StreamResponse:
         form = await form_of(request)
         then, name, password = self._local(form.get("next", "")), form.get("user", ""), form.get("password", "")
         if not self._site.is_own_form(request, form):
@@ -165,9 +184,6 @@ class Users:
         if not name or not password or len(name) > NAME_MAX or len(password) > PASSWORD_MAX:
             wrong = f"Fill in a user name of at most {NAME_MAX:,} characters, and a password."
             return self._form(request, status=400, wrong=wrong, then=then, name=name[:NAME_MAX])
-        address = browser_address(
-            request.remote or "", request.headers.get("X-Forwarded-For", ""), self._settings.proxies
-        )
         attempt = self._attempts.begin(name, address)
         if isinstance(attempt, float):
             wrong = f"Too many wrong passwords. Wait {duration(max(1.0, attempt) * 1_000)}, then try again."
@@ -189,7 +205,7 @@ class Users:
             self._attempts.untried(attempt)
             raise
         self._attempts.worked(attempt)
-        return self._begun(request, name, console, then)
+        return self._begun(request, name, console, then, address)
 
     async def _judged(self, name: str, password: str) -> Console:
         """A console whose clients have the credentials, after the cluster has accepted them. Raises
@@ -201,7 +217,7 @@ class Users:
                 raise SaslAuthenticationFailedError(WRONG) from None
         return Console(self._site, Cluster(self._settings, (name, password)), name)
 
-    def _begun(self, request: web.Request, name: str, console: Console, then: str) -> web.Response:
+    def _begun(self, request: web.Request, name: str, console: Console, then: str, address: str) -> web.Response:
         before = self.sessions.find(self._site.cookie(request), is_use=False)
         if before is not None:
             self.sessions.end(before, SIGNED_OUT)
@@ -209,17 +225,16 @@ class Users:
         console.token = session.token
         console.turn_away = lambda: self._turn_away(session)
         console.start()
-        logger.info("%s signed in from %s", escaped(name), escaped(request.remote or "an unknown address"))
+        logger.info("%s signed in from %s", escaped(name), escaped(address))
         answer = web.Response(status=303, headers={"Location": then})
         self._site.set_cookie(request, answer, session_id)
         return answer
 
     async def _sign_out(self, request: web.Request) -> web.StreamResponse:
-        form = await form_of(request)
         session_id = self._site.cookie(request)
         session = self.sessions.find(session_id) if session_id else None
         if session is not None:
-            session.payload.check_form(request, form)
+            session.payload.check_form(request, await form_of(request))
             self.sessions.end(session, SIGNED_OUT)
         return web.Response(status=303, headers={"Location": self._site.url("sign-in")})
 
@@ -246,9 +261,11 @@ class Users:
     def _local(self, url: str) -> str:
         """``url`` if it is a page of this console, else the first page: no sign-in leads to another site."""
         home = self._site.url()
+        path = url.partition("?")[0].partition("#")[0]
         is_ours = url.startswith(home) and not url.startswith("//") and "\\" not in url and url.isprintable()
-        is_door = url.partition("?")[0] in (self._site.url("sign-in"), self._site.url("sign-out"))
-        return url if is_ours and not is_door and " " not in url else home
+        is_ours = is_ours and ".." not in path.split("/")
+        is_form = path in (self._site.url("sign-in"), self._site.url("sign-out"))
+        return url if is_ours and not is_form and " " not in url else home
 
     def _referring(self, request: web.Request) -> str:
         """The page of this console whose form was sent."""
