@@ -60,6 +60,7 @@ SECTIONS: dict[str, list[str]] = {
         "security-attacks.md",
         "metrics.md",
         "alerts.md",
+        "traces.md",
         "sizing.md",
         "tuning.md",
         "anti-patterns.md",

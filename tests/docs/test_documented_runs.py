@@ -66,7 +66,7 @@ def test_the_pictures_are_what_our_commands_show_of_a_cluster(site: Site, tmp_pa
         assert "orders" in words
         assert f"headrace\xa0{name}" in words
     committed = pages.ROOT / "docs" / "pictures"
-    assert {path.stem for path in committed.glob("*.svg")} == {*shown, "recording"}
+    assert {path.stem for path in committed.glob("*.svg")} == {*shown, "recording", "trace"}
     for path in committed.glob("*.svg"):
         text = path.read_text()
         assert re.findall(r"https?://[^\"]+", text) == ["http://www.w3.org/2000/svg"], "it loads from another host"
