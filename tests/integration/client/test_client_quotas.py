@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,6 +20,7 @@ from headrace import (
     TopicPartition,
 )
 from headrace.errors import InvalidArgumentError, InvalidRequestError, ThrottlingQuotaExceededError
+from tests.worlds.neighbours import Neighbour
 
 RATE = 5_000_000
 VALUE = bytes(10_000)
@@ -134,40 +134,13 @@ def consumed_per_s(cluster: LocalCluster, warm_s: float, seconds: float) -> floa
     return rate
 
 
-class Neighbour(threading.Thread):
-    """A client without a quota, which sends small records during the measurement and notes how long each takes."""
-
-    def __init__(self, cluster: LocalCluster) -> None:
-        super().__init__()
-        self._server = cluster.bootstrap_servers
-        self._over = threading.Event()
-        self.latencies_s: list[float] = []
-        self.throttled_ms = 0.0
-
-    def run(self) -> None:
-        with Producer(bootstrap_servers=self._server, client_id="neighbour") as producer:
-            while not self._over.wait(0.02):
-                sent = time.monotonic()
-                producer.send("beside", b"x").result(60)
-                self.latencies_s.append(time.monotonic() - sent)
-            self.throttled_ms = producer.metrics()["produce-throttle-time-max"]
-
-    def __enter__(self) -> Neighbour:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self.join()
-
-
 def test_a_producer_and_a_consumer_get_their_rate_and_a_neighbour_never_waits(
     cluster: LocalCluster, admin: Admin
 ) -> None:
     with Neighbour(cluster) as neighbour:
         assert produced_per_s(cluster, send_record, len(VALUE), 1.5, 2.5) == pytest.approx(RATE, rel=0.15)
     assert neighbour.throttled_ms == 0
-    assert sorted(neighbour.latencies_s)[len(neighbour.latencies_s) // 2] < 0.2, "a throttle of 1 MB is 0.2 s"
+    assert neighbour.latency_s(0.5) < 0.2, "a throttle of 1 MB is 0.2 s"
     assert consumed_per_s(cluster, 1.5, 2.0) == pytest.approx(RATE, rel=0.15)
 
 
