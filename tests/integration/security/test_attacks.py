@@ -53,7 +53,16 @@ from headrace_core.security.sasl.scram import SHA_256, SHA_512, encoded
 from headrace_core.security.sasl.scram import ScramMechanism as Mechanism
 from headrace_core.security.sasl.scram_exchange import ScramClient
 from headrace_core.security.tls import TlsSettings, TlsSource
-from headrace_protos.v1 import metadata_pb2, metadata_pb2_grpc, node_pb2, node_pb2_grpc, security_pb2, security_pb2_grpc
+from headrace_protos.v1 import (
+    metadata_pb2,
+    metadata_pb2_grpc,
+    node_pb2,
+    node_pb2_grpc,
+    raft_pb2,
+    raft_pb2_grpc,
+    security_pb2,
+    security_pb2_grpc,
+)
 from headrace_tools.local.security import MAPPING_RULES
 from tests.integration.security.test_sasl_cluster import login
 from tests.worlds.certificates import TestAuthority
@@ -615,6 +624,43 @@ def test_a_client_id_writes_no_line_of_the_audit_log(cluster: LocalCluster, audi
     refused = [line for line in lines if line["decision"] == "DENIED" and line["client_id"].startswith("x\r\n")]
     assert {line["principal"] for line in refused} == {"User:ann"}
     assert all(len(line["client_id"]) <= 255 and len(line["resource"]) <= 512 for line in refused)
+
+
+def test_every_failed_login_leaves_a_line_in_the_audit_log(
+    cluster: LocalCluster, door: Callable[[LocalCluster], Door], audit_log: Path
+) -> None:
+    secret = "typed-into-the-wrong-field"
+    before = len(audit_log.read_text().splitlines())
+    with door(cluster) as made:
+        assert refusal(lambda: log_in(made, ScramClient(SHA_512, secret, secret))) == FAILED
+    with door(cluster) as made:
+        assert refusal(lambda: made.begin("ANONYMOUS", b"")) == UNSUPPORTED
+    with door(cluster) as made:
+        log_in(made, ann())
+    text = audit_log.read_text()
+    lines = [json.loads(line) for line in text.splitlines()[before:]]
+    assert [line["error"] for line in lines] == [FAILED, UNSUPPORTED]
+    assert {(line["decision"], line["principal"], line["host"]) for line in lines} == {("DENIED", None, "127.0.0.1")}
+    assert lines[0]["mechanism"] == "SCRAM-SHA-512"
+    assert secret not in text
+
+
+def test_a_node_that_does_what_its_role_may_not_leaves_a_line_in_the_audit_log(
+    cluster: LocalCluster, audit_log: Path
+) -> None:
+    """A stolen certificate of the coordinator asks for votes."""
+    security = cluster.directory / "security"
+    pem = (security / "coordinator-1.pem").read_bytes()
+    at = pem.index(b"-----BEGIN CERTIFICATE")
+    credentials = grpc.ssl_channel_credentials((security / "ca.pem").read_bytes(), pem[:at], pem[at:])
+    address = json.loads((cluster.directory / "controller-1" / "node.json").read_text())["listeners"]["internal"]
+    with grpc.secure_channel(address, credentials) as made:
+        stream = raft_pb2_grpc.RaftStub(made).Exchange(iter([raft_pb2.RaftEnvelope()]), timeout=10)  # type: ignore[no-untyped-call]
+        with pytest.raises(grpc.RpcError, match="a coordinator may not call Raft/Exchange"):
+            next(stream)
+    lines = [json.loads(line) for line in audit_log.read_text().splitlines()]
+    refused = [line for line in lines if line["principal"] == "Node:coordinator:1" and line["decision"] == "DENIED"]
+    assert [(line["call"], line["operation"]) for line in refused] == [("Raft/Exchange", "CLUSTER_ACTION")]
 
 
 # -- certificates ------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import grpc
@@ -22,7 +23,7 @@ from ..security.access import Authorization
 from ..security.audit import audit_log_of
 from ..security.authorization import authorization_of
 from ..security.certificates import NodeIdentity, node_identity
-from ..security.gate import Gate, Sessions
+from ..security.gate import Gate, Sessions, host_of
 from ..security.mapping import PrincipalMapper, user_principal
 from ..security.principal import Principal
 from ..security.protocols import NODE_LISTENERS, SecurityProtocol
@@ -60,11 +61,13 @@ class NodeSecurity:
         self.listeners = {name: _listener(config, name, protocol) for name, protocol in config.protocols.items()}
         self._config = config
         self._image: Callable[[], MetadataImage] = lambda: MetadataImage()
+        #: The audit log; None without audit.log.path.
+        self.audit = audit_log_of(config.values)
         #: The authorizer of the listeners for clients and gateways.
         self.authorization = authorization_of(
             config.values,
             self._known,
-            audit_log_of(config.values),
+            self.audit,
             config.values["audit.log.allowed.sample"],
         )
         self.identity: NodeIdentity | None = None
@@ -136,9 +139,16 @@ class NodeSecurity:
                 max_reauth_ms=int(values["connections.max.reauth.ms"]),
                 failed_delay_s=values["connection.failed.authentication.delay.ms"] / 1_000,
                 receive_bytes_max=values["sasl.server.max.receive.size"],
+                on_attempt=partial(self._attempted, listener),
             )
         except InvalidConfigError as error:
             raise InvalidConfigError(f"listener {listener}: {error.message}") from None
+
+    def _attempted(
+        self, listener: str, peer: str, mechanism: str, user: str | None, error: HeadraceError | None
+    ) -> None:
+        if error is not None and not error.retriable and self.audit is not None:
+            self.audit.login_refused(host_of(peer), "", listener, mechanism, error)
 
     def credentials(self, listener: str) -> grpc.ServerCredentials | None:
         """Credentials for the port of a listener; None: the listener is not encrypted."""

@@ -1,8 +1,15 @@
-"""The audit log: one JSON object a line for every refused access, and for a sample of the allowed ones.
+"""The audit log: one JSON object a line for every refused access and login, and for a sample of the allowed accesses.
 
     {"at": "2026-11-26T12:00:00.123Z", "decision": "DENIED", "principal": "User:bob", "host": "10.0.0.7",
      "client_id": "etl", "listener": "client", "call": "Produce/Produce", "operation": "WRITE",
      "resource_type": "TOPIC", "resource": "orders"}
+
+A refused login has the mechanism and the error in place of operation and resource. Its principal is null, because the
+client has proved no name, and a user may have typed the password as the name:
+
+    {"at": "2026-11-26T12:00:00.123Z", "decision": "DENIED", "principal": null, "host": "10.0.0.7", "client_id": "",
+     "listener": "client", "call": "Authentication/Authenticate", "mechanism": "SCRAM-SHA-512",
+     "error": "SASL_AUTHENTICATION_FAILED", "why": "SCRAM-SHA-512: the credentials are wrong; check ..."}
 
 The file is rotated by size. Each second has a limited number of lines, so a client that is refused all the time cannot
 fill the disk; the next line then says how many are missing (``dropped``).
@@ -18,10 +25,12 @@ from datetime import UTC, datetime
 from logging.handlers import RotatingFileHandler
 from typing import Any
 
+from ..errors import HeadraceError
 from .acl_types import Operation, ResourceType
 from .caller import Caller
 
 LINES_PER_S_MAX = 1_000
+LOGIN = "Authentication/Authenticate"
 TEXT_CHARS_MAX = 512  #: Longer names are cut: a line has at most a few KiB.
 
 
@@ -42,6 +51,34 @@ class AuditLog:
         is_allowed: bool,
         method: str,
     ) -> None:
+        self._add(
+            decision="ALLOWED" if is_allowed else "DENIED",
+            principal=str(caller.principal)[:TEXT_CHARS_MAX],
+            host=caller.host,
+            client_id=caller.client_id[:TEXT_CHARS_MAX],
+            listener=caller.listener,
+            call=method,
+            operation=operation.name,
+            resource_type=resource_type.name,
+            resource=None if name is None else name[:TEXT_CHARS_MAX],
+        )
+
+    def login_refused(self, host: str, client_id: str, listener: str, mechanism: str, error: HeadraceError) -> None:
+        """Write a login that has failed."""
+        self._add(
+            decision="DENIED",
+            principal=None,
+            host=host,
+            client_id=client_id[:TEXT_CHARS_MAX],
+            listener=listener,
+            call=LOGIN,
+            mechanism=mechanism[:TEXT_CHARS_MAX],
+            error=error.code,
+            why=error.message[:TEXT_CHARS_MAX],
+        )
+
+    def _add(self, **values: str | None) -> None:
+        """Write a line, unless this second has enough of them."""
         now_s = self._now_s()
         if int(now_s) != self._second:
             self._second, self._lines = int(now_s), 0
@@ -49,18 +86,8 @@ class AuditLog:
             self._dropped += 1
             return
         self._lines += 1
-        line: dict[str, Any] = {
-            "at": datetime.fromtimestamp(now_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-            "decision": "ALLOWED" if is_allowed else "DENIED",
-            "principal": str(caller.principal)[:TEXT_CHARS_MAX],
-            "host": caller.host,
-            "client_id": caller.client_id[:TEXT_CHARS_MAX],
-            "listener": caller.listener,
-            "call": method,
-            "operation": operation.name,
-            "resource_type": resource_type.name,
-            "resource": None if name is None else name[:TEXT_CHARS_MAX],
-        }
+        at = datetime.fromtimestamp(now_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        line: dict[str, Any] = {"at": at, **values}
         if self._dropped:
             line["dropped"], self._dropped = self._dropped, 0
         self._write(json.dumps(line))

@@ -20,7 +20,7 @@ from urllib.parse import unquote
 
 from ..errors import ClusterAuthorizationFailedError, HeadraceError, InvalidRequestError, SaslAuthenticationFailedError
 from .access import Access, Authorization, current_access, set_access
-from .acl_types import plain_address
+from .acl_types import CLUSTER_NAME, Operation, ResourceType, plain_address
 from .caller import Caller, set_caller
 from .principal import ANONYMOUS, PRINCIPAL_CHARS_MAX, Principal, parse_principal
 from .refusals import refusal
@@ -178,8 +178,12 @@ class Gate:
         caller = self.identify(context)
         if caller.role is not None:
             if found is None or caller.role not in found.roles:
+                method = path.rpartition(".")[2]
+                self._authorization.note(
+                    caller, Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME, False, method
+                )
                 raise ClusterAuthorizationFailedError(
-                    f"a {caller.role} may not call {path.rpartition('.')[2]} on listener {self.listener}"
+                    f"a {caller.role} may not call {method} on listener {self.listener}"
                 )
             return _set(Access(caller, None, found.method))
         if found is None and not path.startswith(_REFLECTION):

@@ -85,6 +85,7 @@ class Gateway:
         self.upstream = Upstream(self.cluster, shared_links(channels), channels)
         quotas = Quotas.of(lambda: self.cluster.image.security, config.values)
         self.connections = Connections(self.settings, self.cluster, self.upstream, HANDLERS, FAST, quotas)
+        self.connections.audit = self._security.audit
         self._offers: dict[str, Mechanisms] = {}
         self.listeners = Listeners(
             self.settings, self.connections, listener_security(config, self.settings, self._offer)

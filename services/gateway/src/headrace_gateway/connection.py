@@ -39,8 +39,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, cast
 
-from headrace_core.errors import HeadraceError, UnsupportedVersionError
+from headrace_core.errors import (
+    HeadraceError,
+    SaslAuthenticationFailedError,
+    UnsupportedSaslMechanismError,
+    UnsupportedVersionError,
+)
 from headrace_core.metrics.calls import CallTimes
+from headrace_core.security.audit import AuditLog
 from headrace_core.security.protocols import SecurityProtocol
 from headrace_core.security.sasl.slow_steps import SlowSteps
 
@@ -144,6 +150,7 @@ class Connections:
         self.handlers = handlers
         self.fast = fast
         self.quotas = quotas
+        self.audit: AuditLog | None = None  #: Gets the failed logins.
         self.budget = Budget(settings.queued_bytes_max)
         self.answers = Answers()
         self.starts = Rounds(STARTS_MAX)
@@ -579,14 +586,17 @@ class Connection(asyncio.Protocol):
         try:
             data, _ = await step(self.client, token)
         except HeadraceError as error:
-            await self._fail_authentication(str(error))
+            await self._fail_authentication(error)
             self.end()
             return
         self._answered(request, (len(data).to_bytes(LENGTH_BYTES, "big") + data,))
 
-    async def _fail_authentication(self, why: str) -> None:
-        """Wait before the answer to a failed authentication, so that guessing takes time."""
-        self._shared.log("authentication of %s failed: %s", self.client.host, why[:200])
+    async def _fail_authentication(self, error: HeadraceError) -> None:
+        """Report a failed authentication, and wait before its answer, so that guessing takes time."""
+        client, audit = self.client, self._shared.audit
+        self._shared.log("authentication of %s failed: %s", client.host, str(error)[:200])
+        if audit is not None and client.authentication is not None:
+            audit.login_refused(client.host, client.client_id, client.listener, client.authentication.mechanism, error)
         await asyncio.sleep(self._security.failure_delay_ms / 1_000)
 
     def _authenticated(self) -> None:
@@ -656,7 +666,7 @@ class Connection(asyncio.Protocol):
             return
         authentication = self.client.authentication
         if authentication is not None and authentication.state is State.FAILED:
-            await self._fail_authentication(str(fields.get("error_message") or fields["error_code"]) if fields else "")
+            await self._fail_authentication(_login_error(fields or {}))
             self._closing_since = self._shared.now  # the connection takes no further request
             self._answered(request, None if out is None else (out,))
             asyncio.get_running_loop().call_later(REFUSED_S, self.end)
@@ -792,6 +802,13 @@ class Connection(asyncio.Protocol):
             transport.abort()
         else:
             transport.close()
+
+
+def _login_error(fields: Mapping[str, Any]) -> HeadraceError:
+    """The error in the answer to a failed SaslHandshake or SaslAuthenticate."""
+    if fields.get("error_code") == UnsupportedSaslMechanismError.number:
+        return UnsupportedSaslMechanismError("the listener does not offer the mechanism")
+    return SaslAuthenticationFailedError(str(fields.get("error_message") or ""))
 
 
 def _items(fields: Mapping[str, Any]) -> int:
