@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import gc
 import itertools
+import json
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -423,3 +426,23 @@ def test_a_console_without_a_sign_in_acts_as_the_user_of_its_keys(cluster: Local
         assert visitor.get("topics").status_code == 200
         assert visitor.get("sign-in").status_code == 404
         assert "Sign out" not in visitor.get("brokers").text
+
+
+def test_the_command_serves_https_with_a_sign_in(cluster: LocalCluster, browsers: list[Browser]) -> None:
+    security = cluster.directory / "security"
+    words = ["console", "-b", cluster.bootstrap_servers, "--port", "0", "-o", "json"]
+    words += ["--command-config", str(security / "client.properties"), "--certificate", str(security / "console-1.pem")]
+    command = subprocess.Popen([sys.executable, "-m", "headrace_tools", *words], stdout=subprocess.PIPE, text=True)
+    try:
+        assert command.stdout is not None
+        url = json.loads(command.stdout.readline())["url"]
+        assert url.startswith("https://127.0.0.1:")
+        browser = signed_in(cluster, browsers, "alice", url=url)
+        assert 'name=orders"' in settled(browser, "topics")
+        stranger = opened(cluster, browsers, url=url)
+        assert stranger.get("topics").status_code == 303
+    finally:
+        command.terminate()
+        command.wait(60)
+        assert command.stdout is not None
+        command.stdout.close()

@@ -220,7 +220,8 @@ def _check_sign_in(client: Mapping[str, Any], listeners: tuple[ListenerAddress, 
         if each.name == "http" and not _is_loopback(each.host):
             raise InvalidConfigError(
                 f"console.listeners=http://{each.host}:{each.port}: passwords would cross the network unencrypted; "
-                "listen at https:// with ssl.keystore.location, or at 127.0.0.1, such as behind a proxy with TLS"
+                "listen at https:// with ssl.keystore.location (headrace console --certificate FILE), or at 127.0.0.1, "
+                "such as behind a proxy with TLS"
             )
 
 
