@@ -18,7 +18,8 @@ import httpx
 import pytest
 
 import headrace_console.console
-from headrace import ConfigResource, LocalCluster, ScramMechanism, UserScramCredentialDeletion
+from headrace import ConfigResource, LocalCluster, Producer, ScramMechanism, UserScramCredentialDeletion
+from headrace.schemas import AvroSerializer, Schema, SchemaRegistry
 from headrace_console.attempts import PER_ADDRESS_MAX
 from headrace_console.gate import REQUESTS_MAX
 from tests.worlds.console_users import (
@@ -28,6 +29,7 @@ from tests.worlds.console_users import (
     console_beside,
     password_of,
     prepare,
+    properties,
     set_password,
     token,
 )
@@ -148,9 +150,33 @@ def test_schemas_are_for_those_who_may_read_the_topic_of_the_registry(
     answer = alice.get("schemas")
     assert answer.status_code == 403
     assert "topic _schemas" in alert(answer.text)
+    write_with_a_schema(cluster)
+    refusal = alice.get("messages?topic=orders&partition=1").text
+    assert "not decoded: schemas are in topic _schemas" in refusal
+    assert "&#34;item&#34;" not in refusal  # the bytes alone, which alice may READ
     admin = signed_in_admin(cluster, browsers)
-    assert until(lambda: admin.get("schemas").status_code == 200)
-    assert "The registry has no subjects yet" in admin.get("schemas").text
+    assert 'name=orders-value"' in admin.get("schemas").text
+    assert "&#34;item&#34;: &#34;an order&#34;" in admin.get("messages?topic=orders&partition=1").text
+
+
+def write_with_a_schema(cluster: LocalCluster) -> None:
+    """Write a record of orders in Avro."""
+    security = cluster.directory / "security"
+    config = {
+        "schema.registry.url": cluster.registry_urls,
+        "ssl.ca.location": str(security / "ca.pem"),
+        "ssl.certificate.location": str(security / "admin.pem"),
+        "ssl.key.location": str(security / "admin.pem"),
+    }
+    text = '{"type": "record", "name": "Order", "fields": [{"name": "item", "type": "string"}]}'
+    keys = properties(cluster)
+    with (
+        SchemaRegistry(config) as registry,
+        Producer.from_properties(keys, bootstrap_servers=cluster.bootstrap_servers) as producer,
+    ):
+        registry.register("orders-value", Schema(text))
+        data = AvroSerializer(registry, text)("orders", {"item": "an order"})
+        producer.send("orders", value=data, partition=1).result(30)
 
 
 # -- the sign-in
