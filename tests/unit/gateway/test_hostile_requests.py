@@ -6,12 +6,19 @@ import asyncio
 import time
 from typing import Any, cast
 
-from headrace_core.errors import CoordinatorNotAvailableError
+import pytest
+
+from headrace_core.errors import CoordinatorNotAvailableError, TopicAuthorizationFailedError
 from headrace_core.membership.metadata_state import MetadataState
+from headrace_core.metadata.records import AclRecord
+from headrace_core.security.access import Authorization
+from headrace_core.security.acl_types import Operation, PatternType, Permission, ResourceType
+from headrace_core.security.authorizer import Authorizer
 from headrace_gateway.call import Call
 from headrace_gateway.client import BOOTSTRAP, Client
 from headrace_gateway.cluster import Cluster
 from headrace_gateway.handlers.describe_groups import AT_ONCE, few_at_once
+from headrace_gateway.handlers.metadata import describe_topic_partitions, metadata
 from headrace_gateway.handlers.offsets import offset_fetch
 from headrace_gateway.handlers.topics import create_topics
 from headrace_gateway.rounds import Rounds
@@ -40,10 +47,25 @@ class CountingUpstream:
         return admin_pb2.CreateTopicsResponse()
 
 
-def handled(upstream: CountingUpstream, handler: Any, api: Api, version: int, **fields: Any) -> Any:
+def handled(
+    upstream: CountingUpstream,
+    handler: Any,
+    api: Api,
+    version: int,
+    authorization: Authorization | None = None,
+    **fields: Any,
+) -> Any:
     client = Client(host="10.0.0.1", listener="PLAINTEXT", broker_id=BOOTSTRAP)
     settings = GatewaySettings(broker_ports={})
-    call = Call(client, api, version, "", Cluster(MetadataState(), tuple), cast("Any", upstream), settings)
+    call = Call(
+        client,
+        api,
+        version,
+        "",
+        Cluster(MetadataState(), tuple, authorization or Authorization()),
+        cast("Any", upstream),
+        settings,
+    )
     request = request_body(api, version).read(bytes(request_body(api, version).write(fields)))
     return asyncio.run(handler(call, request))
 
@@ -56,6 +78,32 @@ def test_creating_many_topics_takes_time_in_proportion_to_their_number() -> None
     answer = handled(CountingUpstream(), create_topics, Api.CREATE_TOPICS, 5, topics=[*topics, topics[0]])
     assert time.process_time() - began < 1.5
     assert [each["name"] for each in answer["topics"] if each.get("error_code") == 42] == names[:1]
+
+
+@pytest.mark.parametrize(
+    ("api", "version", "handler", "more"),
+    [
+        (Api.METADATA, 9, metadata, {"allow_auto_topic_creation": False}),
+        (Api.DESCRIBE_TOPIC_PARTITIONS, 0, describe_topic_partitions, {"response_partition_limit": 2_000}),
+    ],
+    ids=["Metadata", "DescribeTopicPartitions"],
+)
+def test_names_of_which_half_are_refused_take_time_in_proportion_to_their_number(
+    api: Api, version: int, handler: Any, more: dict[str, Any]
+) -> None:
+    """Each refused name was looked up in a list, or in a set that was built again for it: a user with one prefixed
+    entry stopped all clients of a gateway for seconds."""
+    entry = AclRecord(
+        b"", ResourceType.TOPIC, "mine-", PatternType.PREFIXED, "User:*", "*", Operation.DESCRIBE, Permission.ALLOW
+    )
+    names = [f"{kind}-{number:06}" for number in range(7_000) for kind in ("mine", "other")]
+    authorization = Authorization(Authorizer([entry]))
+    topics = [{"name": name} for name in names]
+    began = time.process_time()
+    answer = handled(CountingUpstream(), handler, api, version, authorization, topics=topics, **more)
+    assert time.process_time() - began < 1.0
+    refused = [each["name"] for each in answer["topics"] if each["error_code"] == TopicAuthorizationFailedError.number]
+    assert sorted(refused) == sorted(name for name in names if name.startswith("other"))
 
 
 def test_offsets_of_many_groups_are_asked_for_a_few_at_once() -> None:

@@ -47,7 +47,7 @@ async def metadata(call: Call, request: Message) -> dict[str, Any]:
     cluster = call.cluster
     wanted = request.topics
     if wanted is None or (call.version == 0 and not wanted):
-        names = _describable(call, cluster.image.topic_ids)
+        names = _describable(call, cluster.image.topic_ids, are_named=False)
         missing: list[dict[str, Any]] = []
     else:
         if call.version < _TOPIC_IDS_VERSION and any(
@@ -90,11 +90,12 @@ def _cluster_part(call: Call, request: Message, topics: list[dict[str, Any]]) ->
     }
 
 
-def _describable(call: Call, names: Iterable[str]) -> list[str]:
-    """The topics that the client may describe."""
+def _describable(call: Call, names: Iterable[str], *, are_named: bool) -> list[str]:
+    """The topics that the client may describe. ``are_named``: by the client, so that refusals are audited."""
     if not call.access.is_limited:
         return list(names)
-    return [name for name in names if call.sees(DESCRIBE, TOPIC, name)]
+    may = call.allows if are_named else call.sees
+    return [name for name in names if may(DESCRIBE, TOPIC, name)]
 
 
 async def _named(call: Call, request: Message) -> tuple[list[str], list[dict[str, Any]]]:
@@ -104,18 +105,18 @@ async def _named(call: Call, request: Message) -> tuple[list[str], list[dict[str
     ids = [topic.topic_id for topic in request.topics if topic.topic_id != NO_UUID]
     if ids:
         found = [(topic_id, call.cluster.topic_by_id(topic_id)) for topic_id in dict.fromkeys(ids)]
-        names = _describable(call, [topic.name for _, topic in found if topic is not None])
+        names = _describable(call, [topic.name for _, topic in found if topic is not None], are_named=True)
+        shown = set(names)
         missing = [
             {**_error_topic(UNKNOWN_TOPIC_ID if topic is None else _REFUSED, None), "topic_id": topic_id}
             for topic_id, topic in found
-            if topic is None or topic.name not in names
+            if topic is None or topic.name not in shown
         ]
         return names, missing
     asked = list(dict.fromkeys(topic.name or "" for topic in request.topics))
-    names = _describable(call, asked)
-    hidden = (
-        [_error_topic(_REFUSED, name) for name in asked if name not in set(names)] if len(names) < len(asked) else []
-    )
+    names = _describable(call, asked, are_named=True)
+    shown = set(names)
+    hidden = [_error_topic(_REFUSED, name) for name in asked if name not in shown]
     if not request.allow_auto_topic_creation:
         return names, hidden
     absent = [name for name in names if call.cluster.topic(name) is None and _unknown(name) != INVALID_TOPIC_EXCEPTION]
@@ -247,11 +248,12 @@ async def describe_topic_partitions(call: Call, request: Message) -> dict[str, A
     if cursor is not None and cursor.partition_index < 0:
         return {"topics": [_error_topic(INVALID_REQUEST, topic.name) for topic in request.topics]}
     asked: Collection[str] = image.topic_ids if is_all else {topic.name for topic in request.topics}
-    names = sorted(_describable(call, asked))
+    names = sorted(_describable(call, asked, are_named=not is_all))
+    shown = set(names)
     hidden = (
         []
         if is_all
-        else [{**_error_topic(_REFUSED, name), "topic_id": NO_UUID} for name in sorted(asked) if name not in names]
+        else [{**_error_topic(_REFUSED, name), "topic_id": NO_UUID} for name in sorted(asked) if name not in shown]
     )
     if cursor is not None:
         names = names[bisect.bisect_left(names, cursor.topic_name) :]
