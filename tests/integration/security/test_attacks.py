@@ -32,6 +32,8 @@ from joserfc.jwk import OctKey, RSAKey
 from headrace import Admin, LocalCluster, NewTopic, Producer, ScramMechanism, UserScramCredentialUpsertion
 from headrace.acl_models import AclBinding, AclOperation, ResourceType
 from headrace.errors import (
+    ClusterAuthorizationFailedError,
+    DelegationTokenAuthorizationFailedError,
     GroupAuthorizationFailedError,
     HeadraceError,
     InvalidRequestError,
@@ -53,6 +55,8 @@ from headrace_core.security.sasl.scram import SHA_256, SHA_512, encoded
 from headrace_core.security.sasl.scram import ScramMechanism as Mechanism
 from headrace_core.security.sasl.scram_exchange import ScramClient
 from headrace_core.security.tls import TlsSettings, TlsSource
+from headrace_gateway.wire.apis import Api
+from headrace_gateway.wire.schema import NO_UUID
 from headrace_protos.v1 import (
     metadata_pb2,
     metadata_pb2_grpc,
@@ -64,6 +68,8 @@ from headrace_protos.v1 import (
     security_pb2_grpc,
 )
 from headrace_tools.local.security import MAPPING_RULES
+from tests.integration.gateway.authorization_cases import cases, outline
+from tests.integration.gateway.authorization_cases import codes as error_codes
 from tests.integration.security.test_sasl_cluster import login
 from tests.worlds.certificates import TestAuthority
 from tests.worlds.sasl_doors import (
@@ -81,6 +87,16 @@ from tests.worlds.sasl_doors import (
 )
 
 PASSWORD = "pl4nted-s3cret"
+REFUSALS = {
+    each.number
+    for each in (
+        TopicAuthorizationFailedError,
+        GroupAuthorizationFailedError,
+        ClusterAuthorizationFailedError,
+        TransactionalIdAuthorizationFailedError,
+        DelegationTokenAuthorizationFailedError,
+    )
+}
 TOO_LARGE = InvalidRequestError.code  #: The SDK's door refuses messages above 64 KiB before it looks at them.
 #: Users of SCRAM-SHA-512 beside ann. Their names look like the super user's, or mean something in an entry.
 STRANGE = ("*", "User:admin", "User:*", "аdmin", "Admin", "admin,x", "admin=2Cx", "../admin", "ALLOW", "{}")
@@ -643,6 +659,29 @@ def test_every_failed_login_leaves_a_line_in_the_audit_log(
     assert {(line["decision"], line["principal"], line["host"]) for line in lines} == {("DENIED", None, "127.0.0.1")}
     assert lines[0]["mechanism"] == "SCRAM-SHA-512"
     assert secret not in text
+
+
+def test_every_refusal_of_a_gateway_leaves_a_line_in_the_audit_log(cluster: LocalCluster, audit_log: Path) -> None:
+    """Every request of Kafka's protocol, as a user without any right."""
+    with KafkaDoor(cluster) as door:
+        log_in(door, ann())
+        named = door.wire.ask(
+            Api.METADATA, topics=[{"name": "orders", "topic_id": NO_UUID}], allow_auto_topic_creation=False
+        )
+        ids = {"orders": named.topics[0].topic_id, "orders-lost-Admin": named.topics[0].topic_id}
+    refused, silent = 0, []
+    for case in cases("Admin"):
+        with KafkaDoor(cluster) as door:
+            log_in(door, ScramClient(SHA_512, "Admin", PASSWORD))
+            before = audit_log.stat().st_size
+            codes = set(error_codes(outline(door.wire.ask(case.api, case.version, **case.fields(ids)))))
+        if codes & REFUSALS:
+            refused += 1
+            added = audit_log.read_bytes()[before:].decode()
+            if '"decision": "DENIED", "principal": "User:Admin"' not in added:
+                silent.append(case.name)
+    assert refused > 60
+    assert silent == []
 
 
 def test_a_node_that_does_what_its_role_may_not_leaves_a_line_in_the_audit_log(
