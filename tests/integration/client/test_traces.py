@@ -234,6 +234,18 @@ def test_records_that_are_not_sampled_cost_the_brokers_no_span(cluster: LocalClu
     assert [bool(record.headers) for record in records] == [False, False, False, True]
 
 
+def test_a_producer_that_samples_goes_on_tracing_some_records_of_each_second(cluster: LocalCluster) -> None:
+    topic, own = make_topic(cluster), own_spans()
+    with producer_of(cluster, otel_traces_ratio=0.5, otel_traces_per_second_max=2) as producer:
+
+        def traced_and_sent() -> tuple[int, int]:
+            metadata = producer.send(topic, b"x").result(30)
+            return len(own.named(f"send {topic}")), metadata.offset + 1
+
+        traced, sent = until(lambda: found if (found := traced_and_sent())[0] >= 4 else None)
+    assert sent > 4 * traced
+
+
 def test_a_collector_that_refuses_spans_costs_no_acknowledgement(cluster: LocalCluster, collecting: Collector) -> None:
     topic, own = make_topic(cluster), own_spans()
     collecting.refusing = True

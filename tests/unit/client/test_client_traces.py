@@ -56,13 +56,33 @@ def test_the_ratio_is_the_share_of_records_that_are_offered_to_the_sampler() -> 
 
 
 def test_the_traced_records_of_a_second_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    rate, now_s, traced = 100_000, 50.0, []
+    now_s = 50.0
     monkeypatch.setattr("headrace.tracing.time.monotonic", lambda: now_s)
     found = traces(otel_traces_ratio=0.01, otel_traces_per_second_max=20)
-    while now_s < 60.0:
-        now_s += (found.gap() + 1) / rate
-        traced.append(now_s)
-    assert 100 <= len(traced) <= 10 * 25
+    gap, traced = found.gap(), 0
+    for _ in range(100):  # ten seconds with 10,000 records in each tenth of a second
+        now_s += 0.1
+        gap, left = found.ticked(gap), 10_000
+        while gap < left:
+            left -= gap + 1
+            traced += 1
+            gap = found.gap()
+        gap -= left
+    assert 180 <= traced <= 220
+
+
+def test_a_producer_that_becomes_slow_is_traced_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 50.0
+    monkeypatch.setattr("headrace.tracing.time.monotonic", lambda: now_s)
+    found = traces(otel_traces_ratio=0.5, otel_traces_per_second_max=2)
+    assert found.gap() < 10**6
+    assert found.gap() > 10**15, "the records of this tick are used up"
+    assert found.ticked(10**17) == 10**17
+    now_s += 0.6
+    assert found.ticked(2**62 - 5) < 10**6
+    now_s += 0.6
+    assert found.ticked(7) == 7, "a gap that has an end stays"
+    assert traces(otel_traces_ratio=0.0).ticked(2**62) > 10**15
 
 
 def test_the_compiled_send_counts_down_to_the_next_traced_record() -> None:

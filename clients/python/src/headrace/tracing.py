@@ -33,8 +33,10 @@ KEY = "otel.traces.enable"
 LINKS_MAX = 64
 #: A key longer than this number of bytes is no attribute of a span.
 KEY_BYTES_MAX = 128
-#: The gap between two sampled records if no record is sampled.
+#: The gap between two traced records if no record is traced.
 _NEVER = 2**62
+#: Seconds between two refills of the records that may be traced (otel.traces.per.second.max).
+TICK_S = 0.5
 #: Guards the end of spans with two callers: the I/O thread, and the caller of a future's result.
 _ENDING = threading.Lock()
 
@@ -99,31 +101,29 @@ class ProducerTraces:
         self._tracer = self._api.get_tracer("headrace", version("headrace"))
         self._client_id: str = config["client.id"]
         self._ratio: float = config["otel.traces.ratio"]
-        self._traced_max: int = config["otel.traces.per.second.max"]
-        #: The present second: its begin (time.monotonic()), its traced records, and all its records.
-        self._second_s, self._traced, self._records = time.monotonic(), 0, 0
+        self._per_tick = max(round(config["otel.traces.per.second.max"] * TICK_S), 1)
+        self._left, self._ticked_s = self._per_tick, time.monotonic()
 
     def gap(self) -> int:
         """The number of records before the next one that is offered to the application's sampler.
 
-        The gaps are random, so that they do not follow a pattern in the records. When a second has its
-        otel.traces.per.second.max, the gap is the number of records that the rest of the second will have at its
-        present rate. A counter decides nearly every send, because a look at the clock costs more.
+        The gaps are random, so that they do not follow a pattern in the records. A counter decides, because a look at
+        the clock costs each send more: when the records of a tick are used up, the gap lasts until ``ticked`` ends it.
         """
         if self._ratio >= 1:
             return 0
-        if self._ratio <= 0:
+        if self._ratio <= 0 or self._left <= 0:
             return _NEVER
-        gap = int(math.log(1 - random.random()) / math.log1p(-self._ratio))
+        self._left -= 1
+        return int(math.log(1 - random.random()) / math.log1p(-self._ratio))
+
+    def ticked(self, gap: int) -> int:
+        """Begin the next tick, if TICK_S have passed; call this more often. Returns the gap that follows ``gap``."""
         now_s = time.monotonic()
-        passed_s = now_s - self._second_s
-        if passed_s >= 1:
-            self._second_s, self._traced, self._records = now_s, 0, 0
-        elif self._traced >= self._traced_max:
-            gap = max(gap, int(self._records / max(passed_s, 0.001) * (1 - passed_s)))
-        self._traced += 1
-        self._records += gap + 1
-        return gap
+        if now_s - self._ticked_s < TICK_S:
+            return gap
+        self._ticked_s, self._left = now_s, self._per_tick
+        return self.gap() if gap > _NEVER // 2 else gap
 
     def begin(self, topic: str, key: Any, headers: Any) -> SendTrace | None:
         """Begin the span of one record; None if the application's sampler does not sample the record.

@@ -78,7 +78,7 @@ class ProducerCore:
         if config["otel.traces.enable"]:
             from ..tracing import ProducerTraces
 
-            self.traces = ProducerTraces(config)
+            self.traces = self.sender.traces = ProducerTraces(config)
             self.accumulator.untraced = self.traces.gap()
         self.sender.accumulator = self.accumulator
         self.engine.metadata.listeners.append(self._on_snapshot)

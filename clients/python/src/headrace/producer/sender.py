@@ -33,7 +33,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace_core.errors import (
     ClosedError,
@@ -58,6 +58,9 @@ from .identity import ProducerIdentity
 from .link import BrokerLink, build
 from .sequences import PartitionSequences, Verdict
 from .transactional import Transactions
+
+if TYPE_CHECKING:
+    from ..tracing import ProducerTraces
 
 logger = logging.getLogger("headrace")
 
@@ -119,6 +122,7 @@ class Sender:
         self.compression = Compression.parse(config["compression.type"])
         level = config.get(f"compression.{config['compression.type']}.level")
         self.compression_level: int | None = None if level in (None, -1) else level
+        self.traces: ProducerTraces | None = None  # set by the core
         self.flushing = 0
         self.links: dict[int, BrokerLink] = {}
         self.identity: ProducerIdentity | Transactions | None = None
@@ -414,6 +418,8 @@ class Sender:
             # A batch was announced, but Ctrl-C interrupted the caller before it woke the sender.
             if self.accumulator.awake:
                 self.wake()
+            if self.traces is not None:
+                self.accumulator.untraced = self.traces.ticked(self.accumulator.untraced)
             now = time.monotonic()
             for batch in self.accumulator.snapshot_unfinished():
                 if now < batch.created_s + self.delivery_timeout_s:
