@@ -74,7 +74,7 @@ def signed_in(cluster: LocalCluster, browsers: list[Browser], user: str, **more:
     return browser
 
 
-def settled(browser: Browser, page: str) -> str:
+def sampled_page(browser: Browser, page: str) -> str:
     """The page, once the first sample of the user has come."""
     return str(until(lambda: "takes its first sample" not in (text := browser.get(page).text) and text))
 
@@ -85,7 +85,7 @@ def settled(browser: Browser, page: str) -> str:
 def test_two_users_see_what_their_acls_allow(cluster: LocalCluster, browsers: list[Browser], alice: Browser) -> None:
     bob = signed_in(cluster, browsers, "bob")
     for browser, own, other in ((alice, "orders", "payments"), (bob, "payments", "orders")):
-        topics = settled(browser, "topics")
+        topics = sampled_page(browser, "topics")
         assert f'name={own}"' in topics
         assert other not in topics
         assert f"a record of {own}" in browser.get(f"messages?topic={own}").text
@@ -99,13 +99,13 @@ def test_two_users_see_what_their_acls_allow(cluster: LocalCluster, browsers: li
 def test_what_a_user_may_not_see_does_not_look_like_zero(
     cluster: LocalCluster, browsers: list[Browser], alice: Browser
 ) -> None:
-    assert "may not see" in settled(alice, "topics")
-    overview = settled(alice, "")
+    assert "may not see" in sampled_page(alice, "topics")
+    overview = sampled_page(alice, "")
     assert "User:alice may not DESCRIBE the cluster" in overview
     assert "you may not see them" in overview  # groups
     carol = signed_in(cluster, browsers, "carol")
-    assert "There is no topic that you may describe" in settled(carol, "topics")
-    assert "may not see" not in settled(signed_in_admin(cluster, browsers), "topics")
+    assert "There is no topic that you may describe" in sampled_page(carol, "topics")
+    assert "may not see" not in sampled_page(signed_in_admin(cluster, browsers), "topics")
 
 
 def signed_in_admin(cluster: LocalCluster, browsers: list[Browser]) -> Browser:
@@ -224,7 +224,7 @@ def test_the_cookie_is_protected_and_changes_at_the_sign_in(cluster: LocalCluste
     assert browser.cookies.keys() == before.keys()
     assert browser.cookies != before
     (name,) = before
-    planted = {"Cookie": f"{name}={before[name]}"}  # who planted the cookie before has nothing of the sign-in
+    planted = {"Cookie": f"{name}={before[name]}"}  # a cookie that an attacker planted before
     assert httpx_get(cluster, browsers, planted).status_code == 303
 
 
@@ -435,7 +435,7 @@ def test_the_oldest_session_of_a_user_ends_when_there_are_too_many(
 def test_the_clients_of_an_ended_session_are_closed(cluster: LocalCluster, browsers: list[Browser]) -> None:
     with console_beside(cluster) as url:
         browser = signed_in(cluster, browsers, "alice", url=url)
-        settled(browser, "topics")
+        sampled_page(browser, "topics")
         assert clients_of_sessions() >= 1
         browser.post("sign-out", token=token(browser.get("brokers").text))
         until(lambda: clients_of_sessions() == 0)
@@ -464,7 +464,7 @@ def test_the_command_serves_https_with_a_sign_in(cluster: LocalCluster, browsers
         url = json.loads(command.stdout.readline())["url"]
         assert url.startswith("https://127.0.0.1:")
         browser = signed_in(cluster, browsers, "alice", url=url)
-        assert 'name=orders"' in settled(browser, "topics")
+        assert 'name=orders"' in sampled_page(browser, "topics")
         stranger = opened(cluster, browsers, url=url)
         assert stranger.get("topics").status_code == 303
     finally:

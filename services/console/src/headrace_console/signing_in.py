@@ -1,4 +1,4 @@
-"""Who sends a request: the console of the request's user, the sign-in page, and sign-out.
+"""The user of each request: the console of the request's user, the sign-in page, and sign-out.
 
     GET  /sign-in    the form; ``next`` is the page to which the browser returns
     POST /sign-in    name and password ──> the cluster (SASL, a new connection) ──> a session with a new random id
@@ -167,7 +167,9 @@ class Users:
         )
         place = network_of(address)
         if self._in_progress[place] >= IN_PROGRESS_MAX:
-            raise Refused(429, f"{IN_PROGRESS_MAX} sign-ins from your address are in progress; try again later")
+            raise Refused(
+                429, f"{IN_PROGRESS_MAX} sign-ins from your address are in progress; repeat the request later"
+            )
         self._in_progress[place] += 1
         try:
             return await self._entered(request, address)
@@ -186,7 +188,7 @@ class Users:
             return self._form(request, status=400, wrong=wrong, then=then, name=name[:NAME_MAX])
         attempt = self._attempts.begin(name, address)
         if isinstance(attempt, float):
-            wrong = f"Too many wrong passwords. Wait {duration(max(1.0, attempt) * 1_000)}, then try again."
+            wrong = f"Too many wrong passwords. Wait {duration(max(1.0, attempt) * 1_000)}, then sign in again."
             answer = self._form(request, status=429, wrong=wrong, then=then, name=name)
             answer.headers["Retry-After"] = str(int(attempt) + 1)
             return answer
@@ -199,7 +201,7 @@ class Users:
         except (HeadraceError, TimeoutError) as error:
             self._attempts.untried(attempt)
             why = f"{error.message} [{error.code}]" if isinstance(error, HeadraceError) else "no answer in time"
-            wrong = f"The cluster cannot be asked now: {why}. Try again."
+            wrong = f"The cluster cannot be asked now: {why}. Send the form again later."
             return self._form(request, status=503, wrong=wrong, then=then, name=name)
         except BaseException:
             self._attempts.untried(attempt)
