@@ -6,6 +6,7 @@ Prints READY when the attack begins, and at its end one JSON object: how often e
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import ssl
 import sys
@@ -225,7 +226,20 @@ async def huge(flood: Flood) -> None:
     await _with_sessions(flood, 2, attack)
 
 
-KINDS = {each.__name__: each for each in (sdk_logins, kafka_logins, requests, streams, huge)}
+async def names(flood: Flood) -> None:
+    """Requests with the longest names (rpc/limits.py), none of them twice."""
+    count = itertools.count()
+
+    async def attack(stub: Any, metadata: Any) -> None:
+        while flood.is_on:
+            keys = [f"{next(count)}-" + "x" * 30_000 for _ in range(50)]
+            request = metadata_pb2.FindCoordinatorRequest(keys=keys)
+            await flood.outcome(stub.FindCoordinator(request, metadata=metadata))
+
+    await _with_sessions(flood, 4, attack)
+
+
+KINDS = {each.__name__: each for each in (sdk_logins, kafka_logins, requests, streams, huge, names)}
 
 
 async def main(kind: str, settings: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import time
+import tracemalloc
 
 import pytest
 from hypothesis import given, settings
@@ -210,3 +211,16 @@ def test_ten_thousand_entries_cost_microseconds_a_check() -> None:
     print(f"first {first * 1e6:.2f} µs, repeated {again * 1e6:.2f} µs")
     assert first < 200e-6  # generous: a linear search takes milliseconds
     assert again < 20e-6
+
+
+def test_outcomes_of_long_names_use_no_memory() -> None:
+    """A user without any right asked for long names, and the node kept 10,000 of them."""
+    authorizer = Authorizer([entry("o", pattern=PatternType.PREFIXED)])
+    tracemalloc.start()
+    try:
+        for number in range(50):
+            assert authorizer.allows(caller(), Operation.READ, TOPIC, f"o{number}" + "x" * 1_000_000)
+            assert not authorizer.allows(caller("bob"), Operation.READ, TOPIC, f"o{number}" + "x" * 1_000_000)
+        assert tracemalloc.get_traced_memory()[0] < 5_000_000
+    finally:
+        tracemalloc.stop()

@@ -38,6 +38,9 @@ from .caller import Caller
 
 #: Maximum number of kept outcomes. When it is reached, all are dropped: names are a caller's choice.
 KEPT_MAX = 10_000
+#: Longest name, in characters, of which the outcome is kept. A name in a request may have 32,767 bytes, and 10,000
+#: outcomes of such names would use 320 MiB.
+KEPT_CHARS_MAX = 255
 
 _EVERYTHING = 0
 for _each in Operation:
@@ -183,6 +186,8 @@ class Authorizer:
     def _decided(self, key: tuple[str, str, str, int, str]) -> int:
         kind, principal, host, resource_type, name = key
         mask = self._decide(f"{kind}:{principal}", host, resource_type, name)
+        if len(name) > KEPT_CHARS_MAX:
+            return mask
         if len(self._kept) >= KEPT_MAX:
             self._kept.clear()
         self._kept[key] = mask
