@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from headrace import Consumer, Producer, accumulator
+from headrace.arrow_traces import ROWS_MAX, sampled_rows
 from headrace.errors import MissingDependencyError
-from headrace.producer.arrow_traces import ROWS_MAX, sampled_rows
 from headrace.settings import CONSUMER, PRODUCER, resolve
 from headrace.tracing import LINKS_MAX, ConsumerTraces, ProducerTraces
 from headrace_core.records import Record

@@ -153,7 +153,7 @@ class ProducerTraces:
     def begin_rows(self, topic: str, table: pa.Table) -> SendTrace | None:
         """Begin a span for each row of a table with a sampled context in its headers (at most ROWS_MAX), as a child of
         that context; None if there is no such row."""
-        from .producer.arrow_traces import sampled_rows, with_contexts
+        from .arrow_traces import sampled_rows, with_contexts
 
         spans = {
             row: span

@@ -90,7 +90,7 @@ class ReadTraces:
         """Make the spans of the batch's rows, from the begin of its read to now."""
         from opentelemetry.trace import SpanKind
 
-        from headrace.producer.arrow_traces import sampled_rows
+        from headrace.arrow_traces import sampled_rows
 
         began_ns, self._began_ns = self._began_ns, time.time_ns()
         if not self._left:
