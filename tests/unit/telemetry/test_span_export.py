@@ -12,7 +12,7 @@ import pytest
 from headrace_core.config.server_keys import SERVER
 from headrace_core.errors import InvalidConfigError
 from headrace_core.tracing.export import QUEUE_MAX, SpanExport
-from headrace_core.tracing.node import NodeTraces, TraceSettings
+from headrace_core.tracing.node import SPANS_PER_SECOND_MAX, NodeTraces, TraceSettings
 from tests.worlds.trace_collector import collector
 from tests.worlds.waiting import until
 
@@ -28,7 +28,7 @@ def silent() -> Iterator[str]:
 
 
 def traces_to(url: str, timeout_s: float = 0.2) -> NodeTraces:
-    made = NodeTraces("broker", TraceSettings(url, {}, timeout_s))
+    made = NodeTraces("broker", TraceSettings(url, {}, timeout_s), spans_per_second_max=10**9)
     made.start(7)
     return made
 
@@ -63,6 +63,17 @@ def test_a_request_without_a_sampled_context_gets_no_span() -> None:
         assert traces.begin("span", parent, {}) is None
     traces.close()
     assert traces.begin("span", PARENT, {}) is None, "a closed node makes no spans"
+
+
+def test_the_spans_of_a_second_are_bounded_whatever_producers_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    traces = NodeTraces("broker", TraceSettings("http://127.0.0.1:1/v1/traces", {}, 0.2))
+    traces.start(7)
+    now_ns = 5_000_000_000
+    monkeypatch.setattr("headrace_core.tracing.node.time.time_ns", lambda: now_ns)
+    assert sum(traces.begin("span", PARENT, {}) is not None for _ in range(2_000)) == SPANS_PER_SECOND_MAX
+    now_ns += 1_000_000_000
+    assert sum(traces.begin("span", PARENT, {}) is not None for _ in range(2_000)) == SPANS_PER_SECOND_MAX
+    traces.close()
 
 
 def test_a_silent_collector_holds_up_neither_the_spans_nor_the_stop(silent: str) -> None:

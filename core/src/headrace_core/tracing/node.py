@@ -27,6 +27,9 @@ ENDPOINT, HEADERS, TIMEOUT = (
     "otel.exporter.otlp.headers",
     "otel.exporter.otlp.timeout.ms",
 )
+#: Maximum number of spans that a node makes in a second, because producers decide what is traced. A span takes about
+#: 100 us.
+SPANS_PER_SECOND_MAX = 500
 #: The path of traces, which OTLP adds to the endpoint.
 _PATH = "/v1/traces"
 
@@ -94,7 +97,7 @@ class NodeSpan:
 class NodeTraces:
     """Makes the spans of one node, between ``start`` and ``close``."""
 
-    def __init__(self, role: str, settings: TraceSettings) -> None:
+    def __init__(self, role: str, settings: TraceSettings, spans_per_second_max: int = SPANS_PER_SECOND_MAX) -> None:
         """Raises MissingDependencyError without OpenTelemetry's SDK."""
         self._api = opentelemetry(ENDPOINT)
         try:
@@ -106,6 +109,8 @@ class NodeTraces:
         self._module = export
         self._role, self._settings = role, settings
         self._common: dict[str, str | int] = {}
+        self._most = spans_per_second_max
+        self._second, self._made = 0, 0  # the present second since 1970, and the spans that were made in it
         self.export: SpanExport | None = None  #: Set by ``start``.
         self._provider: TracerProvider | None = None
         self._tracer: Tracer | None = None
@@ -126,11 +131,17 @@ class NodeTraces:
         self._common = {"messaging.system": SYSTEM, "headrace.node.role": self._role, "headrace.node.id": node_id}
 
     def begin(self, name: str, traceparent: str, attributes: Mapping[str, str | int]) -> NodeSpan | None:
-        """Begin a span as a child of ``traceparent``; None if that is invalid or not sampled, and before ``start``."""
+        """Begin a span as a child of ``traceparent``. None if that is invalid or not sampled, if this second has its
+        SPANS_PER_SECOND_MAX, and before ``start``."""
         parent = parse_traceparent(traceparent)
         if parent is None or not parent.is_sampled or self._tracer is None:
             return None
         began_ns = time.time_ns()
+        if began_ns // 1_000_000_000 != self._second:
+            self._second, self._made = began_ns // 1_000_000_000, 0
+        if self._made >= self._most:
+            return None
+        self._made += 1
         span = self._tracer.start_span(
             name,
             context=as_parent(parent),
