@@ -232,6 +232,26 @@ def httpx_get(cluster: LocalCluster, browsers: list[Browser], headers: dict[str,
     return opened(cluster, browsers).get("topics", **headers)
 
 
+def test_behind_a_proxy_with_tls_the_cookie_has_the_prefix_and_is_secure(
+    cluster: LocalCluster, browsers: list[Browser]
+) -> None:
+    with console_beside(cluster, path_prefix="/headrace", allowed_hosts=["ops.example.net"]) as url:
+        browser = opened(cluster, browsers, url=url)
+        answer = browser.get("topics")
+        assert answer.headers["Location"] == "/headrace/sign-in?next=%2Fheadrace%2Ftopics"
+        form = {"user": "alice", "password": password_of("alice"), "next": "/headrace/topics"}
+        headers = {"Host": "ops.example.net", "Origin": "https://ops.example.net"}
+        page = browser.client.get("sign-in", headers={"Host": "ops.example.net"})
+        answer = browser.client.post("sign-in", data=form | {"token": token(page.text)}, headers=headers)
+        assert answer.headers["Location"] == "/headrace/topics"
+        assert "Path=/headrace/" in answer.headers["Set-Cookie"]
+        assert "Secure" in answer.headers["Set-Cookie"]
+        direct = opened(cluster, browsers, url=url)  # http on loopback: a browser would not send a Secure cookie
+        answer = direct.sign_in("alice", then="/other/")
+        assert answer.headers["Location"] == "/headrace/"
+        assert "Secure" not in answer.headers["Set-Cookie"]
+
+
 def test_a_stolen_cookie_is_worth_nothing_after_the_sign_out(
     cluster: LocalCluster, browsers: list[Browser], alice: Browser
 ) -> None:
