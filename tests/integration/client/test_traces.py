@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from kafka import KafkaProducer
 from opentelemetry import trace
 
 from headrace import Admin, AsyncConsumer, AsyncProducer, Consumer, LocalCluster, NewTopic, Producer
@@ -34,7 +35,7 @@ def cluster(collecting: Collector) -> Iterator[LocalCluster]:
         "otel.exporter.otlp.headers": "x-tenant=tests, authorization=Bearer secret",
         "group.consumer.assignment.interval.ms": 0,
     }
-    with LocalCluster(controllers=1, brokers=3, coordinators=1, config=config) as made:
+    with LocalCluster(controllers=1, brokers=3, coordinators=1, gateways=1, config=config) as made:
         yield made
 
 
@@ -204,6 +205,27 @@ def test_a_send_without_an_active_span_continues_the_trace_of_its_headers(cluste
         producer.send(topic, b"x", headers={"traceparent": parent, "tracestate": b"vendor=1"}).result(30)
     (sent,) = own.named(f"send {topic}")
     assert (sent.trace_id, sent.parent) == ("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7")
+
+
+def test_the_brokers_spans_of_a_kafka_clients_batch_are_in_the_trace_of_its_header(
+    cluster: LocalCluster, collecting: Collector
+) -> None:
+    topic = make_topic(cluster)
+    (gateway,) = [row["address"] for row in cluster.ps() if row["role"] == "gateway"]
+    ids = [f"{next(_names) + 1:032x}" for _ in range(3)]
+    unsampled, sampled, compressed = (
+        f"00-{trace_id}-00f067aa0ba902b7-{flags}".encode()
+        for trace_id, flags in zip(ids, ("00", "01", "01"), strict=True)
+    )
+    for codec, contexts in ((None, (unsampled, sampled)), ("gzip", (compressed,))):
+        producer = KafkaProducer(bootstrap_servers=gateway, linger_ms=500, compression_type=codec)
+        for context in contexts:
+            producer.send(topic, b"x", headers=[("a", b"1"), ("traceparent", context)])
+        producer.close(timeout=60)
+    append, *replications = broker_spans(collecting, ids[1])
+    assert (append.name, append.parent) == (f"append {topic}-0", "00f067aa0ba902b7")
+    assert [span.parent for span in replications] == [append.span_id] * 2
+    assert [collecting.spans(trace_id) for trace_id in (ids[0], ids[2])] == [[], []]
 
 
 def test_a_failed_send_ends_its_span_with_the_error(cluster: LocalCluster, collecting: Collector) -> None:

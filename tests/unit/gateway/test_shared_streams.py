@@ -465,7 +465,7 @@ def test_an_answer_quotes_no_more_of_a_clients_name_than_fits() -> None:
                 cluster=cluster,
                 client=one,
                 upstream=upstream,
-                settings=None,
+                settings=SimpleNamespace(finds_traces=False),
                 access=EVERYTHING,
                 throttle_ms=0,
             )

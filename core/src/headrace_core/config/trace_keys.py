@@ -10,7 +10,8 @@ TRACES = (
         "",
         "The URL of the collector to which brokers send OpenTelemetry spans by OTLP over HTTP, such as "
         "http://127.0.0.1:4318 (extra otel). A broker makes spans only for records that their producers trace. An "
-        "empty value exports no traces.",
+        "empty value exports no traces. A gateway with a value looks for contexts in uncompressed batches of Kafka's "
+        "clients.",
         source=HEADRACE,
     ),
     honoured(

@@ -1,7 +1,7 @@
 """Export of a node's spans to a collector, by OTLP over HTTP (https://opentelemetry.io/docs/specs/otlp/).
 
 One thread sends the spans, from a queue with at most QUEUE_MAX of them. A collector that is slow or unreachable costs
-spans, and nothing else: the node drops the spans that do not fit, and reports the begin and the end of the failure in
+spans, and nothing else: the node drops the spans that do not fit. It reports the begin and the end of the failure in
 one log line each. OpenTelemetry's own exporter and processor repeat their warnings, and may hold up the end of a
 process for minutes.
 """

@@ -30,6 +30,7 @@ from headrace_core.errors import (
 from headrace_core.metadata import TopicImage
 from headrace_core.rpc.channel import PLAINTEXT, ChannelPurpose, Channels
 from headrace_core.rpc.limits import PARTITIONS_MAX
+from headrace_core.tracing.batches import sampled_traceparent_in
 from headrace_protos.v1 import produce_pb2, produce_pb2_grpc
 
 from .access import TOPIC, TRANSACTIONAL_ID, WRITE
@@ -286,8 +287,12 @@ class _Produce:
             if request.transactional_id is not None:
                 asked.transactional_id = request.transactional_id
                 asked.transaction_version = 2 if call.version >= _TRANSACTIONS_V2 else 1
+            finds_traces = call.settings.finds_traces
             for _, name, topic_id, index, records in part:
-                asked.partitions.add(topic=name, partition=index, topic_id=topic_id, records=bytes(records))
+                data = bytes(records)
+                added = asked.partitions.add(topic=name, partition=index, topic_id=topic_id, records=data)
+                if finds_traces and (traceparent := sampled_traceparent_in(data)) is not None:
+                    added.traceparent = traceparent
             results = [item[0] for item in part]
             self._left += 1
             if streams.is_shared(asked, has_answer=not self._is_silent):  # no broker counts it for its client
