@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from tests.worlds.trace_collector import Span
 
 TARGET = ROOT / "docs" / "pictures" / "trace.svg"
-WIDTH, LABEL, ROW, TOP = 1_100, 400, 30, 44
+WIDTH, LABEL, ROW, TOP = 1_100, 280, 30, 44
 CUT_NS = 300_000_000  #: A pause from this length on is cut out of the time axis.
-GAP = 46  #: Width of a cut.
+GAP = 70  #: Width of a cut, with room for the length of the last span before it.
 COLOURS = {"headrace-broker": "#0f766e", "headrace-spark": "#c2570c"}
 PROGRAM = "#4338ca"
 
