@@ -19,6 +19,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from headrace_core.errors import ServerBusyError
 from headrace_core.rpc.channel import COMMON_OPTIONS
 from headrace_core.security.gate import SESSION_KEY
 from headrace_core.security.sasl.plain import PlainClient
@@ -157,30 +158,39 @@ class _Wire:
 # -- with a login ------------------------------------------------------------------------------------------------------
 
 
-async def _log_in(flood: Flood, channel: grpc.aio.Channel) -> tuple[Any, list[tuple[str, str]]]:
-    """Returns the call that keeps the session, and the metadata of the session's calls."""
-    client = ScramClient(SHA_512, flood.user, flood.password)
-    call = security_pb2_grpc.AuthenticationStub(channel).Authenticate()  # type: ignore[no-untyped-call]
-    await call.write(security_pb2.AuthenticateRequest(mechanism=client.mechanism, data=client.first()))
-    answer = await call.read()
-    while not answer.complete:
-        await call.write(security_pb2.AuthenticateRequest(data=client.step(answer.data)))
-        answer = await call.read()
-    return call, [(SESSION_KEY, answer.session_token)]
+async def _log_in(flood: Flood) -> tuple[grpc.aio.Channel, Any, list[tuple[str, str]]]:
+    """Returns a connection, the call that keeps its session, and the metadata of the session's calls. Tries other
+    connections while the node refuses the port of a former one that has failed."""
+    while True:
+        client = ScramClient(SHA_512, flood.user, flood.password)
+        channel = flood.channel()
+        call = security_pb2_grpc.AuthenticationStub(channel).Authenticate()  # type: ignore[no-untyped-call]
+        request = security_pb2.AuthenticateRequest(mechanism=client.mechanism, data=client.first())
+        try:
+            await call.write(request)
+            answer = await call.read()
+            while not answer.complete:
+                await call.write(security_pb2.AuthenticateRequest(data=client.step(answer.data)))
+                answer = await call.read()
+        except grpc.aio.AioRpcError as error:
+            if ServerBusyError.code not in str(error.details()):
+                raise
+            await channel.close()
+            continue
+        return channel, call, [(SESSION_KEY, answer.session_token)]
 
 
 async def _with_sessions(flood: Flood, connections: int, attack: Callable[[Any, Any], Awaitable[None]]) -> None:
     """Run ``attack(stub, metadata)`` on connections that have logged in."""
-    channels = [flood.channel() for _ in range(connections)]
-    sessions = [await _log_in(flood, each) for each in channels]
+    sessions = [await _log_in(flood) for _ in range(connections)]
     flood.begin()
     await asyncio.gather(
         *(
             attack(metadata_pb2_grpc.MetadataStub(channel), metadata)  # type: ignore[no-untyped-call]
-            for channel, (_, metadata) in zip(channels, sessions, strict=True)
+            for channel, _, metadata in sessions
         )
     )
-    for channel in channels:
+    for channel, *_ in sessions:
         await channel.close()
 
 

@@ -143,20 +143,7 @@ def attack(cluster: LocalCluster, kind: str, **settings: Any) -> Any:
     return report["seen"]
 
 
-@pytest.mark.parametrize("count", [500, pytest.param(5_000, marks=pytest.mark.long)])
-def test_failed_logins_at_a_node_do_not_delay_a_neighbour(cluster: LocalCluster, count: int) -> None:
-    assert attack(cluster, "sdk_logins", count=count) == {"SASL_AUTHENTICATION_FAILED": count}
-
-
-@pytest.mark.parametrize("count", [200, pytest.param(2_000, marks=pytest.mark.long)])
-def test_failed_logins_at_a_gateway_do_not_delay_a_neighbour(cluster: LocalCluster, count: int) -> None:
-    assert attack(cluster, "kafka_logins", count=count) == {str(SaslAuthenticationFailedError.number): count}
-
-
-@pytest.mark.parametrize("kind", ["requests", "streams", "huge", "names"])
-def test_a_user_that_floods_does_not_delay_a_neighbour(cluster: LocalCluster, kind: str) -> None:
-    seen = attack(cluster, kind, seconds=2.0, user="eve", password=PASSWORD)
-    assert sum(seen.values()) > 0
+# -- half exchanges: before the floods, because a node refuses the ports of failed connections for a while ------------
 
 
 def ann() -> ScramClient:
@@ -201,6 +188,28 @@ def test_half_exchanges_at_a_gateway_end_the_oldest_of_them_only(cluster: LocalC
         with pytest.raises(Refused):
             halves[0].begin("SCRAM-SHA-512", ann().first())
         assert before.topics() == ["orders"]
+
+
+@pytest.mark.parametrize("count", [500, pytest.param(5_000, marks=pytest.mark.long)])
+def test_failed_logins_at_a_node_do_not_delay_a_neighbour(cluster: LocalCluster, count: int) -> None:
+    seen = attack(cluster, "sdk_logins", count=count)
+    assert sum(seen.values()) == count
+    assert set(seen) <= {
+        SaslAuthenticationFailedError.code,
+        ServerBusyError.code,
+    }  # busy: on the port of a former guess
+    assert seen[SaslAuthenticationFailedError.code] > count * 0.8
+
+
+@pytest.mark.parametrize("count", [200, pytest.param(2_000, marks=pytest.mark.long)])
+def test_failed_logins_at_a_gateway_do_not_delay_a_neighbour(cluster: LocalCluster, count: int) -> None:
+    assert attack(cluster, "kafka_logins", count=count) == {str(SaslAuthenticationFailedError.number): count}
+
+
+@pytest.mark.parametrize("kind", ["requests", "streams", "huge", "names"])
+def test_a_user_that_floods_does_not_delay_a_neighbour(cluster: LocalCluster, kind: str) -> None:
+    seen = attack(cluster, kind, seconds=2.0, user="eve", password=PASSWORD)
+    assert sum(seen.values()) > 0
 
 
 @contextmanager

@@ -212,9 +212,38 @@ async def test_a_connection_that_fails_too_often_is_refused_before_anything_is_c
     async with serving() as (listener, _), connected(listener) as channel:
         for _ in range(FAILURES_PER_CONNECTION_MAX):
             assert "credentials are wrong" in await refused(exchange(channel, PlainClient("alice", "guess")))
-        assert "too often" in await refused(exchange(channel, PlainClient("alice", "s3cret")))
+        assert "too often" in await busy(channel)
         async with connected(listener) as fresh:
             await exchange(fresh, PlainClient("alice", "s3cret"))
+
+
+@in_loop
+async def test_a_good_client_on_the_port_of_a_failed_connection_gets_in_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """gRPC names connections by their ports, which clients use again. The refusal was final, and each attempt made it
+    longer."""
+    monkeypatch.setattr(module, "FAILURES_KEPT_S", 0.5)
+    async with serving() as (listener, _), connected(listener) as channel:
+        for _ in range(FAILURES_PER_CONNECTION_MAX):
+            await refused(exchange(channel, PlainClient("alice", "guess")))
+        assert await busy(channel)
+
+        async def gets_in() -> bool:
+            with contextlib.suppress(Refused, grpc.aio.AioRpcError):
+                await exchange(channel, PlainClient("alice", "s3cret"))
+                return True
+            return False
+
+        async with asyncio.timeout(10):
+            while not await gets_in():
+                pass
+
+
+async def busy(channel: grpc.aio.Channel) -> str:
+    """The refusal of a good login, which clients retry."""
+    with pytest.raises((grpc.aio.AioRpcError, Refused)) as caught:
+        await exchange(channel, PlainClient("alice", "s3cret"))
+    assert "SERVER_BUSY" in str(caught.value)
+    return str(caught.value)
 
 
 @in_loop

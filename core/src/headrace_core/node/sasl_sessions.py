@@ -52,9 +52,11 @@ STEPS_MAX = 12  #: Messages of a client in one exchange.
 EXCHANGES_MAX, EXCHANGES_PER_HOST_MAX = 1_000, 100
 SESSIONS_PER_CONNECTION_MAX = 8
 TOKENS_LOOK_S = 1.0  #: Seconds between two looks at the tokens of sessions.
-#: After so many failures a connection is refused for FAILURES_KEPT_S, before anything is computed.
+#: After so many failures a connection is refused for FAILURES_KEPT_S, before anything is computed. gRPC names a
+#: connection by its host and port only, and does not tell its end. So the next connection from that port is refused,
+#: too, and it may be a good client's: the refusal is short, and clients retry it.
 FAILURES_PER_CONNECTION_MAX = 10
-FAILURES_KEPT_S, FAILURES_KEPT_MAX = 60.0, 10_000
+FAILURES_KEPT_S, FAILURES_KEPT_MAX = 10.0, 10_000
 
 
 class Failures:
@@ -316,7 +318,10 @@ class _Call(StreamHandler[Any]):
         sessions = self._sessions
         try:
             if sessions.failures.count(self._peer) >= FAILURES_PER_CONNECTION_MAX:
-                raise SaslAuthenticationFailedError("the connection has failed to authenticate too often; use another")
+                raise ServerBusyError(
+                    f"the connection has failed to authenticate too often; use another, or retry in "
+                    f"{FAILURES_KEPT_S:g} s"
+                )
             if self._steps == 0:
                 self._exchange = sessions.mechanisms.start(self._mechanism)
             self._steps += 1
