@@ -102,7 +102,7 @@ def test_what_a_user_may_not_see_does_not_look_like_zero(
     assert "may not see" in sampled_page(alice, "topics")
     overview = sampled_page(alice, "")
     assert "User:alice may not DESCRIBE the cluster" in overview
-    assert "you may not see them" in overview  # groups
+    assert "groups that you may describe" in overview
     carol = signed_in(cluster, browsers, "carol")
     assert "There is no topic that you may describe" in sampled_page(carol, "topics")
     assert "may not see" not in sampled_page(signed_in_admin(cluster, browsers), "topics")

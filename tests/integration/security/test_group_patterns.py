@@ -1,4 +1,4 @@
-"""Members that subscribe by a pattern, on a secured cluster: a pattern names no topic that its user may not see."""
+"""What a user of a secured cluster learns of others by patterns and lists: only what the user may describe."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace import Admin, Consumer, LocalCluster, ScramMechanism, UserScramCredentialUpsertion
+from headrace import Admin, Consumer, LocalCluster, ScramMechanism, TopicPartition, UserScramCredentialUpsertion
 from headrace.acl_models import AclBinding, AclBindingFilter, AclOperation, ResourceType
 from headrace.errors import TopicAuthorizationFailedError
 from tests.integration.security.test_sasl_cluster import PASSWORD, PLAIN, login
@@ -49,6 +49,23 @@ def test_a_pattern_names_only_topics_that_the_user_may_describe(cluster: LocalCl
             until(lambda: assigned() == {"team-orders", "team-new"}, "the topic of the new ACL is assigned")
             admin.delete_acls([AclBindingFilter(resource_name="team-orders")])
             until(lambda: assigned() == {"team-new"}, "the topic without an ACL is given back")
+
+
+def test_a_user_lists_the_groups_of_his_acls_without_a_right_on_internal_topics(cluster: LocalCluster) -> None:
+    with Admin(login(cluster, "PLAIN", "root", "r00t")) as admin:
+        admin.alter_user_scram_credentials(
+            [UserScramCredentialUpsertion("ann", PASSWORD, ScramMechanism.SCRAM_SHA_512)]
+        )
+        admin.create_topics(["listed"])
+        admin.create_acls([_reads("ann-group", ResourceType.GROUP)])
+        for group in ("ann-group", "bob-group"):
+            with Consumer(login(cluster, "PLAIN", "root", "r00t") | {"group.id": group}) as consumer:
+                consumer.commit({TopicPartition("listed", 0): 0})
+        assert {"ann-group", "bob-group"} <= {each.group_id for each in admin.list_groups()}
+    with Admin(login(cluster, "SCRAM-SHA-512", "ann", PASSWORD)) as ann:
+        until(lambda: "ann-group" in {each.group_id for each in ann.list_groups()}, "the group of the ACL is listed")
+        assert "bob-group" not in {each.group_id for each in ann.list_groups()}
+        assert ann.list_transactions() == []
 
 
 def _reads(name: str, kind: ResourceType = ResourceType.TOPIC) -> AclBinding:

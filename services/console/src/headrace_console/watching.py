@@ -32,8 +32,6 @@ SAMPLE_S, IDLE_SAMPLE_S = 4.0, 30.0
 _REFUSAL = re.compile(r"(?P<what>[^:]+): (?P<why>.*) \[\w+_AUTHORIZATION_FAILED\]\Z", re.DOTALL)
 #: The request of a sample that needs DESCRIBE on the cluster.
 _CLUSTER_QUESTION = "reassignments"
-#: The request of a sample that lists the groups.
-_GROUPS_QUESTION = "groups"
 #: Seconds between two runs of the doctor, which asks more; it runs only while pages are viewed.
 DOCTOR_S = 15.0
 
@@ -97,10 +95,6 @@ class View:
     @property
     def may_describe_cluster(self) -> bool:
         return _CLUSTER_QUESTION not in self.refused
-
-    @property
-    def may_list_groups(self) -> bool:
-        return _GROUPS_QUESTION not in self.refused
 
     @property
     def knows_sizes(self) -> bool:

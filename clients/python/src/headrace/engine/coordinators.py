@@ -16,6 +16,7 @@ from headrace_core.errors import (
     NetworkError,
     NotCoordinatorError,
     RequestTimedOutError,
+    TopicAuthorizationFailedError,
     UnknownServerError,
     UnknownTopicOrPartitionError,
     from_number,
@@ -305,7 +306,10 @@ class Coordinators:
 
     async def _shards(self, timeout_s: float) -> tuple[list[tuple[int, int]], dict[int, str]]:
         """The coordinator and epoch of each shard, and the addresses of the coordinators; both are empty if the topic
-        of the shards does not exist. Raises CoordinatorNotAvailableError."""
+        of the shards does not exist. Raises CoordinatorNotAvailableError.
+
+        A user who may not describe that topic cannot know the shards. Then each live coordinator stands for one shard,
+        as Kafka's clients ask all live brokers: what a shard without a coordinator has is missing from the result."""
         engine, topic_name = self._engine, self._kind.topic
         request = metadata_pb2.MetadataRequest(topics=[topic_name])
         answer = await engine.metadata.ask(request, engine.deadline(timeout_s))
@@ -313,9 +317,11 @@ class Coordinators:
         error = from_number(topic.error.code, topic.error.message) if topic.error.code else None
         if isinstance(error, UnknownTopicOrPartitionError):
             return [], {}
+        addresses = {each.coordinator_id: f"{each.host}:{each.port}" for each in answer.coordinators}
+        if isinstance(error, TopicAuthorizationFailedError):
+            return [(coordinator_id, -1) for coordinator_id in sorted(addresses)], addresses
         if error is not None:
             raise error
-        addresses = {each.coordinator_id: f"{each.host}:{each.port}" for each in answer.coordinators}
         parts = sorted(topic.partitions, key=lambda part: part.partition)
         owners = [(part.coordinator_id if part.HasField("coordinator_id") else -1, part.shard_epoch) for part in parts]
         orphans = sum(owner not in addresses for owner, _ in owners)
