@@ -87,25 +87,23 @@ def test_kafkas_perf_tools_get_their_rate(cluster: LocalCluster, tmp_path: Path)
     (tmp_path / "slow.properties").write_text("client.id=slow\n")
     with KafkaTools(tmp_path) as tools:
 
-        def produced_per_s() -> float:
-            began = time.monotonic()
-            size = ("--num-records", str(RECORDS), "--record-size", str(len(VALUE)), "--throughput", "-1")
-            props = ("--producer-props", f"bootstrap.servers={server}", "client.id=slow", "batch.size=200000")
+        def produce(client_id: str, records: int) -> float:
+            size = ("--num-records", str(records), "--record-size", str(len(VALUE)), "--throughput", "-1")
+            props = ("--producer-props", f"bootstrap.servers={server}", f"client.id={client_id}", "batch.size=200000")
             printed = tools.run("org.apache.kafka.tools.ProducerPerformance", "--topic", "measured", *size, *props)
-            assert f"{RECORDS} records sent" in printed.text.splitlines()[-1], printed
-            assert time.monotonic() - began > SECONDS * 0.8
+            assert f"{records} records sent" in printed.text.splitlines()[-1], printed
             return float(re.findall(r"([\d.]+) records/sec", printed.text)[-1]) * len(VALUE)
 
-        def consumed_per_s() -> float:
-            began = time.monotonic()
+        def consume() -> float:
             of = ("--bootstrap-server", server, "--topic", "measured", "--group", "perf")
             config = ("--command-config", str(tmp_path / "slow.properties"))
             printed = tools.run(
                 "org.apache.kafka.tools.ConsumerPerformance", *of, "--num-records", str(RECORDS), *config
             )
-            fields = printed.text.strip().splitlines()[-1].split(", ")
+            fields = [each.strip() for each in printed.text.strip().splitlines()[-1].split(",")]
             assert int(fields[4]) >= RECORDS, printed
-            return RECORDS * len(VALUE) / (time.monotonic() - began)
+            return float(fields[2]) * 2**20 / (int(fields[7]) / 1_000)  # the time without the join of the group
 
-        assert beside(cluster, produced_per_s) == EXACT
-        assert beside(cluster, consumed_per_s) == EXACT
+        produce("other", RECORDS // 3)  # the JVM compiles its loops
+        assert beside(cluster, lambda: produce("slow", RECORDS)) == EXACT
+        assert beside(cluster, consume) == EXACT
