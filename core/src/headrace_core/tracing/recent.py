@@ -13,7 +13,7 @@ from ..types import TopicPartition
 
 #: Maximum number of batches; the oldest one is forgotten first. A follower that is further behind makes no span.
 BATCHES_MAX = 1_024
-#: Seconds after its last traced batch for which the pushes of a partition are searched for traced batches.
+#: Seconds after its last traced batch for which the pushes of a partition are searched for traced batches, at most.
 KEPT_S = 10.0
 
 BatchKey = tuple[int, int, int]
@@ -27,31 +27,45 @@ def batch_key(header: BatchHeader) -> BatchKey:
 
 
 class RecentTraces:
-    """The contexts of at most BATCHES_MAX traced batches, as ``traceparent``. Times are monotonic seconds."""
+    """The contexts of at most BATCHES_MAX traced batches, as ``traceparent``. Times are monotonic seconds.
 
-    __slots__ = ("_contexts", "_last_s")
+    A leader with traced batches reads the header of each batch that it pushes. So a partition is searched only until
+    each traced batch was found once for each follower.
+    """
+
+    __slots__ = ("_contexts", "_last_s", "_left")
 
     def __init__(self) -> None:
         self._contexts: OrderedDict[tuple[TopicPartition, BatchKey], str] = OrderedDict()
         #: When each partition had its last traced batch.
         self._last_s: dict[TopicPartition, float] = {}
+        #: How many pushes of traced batches each partition still expects.
+        self._left: dict[TopicPartition, int] = {}
 
     def __len__(self) -> int:
         return len(self._contexts)
 
-    def put(self, partition: TopicPartition, key: BatchKey, traceparent: str, now_s: float) -> None:
-        """Remember the context of a batch."""
+    def put(self, partition: TopicPartition, key: BatchKey, traceparent: str, now_s: float, followers: int) -> None:
+        """Remember the context of a batch, which is pushed to this number of followers."""
+        if followers <= 0:
+            return
+        left = self._left.get(partition, 0) if self.has(partition, now_s) else 0
         self._contexts[partition, key] = traceparent
-        self._last_s[partition] = now_s
+        self._left[partition], self._last_s[partition] = left + followers, now_s
         if len(self._contexts) > BATCHES_MAX:
             self._contexts.popitem(last=False)
         if len(self._last_s) > BATCHES_MAX:
             self._last_s = {each: last_s for each, last_s in self._last_s.items() if now_s - last_s < KEPT_S}
+            self._left = {each: self._left[each] for each in self._last_s}
 
     def has(self, partition: TopicPartition, now_s: float) -> bool:
-        """Whether a recent batch of the partition has a context."""
+        """Whether a push of a traced batch of the partition is expected."""
         last_s = self._last_s.get(partition)
-        return last_s is not None and now_s - last_s < KEPT_S
+        return last_s is not None and self._left[partition] > 0 and now_s - last_s < KEPT_S
 
-    def get(self, partition: TopicPartition, key: BatchKey) -> str | None:
-        return self._contexts.get((partition, key))
+    def pushed(self, partition: TopicPartition, key: BatchKey) -> str | None:
+        """The context of a batch that is pushed to a follower; None if the batch is not traced."""
+        found = self._contexts.get((partition, key))
+        if found is not None:
+            self._left[partition] = self._left.get(partition, 0) - 1
+        return found

@@ -345,7 +345,7 @@ class LeaderReplica:
         checked, append.checked = append.checked, None
         assert checked is not None
         if append.trace is not None:
-            append.trace.submitted(checked.headers)
+            append.trace.submitted(checked.headers, len(self.leader.isr) - 1)
         checked.done = functools.partial(self._appended, append)
         self._writer.submit(self.log, checked)
 

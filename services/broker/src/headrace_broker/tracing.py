@@ -85,7 +85,7 @@ class BrokerTraces:
     def _traces_in(self, partition: TopicPartition, records: bytes) -> tuple[PushTrace, ...]:
         found: list[PushTrace] = []
         for _, header in iterate_headers(records):
-            traceparent = self.recent.get(partition, batch_key(header))
+            traceparent = self.recent.pushed(partition, batch_key(header))
             if traceparent is not None:
                 found.append(PushTrace(header.base_offset, traceparent))
                 if len(found) == PUSH_TRACES_MAX:
@@ -102,10 +102,11 @@ class AppendTrace:
         self._traces, self._partition, self._span = traces, partition, span
         self._written_ms = 0.0
 
-    def submitted(self, headers: Sequence[BatchHeader] | None) -> None:
-        """Note that the checked batches go to the log's writer, and so to the followers."""
+    def submitted(self, headers: Sequence[BatchHeader] | None, followers: int) -> None:
+        """Note that the checked batches go to the log's writer, and so to the followers in sync."""
+        recent, traceparent, now_s = self._traces.recent, self._span.traceparent, time.monotonic()
         for header in headers or ():
-            self._traces.recent.put(self._partition, batch_key(header), self._span.traceparent, time.monotonic())
+            recent.put(self._partition, batch_key(header), traceparent, now_s, followers)
 
     def written(self) -> None:
         """Note that the batches are in the log, and as durable as the topic's log.flush demands."""
