@@ -195,6 +195,7 @@ class _Context:
         self.limits = SimpleNamespace(request_timeout_ms=MARKER_TIMEOUT_MS)
         self.streams: set[Any] = set()
         self.metrics = SimpleNamespace(replication_bytes=SimpleNamespace(value=0))
+        self.traces = None
 
     @property
     def broker_id(self) -> int:
