@@ -232,6 +232,17 @@ def httpx_get(cluster: LocalCluster, browsers: list[Browser], headers: dict[str,
     return opened(cluster, browsers).get("topics", **headers)
 
 
+def test_a_guesser_behind_a_proxy_does_not_choose_the_address(cluster: LocalCluster, browsers: list[Browser]) -> None:
+    """A proxy may add a line of its own behind those that the browser has sent."""
+    with console_beside(cluster, trusted_proxies=["127.0.0.1/32"]) as url:
+        browser = opened(cluster, browsers, url=url)
+        form = {"user": "bob", "password": "wrong", "token": token(browser.get("sign-in").text)}
+        lines = [[("X-Forwarded-For", f"203.0.113.{each}"), ("X-Forwarded-For", "192.0.2.7")] for each in range(15)]
+        statuses = [browser.client.post("sign-in", data=form, headers=each).status_code for each in lines]
+    assert statuses.count(401) <= PER_ADDRESS_MAX + 1
+    assert statuses[-1] == 429
+
+
 def test_behind_a_proxy_with_tls_the_cookie_has_the_prefix_and_is_secure(
     cluster: LocalCluster, browsers: list[Browser]
 ) -> None:

@@ -117,6 +117,7 @@ def test_one_machine_counts_as_one_address(address: str, network: str) -> None:
         ("10.0.0.1", "192.0.2.1, nonsense", "10.0.0.1"),
         ("198.51.100.1", "192.0.2.1", "198.51.100.1"),  # no trusted proxy
         ("", "192.0.2.1", ""),
+        ("::ffff:10.0.0.1", "192.0.2.1", "192.0.2.1"),  # a listener at [::] sees the proxy so
     ],
 )
 def test_only_trusted_proxies_name_the_browser(peer: str, forwarded: str, found: str) -> None:

@@ -123,6 +123,8 @@ def _is_in(address: str, networks: tuple[Network, ...]) -> bool:
         found = ipaddress.ip_address(address)
     except ValueError:
         return False
+    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
+        found = found.ipv4_mapped  # of a listener at [::]
     return any(found in network for network in networks)
 
 

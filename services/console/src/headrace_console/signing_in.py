@@ -162,9 +162,9 @@ class Users:
         return answer
 
     async def _sign_in(self, request: web.Request) -> web.StreamResponse:
-        address = browser_address(
-            request.remote or "", request.headers.get("X-Forwarded-For", ""), self._settings.proxies
-        )
+        # A proxy may add a line of its own behind those of the browser, as HAProxy does.
+        forwarded = ",".join(request.headers.getall("X-Forwarded-For", ()))
+        address = browser_address(request.remote or "", forwarded, self._settings.proxies)
         place = network_of(address)
         if self._in_progress[place] >= IN_PROGRESS_MAX:
             raise Refused(
