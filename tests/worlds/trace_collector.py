@@ -62,7 +62,8 @@ def _values(attributes: Any) -> dict[str, Any]:
 
 
 class Collector:
-    """A real HTTP server that accepts ``POST /v1/traces``. ``refusing``: answer 503 instead."""
+    """A real HTTP server that accepts ``POST /v1/traces``. ``refusing``: answer 503 instead. ``moved_to``: redirect
+    to this URL instead. ``gets``: number of requests that a redirect has led here."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -70,6 +71,8 @@ class Collector:
         self.headers: list[dict[str, str]] = []
         self.refusing = False
         self.refused = 0
+        self.moved_to = ""
+        self.gets = 0
         owner = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -77,8 +80,14 @@ class Collector:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 status = owner._take(self.path, body, {name.lower(): value for name, value in self.headers.items()})
                 self.send_response(status)
+                if status == 302:
+                    self.send_header("Location", owner.moved_to)
                 self.send_header("Content-Length", "0")
                 self.end_headers()
+
+            def do_GET(self) -> None:
+                owner.gets += 1
+                self.send_error(404)
 
             def log_request(self, code: object = "-", size: object = "-") -> None:
                 pass
@@ -95,6 +104,8 @@ class Collector:
             if self.refusing:
                 self.refused += 1
                 return 503
+            if self.moved_to:
+                return 302
             self.headers.append(headers)
             self._spans += spans_of(ExportTraceServiceRequest.FromString(body))
             return 200

@@ -109,6 +109,18 @@ def test_an_unreachable_collector_is_reported_once_and_so_is_its_return(caplog: 
     assert "accepts spans again" in lines[1]
 
 
+def test_a_redirect_does_not_carry_the_headers_to_another_host(caplog: pytest.LogCaptureFixture) -> None:
+    with collector() as other, collector() as found:
+        found.moved_to = other.url + "/v1/traces"
+        traces = traces_to(found.url + "/v1/traces", timeout_s=10)
+        export = export_of(traces)
+        make(traces, 1)
+        until(lambda: export.dropped == 1)
+        traces.close()
+        assert other.gets == 0
+    assert "status 302" in caplog.text
+
+
 def test_the_keys_say_where_the_spans_go() -> None:
     def settings(**given: str) -> TraceSettings | None:
         return TraceSettings.of(SERVER.parse({f"otel.exporter.otlp.{name}": value for name, value in given.items()}))

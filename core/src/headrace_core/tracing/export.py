@@ -30,6 +30,16 @@ BATCH_MAX = 512  #: Maximum number of spans in one request.
 PAUSE_S = 1.0  #: Seconds that a span waits for others before it is sent.
 
 
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A redirect is an error: it would carry the configured headers to another host."""
+
+    def redirect_request(self, *args: object) -> None:
+        return None
+
+
+_OPENER = urllib.request.build_opener(_NoRedirects)
+
+
 class SpanExport(SpanProcessor):
     """Sends ended spans to ``url``. ``timeout_s``: the time limit of one request, and of ``shutdown``."""
 
@@ -98,7 +108,7 @@ class SpanExport(SpanProcessor):
         try:
             body = encode_spans(spans).SerializeToString()
             request = urllib.request.Request(self._url, body, self._headers, method="POST")
-            with urllib.request.urlopen(request, timeout=self._timeout_s) as response:
+            with _OPENER.open(request, timeout=self._timeout_s) as response:
                 response.read()
         except urllib.error.HTTPError as error:
             return f"status {error.code} {error.reason}"

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from headrace_core.errors import HeadraceError
+from headrace_core.errors import CorruptMessageError, HeadraceError
 from headrace_core.log import AppendInfo
 from headrace_core.records import BatchHeader, iterate_headers
 from headrace_core.tracing.node import NodeSpan, NodeTraces
@@ -84,12 +84,15 @@ class BrokerTraces:
 
     def _traces_in(self, partition: TopicPartition, records: bytes) -> tuple[PushTrace, ...]:
         found: list[PushTrace] = []
-        for _, header in iterate_headers(records):
-            traceparent = self.recent.pushed(partition, batch_key(header))
-            if traceparent is not None:
-                found.append(PushTrace(header.base_offset, traceparent))
-                if len(found) == PUSH_TRACES_MAX:
-                    break
+        try:
+            for _, header in iterate_headers(records):
+                traceparent = self.recent.pushed(partition, batch_key(header))
+                if traceparent is not None:
+                    found.append(PushTrace(header.base_offset, traceparent))
+                    if len(found) == PUSH_TRACES_MAX:
+                        break
+        except CorruptMessageError:  # the follower checks the records, and reports the damage
+            return ()
         return tuple(found)
 
 
@@ -113,11 +116,14 @@ class AppendTrace:
         self._written_ms = self._span.passed_ms()
 
     def ending(self, done: Callable[[Outcome], None]) -> Callable[[Outcome], None]:
-        """Wrap the function that gets the append's outcome, to end the span first."""
+        """Wrap the function that gets the append's outcome, to end the span after it. (A fault of the span must not
+        cost the acknowledgement.)"""
 
         def end(outcome: Outcome) -> None:
-            self.end(outcome)
-            done(outcome)
+            try:
+                done(outcome)
+            finally:
+                self.end(outcome)
 
         return end
 

@@ -325,8 +325,10 @@ class FollowerReplica:
             return self._appended
 
         def appended(outcome: Outcome) -> None:
-            end(outcome)
-            self._appended(outcome)
+            try:
+                self._appended(outcome)
+            finally:  # a fault of a span must not cost the append
+                end(outcome)
 
         return appended
 
