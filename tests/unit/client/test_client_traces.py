@@ -196,5 +196,9 @@ def test_the_traced_rows_of_a_call_are_bounded() -> None:
     table = pa.table({"value": [b"x"] * 1_000, "headers": headers})
     assert len(sampled_rows(table)) == ROWS_MAX
     assert sampled_rows(table.drop_columns("headers")) == {}
-    for strange in (pa.array(["x"] * 1_000), pa.array([[1]] * 1_000), pa.nulls(1_000)):
+    text = pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))
+    three = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary()), ("more", pa.int32())]))
+    of_text = pa.array([[{"key": "traceparent", "value": PARENT.decode()}]] * 1_000, text)
+    of_three = pa.array([[{"key": "traceparent", "value": PARENT, "more": 1}]] * 1_000, three)
+    for strange in (pa.array(["x"] * 1_000), pa.array([[1]] * 1_000), pa.nulls(1_000), of_text, of_three):
         assert sampled_rows(table.set_column(1, "headers", strange)) == {}

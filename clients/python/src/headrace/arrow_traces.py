@@ -20,21 +20,28 @@ def sampled_rows(table: pa.Table | pa.RecordBatch, most: int = ROWS_MAX) -> dict
     if "headers" not in table.column_names:
         return found
     column = table.column("headers")
-    if not pa.types.is_list(column.type) or not pa.types.is_struct(column.type.value_type):
+    if not _are_headers(column.type):
         return found
     start = 0
     for headers in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
         names = headers.flatten().field(0)
-        if pa.types.is_string(names.type):
-            wanted = pc.indices_nonzero(pc.fill_null(pc.equal(names, TRACEPARENT), False))
-            for row in pc.unique(pc.list_parent_indices(headers).take(wanted))[: most * 4].to_pylist():
-                context = sampled_context_of(_pairs(headers[row].as_py()))
-                if context is not None:
-                    found[start + row] = context
-                    if len(found) == most:
-                        return found
+        wanted = pc.indices_nonzero(pc.fill_null(pc.equal(names, TRACEPARENT), False))
+        for row in pc.unique(pc.list_parent_indices(headers).take(wanted))[: most * 4].to_pylist():
+            context = sampled_context_of(_pairs(headers[row].as_py()))
+            if context is not None:
+                found[start + row] = context
+                if len(found) == most:
+                    return found
         start += len(headers)
     return found
+
+
+def _are_headers(found: pa.DataType) -> bool:
+    """Whether a type is the Kafka source's: array<struct<key: string, value: binary>>."""
+    if not pa.types.is_list(found) or not pa.types.is_struct(found.value_type) or found.value_type.num_fields != 2:
+        return False
+    name, value = (found.value_type.field(index).type for index in range(2))
+    return bool(pa.types.is_string(name) and pa.types.is_binary(value))
 
 
 def with_contexts(table: pa.Table, contexts: Mapping[int, TraceContext]) -> pa.Table:

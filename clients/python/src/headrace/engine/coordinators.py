@@ -319,6 +319,8 @@ class Coordinators:
             return [], {}
         addresses = {each.coordinator_id: f"{each.host}:{each.port}" for each in answer.coordinators}
         if isinstance(error, TopicAuthorizationFailedError):
+            if not addresses:
+                raise CoordinatorNotAvailableError("there is no live coordinator")
             return [(coordinator_id, -1) for coordinator_id in sorted(addresses)], addresses
         if error is not None:
             raise error
