@@ -68,8 +68,10 @@ _BETWEEN_PEERS = (
 #: Milliseconds that an attempt to connect may take at least. gRPC calls this the minimum reconnect backoff; it does not
 #: delay an attempt. Each attempt with TLS costs both sides milliseconds of CPU: with a short limit, a busy node fails
 #: every handshake, and the attempts that follow keep it busy. The limit also bounds how long a call waits for a node
-#: that is cut off, so it is well below broker.session.timeout.ms.
-_CONNECT_MS, _CONNECT_TLS_MS = 50, 3_000
+#: that is cut off: Raft and heartbeats wait less, because elections and sessions depend on them. (Over a network with
+#: more than 250 ms one way, encrypted controllers would need more.)
+_CONNECT_MS, _CONNECT_TLS_MS, _CONNECT_TLS_QUICK_MS = 50, 3_000, 1_500
+_QUICK = (ChannelPurpose.RAFT, ChannelPurpose.HEARTBEAT)
 
 #: Maximum number of a process's channels that share one connection. Each channel has one or two long-lived calls, and a
 #: broker accepts 32 calls on a connection: a further call would wait forever in gRPC.
@@ -173,7 +175,7 @@ def open_channel(
         "headrace.purpose": purpose.value,
         "headrace.share": next(_channels) // CHANNELS_PER_CONNECTION,
         "grpc.initial_reconnect_backoff_ms": 50,
-        "grpc.min_reconnect_backoff_ms": _CONNECT_MS if credentials is None else _CONNECT_TLS_MS,
+        "grpc.min_reconnect_backoff_ms": _connect_ms(purpose, is_encrypted=credentials is not None),
         "grpc.max_reconnect_backoff_ms": 1_000,
         "grpc.enable_http_proxy": 0,
         **(_PEER_OPTIONS if purpose in _BETWEEN_PEERS else {}),
@@ -184,3 +186,9 @@ def open_channel(
     if credentials is not None:
         return grpc.aio.secure_channel(address, credentials.channel_credentials(), options=list(options.items()))
     return grpc.aio.insecure_channel(address, options=list(options.items()))
+
+
+def _connect_ms(purpose: ChannelPurpose, *, is_encrypted: bool) -> int:
+    if not is_encrypted:
+        return _CONNECT_MS
+    return _CONNECT_TLS_QUICK_MS if purpose in _QUICK else _CONNECT_TLS_MS
