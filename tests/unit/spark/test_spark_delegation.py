@@ -11,9 +11,18 @@ from typing import Any, cast
 import pytest
 
 from headrace import Admin, DelegationToken
-from headrace.errors import InvalidConfigError, SaslAuthenticationFailedError
+from headrace.errors import (
+    DelegationTokenNotFoundError,
+    HeadraceError,
+    InvalidConfigError,
+    NetworkError,
+    NotControllerError,
+    RequestTimedOutError,
+    SaslAuthenticationFailedError,
+    ServerBusyError,
+)
 from headrace.models import BrokerInfo, ClusterDescription
-from headrace_spark import delegation
+from headrace_spark import delegation, sdk_cluster, sink_topics
 from headrace_spark.delegation import TokenStore, take_mechanism, without_login
 from headrace_spark.options import parse_options
 from headrace_spark.sink_options import parse_sink_options
@@ -37,7 +46,10 @@ class Tokens:
         self.tokens: dict[str, DelegationToken] = {}
         self.made = self.renewed = self.asked = 0
         self.unknown_for = 0  # the number of logins with a token that a node refuses, because it does not know it yet
+        self.refusal: HeadraceError = SaslAuthenticationFailedError("the credentials are wrong")
+        self.failure: HeadraceError | None = None  # of requests that change tokens
         self.logins: list[Mapping[str, str]] = []
+        self.timeouts: list[float | None] = []
 
     @property
     def _ms(self) -> int:
@@ -48,7 +60,8 @@ class Tokens:
         self.logins.append(client)
         yield cast(Admin, self)
 
-    def create_delegation_token(self) -> DelegationToken:
+    def create_delegation_token(self, *, timeout: float | None) -> DelegationToken:
+        self._change(timeout)
         self.made += 1
         ends_ms, last_ms = self._ms + DAY_S * 1_000, self._ms + 7 * DAY_S * 1_000
         who = "User:etl"
@@ -56,22 +69,29 @@ class Tokens:
         self.tokens[token.token_id] = token
         return token
 
-    def renew_delegation_token(self, hmac: bytes) -> int:
+    def renew_delegation_token(self, hmac: bytes, *, timeout: float | None) -> int:
+        self._change(timeout)
         self.renewed += 1
         token = self.tokens[f"t{self.made}"]
         return min(self._ms + DAY_S * 1_000, token.max_lifetime_at_ms)
+
+    def _change(self, timeout: float | None) -> None:
+        self.timeouts.append(timeout)
+        if self.failure is not None:
+            raise self.failure
 
     def describe_delegation_token(self) -> list[DelegationToken]:
         self.asked += 1
         return list(self.tokens.values())
 
-    def describe_cluster(self) -> ClusterDescription:
+    def describe_cluster(self, *, timeout: float) -> ClusterDescription:
         return ClusterDescription("c", 1, (BrokerInfo(1, "b1", 9095), BrokerInfo(2, "b2", 9095)))
 
-    def describe_node(self, address: str) -> None:
+    def describe_node(self, address: str, *, timeout: float) -> None:
+        assert timeout == delegation.NODE_S
         if self.unknown_for:
             self.unknown_for -= 1
-            raise SaslAuthenticationFailedError("the credentials are wrong")
+            raise self.refusal
 
 
 @pytest.fixture
@@ -144,6 +164,106 @@ def test_a_node_that_never_takes_the_token_is_named(
         token(cluster, place)
 
 
+@pytest.mark.parametrize("error", [RequestTimedOutError, NetworkError, NotControllerError])
+def test_a_node_that_does_not_answer_is_not_waited_for(
+    cluster: Tokens, place: Path, error: type[HeadraceError]
+) -> None:
+    cluster.unknown_for, cluster.refusal = 1, error("b1:9095 does not answer")
+    assert token(cluster, place) == "t1"
+    assert [each["bootstrap.servers"] for each in cluster.logins[1:]] == ["b1:9095", "b2:9095"]
+
+
+def test_a_busy_node_is_asked_again_with_growing_pauses(
+    cluster: Tokens, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(delegation, "_PAUSE_S", 0.1)
+    monkeypatch.setattr("time.sleep", pauses.append)
+    cluster.unknown_for, cluster.refusal = 6, ServerBusyError("too many logins")
+    assert token(cluster, place) == "t1"
+    assert pauses == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.0, 1.0])
+
+
+def test_a_node_that_stays_busy_fails_no_batch(cluster: Tokens, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delegation, "KNOWN_S_MAX", 0.01)
+    cluster.unknown_for, cluster.refusal = 10**9, ServerBusyError("too many logins")
+    assert token(cluster, place) == "t1"
+
+
+def test_repeated_tries_wait_for_the_same_token(cluster: Tokens, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delegation, "KNOWN_S_MAX", 0.01)
+    cluster.unknown_for = 10**9
+    for _ in range(3):
+        with pytest.raises(SaslAuthenticationFailedError):
+            token(cluster, place)
+    assert (cluster.made, list(cluster.tokens)) == (1, ["t1"])
+    assert {path.stat().st_mode & 0o777 for path in place.iterdir()} == {0o600}
+    cluster.unknown_for = 0
+    assert token(cluster, place) == "t1"
+    assert {path.suffix for path in place.iterdir()} == {".json", ".lock"}
+
+
+def test_a_token_that_nodes_refused_is_replaced_once_the_cluster_no_longer_has_it(
+    cluster: Tokens, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delegation, "KNOWN_S_MAX", 0.01)
+    cluster.unknown_for = 10**9
+    with pytest.raises(SaslAuthenticationFailedError):
+        token(cluster, place)
+    cluster.unknown_for = 0
+    cluster.tokens.clear()
+    assert token(cluster, place) == "t2"
+
+
+def test_a_failed_renewal_keeps_a_usable_token(cluster: Tokens, place: Path, caplog: pytest.LogCaptureFixture) -> None:
+    token(cluster, place)
+    cluster.now_s += 0.8 * DAY_S
+    cluster.failure = NotControllerError("the controllers have no leader")
+    assert [token(cluster, place) for _ in range(2)] == ["t1", "t1"]
+    assert cluster.timeouts == [None, delegation.CHANGE_S, delegation.CHANGE_S], "each batch tries, for a short time"
+    assert "tasks use it for now" in caplog.text
+    cluster.failure = None
+    assert token(cluster, place) == "t1"
+    assert cluster.renewed == 1
+
+
+def test_a_failed_renewal_raises_near_the_token_s_end(cluster: Tokens, place: Path) -> None:
+    token(cluster, place)
+    cluster.now_s += (delegation.KEEP_UNTIL + 0.01) * DAY_S
+    cluster.failure = NotControllerError("the controllers have no leader")
+    with pytest.raises(NotControllerError):
+        token(cluster, place)
+    assert cluster.timeouts[-1] is None, "the client's own timeout holds"
+
+
+def test_a_usable_token_stays_until_all_nodes_know_its_successor(
+    cluster: Tokens, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(8):  # at the end the token cannot be renewed, and has a fifth of a day left
+        assert token(cluster, place) == "t1"
+        cluster.now_s += 0.8 * DAY_S
+    monkeypatch.setattr(delegation, "KNOWN_S_MAX", 0.01)
+    cluster.unknown_for = 10**9
+    assert [token(cluster, place) for _ in range(3)] == ["t1"] * 3
+    assert cluster.made == 2
+    cluster.unknown_for = 0
+    assert token(cluster, place) == "t2"
+    assert cluster.made == 2
+
+
+def test_a_token_that_is_gone_at_its_renewal_is_replaced(
+    cluster: Tokens, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token(cluster, place)
+    cluster.now_s += 0.8 * DAY_S
+
+    def renew(hmac: bytes, *, timeout: float | None) -> int:
+        raise DelegationTokenNotFoundError("there is no such token")
+
+    monkeypatch.setattr(cluster, "renew_delegation_token", renew)
+    assert token(cluster, place) == "t2"
+
+
 def test_only_the_user_reads_the_token_and_other_logins_have_others(cluster: Tokens, place: Path) -> None:
     token(cluster, place)
     assert token(cluster, place, {**LOGIN, "sasl.username": "other"}) == "t2"
@@ -203,3 +323,35 @@ def take(**keys: str) -> str | None:
 def test_the_option_is_off_unless_it_is_set() -> None:
     assert take(security_protocol="PLAINTEXT") is None
     assert take(delegation_token_enabled="false", security_protocol="SSL") is None
+
+
+class Closing:
+    """A client that remembers whether it is closed."""
+
+    def __init__(self, config: Mapping[str, str]) -> None:
+        self.config, self.is_closed = config, False
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def test_a_worker_closes_the_clients_of_former_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sdk_cluster, "_of_worker", {})
+    monkeypatch.setattr(sdk_cluster, "SdkCluster", Closing)
+    monkeypatch.setattr(sink_topics, "_admins", {})
+    monkeypatch.setattr(sink_topics, "_topics", {})
+    monkeypatch.setattr(sink_topics, "open_admin", Closing)
+    logins = [{"sasl.jaas.config": f"t{number}"} for number in range(sink_topics.KEPT + 2)]
+    for client in (sdk_cluster.worker_cluster, sink_topics.worker_admin):
+        first = cast(Any, client(logins[0]))
+        others = [cast(Any, client(login)) for login in logins[1:-1] if client(logins[0]) is first]
+        last = cast(Any, client(logins[-1]))
+        closed = [each.config for each in (first, *others, last) if each.is_closed]
+        assert closed == logins[1:3], "the least recently used ones"
+        assert client(logins[0]) is first
+
+    kept = sink_topics.worker_topics(logins[0], 1.0)
+    for login in logins[1:]:
+        sink_topics.worker_topics(login, 1.0)
+        assert len(sink_topics._topics) <= len(sink_topics._admins) == sink_topics.KEPT
+    assert sink_topics.worker_topics(logins[0], 1.0) is not kept

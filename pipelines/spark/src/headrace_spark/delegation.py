@@ -4,6 +4,7 @@ The client key ``delegation.token.enabled`` turns this on. The driver makes one 
 uses it for all queries. Spark plans each micro-batch, and each batch of a sink, in a process of its own, so the token
 is in a file that only the driver's user may read. When Spark plans a batch after three quarters of a token's life, the
 driver renews the token, or replaces it near its maximum lifetime; a task of that batch still has a quarter of the life.
+If that fails, tasks use the present token until five percent of its life is left, and each batch tries again.
 """
 
 from __future__ import annotations
@@ -24,7 +25,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace_core.errors import HeadraceError, InvalidConfigError, NetworkError, SaslAuthenticationFailedError
+from headrace_core.errors import (
+    DelegationTokenExpiredError,
+    DelegationTokenNotFoundError,
+    HeadraceError,
+    InvalidConfigError,
+    SaslAuthenticationFailedError,
+    ServerBusyError,
+)
 
 from .sink_topics import open_admin
 
@@ -41,9 +49,12 @@ _MECHANISMS = ("SCRAM-SHA-256", DEFAULT_MECHANISM)
 _LOGIN_KEYS = ("sasl.", "oauth", "ssl.keystore.", "ssl.key.", "ssl.certificate.")
 
 RENEW_AFTER = 0.75  #: The part of a token's life after which it is renewed, as spark.security.credentials.renewalRatio.
+KEEP_UNTIL = 0.95  #: The part of a token's life up to which tasks use a token that cannot be renewed or replaced now.
 CHECK_S = 60.0  #: How often the driver asks the cluster whether it still has the token.
 KNOWN_S_MAX = 10.0  #: How long a new token may take to be known to all nodes.
-_PAUSE_S = 0.1
+CHANGE_S = 5.0  #: How long the renewal or the successor of a usable token may take.
+NODE_S = 3.0  #: How long one node may take to check a new token.
+_PAUSE_S, _PAUSE_S_MAX = 0.1, 1.0  #: The pause before a node is asked again; it doubles up to the maximum.
 
 
 def take_mechanism(client: dict[str, str], *, where: str) -> str | None:
@@ -90,6 +101,9 @@ class Kept:
     def is_fresh(self, now_s: float) -> bool:
         return now_s < self.ends_s - self.life_s * (1 - RENEW_AFTER)
 
+    def is_usable(self, now_s: float) -> bool:
+        return now_s < self.ends_s - self.life_s * (1 - KEEP_UNTIL)
+
     @property
     def can_be_renewed(self) -> bool:
         """Whether a renewal adds at least half of a life."""
@@ -97,7 +111,7 @@ class Kept:
 
 
 class TokenStore:
-    """The token of one login at one cluster, in a file."""
+    """The token of one login at one cluster, in a file. A second file has a token that some nodes may not know yet."""
 
     def __init__(
         self,
@@ -111,18 +125,19 @@ class TokenStore:
         self._client, self._mechanism, self._now_s, self._admin = client, mechanism, now_s, admin
         place = _private_directory() if directory is None else directory
         name = hashlib.sha256(repr((sorted(client.items()), mechanism)).encode()).hexdigest()[:32]
-        self._path = place / f"{name}.json"
+        self._path, self._made_path = place / f"{name}.json", place / f"{name}.made"
 
     def token(self) -> DelegationToken:
-        """Return a token that has at least a quarter of its life before it. Raises HeadraceError."""
+        """Return a token that has at least a quarter of its life before it; while the cluster neither renews nor makes
+        a token, at least five percent. Raises HeadraceError."""
         with self._locked():
-            kept = self._read()
+            kept = self._read(self._path)
             now_s = self._now_s()
             if kept is not None and kept.is_fresh(now_s) and now_s - kept.checked_s < CHECK_S:
                 return kept.token
             with self._admin(self._client) as admin:
                 kept = self._checked(admin, kept)
-            self._write(kept)
+            self._write(self._path, kept)
             return kept.token
 
     def _checked(self, admin: Admin, kept: Kept | None) -> Kept:
@@ -132,44 +147,87 @@ class TokenStore:
             kept = None
         if kept is not None and kept.is_fresh(now_s):
             return replace(kept, checked_s=now_s)
-        if kept is not None and kept.can_be_renewed and kept.ends_s > now_s:
-            expires_at_ms = admin.renew_delegation_token(kept.token.hmac)
-            ends_s = kept.ends_s + (expires_at_ms - kept.token.expires_at_ms) / 1_000
-            logger.info("renewed the delegation token %s for tasks", kept.token.token_id)
-            return Kept(replace(kept.token, expires_at_ms=expires_at_ms), ends_s, ends_s - now_s, now_s)
-        made = admin.create_delegation_token()
-        logger.info("made the delegation token %s for tasks", made.token_id)
-        self._wait_until_known(admin, made)
-        life_s = (made.expires_at_ms - made.issued_at_ms) / 1_000
-        return Kept(made, now_s + life_s, life_s, now_s)
+        is_usable = kept is not None and kept.is_usable(now_s)
+        try:
+            return self._next(admin, kept, CHANGE_S if is_usable else None)
+        except (DelegationTokenExpiredError, DelegationTokenNotFoundError) as error:
+            logger.warning("cannot renew the delegation token for tasks; making another: %s", error.message)
+            return self._made(admin, None)
+        except HeadraceError as error:
+            if kept is None or not is_usable:
+                raise
+            logger.warning(
+                "cannot renew or replace the delegation token %s; tasks use it for now (%.0f s left), and the next "
+                "batch tries again: %s [%s]",
+                kept.token.token_id,
+                kept.ends_s - now_s,
+                error.message,
+                error.code,
+            )
+            return replace(kept, checked_s=now_s)
+
+    def _next(self, admin: Admin, kept: Kept | None, timeout_s: float | None) -> Kept:
+        """Renew the token, or make another."""
+        now_s = self._now_s()
+        if kept is None or not kept.can_be_renewed or kept.ends_s <= now_s:
+            return self._made(admin, timeout_s)
+        expires_at_ms = admin.renew_delegation_token(kept.token.hmac, timeout=timeout_s)
+        ends_s = kept.ends_s + (expires_at_ms - kept.token.expires_at_ms) / 1_000
+        logger.info("renewed the delegation token %s for tasks", kept.token.token_id)
+        return Kept(replace(kept.token, expires_at_ms=expires_at_ms), ends_s, ends_s - now_s, now_s)
+
+    def _made(self, admin: Admin, timeout_s: float | None) -> Kept:
+        """Make a token, and wait until all nodes know it. If the wait fails, the next call waits for the same token."""
+        now_s = self._now_s()
+        made = self._read(self._made_path)
+        if made is None or not made.is_fresh(now_s) or not _has(admin, made.token):
+            token = admin.create_delegation_token(timeout=timeout_s)
+            logger.info("made the delegation token %s for tasks", token.token_id)
+            life_s = (token.expires_at_ms - token.issued_at_ms) / 1_000
+            made = Kept(token, now_s + life_s, life_s, now_s)
+            self._write(self._made_path, made)
+        self._wait_until_known(admin, made.token)
+        self._made_path.replace(self._path)
+        return replace(made, checked_s=now_s)
 
     def _wait_until_known(self, admin: Admin, token: DelegationToken) -> None:
         """Log in with the token at each node: nodes learn of tokens by the log of metadata, one after the other."""
-        cluster = admin.describe_cluster()
+        cluster = admin.describe_cluster(timeout=KNOWN_S_MAX)
         login = {"sasl.mechanism": self._mechanism, "sasl.jaas.config": token.jaas_config}
         client = {**without_login(self._client), **login}
         ends_s = time.monotonic() + KNOWN_S_MAX
         for address in (*(each.address for each in cluster.brokers if not each.fenced), *(
             each.address for each in cluster.coordinators
         )):  # fmt: skip
-            while not self._is_known(client, address):
-                if time.monotonic() > ends_s:
+            self._wait_for_node(client, address, ends_s)
+
+    def _wait_for_node(self, client: Mapping[str, str], address: str, ends_s: float) -> None:
+        pause_s = _PAUSE_S
+        while (failure := self._failure(client, address)) is not None:
+            if time.monotonic() > ends_s:
+                if isinstance(failure, SaslAuthenticationFailedError):
                     raise SaslAuthenticationFailedError(
                         f"{address} does not accept the delegation token that this driver has made: set the same "
                         "delegation.token.secret.key on all nodes"
                     )
-                time.sleep(_PAUSE_S)
+                logger.warning("%s did not check the delegation token: %s", address, failure.message)
+                return
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _PAUSE_S_MAX)
 
-    def _is_known(self, client: Mapping[str, str], address: str) -> bool:
-        """Whether the node accepts the token; a node that does not answer is not waited for."""
-        with self._admin({**client, "bootstrap.servers": address}) as admin:
-            try:
-                admin.describe_node(address)
-            except SaslAuthenticationFailedError:
-                return False
-            except NetworkError as error:
-                logger.warning("%s did not check the delegation token: %s", address, error.message)
-        return True
+    def _failure(self, client: Mapping[str, str], address: str) -> HeadraceError | None:
+        """Log in at the node. Returns the failure if the node may accept the token later. Returns None if the node
+        accepts the token, or does not answer: such a node is not waited for."""
+        try:
+            with self._admin({**client, "bootstrap.servers": address}) as admin:
+                admin.describe_node(address, timeout=NODE_S)
+        except (SaslAuthenticationFailedError, ServerBusyError) as error:
+            return error
+        except HeadraceError as error:
+            if not error.retriable:
+                raise
+            logger.warning("%s did not check the delegation token: %s", address, error.message)
+        return None
 
     # -- the file
 
@@ -180,27 +238,27 @@ class TokenStore:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
-    def _read(self) -> Kept | None:
+    def _read(self, path: Path) -> Kept | None:
         from headrace import DelegationToken
 
         try:
-            found = json.loads(self._path.read_text())
+            found = json.loads(path.read_text())
             token = found.pop("token")
             hmac, renewers = base64.b64decode(token.pop("hmac")), tuple(token.pop("renewers"))
             return Kept(DelegationToken(hmac=hmac, renewers=renewers, **token), **found)
         except FileNotFoundError:
             return None
         except (ValueError, TypeError, KeyError, AttributeError):
-            logger.warning("%s is not readable; the driver makes another delegation token", self._path)
+            logger.warning("%s is not readable; the driver makes another delegation token", path)
             return None
 
-    def _write(self, kept: Kept) -> None:
+    def _write(self, path: Path, kept: Kept) -> None:
         document: dict[str, Any] = asdict(kept)
         document["token"]["hmac"] = base64.b64encode(kept.token.hmac).decode()
         new = self._path.with_suffix(".new")
         with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             json.dump(document, file)
-        new.replace(self._path)
+        new.replace(path)
 
 
 def _has(admin: Admin, token: DelegationToken) -> bool:

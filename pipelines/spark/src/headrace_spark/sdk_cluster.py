@@ -20,6 +20,7 @@ from .cluster import Cluster, KnownTopic
 from .group_progress import Group
 from .offsets import EARLIEST, LATEST
 from .planning import OffsetRange
+from .sink_topics import KEPT
 from .tracing import ReadTraces, flush_spans, task_tracer
 
 if TYPE_CHECKING:
@@ -135,11 +136,12 @@ _of_worker: dict[tuple[int, frozenset[tuple[str, str]]], SdkCluster] = {}
 def worker_cluster(config: Mapping[str, str]) -> Cluster:
     """The cluster client of this worker process, which runs one task after the other.
 
-    The cluster client of a worker is never closed, because Spark ends its workers with a signal. The cache key of the
-    cluster client includes the process id, because workers are forks.
+    The last KEPT cluster clients stay open, because Spark ends its workers with a signal. Earlier ones, as those with a
+    former delegation token, are closed. The cache key includes the process id, because workers are forks.
     """
     key = (os.getpid(), frozenset(config.items()))
-    found = _of_worker.get(key)
-    if found is None:
-        found = _of_worker[key] = SdkCluster(config)
+    found = _of_worker.pop(key, None) or SdkCluster(config)
+    while len(_of_worker) >= KEPT:
+        _of_worker.pop(next(iter(_of_worker))).close()
+    _of_worker[key] = found
     return found

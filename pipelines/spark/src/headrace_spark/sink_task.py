@@ -22,7 +22,7 @@ from headrace_core.types import TopicPartition
 from .errors import NullTopicError, SinkWriteError
 from .retries import retry_text
 from .sink_columns import SinkColumns, rows_by_topic
-from .sink_topics import TopicCreated
+from .sink_topics import KEPT, TopicCreated
 from .tracing import flush_spans, task_tracer
 
 if TYPE_CHECKING:
@@ -224,14 +224,11 @@ def written_text(commits: Iterable[SinkCommit | None]) -> str:
 
 # -- the producer: one per worker process and configuration, kept for later tasks
 
-#: Maximum number of producers that a worker keeps, one for each sink; beyond this number the worker closes the least
-#: recently used producer.
-KEPT = 4
-
 Key = tuple[int, frozenset[tuple[str, str]]]
 
 #: The producers of this process, by process id and configuration. The keys of the producers include the process id,
-#: because workers are forks; the least recently used producer comes first.
+#: because workers are forks; the least recently used producer comes first. Beyond KEPT producers, the worker
+#: closes that one.
 _of_worker: dict[Key, Producer] = {}
 
 

@@ -111,8 +111,11 @@ def _is_passing(error: HeadraceError) -> bool:
     return error.retriable or isinstance(error, InvalidReplicationFactorError)
 
 
-# -- the clients of a worker process. The clients are never closed, because Spark ends its workers with a signal. The
-# keys of the clients include the process id, because workers are forked processes.
+# -- the clients of a worker process. The last clients stay open, because Spark ends its workers with a signal. The keys
+# of the clients include the process id, because workers are forked processes; the least recently used one comes first.
+
+#: Maximum number of clients of one kind that a worker keeps. Each delegation token has clients of its own.
+KEPT = 4
 
 Key = tuple[int, frozenset[tuple[str, str]]]
 
@@ -131,14 +134,18 @@ def open_admin(client: Mapping[str, str]) -> Admin:
 def worker_admin(client: Mapping[str, str]) -> Admin:
     """Return the Admin of this worker process."""
     key = (os.getpid(), frozenset(client.items()))
-    if key not in _admins:
-        _admins[key] = open_admin(client)
-    return _admins[key]
+    found = _admins.pop(key, None) or open_admin(client)
+    while len(_admins) >= KEPT:
+        oldest = next(iter(_admins))
+        _topics.pop(oldest, None)
+        _admins.pop(oldest).close()
+    _admins[key] = found
+    return found
 
 
 def worker_topics(client: Mapping[str, str], timeout_s: float) -> SinkTopics:
     """Return the topics that this worker process has seen."""
-    key = (os.getpid(), frozenset(client.items()))
+    key, admin = (os.getpid(), frozenset(client.items())), worker_admin(client)
     if key not in _topics:
-        _topics[key] = SinkTopics(worker_admin(client), timeout_s)
+        _topics[key] = SinkTopics(admin, timeout_s)
     return _topics[key]
