@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from headrace import Admin, AsyncAdmin, AsyncConsumer
 from headrace.engine.security import channels_of
 from headrace.settings import ADMIN, resolve
-from headrace_core.errors import SaslAuthenticationFailedError
+from headrace_core.errors import IllegalStateError, SaslAuthenticationFailedError
 from headrace_core.security.tls import TlsSource
 
 from .settings import DEFAULT_BOOTSTRAP, ConsoleSettings
@@ -64,10 +64,18 @@ class Cluster:
     def __init__(self, settings: ConsoleSettings, credentials: tuple[str, str] | None = None) -> None:
         """Raises the errors of ``client_config``."""
         self.settings = settings
-        self._config = client_config(settings, credentials)
+        self._keys: dict[str, Any] | None = client_config(settings, credentials)
         self.admin = AsyncAdmin(self._config)
         self.blocking = Admin(self._config)
         self._threads = asyncio.Semaphore(_THREADS)
+
+    @property
+    def _config(self) -> dict[str, Any]:
+        """The keys of the clients. Raises IllegalStateError after ``close``: a client without the keys would be another
+        one, without credentials."""
+        if self._keys is None:
+            raise IllegalStateError("the session is over")
+        return self._keys
 
     async def in_thread(self, work: Callable[[], T]) -> T:
         """Run blocking code in a thread. A daemon thread, because the interpreter would wait at its end for the threads
@@ -120,7 +128,7 @@ class Cluster:
     async def close(self) -> None:
         await self.admin.close()
         await self.in_thread(self.blocking.close)
-        self._config.clear()
+        self._keys = None
 
 
 def command(settings: ConsoleSettings, *words: str) -> list[str]:
