@@ -54,9 +54,12 @@ def token_secret(root: Path) -> str:
 
 
 def write_secret(path: Path, text: str) -> None:
-    """Write a whole file that only its owner may read, also while it is written."""
+    """Write a whole file that only its owner may read, also while it is written. A file that has the text already is
+    not replaced, because nodes may read it at any moment."""
     new = path.with_suffix(".new")
     new.unlink(missing_ok=True)
+    if path.exists() and path.read_text() == text:
+        return
     with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(text)
         file.flush()

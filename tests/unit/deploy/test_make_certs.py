@@ -50,6 +50,14 @@ def test_a_repeated_run_keeps_the_secret_and_repairs_a_lost_copy(volumes: Path) 
     assert not list(volumes.rglob("*.new"))
 
 
+def test_a_repeated_run_does_not_touch_the_secrets_that_nodes_read(volumes: Path) -> None:
+    job.make(volumes, "headrace", 1)
+    places = [volumes / role / job.TOKEN_SECRET for role in job.TOKEN_ROLES]
+    before = [path.stat().st_ino for path in places]
+    job.make(volumes, "headrace", 1)
+    assert [path.stat().st_ino for path in places] == before
+
+
 def test_two_clusters_have_different_secrets(volumes: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     job.make(volumes, "headrace", 1)
     other = tmp_path_factory.mktemp("other")
