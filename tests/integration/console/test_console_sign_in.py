@@ -475,7 +475,7 @@ def test_the_clients_of_an_ended_session_are_closed(cluster: LocalCluster, brows
 def clients_of_sessions() -> int:
     """How many users of a console beside the cluster have clients with a password."""
     found = [each for each in gc.get_objects() if type(each) is headrace_console.console.Console]
-    return sum(each.settings.listeners[0].name == "http" and bool(each.cluster._config) for each in found)
+    return sum(each.settings.listeners[0].name == "http" and each.cluster._keys is not None for each in found)
 
 
 def test_a_console_without_a_sign_in_acts_as_the_user_of_its_keys(cluster: LocalCluster) -> None:
