@@ -26,7 +26,7 @@ name of the principal without its type ("alice" of User:alice, "ANONYMOUS" witho
 a fetch to ``limits.fetch_bytes_max(now_s)`` when it is not None. For connections: ``manager.connected(ip, now_s)``
 returns how long the new connection must wait before it is served (KIP-612).
 
-Brokers count what a gateway produces for its clients on shared streams (ProduceMany) for nobody: the gateway counts it
+Brokers do not count what a gateway produces for its clients on shared streams (ProduceMany): the gateway counts it
 here, with one QuotaManager for each broker for which it stands. A gateway's fetch stream has one client, which the
 call's metadata name (security/gate.py): the broker counts its bytes, and the gateway passes ``throttle_time_ms`` on.
 Streams of nodes have no quotas; on listeners without security, nodes show that with the metadata ``COUNTED_KEY``.

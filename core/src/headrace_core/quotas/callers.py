@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from ..node.listeners import GATEWAY
-from ..security.caller import NOBODY, current_caller
+from ..security.caller import NO_CALLER, current_caller
 from ..security.gate import CLIENT_ID_CHARS_MAX, CLIENT_ID_KEY, PRINCIPAL_KEY
 from ..security.principal import ANONYMOUS
 from .entities import COUNTED_KEY
@@ -19,7 +19,7 @@ def limits_of(quotas: QuotaManager, context: Any, *, is_shared: bool = False) ->
     caller = current_caller()
     if caller.role is not None or (is_shared and caller.listener == GATEWAY):
         return None
-    if caller is not NOBODY:
+    if caller is not NO_CALLER:
         return ClientLimits(quotas, caller.principal.name, caller.client_id)
     # The listener has no security: the user is the one that a gateway names, which is not checked.
     metadata = dict(context.invocation_metadata() or ())

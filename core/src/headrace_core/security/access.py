@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from typing import Protocol
 
 from .acl_types import CLUSTER_NAME, OPERATIONS_OF, Operation, ResourceType
-from .caller import NOBODY, Caller
+from .caller import NO_CALLER, Caller
 from .refusals import refusal
 
 #: KIP-430: the value of authorized operations that were not asked for.
@@ -128,7 +128,7 @@ class Access:
         return found
 
 
-EVERYTHING = Access(NOBODY, None)  #: The access outside of calls, and on listeners without security.
+EVERYTHING = Access(NO_CALLER, None)  #: The access outside of calls, and on listeners without security.
 
 _current: ContextVar[Access] = ContextVar("headrace-access", default=EVERYTHING)
 

@@ -27,13 +27,13 @@ class Caller:
     token_id: str | None = None
 
 
-NOBODY = Caller()  #: The caller outside of any call, and of a listener without security.
+NO_CALLER = Caller()  #: The caller outside of any call, and of a listener without security.
 
-_current: ContextVar[Caller] = ContextVar("headrace-caller", default=NOBODY)
+_current: ContextVar[Caller] = ContextVar("headrace-caller", default=NO_CALLER)
 
 
 def current_caller() -> Caller:
-    """Return the caller of the call that the current task handles; NOBODY outside of calls."""
+    """Return the caller of the call that the current task handles; NO_CALLER outside of calls."""
     return _current.get()
 
 

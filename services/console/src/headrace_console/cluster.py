@@ -74,7 +74,7 @@ class Cluster:
         """The keys of the clients. Raises IllegalStateError after ``close``: a client without the keys would be another
         one, without credentials."""
         if self._keys is None:
-            raise IllegalStateError("the session is over")
+            raise IllegalStateError("the user's session has ended, and with it its clients")
         return self._keys
 
     async def in_thread(self, work: Callable[[], T]) -> T:

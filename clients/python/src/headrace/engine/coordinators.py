@@ -320,7 +320,9 @@ class Coordinators:
         addresses = {each.coordinator_id: f"{each.host}:{each.port}" for each in answer.coordinators}
         if isinstance(error, TopicAuthorizationFailedError):
             if not addresses:
-                raise CoordinatorNotAvailableError("there is no live coordinator")
+                raise CoordinatorNotAvailableError(
+                    "no coordinator is alive (`headrace up --coordinators 1` starts one)"
+                )
             return [(coordinator_id, -1) for coordinator_id in sorted(addresses)], addresses
         if error is not None:
             raise error

@@ -160,7 +160,8 @@ def expire(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Remove a token, or let it expire soon. Sessions that it has opened end at its last expiry.
+    """Remove a token, or let it expire soon. Its sessions end within two seconds after the removal or the
+    expiry.
 
     \b
     Examples:

@@ -65,10 +65,10 @@ def static_users(passwords: Mapping[str, str]) -> CheckPassword:
     """Check against a list of passwords. All of them are hashed first, so that neither the user nor the length of a
     password shows in the time."""
     known = {user: _digest(password) for user, password in passwords.items()}
-    nobody = _digest("")
+    no_user = _digest("")
 
     def check(user: str, password: str) -> bool:
-        expected = known.get(user, nobody)
+        expected = known.get(user, no_user)
         return hmac.compare_digest(_digest(password), expected) and user in known
 
     return check
