@@ -85,6 +85,10 @@ def commands(tools: KafkaTools, bootstrap: str, root: str, alice: str, bob: str)
         "Kafka's cache of tokens has the new one",
     )
     found: list[tuple[str, int, Any]] = []
+
+    def is_gone() -> bool:
+        return hmac not in command(root, "--describe", "--owner-principal", "User:root").text
+
     for who, login in (("bob", bob), ("alice", alice), ("root", root)):
         for words in (
             ("--renew", "--renew-time-period", "-1", "--hmac", "bm9uZQ=="),
@@ -96,6 +100,8 @@ def commands(tools: KafkaTools, bootstrap: str, root: str, alice: str, bob: str)
             printed = command(login, *words)
             shows = words[0] == "--describe" and hmac in printed.text
             found.append((f"{who} {words[0]} {words[2]}", printed.code, (_errors(printed), shows)))
+            if who == "root" and words[:3] == ("--expire", "--expiry-time-period", "-1"):
+                until(is_gone, "Kafka's cache of tokens has lost the expired one")
     return found
 
 
