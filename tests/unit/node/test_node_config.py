@@ -80,12 +80,27 @@ def test_listeners_voters_and_addresses_are_parsed() -> None:
         ListenerAddress("client", "h", 1),
         ListenerAddress("internal", "[::1]", 2),
     )
+    assert [each.name for each in parse_listeners(["CLIENTSASL://h:1", "external2://h:2"])] == [
+        "clientsasl",
+        "external2",
+    ]
     assert parse_voters(["1@h:19093"]) == (Voter(1, "h:19093"),)
     assert parse_addresses(["h:1", "[::1]:2"], key="k") == ("h:1", "[::1]:2")
 
 
 @pytest.mark.parametrize(
-    "item", ["PLAINTEXT://h:1", "client://h", "client://h:70000", "h:1", "client://a:b:1", "client://", ""]
+    "item",
+    [
+        "PLAINTEXT://h:1",
+        "cleint://h:1",
+        "internal2://h:1",
+        "client://h",
+        "client://h:70000",
+        "h:1",
+        "client://a:b:1",
+        "client://",
+        "",
+    ],
 )
 def test_a_wrong_listener_is_refused(item: str) -> None:
     with pytest.raises(InvalidConfigError, match="listeners="):

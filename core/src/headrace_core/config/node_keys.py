@@ -43,7 +43,8 @@ NODE = (
         "listeners",
         ["client://127.0.0.1:9095", "internal://127.0.0.1:19095"],
         "The addresses that the node binds: client://host:port for clients, internal://host:port for other "
-        "nodes. external://host:port is for clients that need other addresses (advertised.listeners). Port 0 "
+        "nodes. external://host:port is for clients that need other addresses (advertised.listeners). Further "
+        "names that begin with client or external are also for clients, such as clientsasl://host:port. Port 0 "
         "selects a free port; an empty host means all addresses.",
     ),
     honoured(

@@ -1,17 +1,18 @@
 """Listeners: ``client://127.0.0.1:9095,internal://127.0.0.1:19095``.
 
-A node has up to four listeners. The listener *client* is for clients, and *internal* for other nodes only. The
-listener *external* is for clients that reach the nodes by other addresses, for example from outside a network of
-containers. Metadata responses on the external listener have the external addresses. The listener *gateway* serves the
-calls that gateways pass on for their clients. Only brokers and coordinators have the listeners external and gateway.
-Port 0 means any free port, which the node then advertises.
+The listener *client* is for clients, and *internal* for other nodes only. The listener *external* is for clients that
+reach the nodes by other addresses, for example from outside a network of containers. Metadata responses on the external
+listener have the external addresses. Further listeners for clients have names that begin with client or external, such
+as *clientsasl*: the same clients, with another security protocol. The listener *gateway* serves the calls that gateways
+pass on for their clients. Controllers have only the listeners client and internal. Port 0 means any free port, which
+the node then advertises.
 """
 
 from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..errors import InvalidConfigError
@@ -20,7 +21,6 @@ CLIENT = "client"
 INTERNAL = "internal"
 EXTERNAL = "external"
 GATEWAY = "gateway"
-LISTENER_NAMES = (CLIENT, INTERNAL, EXTERNAL, GATEWAY)
 
 _ADDRESS = re.compile(r"(?P<name>[A-Za-z0-9_-]+)://(?P<host>\[[0-9a-fA-F:.]*\]|[^\[\]:/]*):(?P<port>\d{1,5})\Z")
 _HOST_PORT = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[^\[\]:/@\s]+):(?P<port>\d{1,5})\Z")
@@ -52,22 +52,28 @@ class Voter:
     address: str
 
 
+def serves_clients(name: str) -> bool:
+    """Whether the listener of this name is for clients that connect to the node itself."""
+    return name.startswith((CLIENT, EXTERNAL))
+
+
 def parse_listeners(
-    items: Iterable[str], *, key: str = "listeners", names: Container[str] | None = LISTENER_NAMES
+    items: Iterable[str], *, key: str = "listeners", any_name: bool = False
 ) -> tuple[ListenerAddress, ...]:
-    """Parse the listeners of a configuration value; InvalidConfigError names the item and the legal form. ``names``:
-    the legal names, in lower case; None: any name, which is in upper case in the result, as in Kafka."""
+    """Parse the listeners of a configuration value; InvalidConfigError names the item and the legal form. ``any_name``:
+    take any name, which is in upper case in the result, as in Kafka; otherwise names are in lower case."""
     found: list[ListenerAddress] = []
     for item in items:
         match = _ADDRESS.match(item)
         if match is None:
-            example = "client://127.0.0.1:9095" if names is not None else "PLAINTEXT://127.0.0.1:9092"
+            example = "PLAINTEXT://127.0.0.1:9092" if any_name else "client://127.0.0.1:9095"
             raise InvalidConfigError(f"{key}={item}: write name://host:port, such as {example}")
-        name = match["name"].lower() if names is not None else match["name"].upper()
-        if names is not None and name not in names:
+        name = match["name"].upper() if any_name else match["name"].lower()
+        if not any_name and not serves_clients(name) and name not in (INTERNAL, GATEWAY):
             raise InvalidConfigError(
                 f"{key}={item}: unknown listener name {match['name']}; must be client (for clients), external (for "
-                "clients outside of the nodes' network), gateway (for gateways) or internal (for nodes)"
+                "clients outside of the nodes' network), a longer name that begins like these, such as clientsasl, "
+                "gateway (for gateways) or internal (for nodes)"
             )
         if any(other.name == name for other in found):
             raise InvalidConfigError(f"{key}={item}: listener {name} is given twice")

@@ -43,7 +43,7 @@ from headrace_core.metrics.node import NodeMetrics
 from headrace_core.node.config import NodeConfig
 from headrace_core.node.descriptors import DescriptorWatch, connections_with_room, descriptor_limit
 from headrace_core.node.ids import random_id
-from headrace_core.node.listeners import CLIENT, EXTERNAL, GATEWAY, INTERNAL, ListenerAddress, advertised
+from headrace_core.node.listeners import CLIENT, GATEWAY, INTERNAL, ListenerAddress, advertised
 from headrace_core.node.meta_properties import MetaProperties
 from headrace_core.node.security import NodeSecurity
 from headrace_core.node.state_file import RuntimeState, remove_state, write_state
@@ -382,9 +382,7 @@ class Broker:
             return metadata_pb2_grpc.add_MetadataServicer_to_server, service, "headrace.v1.Metadata"
 
         served: dict[str, list[tuple[Any, Any, str]]] = {
-            CLIENT: [*for_clients, metadata(CLIENT)],
-            EXTERNAL: [*for_clients, metadata(EXTERNAL)],
-            GATEWAY: [*for_clients, metadata(GATEWAY)],
+            **{each.name: [*for_clients, metadata(each.name)] for each in config.listeners if each.name != INTERNAL},
             INTERNAL: [
                 (
                     replication_pb2_grpc.add_ReplicationServicer_to_server,

@@ -46,7 +46,7 @@ from headrace_core.metadata.shards import OFFSETS_TOPIC
 from headrace_core.metrics.node import NodeMetrics
 from headrace_core.node.config import NodeConfig
 from headrace_core.node.ids import random_id
-from headrace_core.node.listeners import CLIENT, EXTERNAL, GATEWAY, INTERNAL, ListenerAddress, advertised
+from headrace_core.node.listeners import CLIENT, GATEWAY, INTERNAL, ListenerAddress, advertised
 from headrace_core.node.meta_properties import read_all_meta
 from headrace_core.node.security import NodeSecurity
 from headrace_core.node.state_file import RuntimeState, remove_state, write_state
@@ -214,7 +214,7 @@ class Coordinator:
                 ),
             ]
         }
-        for name in (CLIENT, EXTERNAL, GATEWAY):
+        for name in (each.name for each in self.config.listeners if each.name != INTERNAL):
             metadata = MetadataService(self.metadata, timeout_ms=timeout_ms, listener=name)
             served[name] = [
                 (groups_pb2_grpc.add_GroupsServicer_to_server, groups, "headrace.v1.Groups"),

@@ -49,10 +49,12 @@ class GatewaySettings:
     def of(cls, config: NodeConfig) -> GatewaySettings:
         """Derive the settings from a node's configuration. Raises InvalidConfigError."""
         values = config.values
-        listeners = parse_listeners(values["kafka.listeners"], key="kafka.listeners", names=None)
+        listeners = parse_listeners(values["kafka.listeners"], key="kafka.listeners", any_name=True)
         if not listeners:
             raise InvalidConfigError("kafka.listeners is empty; name one, such as PLAINTEXT://127.0.0.1:9092")
-        advertised = parse_listeners(values["kafka.advertised.listeners"], key="kafka.advertised.listeners", names=None)
+        advertised = parse_listeners(
+            values["kafka.advertised.listeners"], key="kafka.advertised.listeners", any_name=True
+        )
         check_advertised(listeners, advertised, prefix="kafka.")
         return cls(
             listeners=listeners,
