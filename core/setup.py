@@ -20,5 +20,6 @@ setup(
         ],
         compiler_directives={"language_level": 3},
         include_path=["src"],
-    )
+    ),
+    options={"build_ext": {"parallel": os.cpu_count()}},
 )

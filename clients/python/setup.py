@@ -1,4 +1,4 @@
-"""Compiles every .pyx of the package; all other build settings are in pyproject.toml."""
+"""Compiles every .pyx file of the package; all other build settings are in pyproject.toml."""
 
 import os
 from pathlib import Path
@@ -20,5 +20,6 @@ setup(
         ],
         compiler_directives={"language_level": 3},
         include_path=["src"],
-    )
+    ),
+    options={"build_ext": {"parallel": os.cpu_count()}},
 )
