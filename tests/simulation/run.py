@@ -298,6 +298,9 @@ class Tally(PartTally):
     beside: dict[str, PartTally] = field(default_factory=lambda: {part: PartTally() for part in BESIDE})
     failures: list[Outcome] = field(default_factory=list)
     scores: dict[str, Score] = field(default_factory=dict)
+    #: The number of schedules that did not begin before the time was over, and the mutants that lived at that time.
+    not_run: int = 0
+    not_judged: list[str] = field(default_factory=list)
 
     def add(self, outcome: Outcome) -> None:
         if outcome.failure is not None:
@@ -318,21 +321,27 @@ class Tally(PartTally):
         return {kind: self.coverage["fault", kind] for kind in REQUIRED}
 
 
-def simulate(arguments: argparse.Namespace, names: list[str]) -> Tally:
-    """Run all schedules, with ``arguments.workers`` processes. The results do not depend on the number of processes."""
-    tally = Tally(scores={name: Score(MUTANTS[name]) for name in names})
+def works_of(arguments: argparse.Namespace, names: list[str]) -> list[Work]:
+    """All work of a run. The kinds are mixed evenly, so that a run that ends early has its share of each."""
     first = arguments.seed
-    waiting = [Work(name, first, first + _MUTANT_CHUNK) for name in names]
-    end = first + arguments.schedules
-    waiting += [Work("", seed, min(seed + _CHUNK, end), arguments.half) for seed in range(first, end, _CHUNK)]
-    total = arguments.schedules
+    counts = {arguments.half: arguments.schedules}
     for part, beside in BESIDE.items() if arguments.half == "both" else ():
-        count = arguments.schedules // beside.every
-        if part == TRANSACTIONS and arguments.transactions is not None:
-            count = arguments.transactions
-        last = first + count
-        waiting += [Work("", seed, min(seed + _CHUNK, last), part) for seed in range(first, last, _CHUNK)]
-        total += count
+        is_given = part == TRANSACTIONS and arguments.transactions is not None
+        counts[part] = arguments.transactions if is_given else arguments.schedules // beside.every
+    kinds = [[Work(name, first, first + _MUTANT_CHUNK) for name in names]]
+    for half, count in counts.items():
+        end = first + count
+        kinds.append([Work("", seed, min(seed + _CHUNK, end), half) for seed in range(first, end, _CHUNK)])
+    ranked = [((at + 0.5) / len(kind), work) for kind in kinds for at, work in enumerate(kind)]
+    return [work for _, work in sorted(ranked, key=lambda each: each[0])]
+
+
+def simulate(arguments: argparse.Namespace, names: list[str]) -> Tally:
+    """Run all schedules, with ``arguments.workers`` processes. The results do not depend on the number of processes.
+    After ``arguments.seconds`` no schedule begins, and mutants that live then are not judged."""
+    tally = Tally(scores={name: Score(MUTANTS[name]) for name in names})
+    waiting = works_of(arguments, names)
+    total = sum(work.end - work.first for work in waiting if not work.mutant)
     waiting.reverse()
     began, last_said = time.monotonic(), 0.0
     context = multiprocessing.get_context("fork")
@@ -342,7 +351,7 @@ def simulate(arguments: argparse.Namespace, names: list[str]) -> Tally:
 
         def give() -> None:
             nonlocal running
-            while waiting and running < arguments.workers + 1:
+            while waiting and running < arguments.workers + 1 and time.monotonic() - began < arguments.seconds:
                 running += 1
                 pool.apply_async(do_work, (waiting.pop(),), callback=results.put, error_callback=results.put)
 
@@ -375,6 +384,11 @@ def simulate(arguments: argparse.Namespace, names: list[str]) -> Tally:
                     file=sys.stderr,
                     flush=True,
                 )
+    if waiting:
+        tally.not_judged = [name for name in names if tally.scores[name].killed_by is None]
+        tally.not_run = total - tally.schedules_in_all
+        for name in tally.not_judged:
+            del tally.scores[name]
     return tally
 
 
@@ -431,6 +445,13 @@ def explain(seed: int, failure: Failure, mutant: str = "", half: str = "both") -
 def report(tally: Tally, *, is_measured: bool) -> list[str]:
     """Print the tables; return the problems that make the run fail."""
     wrong = [f"{len(tally.failures)} schedules broke a promise"] if tally.failures else []
+    if tally.not_run or tally.not_judged:
+        print(
+            f"sim: THE TIME WAS OVER: {tally.not_run} of {tally.not_run + tally.schedules_in_all} schedules did not "
+            f"run; mutants that are not judged: {', '.join(tally.not_judged) or 'none'}"
+        )
+        if not tally.schedules_in_all:
+            wrong.append("the time was over before a schedule ran")
     print("What happened (category, what, how often):")
     for (category, name), times in sorted(tally.coverage.items()):
         print(f"  {category:<9} {name:<44} {times:>9}")
@@ -580,6 +601,9 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("--mutant-schedules", type=int, default=MUTANT_SCHEDULES_MAX, help="within which each must die")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument(
+        "--seconds", type=float, default=float("inf"), help="begin no schedule after this time (default: no limit)"
+    )
     parser.add_argument("--half", choices=("both", "controllers", "brokers", *BESIDE), default="both")
     parser.add_argument(
         "--transactions",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections import Counter
 from pathlib import Path
@@ -177,3 +178,26 @@ def test_a_failure_is_shrunk_and_reported(tmp_path: Path, monkeypatch: pytest.Mo
     assert "make sim SCHEDULES=1 SEED=3 MUTANT=AnswersBeforeTheCommit" in text
     assert "--keep" in text
     assert "controller" in (tmp_path / "3-AnswersBeforeTheCommit.txt").read_text()
+
+
+def arguments(**changes: object) -> argparse.Namespace:
+    fields = {"seed": 1, "schedules": 1_000, "half": "both", "transactions": None, "workers": 2}
+    return argparse.Namespace(**{**fields, "mutant_schedules": 20, "seconds": float("inf"), **changes})
+
+
+@pytest.mark.parametrize("share", [0.25, 0.5])
+def test_a_run_that_ends_early_has_its_share_of_every_kind(share: float) -> None:
+    works = run.works_of(arguments(), list(MUTANTS))
+    kinds = Counter((bool(work.mutant), work.half) for work in works)
+    early = Counter((bool(work.mutant), work.half) for work in works[: int(share * len(works))])
+    assert len(kinds) == 4
+    for kind, count in kinds.items():
+        assert abs(early[kind] - share * count) <= 2
+
+
+def test_a_run_whose_time_is_over_says_what_did_not_run(capsys: pytest.CaptureFixture[str]) -> None:
+    short = run.simulate(arguments(seconds=0.0), ["VotesTwice"])
+    assert (short.not_run, short.not_judged, short.scores) == (1_700, ["VotesTwice"], {})
+    assert run.report(short, is_measured=False) == ["the time was over before a schedule ran"]
+    said = capsys.readouterr().out
+    assert "THE TIME WAS OVER: 1700 of 1700 schedules did not run; mutants that are not judged: VotesTwice" in said
