@@ -33,6 +33,8 @@ settings.register_profile(
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "headrace"))
 
 _SEED = "HEADRACE_TEST_SEED"
+#: "1/2": only every second test, from the first on. CI sets it where it is late (tools/ci_steps.sh).
+_PART = "HEADRACE_TEST_PART"
 
 # A shell starts background jobs (`make test &`, nohup) with SIGINT ignored, and child processes inherit this setting.
 # Restore Python's handler of SIGINT: otherwise Ctrl-C has no effect in processes that a test starts.
@@ -95,7 +97,12 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Order the tests so that some workers wait for clusters while others compute. Long tests begin early."""
+    """Choose the part of the tests that ``HEADRACE_TEST_PART`` names. Then order the tests so that some workers wait
+    for clusters while others compute. Long tests begin early."""
+    if part := os.environ.get(_PART):
+        number, of = map(int, part.split("/"))
+        config.hook.pytest_deselected(items=[item for at, item in enumerate(items) if at % of != number - 1])
+        items[:] = items[number - 1 :: of]
     if not hasattr(config, "workerinput"):
         return
     root = config.rootpath
@@ -115,7 +122,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_report_header() -> str:
-    return f"random choices: {_SEED}={os.environ[_SEED]}"
+    part = f", part {os.environ[_PART]} of the tests" if os.environ.get(_PART) else ""
+    return f"random choices: {_SEED}={os.environ[_SEED]}{part}"
 
 
 def _record(item: pytest.Item, call: pytest.CallInfo[None]) -> None:

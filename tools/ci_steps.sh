@@ -3,6 +3,9 @@
 #   step NAME LIMIT_S COMMAND...   run it; its output is passed on at once, and kept in build/ci/NAME.log
 #   beside NAME LIMIT_S COMMAND... start it and go on; its output is only in build/ci/NAME.log
 #   joined NAME                    wait for its end; from then on it is a step like the others
+#   rotating NAME BY_S LIMIT_S COMMAND...
+#                                  a step that runs only half of its tests, by the seed of the day, if CI has already
+#                                  run for more than BY_S: HEADRACE_TEST_PART is then 1/2 or 2/2 (tests/conftest.py)
 #   so_far                         results of the steps so far, on standard output
 #   summary                        results of all steps, and the relevant lines of failed ones, on standard error and in
 #                                  build/ci/timings.txt. 0 when none failed.
@@ -38,6 +41,20 @@ step() { # NAME LIMIT_S COMMAND...
   done
   if kill "$tee" 2>/dev/null; then printf 'ci: %s left something running that holds its output\n' "$name"; fi
   ended "$name" "$code" $((SECONDS - started))
+}
+
+rotating() { # NAME BY_S LIMIT_S COMMAND...
+  local name=$1 by=$2 began=$SECONDS part
+  shift 2
+  if [ "$began" -le "$by" ]; then
+    step "$name" "$@"
+    return
+  fi
+  part="$((HEADRACE_TEST_SEED % 2 + 1))/2"
+  printf '\nci: LATE: %s begins after %s s instead of %s, and runs part %s of its tests\n' \
+    "$name" "$began" "$by" "$part"
+  HEADRACE_TEST_PART=$part step "$name" "$@"
+  ci_timings[-1]+=", part $part of its tests (LATE: began after $began s instead of $by)"
 }
 
 beside() { # NAME LIMIT_S COMMAND...

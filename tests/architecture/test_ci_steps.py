@@ -3,8 +3,11 @@ end."""
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import subprocess
+import sys
 import textwrap
 import time
 from pathlib import Path
@@ -84,6 +87,45 @@ def test_what_a_step_leaves_running_does_not_hold_up_the_next(checkout: Path) ->
     assert done.returncode == 0
     assert "ci: leaves left something running" in done.stdout
     assert done.stdout.splitlines()[-1] == "on"
+
+
+def test_a_late_step_runs_half_of_its_tests_and_the_summary_says_so(checkout: Path) -> None:
+    show = "bash -c 'echo ${HEADRACE_TEST_PART:-all}'"
+    done = ci(
+        checkout,
+        f"""
+        export HEADRACE_TEST_SEED=20261127
+        rotating early 3000 100 {show}
+        rotating late -1 100 {show}
+        rotating fails -1 100 false
+        step next 100 {show}
+        """,
+    )
+    of = {name: (checkout / f"build/ci/{name}.log").read_text() for name in ("early", "late", "next")}
+    assert of == {"early": "all\n", "late": "2/2\n", "next": "all\n"}
+    (late,) = [line for line in done.stderr.splitlines() if line.startswith("ci:   late")]
+    assert "ok, part 2/2 of its tests (LATE: began after" in late
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "ci: FAILED: fails"
+
+
+def test_the_parts_of_tests_are_all_tests(tmp_path: Path) -> None:
+    (tmp_path / "test_four.py").write_text("".join(f"def test_{name}(): pass\n" for name in "abcd"))
+    shutil.copy(ROOT / "tests/conftest.py", tmp_path)
+
+    def run_in(part: str) -> set[str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-v", "--rootdir", str(tmp_path), str(tmp_path)],
+            env={**os.environ, "HEADRACE_TEST_PART": part},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=100,
+        )
+        return set(re.findall(r"::test_(\w) PASSED", done.stdout))
+
+    assert (run_in("1/2"), run_in("2/2"), run_in("")) == ({"a", "c"}, {"b", "d"}, set("abcd"))
 
 
 def test_a_step_beside_others_is_reported_when_it_is_joined(checkout: Path) -> None:
