@@ -13,8 +13,18 @@ import pytest
 from kafka import KafkaProducer
 from opentelemetry import trace
 
-from headrace import Admin, AsyncConsumer, AsyncProducer, Consumer, LocalCluster, NewTopic, Producer
-from headrace.errors import RecordTooLargeError
+from headrace import (
+    Admin,
+    AsyncConsumer,
+    AsyncProducer,
+    Consumer,
+    LocalCluster,
+    NewTopic,
+    OffsetAndMetadata,
+    Producer,
+    TopicPartition,
+)
+from headrace.errors import OffsetMetadataTooLargeError, RecordTooLargeError
 from headrace_core.records import Record
 from tests.worlds.trace_collector import Collector, Span, collector, own_spans
 from tests.worlds.waiting import until
@@ -235,6 +245,92 @@ def test_a_failed_send_ends_its_span_with_the_error(cluster: LocalCluster, colle
     (sent,) = own.named(f"send {topic}")
     assert sent.has_error
     assert sent.attributes["error.type"] == "MESSAGE_TOO_LARGE"
+
+
+def coordinator_spans(collecting: Collector, trace_id: str, count: int, *, error: str | None = None) -> list[Span]:
+    """The coordinator's spans with this outcome in a trace, once ``count`` have arrived. (A client repeats a call while
+    the shard has no coordinator, and each attempt has a span.)"""
+
+    def found() -> list[Span]:
+        spans = [span for span in collecting.spans(trace_id) if span.service == "headrace-coordinator"]
+        return [span for span in spans if span.attributes.get("error.type") == error]
+
+    until(lambda: len(found()) >= count, f"{count} spans of the coordinator: {collecting.spans(trace_id)}")
+    return found()
+
+
+def test_a_transaction_within_a_span_has_the_coordinators_spans_in_its_trace(
+    cluster: LocalCluster, collecting: Collector
+) -> None:
+    topic, own = make_topic(cluster), own_spans()
+    consumer = Consumer(bootstrap_servers=cluster.bootstrap_servers, group_id=topic)
+    with producer_of(cluster, transactional_id=topic) as producer, consumer:
+        with own.tracer.start_as_current_span("order"), producer.transaction():
+            producer.send(topic, b"x")
+            producer.send_offsets({TopicPartition(topic, 0): 1}, group=consumer.group_metadata())
+        with own.tracer.start_as_current_span("refund"), producer.transaction():
+            producer.send(topic, b"x")
+            producer.abort_transaction()
+        with producer.transaction():
+            producer.send(topic, b"without a current span")
+    (order,), (refund,) = own.named("order"), own.named("refund")
+    spans = coordinator_spans(collecting, order.trace_id, 3)
+    assert [span.name for span in spans] == [
+        f"init producer {topic}",
+        f"send offsets {topic}",
+        f"commit transaction {topic}",
+    ]
+    assert {span.parent for span in spans} == {order.span_id}
+    assert {span.attributes["headrace.transactional.id"] for span in spans} == {topic}
+    assert [span.attributes.get("messaging.consumer.group.name") for span in spans] == [None, topic, None]
+    assert order.begin_ns <= spans[0].begin_ns <= spans[-1].end_ns <= order.end_ns
+    (aborted,) = coordinator_spans(collecting, refund.trace_id, 1)
+    assert (aborted.name, aborted.parent) == (f"abort transaction {topic}", refund.span_id)
+    ended = [span for span in collecting.spans() if span.name == f"commit transaction {topic}" and not span.has_error]
+    assert [span.trace_id for span in ended] == [order.trace_id]
+
+
+def test_a_commit_within_a_span_has_the_coordinators_span_in_its_trace(
+    cluster: LocalCluster, collecting: Collector
+) -> None:
+    topic, own = make_topic(cluster), own_spans()
+    offsets = {TopicPartition(topic, 0): 0}
+
+    async def run() -> None:
+        async with AsyncConsumer(
+            bootstrap_servers=cluster.bootstrap_servers, group_id=topic, otel_traces_enable=True
+        ) as consumer:
+            with own.tracer.start_as_current_span("async"):
+                await consumer.commit(offsets)
+
+    with Consumer(bootstrap_servers=cluster.bootstrap_servers, group_id=topic, otel_traces_enable=True) as consumer:
+        with own.tracer.start_as_current_span("blocking"):
+            consumer.commit(offsets)
+        consumer.commit(offsets)
+    untraced = Consumer(bootstrap_servers=cluster.bootstrap_servers, group_id=topic)
+    with untraced, own.tracer.start_as_current_span("untraced"):
+        untraced.commit(offsets)
+    asyncio.run(run())
+    parents = [*own.named("blocking"), *own.named("async")]
+    for parent in parents:
+        (span,) = coordinator_spans(collecting, parent.trace_id, 1)
+        assert (span.name, span.parent, span.has_error) == (f"commit offsets {topic}", parent.span_id, False)
+        assert span.attributes["messaging.consumer.group.name"] == topic
+        assert span.attributes["headrace.offsets"] == 1
+    commits = [span for span in collecting.spans() if span.name == f"commit offsets {topic}" and not span.has_error]
+    assert [span.trace_id for span in commits] == [parent.trace_id for parent in parents]
+
+
+def test_a_refused_commit_ends_the_coordinators_span_with_the_error(
+    cluster: LocalCluster, collecting: Collector
+) -> None:
+    topic, own = make_topic(cluster), own_spans()
+    consumer = Consumer(bootstrap_servers=cluster.bootstrap_servers, group_id=topic, otel_traces_enable=True)
+    with consumer, own.tracer.start_as_current_span("refused"), pytest.raises(OffsetMetadataTooLargeError):
+        consumer.commit({TopicPartition(topic, 0): OffsetAndMetadata(0, "x" * 5_000)})
+    (refused,) = own.named("refused")
+    (span,) = coordinator_spans(collecting, refused.trace_id, 1, error="OFFSET_METADATA_TOO_LARGE")
+    assert span.has_error
 
 
 def test_records_that_are_not_sampled_cost_the_brokers_no_span(cluster: LocalCluster, collecting: Collector) -> None:

@@ -21,7 +21,7 @@ class Coordinators:
         self.asked: list[Any] = []
         self.may_answer = asyncio.Event()
 
-    async def call(self, group_id: str, method: str, request: Any, *rest: Any) -> None:
+    async def call(self, group_id: str, method: str, request: Any, *rest: Any, **more: Any) -> None:
         self.asked.append(request)
         await self.may_answer.wait()
 

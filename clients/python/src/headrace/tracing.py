@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from headrace_core.errors import HeadraceError
@@ -165,6 +166,11 @@ class ProducerTraces:
         contexts = {row: trace_context(span.get_span_context()) for row, span in spans.items()}
         return SendTrace(list(spans.values()), rows=with_contexts(table, contexts))
 
+    def current(self) -> str | None:
+        """The context of the program's current span, as ``traceparent``; None if it is not sampled. (A call of the
+        program runs on the I/O thread in the program's context, because asyncio copies the context variables.)"""
+        return _current(self._api)
+
     def _started(self, topic: str, parent: TraceContext | None, attributes: dict[str, Any]) -> Span | None:
         api, within = self._api, None
         if parent is not None and not api.get_current_span().get_span_context().is_valid:
@@ -191,6 +197,10 @@ class ConsumerTraces:
         self._attributes = {"messaging.system": SYSTEM, "messaging.client.id": config["client.id"]}
         if config["group.id"]:
             self._attributes["messaging.consumer.group.name"] = config["group.id"]
+
+    def current(self) -> str | None:
+        """The context of the program's current span, as ``traceparent``; None if it is not sampled."""
+        return _current(self._api)
 
     def polled(self, records: Sequence[Record], began_ns: int) -> None:
         """Make the span of one poll, with a link to the producer's span of each sampled record (at most LINKS_MAX). A
@@ -242,6 +252,12 @@ class ConsumerTraces:
             attributes=attributes,
         ):
             yield
+
+
+def _current(api: ModuleType) -> str | None:
+    context = api.get_current_span().get_span_context()
+    sampled = context.is_valid and context.trace_flags.sampled
+    return trace_context(context).traceparent if sampled else None
 
 
 def _key_text(key: Any) -> str | None:

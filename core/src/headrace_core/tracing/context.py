@@ -79,6 +79,14 @@ def sampled_context_of(headers: Iterable[Header] | None) -> TraceContext | None:
     return context if context is not None and context.is_sampled else None
 
 
+def traceparent_in(metadata: Iterable[tuple[str, str | bytes]] | None) -> str | None:
+    """Return the ``traceparent`` in the metadata of a gRPC call; None if there is none. The value may be invalid."""
+    for name, value in metadata or ():
+        if name == TRACEPARENT and isinstance(value, str):
+            return value
+    return None
+
+
 def with_context(headers: Iterable[Header], context: TraceContext) -> list[Header]:
     """Return the headers with ``context`` in place of the context that they have."""
     kept = [header for header in headers if header[0] not in (TRACEPARENT, TRACESTATE)]

@@ -123,9 +123,10 @@ class NodeTraces:
         return None if settings is None else cls(role, settings)
 
     def start(self, node_id: int) -> None:
-        """Start the thread that exports."""
-        settings = self._settings
-        export = self.export = self._module.SpanExport(settings.url, settings.headers, settings.timeout_s)
+        """Start the thread that exports. Call ``start`` again when the node has another id."""
+        settings, export = self._settings, self.export
+        if self._provider is None or export is None:
+            export = self.export = self._module.SpanExport(settings.url, settings.headers, settings.timeout_s)
         self._provider = self._module.provider_of(self._role, node_id, export)
         self._tracer = self._provider.get_tracer("headrace", version("headrace-core"))
         self._common = {"messaging.system": SYSTEM, "headrace.node.role": self._role, "headrace.node.id": node_id}

@@ -60,6 +60,7 @@ from headrace_core.rpc.server import (
     Listener,
 )
 from headrace_core.telemetry import Emitter, Metrics, NodeStarted, NodeStopped
+from headrace_core.tracing.node import NodeTraces
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import cluster_pb2, cluster_pb2_grpc, groups_pb2_grpc, metadata_pb2_grpc, transactions_pb2_grpc
 
@@ -135,6 +136,8 @@ class Coordinator:
         )
         partitions_max = self._exporter.settings.partitions_max
         self._exporter.add(CoordinatorCollector(lambda: self._shards, self.clock, partitions_max).collect)
+        #: Makes the spans of this coordinator; None if the coordinator exports no traces.
+        self._traces = NodeTraces.of("coordinator", config.values)
         self._tasks = NodeTasks("coordinator")
         self._in_force = False  # True once the metadata is current: from then on every change is applied
         self._stopping = False
@@ -197,8 +200,10 @@ class Coordinator:
         return self._listeners[listener].address
 
     async def _bind(self) -> None:
-        groups = GroupsService(self.current_shards, self.members, self.waits)
-        transactions = TransactionsService(self.current_shards, self.transactions, self._offsets, self._producer_ids)
+        groups = GroupsService(self.current_shards, self.members, self.waits, self._traces)
+        transactions = TransactionsService(
+            self.current_shards, self.transactions, self._offsets, self._producer_ids, self._traces
+        )
         timeout_ms = self.config.values["request.timeout.ms"]
         served: dict[str, list[tuple[Any, Any, str]]] = {
             INTERNAL: [
@@ -262,6 +267,8 @@ class Coordinator:
         registered = await session.register()
         self._session = session
         logger.info("registered as coordinator %d, epoch %d", registered.coordinator_id, registered.coordinator_epoch)
+        if self._traces is not None:
+            self._traces.start(registered.coordinator_id)
         self._shards = Shards(
             registered.coordinator_id,
             registered.coordinator_epoch,
@@ -431,6 +438,8 @@ class Coordinator:
         if self._follower is not None and not at_once:
             await self._follower.save()
         await self._exporter.stop()
+        if self._traces is not None:
+            await asyncio.to_thread(self._traces.close)
         remove_state(self.config.state_file)
         self.events.emit(NodeStopped(role="coordinator", node_id=self.coordinator_id, clean=clean))
 

@@ -136,7 +136,7 @@ class Consumer(ConsumerFace):
         """
         core = self._core
         group = core.in_group("commit")
-        core.engine.io.run(group.commit_work(core.reading.offsets_to_commit(offsets)))
+        core.engine.io.run(group.commit_work(core.reading.offsets_to_commit(offsets), core.reading.traceparent()))
 
     def commit_async(
         self,
@@ -150,7 +150,7 @@ class Consumer(ConsumerFace):
         check_callback("callback", callback)
         group = core.in_group("commit")
         wanted = core.reading.offsets_to_commit(offsets)
-        future = core.engine.io.submit(group.commit_work(wanted))
+        future = core.engine.io.submit(group.commit_work(wanted, core.reading.traceparent()))
         if callback is not None:
             future.add_done_callback(
                 lambda done: run_callback(callback, wanted, CancelledError() if done.cancelled() else done.exception())

@@ -494,12 +494,14 @@ class GroupConsumer:
             found[f"paused-{cause}"] = float(paused is not None and paused.cause is cause)
         return found
 
-    def commit_work(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Coroutine[Any, Any, None]:
-        """The coroutine of a commit, for the I/O thread. Raises UnknownMemberIdError when the consumer was evicted or
-        has lost its partitions."""
+    def commit_work(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], traceparent: str | None = None
+    ) -> Coroutine[Any, Any, None]:
+        """The coroutine of a commit, for the I/O thread. ``traceparent``: the context of the program's span. Raises
+        UnknownMemberIdError when the consumer was evicted or has lost its partitions."""
         self.seen_at = time.monotonic()
         self._committed = {}
-        return self._commit(offsets, self._reported_losses)
+        return self._commit(offsets, self._reported_losses, traceparent=traceparent)
 
     def in_transaction(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> GroupOffsets:
         """Return offsets for a transaction, with the member's identity. The result has a ``refusal`` if the group
@@ -559,12 +561,13 @@ class GroupConsumer:
         reported_losses: int,
         timeout_s: float | None = None,
         final: tuple[type[HeadraceError], ...] = (),
+        traceparent: str | None = None,
     ) -> None:
         """``reported_losses``: the number of partition losses that the caller knew when it chose the offsets."""
         refusal = self._why_lost(reported_losses)
         if refusal is not None:
             raise refusal
-        await self._commits.commit(offsets, timeout_s, final)
+        await self._commits.commit(offsets, timeout_s, final, traceparent)
 
     async def _end_auto_commits(self) -> None:
         """Stop auto-commits permanently, because an auto-commit would also commit the records of an aborted

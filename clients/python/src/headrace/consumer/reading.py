@@ -70,6 +70,10 @@ class Reading:
         self._generation = 0
         self._dirty = False
 
+    def traceparent(self) -> str | None:
+        """The context of the program's current span, for the request of a commit; None if it is not sampled."""
+        return None if self.traces is None else self.traces.current()
+
     def _room(self) -> None:
         self._engine.io.call(self.fetcher.has_room)
 

@@ -18,6 +18,7 @@ from headrace_core.rpc.duplex import Duplex
 from headrace_core.security.gate import CLIENT_ID_CHARS_MAX, CLIENT_ID_KEY
 from headrace_core.security.tls import TlsSource
 from headrace_core.security.trouble import why_refused
+from headrace_core.tracing.context import TRACEPARENT
 from headrace_protos.v1 import (
     admin_pb2_grpc,
     fetch_pb2,
@@ -116,10 +117,14 @@ class Connections:
         return await why_unreachable(address, error, timeout_s, tls if isinstance(tls, TlsSource) else None)
 
 
-async def call(method: Callable[..., Any], request: Any, address: str, timeout_s: float) -> Any:
-    """Make one unary call. A failed call raises a HeadraceError that names the address."""
+async def call(
+    method: Callable[..., Any], request: Any, address: str, timeout_s: float, traceparent: str | None = None
+) -> Any:
+    """Make one unary call. A failed call raises a HeadraceError that names the address. ``traceparent``: the context
+    of the program's span, for the server's span."""
+    options: dict[str, Any] = {} if traceparent is None else {"metadata": ((TRACEPARENT, traceparent),)}
     try:
-        return await method(request, timeout=max(timeout_s, 0.001))
+        return await method(request, timeout=max(timeout_s, 0.001), **options)
     except grpc.aio.AioRpcError as failure:
         raise rpc.error_from_rpc(failure, address) from None
 

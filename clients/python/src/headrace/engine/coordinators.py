@@ -155,10 +155,12 @@ class Coordinators:
         what: str,
         check: Callable[[Any], None] | None = None,
         attempt_timeout_s: float | None = None,
+        traceparent: str | None = None,
     ) -> Any:
         """Call ``method`` at the key's coordinator. Retry until ``deadline`` (time.monotonic()), after a change of
         coordinator at the new coordinator. ``check`` raises the error in a response; the call is retried if that error
-        is retriable. ``attempt_timeout_s``: timeout of one attempt; None: request.timeout.ms."""
+        is retriable. ``attempt_timeout_s``: timeout of one attempt; None: request.timeout.ms. ``traceparent``: the
+        context of the program's span."""
 
         async def attempt(timeout_s: float) -> Any:
             if attempt_timeout_s is not None:
@@ -166,7 +168,7 @@ class Coordinators:
             address = await self.address(key, timeout_s)
             stub = self._kind.stub(self._engine.connections, address)
             try:
-                answer = await call(getattr(stub, method), request, address, timeout_s)
+                answer = await call(getattr(stub, method), request, address, timeout_s, traceparent)
                 if check is not None:
                     check(answer)
             except _ELSEWHERE:

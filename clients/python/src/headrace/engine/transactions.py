@@ -98,7 +98,12 @@ async def abort_sink_batch(
 
 
 async def complete_transaction(
-    coordinators: Coordinators, token: TransactionToken, *, commit: bool, deadline: float
+    coordinators: Coordinators,
+    token: TransactionToken,
+    *,
+    commit: bool,
+    deadline: float,
+    traceparent: str | None = None,
 ) -> None:
     """Commit or abort the prepared transaction of ``token``, and wait for its markers. The request may be repeated any
     number of times."""
@@ -112,4 +117,5 @@ async def complete_transaction(
         deadline,
         f"completion of transaction {token} (it may have taken effect; repeat the call)",
         attempt_timeout_s=ATTEMPT_TIMEOUT_S,
+        traceparent=traceparent,
     )

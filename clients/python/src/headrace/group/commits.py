@@ -75,11 +75,12 @@ class Commits:
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         timeout_s: float | None = None,
         final: tuple[type[HeadraceError], ...] = (),
+        traceparent: str | None = None,
     ) -> None:
         """Commit offsets; return when all in-sync replicas of the group's partition of ``__consumer_offsets`` have
         them. Failed attempts are retried until the timeout. ``final``: retriable errors that are raised instead of
-        retried. Raises UnknownTopicOrPartitionError without further retries if neither the coordinator nor the brokers
-        know the topic.
+        retried. ``traceparent``: the context of the program's span. Raises UnknownTopicOrPartitionError without further
+        retries if neither the coordinator nor the brokers know the topic.
 
         Raises UnknownMemberIdError, FencedMemberEpochError, FencedInstanceIdError, StaleMemberEpochError (the caller is
         no longer a member, or has lost the partition); InvalidCommitOffsetSizeError, OffsetMetadataTooLargeError,
@@ -90,7 +91,7 @@ class Commits:
         deadline = self._engine.deadline(timeout_s)
         who = self._who()
         for page in pages(list(offsets.items()), limit_of("Groups/CommitOffsets", "offsets")):
-            await self._commit(dict(page), who, deadline, final)
+            await self._commit(dict(page), who, deadline, final, traceparent)
 
     async def _commit(
         self,
@@ -98,6 +99,7 @@ class Commits:
         who: Who,
         deadline: float,
         final: tuple[type[HeadraceError], ...],
+        traceparent: str | None,
     ) -> None:
         """Send one OffsetCommit request."""
         request = groups_pb2.CommitOffsetsRequest(
@@ -130,7 +132,9 @@ class Commits:
         try:
             while True:
                 try:
-                    await self._coordinators.call(self._group_id, "CommitOffsets", request, deadline, what, check)
+                    await self._coordinators.call(
+                        self._group_id, "CommitOffsets", request, deadline, what, check, traceparent=traceparent
+                    )
                     return
                 except UnknownTopicOrPartitionError as error:
                     if isinstance(error, final) or await self._is_any_gone(offsets, deadline):

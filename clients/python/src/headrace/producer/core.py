@@ -93,6 +93,7 @@ class ProducerCore:
                 flush=partial(self.flush_async, None),
                 drop=self.sender.drop,
                 renewed=self.sender.identity_renewed,
+                traceparent=_no_span if self.traces is None else self.traces.current,
             )
             self.sender.identity = self.sender.transactions = self.transactions
             self.accumulator.transactional = True
@@ -496,6 +497,10 @@ def _waker(core_of: weakref.ref[ProducerCore]) -> Callable[[], None]:
             core.engine.io.call(core.sender.wake)
 
     return wake
+
+
+def _no_span() -> None:
+    """The context of the current span for a producer without traces."""
 
 
 def registry_error(topic: str, block_s: float) -> RequestTimedOutError:

@@ -51,7 +51,8 @@ _OPEN_STATES = (State.OPEN, State.SEALED, State.FAILED, State.ABORTING)
 class Transactions:
     """The transactions of one producer. Calls of the program run one after the other. ``hold(is_held)`` forbids or
     allows sends, ``flush()`` waits until every record has an outcome, ``drop(why)`` fails the records without an
-    outcome, ``renewed()`` is called with each new identity."""
+    outcome, ``renewed()`` is called with each new identity. ``traceparent()`` returns the context of the program's
+    current span; None without traces."""
 
     def __init__(
         self,
@@ -62,6 +63,7 @@ class Transactions:
         flush: Callable[[], Awaitable[None]],
         drop: Callable[[Callable[[SendBatch], HeadraceError]], None],
         renewed: Callable[[], None],
+        traceparent: Callable[[], str | None] = lambda: None,
     ) -> None:
         self.transactional_id: str = config["transactional.id"]
         self.producer = ProducerTransaction(self.transactional_id)
@@ -71,6 +73,7 @@ class Transactions:
         self._timeout_ms: int = config["transaction.timeout.ms"]
         self._max_block_s: float = config["max.block.ms"] / 1000
         self._hold, self._flush, self._drop, self._renewed = hold, flush, drop, renewed
+        self._traceparent = traceparent
         self._group_coordinators = Coordinators(engine, GROUP_OFFSETS)
         self._lock = asyncio.Lock()
         #: The number of requests with offsets that the open transaction has sent.
@@ -172,6 +175,7 @@ class Transactions:
             f"transactional id {self.transactional_id!r}: send_offsets() of group {group.group_id!r}",
             lambda answer: raise_first(answer.results, f"group {group.group_id!r}"),
             attempt_timeout_s=ATTEMPT_TIMEOUT_S,
+            traceparent=self._traceparent(),
         )
 
     async def commit(self) -> None:
@@ -199,7 +203,9 @@ class Transactions:
                 await self._end(commit=commit, wait_for_markers=True)
                 return
         deadline = self._engine.deadline(self._max_block_s)
-        await complete_transaction(self._coordinators, token, commit=commit, deadline=deadline)
+        await complete_transaction(
+            self._coordinators, token, commit=commit, deadline=deadline, traceparent=self._traceparent()
+        )
 
     async def leave(self, failure: BaseException | None) -> None:
         """End a ``transaction()`` block: commit, or abort because of ``failure``, which the caller raises again. If the
@@ -307,6 +313,7 @@ class Transactions:
                 self._engine.deadline(self._max_block_s),
                 f"transactional id {self.transactional_id!r}: {what}",
                 attempt_timeout_s=ATTEMPT_TIMEOUT_S,
+                traceparent=self._traceparent(),
             )
         except HeadraceError as error:
             self.producer.refused(error)

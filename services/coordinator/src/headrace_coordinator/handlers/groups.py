@@ -10,6 +10,7 @@ from headrace_core.errors import HeadraceError
 from headrace_core.item_errors import error_to_proto
 from headrace_core.metadata.shards import OFFSETS_TOPIC
 from headrace_core.rpc.turns import Turns
+from headrace_core.tracing.node import NodeTraces
 from headrace_protos.v1 import groups_pb2, groups_pb2_grpc
 
 from ..classic.messages import DescribedClassicGroup
@@ -20,12 +21,20 @@ from . import classic, messages
 from .classic import ClassicWaits
 from .descriptions import each_described
 from .membership import Members
+from .tracing import offsets_committed, traced
 from .unary_members import UnaryMembers
 
 
 class GroupsService(groups_pb2_grpc.GroupsServicer):
-    def __init__(self, shards: Callable[[], Shards], members: Members, waits: ClassicWaits) -> None:
+    def __init__(
+        self,
+        shards: Callable[[], Shards],
+        members: Members,
+        waits: ClassicWaits,
+        traces: NodeTraces | None = None,
+    ) -> None:
         """``shards`` returns this coordinator's shards; during the start ``shards`` raises an error."""
+        self.traces = traces
         self._shards = shards
         self._members = members
         self._waits = waits
@@ -51,6 +60,7 @@ class GroupsService(groups_pb2_grpc.GroupsServicer):
     async def LeaveGroup(self, request: Any, context: Any) -> Any:
         return await classic.leave(self._shards().of_group(request.group_id), request)
 
+    @traced(offsets_committed)
     async def CommitOffsets(self, request: Any, context: Any) -> Any:
         async with Turns(len(request.offsets)) as turns:
             asked = await messages.commit_offsets(request, turns)

@@ -15,6 +15,7 @@ from headrace_core.metadata.shards import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from headrace_core.rpc.streams import ServerStream, StreamHandler
 from headrace_core.rpc.turns import Turns
 from headrace_core.sinks import SinkTransaction, parse_sink_transaction
+from headrace_core.tracing.node import NodeTraces
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import groups_pb2, transactions_pb2, transactions_pb2_grpc
 
@@ -42,6 +43,14 @@ from ..transaction.state import EPOCH_MAX, ProducerIdentity, Transaction, Transa
 from ..transaction.transactions import LISTED_MAX
 from . import messages
 from .descriptions import each_described
+from .tracing import (
+    offsets_sent,
+    producer_initialized,
+    traced,
+    transaction_completed,
+    transaction_ended,
+    transaction_prepared,
+)
 
 #: Seconds that a request for the next transaction waits for the markers of the former transaction.
 PARKED_S = 1.0
@@ -74,13 +83,16 @@ class TransactionsService(transactions_pb2_grpc.TransactionsServicer):
         transactions: Transactions,
         offsets: TransactionOffsets,
         producer_ids: ProducerIds,
+        traces: NodeTraces | None = None,
     ) -> None:
         """``shards`` returns this coordinator's shards; it raises an error while the coordinator starts."""
+        self.traces = traces
         self._shards = shards
         self._transactions = transactions
         self._offsets = offsets
         self._producer_ids = producer_ids
 
+    @traced(producer_initialized)
     async def InitProducer(self, request: Any, context: Any) -> Any:
         has_id, has_epoch = request.HasField("producer_id"), request.HasField("producer_epoch")
         if has_id != has_epoch:
@@ -115,6 +127,7 @@ class TransactionsService(transactions_pb2_grpc.TransactionsServicer):
         await self._transactions.ask(asked, PARKED_S)
         return transactions_pb2.AddTransactionPartitionsResponse()
 
+    @traced(transaction_ended)
     async def EndTransaction(self, request: Any, context: Any) -> Any:
         asked = EndTransaction(
             request.transactional_id, _identity(request), request.commit, _version(request.transaction_version)
@@ -122,17 +135,20 @@ class TransactionsService(transactions_pb2_grpc.TransactionsServicer):
         owner = await self._end(asked, context, wait_for_markers=request.wait_for_markers)
         return transactions_pb2.EndTransactionResponse(producer_id=owner.producer_id, producer_epoch=owner.epoch)
 
+    @traced(transaction_prepared)
     async def PrepareTransaction(self, request: Any, context: Any) -> Any:
         asked = PrepareTransaction(request.transactional_id, _identity(request))
         identity = await self._transactions.ask(asked, PARKED_S)
         return transactions_pb2.PrepareTransactionResponse(token=_token(request.transactional_id, identity))
 
+    @traced(transaction_completed)
     async def CompleteTransaction(self, request: Any, context: Any) -> Any:
         token = request.token
         asked = CompleteTransaction(token.transactional_id, _identity(token), request.commit)
         await self._end(asked, context, wait_for_markers=request.wait_for_markers)
         return transactions_pb2.CompleteTransactionResponse()
 
+    @traced(offsets_sent)
     async def CommitTransactionOffsets(self, request: Any, context: Any) -> Any:
         version = _version(request.transaction_version)
         identity = _identity(request)
