@@ -66,11 +66,12 @@ _BETWEEN_PEERS = (
 
 
 #: Milliseconds that an attempt to connect may take at least. gRPC calls this the minimum reconnect backoff; it does not
-#: delay an attempt. Each attempt with TLS costs both sides milliseconds of CPU: with a short limit, a busy node fails
-#: every handshake, and the attempts that follow keep it busy. The limit also bounds how long a call waits for a node
-#: that is cut off: Raft and heartbeats wait less, because elections and sessions depend on them. (Over a network with
-#: more than 250 ms one way, encrypted controllers would need more.)
-_CONNECT_MS, _CONNECT_TLS_MS, _CONNECT_TLS_QUICK_MS = 50, 3_000, 1_500
+#: delay an attempt. Each attempt costs both sides CPU, with TLS milliseconds: with a short limit, a busy node fails
+#: every handshake, and the attempts that follow keep it busy. (50 ms without TLS left three controllers on two full
+#: cores without a leader for 55 s.) The limit also bounds how long a call waits for a node that is cut off: Raft and
+#: heartbeats wait less with TLS, because elections and sessions depend on them. (Over a network with more than 250 ms
+#: one way, encrypted controllers would need more.)
+_CONNECT_MS, _CONNECT_TLS_MS, _CONNECT_TLS_QUICK_MS = 1_000, 3_000, 1_500
 _QUICK = (ChannelPurpose.RAFT, ChannelPurpose.HEARTBEAT)
 
 #: Maximum number of a process's channels that share one connection. Each channel has one or two long-lived calls, and a
