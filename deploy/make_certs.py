@@ -4,6 +4,7 @@ repeated run renews certificates that end soon, and keeps the secret.
     /certs/ca            the authority: ca.pem, ca.key and token.secret; only this job has the volume
     /certs/ROLE          for the containers of a role: ROLE-N.pem for N up to NODES_MAX, ca.pem, health.pem, and
                          token.secret (delegation.token.secret.key) for the roles of TOKEN_ROLES
+    /certs/console       the same, and console.properties: the keys of its clients, without a user
     /certs/edge          ca.pem and health.pem, for the health check of the edge
     /certs/admin         admin.pem, ca.pem, client.properties, and client-host.properties for use on the host
 
@@ -24,7 +25,7 @@ from headrace_core.errors import HeadraceError
 from headrace_tools.certs.authority import USER, Authority, Subject, read_file
 
 ROOT = Path("/certs")
-NODE_ROLES = ("controller", "broker", "coordinator", "gateway", "registry")
+NODE_ROLES = ("controller", "broker", "coordinator", "gateway", "registry", "console")
 #: The roles that make or check delegation tokens (KIP-48); all of them need the same secret.
 TOKEN_ROLES = ("controller", "broker", "coordinator", "gateway")
 TOKEN_SECRET = "token.secret"
@@ -79,6 +80,17 @@ def client_properties(place: str) -> str:
     return "".join(f"{key}={value}\n" for key, value in keys.items())
 
 
+def console_properties() -> str:
+    """The keys of the console's clients: each session adds the name and password of its user."""
+    keys = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": "/certs/ca.pem",
+    }
+    return "".join(f"{key}={value}\n" for key, value in keys.items())
+
+
 def make(root: Path, project: str, nodes_max: int) -> None:
     """Make everything that is missing below ``root``."""
     authority = Authority(root / "ca")
@@ -99,6 +111,8 @@ def make(root: Path, project: str, nodes_max: int) -> None:
             write_secret(directory / TOKEN_SECRET, secret)
         if place == "registry":
             issue(authority, directory, Subject(USER, "schema-registry"))
+        if place == "console":
+            (directory / "console.properties").write_text(console_properties())
         for number in range(1, nodes_max + 1) if place != "edge" else ():
             issue(authority, directory, Subject(place, str(number), hosts(project, place, number)))
 

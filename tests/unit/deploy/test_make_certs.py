@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from headrace_console.settings import ConsoleSettings
+from headrace_core.node.config import NodeConfig
 from headrace_core.security.references import dereferenced
+from headrace_tools.certs.authority import read_file
 
 ROOT = Path(__file__).resolve().parents[3]
 _spec = importlib.util.spec_from_file_location("deploy_make_certs", ROOT / "deploy" / "make_certs.py")
@@ -80,3 +83,40 @@ def test_compose_gives_nodes_the_file_and_not_the_secret(volumes: Path) -> None:
         assert f"{role}-certs:/certs:ro" in services[role]
         read = dereferenced(f"${{file:{volumes / role / name}}}", "delegation.token.secret.key")
         assert read == (volumes / "ca" / job.TOKEN_SECRET).read_text().strip()
+
+
+def test_the_console_asks_for_a_sign_in_with_the_files_of_its_volume(volumes: Path) -> None:
+    job.make(volumes, "headrace", 1)
+    place = volumes / "console"
+    path = place / "console.properties"
+    path.write_text(path.read_text().replace("/certs", str(place)))
+    given = {
+        "console.bootstrap.servers": "broker:9097",
+        "console.listeners": "https://0.0.0.0:9090",
+        "console.client.config": str(path),
+        "console.schema.registry.url": "https://registry:8081",
+        "ssl.keystore.location": str(place / "console-1.pem"),
+        "ssl.truststore.location": str(place / "ca.pem"),
+    }
+    settings = ConsoleSettings.of(NodeConfig.from_properties(given, role="console"))
+    assert (settings.has_sign_in, settings.mechanism, settings.encrypts) == (True, "SCRAM-SHA-512", True)
+    assert not {"sasl.username", "sasl.password", "sasl.jaas.config"} & settings.client.keys()
+    assert settings.registry["ssl.certificate.location"] == str(place / "console-1.pem")
+    certificate = read_file(place / "console-1.pem")[0]
+    assert {"headrace-console-1", "console", "localhost"} <= set(certificate.dns_names)
+    assert "127.0.0.1" in certificate.addresses
+
+
+def test_the_secured_edge_has_every_route_of_the_open_one_and_publishes_its_own() -> None:
+    """A list of a second compose file replaces the command, and adds to the ports."""
+    routes, ports = {}, {}
+    for file in ("compose.yaml", "deploy/compose.secure.yaml"):
+        text = (ROOT / file).read_text()
+        edge = text.partition("\n  edge:\n")[2].partition("\n\n")[0]
+        routes[file] = re.findall(r"^      - (\d[\d-]*)=(\S+)$", edge, re.MULTILINE)
+        ports[file] = re.findall(r"^      - 127\.0\.0\.1:([\d-]+):([\d-]+)$", edge, re.MULTILINE)
+    first, second = routes
+    assert routes[first]
+    assert set(routes[first]) < set(routes[second])
+    published = ports[first] + ports[second]
+    assert sorted(published) == sorted((port, port) for port, _ in routes[second])
