@@ -96,6 +96,7 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+@pytest.hookimpl(trylast=True)  # `-m` and `-k` choose first
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Choose the part of the tests that ``HEADRACE_TEST_PART`` names. Then order the tests so that some workers wait
     for clusters while others compute. Long tests begin early."""

@@ -110,12 +110,15 @@ def test_a_late_step_runs_half_of_its_tests_and_the_summary_says_so(checkout: Pa
 
 
 def test_the_parts_of_tests_are_all_tests(tmp_path: Path) -> None:
-    (tmp_path / "test_four.py").write_text("".join(f"def test_{name}(): pass\n" for name in "abcd"))
+    every_second = "".join(
+        f"@pytest.mark.slow\ndef test_{name}(): pass\ndef test_not_{name}(): pass\n" for name in "abcd"
+    )
+    (tmp_path / "test_eight.py").write_text(f"import pytest\n{every_second}")
     shutil.copy(ROOT / "tests/conftest.py", tmp_path)
 
     def run_in(part: str) -> set[str]:
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-v", "--rootdir", str(tmp_path), str(tmp_path)],
+            [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-v", "-m", "slow", "--rootdir", ".", "."],
             env={**os.environ, "HEADRACE_TEST_PART": part},
             cwd=tmp_path,
             capture_output=True,

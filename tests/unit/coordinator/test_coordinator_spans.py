@@ -12,7 +12,7 @@ from headrace_coordinator.handlers.groups import GroupsService
 from headrace_coordinator.handlers.transactions import TransactionsService
 from headrace_coordinator.offsets.messages import OffsetsCommitted, PartitionResult
 from headrace_core.errors import HeadraceError, InvalidGroupIdError, NotCoordinatorError, OffsetMetadataTooLargeError
-from headrace_core.tracing.node import NodeTraces, TraceSettings
+from headrace_core.tracing.node import NodeSpan, NodeTraces, TraceSettings
 from headrace_protos.v1 import groups_pb2, transactions_pb2
 from tests.worlds.trace_collector import Span, collector
 
@@ -148,3 +148,21 @@ def test_a_node_that_registers_again_makes_spans_with_its_new_id() -> None:
             span.end()
         traces.close()
         assert [span.attributes["headrace.node.id"] for span in collecting.spans()] == [7, 8]
+
+
+def test_a_fault_of_a_span_costs_no_answer(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def end(self: NodeSpan, error: HeadraceError | None = None) -> None:
+        raise ValueError("planted")
+
+    monkeypatch.setattr(NodeSpan, "end", end)
+    traces = NodeTraces("coordinator", TraceSettings("http://127.0.0.1:9/v1/traces", {}, 0.1))
+    traces.start(7)
+    service = GroupsService(lambda: cast(Any, Groups()), cast(Any, None), cast(Any, None), traces)
+    request = groups_pb2.CommitOffsetsRequest(group_id="g")
+    request.offsets.add(topic="t", partition=0, offset=1)
+    try:
+        answer = asyncio.run(service.CommitOffsets(request, Context(("traceparent", PARENT))))
+    finally:
+        traces.close()
+    assert [each.topic for each in answer.results] == ["t"]
+    assert "a span of a request was lost" in caplog.text

@@ -63,7 +63,7 @@ class Transactions:
         flush: Callable[[], Awaitable[None]],
         drop: Callable[[Callable[[SendBatch], HeadraceError]], None],
         renewed: Callable[[], None],
-        traceparent: Callable[[], str | None] = lambda: None,
+        traceparent: Callable[[], str | None],
     ) -> None:
         self.transactional_id: str = config["transactional.id"]
         self.producer = ProducerTransaction(self.transactional_id)

@@ -7,6 +7,7 @@ The gRPC metadata of the call has the context of the caller's span, as ``tracepa
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
@@ -14,6 +15,8 @@ from headrace_core.errors import HeadraceError
 from headrace_core.rpc.status import error_of
 from headrace_core.tracing.context import traceparent_in
 from headrace_core.tracing.node import NodeSpan, NodeTraces
+
+logger = logging.getLogger("headrace.coordinator")
 
 #: Maximum length in a span of the id of a group or a producer.
 ID_CHARS_MAX = 255
@@ -48,7 +51,7 @@ def traced(describe: Callable[[Any], Described]) -> Callable[[Handler], Handler]
                 failure = error
                 raise
             finally:
-                span.end(failure)
+                _end(span, failure)
                 del failure  # the error's traceback keeps this frame
 
         return call
@@ -101,6 +104,14 @@ def _begun(traces: NodeTraces, describe: Callable[[Any], Described], request: An
     operation, subject, attributes = describe(request)
     attributes["messaging.operation.name"] = operation
     return traces.begin(f"{operation} {subject[:ID_CHARS_MAX]}", traceparent, attributes)
+
+
+def _end(span: NodeSpan, failure: HeadraceError | None) -> None:
+    """End the span. A fault of the span must not cost the answer, because the transaction may be decided."""
+    try:
+        span.end(failure)
+    except Exception:
+        logger.exception("a span of a request was lost")
 
 
 def _first_error(response: Any) -> HeadraceError | None:
