@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import json
 import logging
+import queue
 import ssl
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any
 
 import grpc
@@ -96,19 +97,16 @@ class Session:
     def __init__(self, made: grpc.Channel) -> None:
         self._stub = security_pb2_grpc.SecurityStub(made)  # type: ignore[no-untyped-call]
         client = ScramClient(SHA_512, "eve", PASSWORD)
-        sent = [security_pb2.AuthenticateRequest(mechanism=client.mechanism, data=client.first())]
-
-        def requests() -> Iterator[Any]:
-            while True:
-                until(lambda: bool(sent), within_s=30)
-                yield sent.pop()
-
-        self._answers = security_pb2_grpc.AuthenticationStub(made).Authenticate(requests())  # type: ignore[no-untyped-call]
+        self._sent: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._sent.put(security_pb2.AuthenticateRequest(mechanism=client.mechanism, data=client.first()))
+        # gRPC reads this iterator in a thread of its own, until ``close``.
+        requests = iter(self._sent.get, None)
+        self._answers = security_pb2_grpc.AuthenticationStub(made).Authenticate(requests)  # type: ignore[no-untyped-call]
         for answer in self._answers:
             step = client.step(answer.data)
             if answer.complete:
                 break
-            sent.append(security_pb2.AuthenticateRequest(data=step))
+            self._sent.put(security_pb2.AuthenticateRequest(data=step))
         self._metadata = ((SESSION_KEY, answer.session_token), (PRINCIPAL_KEY, "User:root"))
 
     def call(self, method: str, request: Any) -> Any:
@@ -120,14 +118,15 @@ class Session:
         return str(caught.value.details())
 
     def close(self) -> None:
+        self._sent.put(None)
         self._answers.cancel()
 
 
 @pytest.mark.parametrize("node", NODES)
 def test_no_node_believes_the_requester_in_a_clients_request(cluster: LocalCluster, node: str) -> None:
-    with user(cluster, "ann") as ann, channel(cluster, ports(cluster, "client")[node]) as made:
+    at = ports(cluster, "client")[node]
+    with user(cluster, "ann") as ann, channel(cluster, at) as made, closing(Session(made)) as eve:
         token = ann.create_delegation_token()
-        eve = Session(made)
         forged = eve.call("CreateDelegationToken", security_pb2.CreateDelegationTokenRequest(requester="User:root"))
         assert (forged.token.owner, forged.token.requester) == ("User:eve", "User:eve")
         root = security_pb2.CreateDelegationTokenRequest(owner="User:root", requester="User:root")
@@ -141,7 +140,6 @@ def test_no_node_believes_the_requester_in_a_clients_request(cluster: LocalClust
         seen = eve.call("DescribeDelegationTokens", security_pb2.DescribeDelegationTokensRequest(owners=["User:ann"]))
         assert list(seen.tokens) == []
         assert token.token_id in {each.token_id for each in ann.describe_delegation_token()}
-        eve.close()
 
 
 @pytest.mark.parametrize(("node", "listener"), [("controller-1", "internal"), ("broker-1", "gateway")])
