@@ -140,6 +140,18 @@ def _committed(**more: Any) -> list[dict[str, Any]]:
     return _partitions("name", committed_offset=0, committed_leader_epoch=-1, committed_metadata="", **more)
 
 
+#: The filter of the entry that the case "create acls" creates.
+EXTRA_ENTRY = {
+    "resource_type_filter": 2,
+    "resource_name_filter": "extra",
+    "pattern_type_filter": 3,
+    "principal_filter": "User:zoe",
+    "host_filter": None,
+    "operation": 1,
+    "permission_type": 1,
+}
+
+
 def cases(user: str) -> Iterator[Case]:
     """All requests of one user, in order."""
 
@@ -466,18 +478,9 @@ def cases(user: str) -> Iterator[Case]:
         "operation": 3,
         "permission_type": 3,
     }
-    chosen = {
-        "resource_type_filter": 2,
-        "resource_name_filter": "extra",
-        "pattern_type_filter": 3,
-        "principal_filter": "User:zoe",
-        "host_filter": None,
-        "operation": 1,
-        "permission_type": 1,
-    }
     yield case("create acls", Api.CREATE_ACLS, creations=[entry, {**entry, "principal": "no colon"}])
-    yield case("describe acls", Api.DESCRIBE_ACLS, **chosen)
-    yield case("delete acls", Api.DELETE_ACLS, filters=[chosen])
+    yield case("describe acls", Api.DESCRIBE_ACLS, **EXTRA_ENTRY)
+    yield case("delete acls", Api.DELETE_ACLS, filters=[EXTRA_ENTRY])
     yield case("describe users", Api.DESCRIBE_USER_SCRAM_CREDENTIALS, users=[{"name": "ghost"}])
     yield case(
         "alter users", Api.ALTER_USER_SCRAM_CREDENTIALS, upsertions=[], deletions=[{"name": "ghost", "mechanism": 1}]

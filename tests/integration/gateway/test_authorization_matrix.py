@@ -16,6 +16,7 @@ from headrace import LocalCluster
 from headrace_gateway.wire.apis import Api
 from headrace_gateway.wire.schema import Message
 from tests.integration.gateway.authorization_cases import (
+    EXTRA_ENTRY,
     GROUP,
     PASSWORD,
     ROOT,
@@ -140,9 +141,25 @@ def answers(bootstrap: str) -> dict[tuple[str, str], Any]:
             except ClosedError:
                 found[user, case.name] = CLOSED
                 wire = KafkaWire(bootstrap, user=user, password=PASSWORD)
+            if case.name in {"create acls", "delete acls"}:
+                until_described(bootstrap, case.name == "create acls" and created(found[user, case.name]))
         with wire:
             pass
     return found
+
+
+def created(answer: Any) -> bool:
+    return answer != CLOSED and any(each["error_code"] == 0 for each in answer["results"])
+
+
+def until_described(bootstrap: str, there: bool) -> None:
+    """Wait until the server describes the entry of "create acls", or does not: Kafka's broker answers when the
+    controller has decided, and may apply it later."""
+    with KafkaWire(bootstrap, user=ROOT, password=PASSWORD) as root:
+        until_done(
+            lambda: root.ask(Api.DESCRIBE_ACLS, **EXTRA_ENTRY),
+            lambda answer: 0 if bool(answer.resources) == there else 1,
+        )
 
 
 @pytest.fixture(scope="module")
