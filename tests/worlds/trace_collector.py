@@ -32,6 +32,7 @@ class Span:
     begin_ns: int
     end_ns: int
     has_error: bool
+    error: str = ""  #: The text of its status.
 
 
 def spans_of(request: ExportTraceServiceRequest) -> list[Span]:
@@ -51,6 +52,7 @@ def spans_of(request: ExportTraceServiceRequest) -> list[Span]:
                     span.start_time_unix_nano,
                     span.end_time_unix_nano,
                     span.status.code == 2,
+                    span.status.message,
                 )
                 for span in of_scope.spans
             ]

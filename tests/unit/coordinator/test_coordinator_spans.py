@@ -13,6 +13,7 @@ from headrace_coordinator.handlers.transactions import TransactionsService
 from headrace_coordinator.offsets.messages import OffsetsCommitted, PartitionResult
 from headrace_core.errors import HeadraceError, InvalidGroupIdError, NotCoordinatorError, OffsetMetadataTooLargeError
 from headrace_core.tracing.node import NodeSpan, NodeTraces, TraceSettings
+from headrace_core.unexpected import request_id_of
 from headrace_protos.v1 import groups_pb2, transactions_pb2
 from tests.worlds.trace_collector import Span, collector
 
@@ -32,7 +33,7 @@ class Context:
 class Groups:
     """Shards that give each commit the same outcome: an error of the call, or of its partition."""
 
-    def __init__(self, failure: HeadraceError | None = None, refusal: HeadraceError | None = None) -> None:
+    def __init__(self, failure: Exception | None = None, refusal: HeadraceError | None = None) -> None:
         self._failure, self._refusal = failure, refusal
 
     def of_group(self, group_id: str) -> Groups:
@@ -56,7 +57,7 @@ def spans_of(*contexts: Any, shards: Groups | None = None, group_id: str = "g", 
         traces.start(7)
         service = GroupsService(lambda: cast(Any, found), cast(Any, None), cast(Any, None), traces)
         for context in contexts:
-            with contextlib.suppress(HeadraceError):
+            with contextlib.suppress(HeadraceError, ZeroDivisionError):
                 asyncio.run(service.CommitOffsets(request, context))
         traces.close()
         return collecting.spans()
@@ -91,6 +92,13 @@ def test_a_coordinator_without_traces_does_not_read_the_metadata() -> None:
 def test_the_span_of_a_failed_call_has_the_error(shards: Groups, code: str) -> None:
     (span,) = spans_of(Context(("traceparent", PARENT)), shards=shards)
     assert (span.has_error, span.attributes["error.type"]) == (True, code)
+
+
+def test_the_span_of_a_call_that_failed_unexpectedly_has_the_id_of_the_request() -> None:
+    failure = ZeroDivisionError("nobody expects it")
+    (span,) = spans_of(Context(("traceparent", PARENT)), shards=Groups(failure=failure))
+    assert (span.has_error, span.attributes["error.type"]) == (True, "UNKNOWN_SERVER_ERROR")
+    assert span.error == f"CommitOffsets: ZeroDivisionError: nobody expects it (request id {request_id_of(failure)})"
 
 
 def test_the_spans_of_a_second_and_their_names_are_bounded() -> None:

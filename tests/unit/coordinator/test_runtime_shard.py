@@ -39,6 +39,7 @@ from headrace_core.errors import (
     UnknownMemberIdError,
     UnknownServerError,
 )
+from headrace_core.unexpected import request_id_of
 
 CLAIM = Claim(shard_epoch=3, coordinator_id=1, coordinator_epoch=77)
 
@@ -96,6 +97,7 @@ class Scene:
         self.answers: dict[object, Any] = {}
         self.pushed: list[Push] = []
         self.states: list[ShardState] = []
+        self.failures: list[Exception] = []  # which the runner logs
         self.shard = Shard("shard-7", CLAIM, self._new_state_machine, **options)
         self.turn()
 
@@ -117,8 +119,9 @@ class Scene:
                     self.answers[ticket] = outcome
                 case Tell(pushes):
                     self.pushed += pushes
-                case Became(state):
+                case Became(state, error):
                     self.states.append(state)
+                    self.failures += [error] if error is not None else []
 
     def ask(self, ticket: object, *request: Any) -> None:
         self.shard.ask(ticket, request, 1_000)
@@ -382,7 +385,9 @@ def test_what_was_committed_before_a_failure_is_still_reported() -> None:
     scene.turn()
     assert scene.answers["w"] == ("written", b"a")
     assert scene.pushed == [Push("g", "m", b"a")]
-    assert isinstance(scene.answers["bug"], UnknownServerError)
+    answer = scene.answers["bug"]
+    assert isinstance(answer, UnknownServerError)
+    assert request_id_of(scene.failures[-1]) in str(answer)
 
 
 def test_news_of_a_former_attempt_is_passed_over() -> None:

@@ -2,7 +2,9 @@
 
 A JSON line has the members ``time`` (RFC 3339, UTC, milliseconds), ``level``, ``logger`` and ``message``. The line of
 an event (telemetry.py) also has ``event``, the event's name, and the event's fields. A line about an exception has
-``exception``, its traceback. Every line has the members that ``log_to_stderr`` got as ``fields``, such as the role.
+``exception``, its traceback. If a request failed with it, the line has ``request_id``, which is also in the client's
+error, and ``trace_id``, if the request is traced (unexpected.py). A line of text ends with these ids. Every JSON line
+has the members that ``log_to_stderr`` got as ``fields``, such as the role.
 """
 
 from __future__ import annotations
@@ -15,10 +17,22 @@ import sys
 from collections.abc import Mapping
 
 from ..telemetry import EVENT_ATTRIBUTE
+from ..unexpected import REQUEST_ID, TRACE_ID
 
 #: A line of text: 2026-01-02 03:04:05,678 INFO    headrace.controller  broker 1 unfenced
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s  %(message)s"
 FORMATS = ("text", "json")
+
+
+class TextFormatter(logging.Formatter):
+    """Formats a record of ``logging`` as a line of text, followed by the traceback of its exception."""
+
+    def __init__(self) -> None:
+        super().__init__(LOG_FORMAT)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        ids = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in _ids(record))
+        return super().formatMessage(record) + (f" ({ids})" if ids else "")
 
 
 class JsonFormatter(logging.Formatter):
@@ -42,9 +56,15 @@ class JsonFormatter(logging.Formatter):
             line["event"] = type(event).__name__
             for field in dataclasses.fields(event):
                 line.setdefault(field.name, getattr(event, field.name))
+        line.update(_ids(record))
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, ensure_ascii=False, default=str)
+
+
+def _ids(record: logging.LogRecord) -> list[tuple[str, str]]:
+    """The ids of the request that a record is about."""
+    return [(name, value) for name in (REQUEST_ID, TRACE_ID) if (value := getattr(record, name, None)) is not None]
 
 
 def log_to_stderr(level: str, *, form: str = "text", fields: Mapping[str, str | int] | None = None) -> None:
@@ -52,7 +72,7 @@ def log_to_stderr(level: str, *, form: str = "text", fields: Mapping[str, str | 
     started the node stores. ``form`` is one of FORMATS; ``fields``: members of every JSON line. Replaces earlier
     handlers."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter(fields) if form == "json" else logging.Formatter(LOG_FORMAT))
+    handler.setFormatter(JsonFormatter(fields) if form == "json" else TextFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())

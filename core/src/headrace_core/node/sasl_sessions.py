@@ -40,6 +40,7 @@ from ..security.sasl.exchange import Identity, ServerExchange
 from ..security.sasl.mechanisms import Mechanisms
 from ..security.sasl.slow_steps import SlowSteps
 from ..security.session import Session, set_session
+from ..unexpected import log_fields, request_id_of
 
 logger = logging.getLogger("headrace.security")
 
@@ -338,8 +339,11 @@ class _Call(StreamHandler[Any]):
         except HeadraceError as error:
             await self._failed(error)
         except Exception as error:  # a bug in a mechanism must not leave the call waiting
-            logger.exception("an exchange of %s failed", self._mechanism[:40])
-            await self._failed(UnknownServerError(f"{self._mechanism[:40]}: {type(error).__name__}"))
+            exchange = f"an exchange of {self._mechanism[:40]}"
+            logger.exception("%s failed", exchange, extra=log_fields(error))
+            id_ = request_id_of(error)
+            # Without the exception's text: this client is not authenticated.
+            await self._failed(UnknownServerError(f"{exchange}: {type(error).__name__} (request id {id_})"))
 
     def _complete(self, identity: Identity, answer: Any) -> None:
         sessions = self._sessions

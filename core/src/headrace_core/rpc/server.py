@@ -29,9 +29,10 @@ from ..errors import (
     InvalidRequestError,
     ServerBusyError,
     ServerShuttingDownError,
-    UnknownServerError,
 )
 from ..metrics.calls import CallTimes
+from ..tracing.context import parse_traceparent, traceparent_in
+from ..unexpected import answer_to, log_fields
 from .both import BothProtocols
 from .channel import COMMON_OPTIONS, MAX_MESSAGE_BYTES, UNMEASURED_OPTIONS
 from .receiving import Penalties, arrivals_of
@@ -260,8 +261,9 @@ def _guard(
         except grpc.aio.AbortError:
             raise
         except Exception as error:
-            logger.exception("%s failed", method)
-            failure = UnknownServerError(f"{method}: {type(error).__name__}: {error}")
+            traced = parse_traceparent(traceparent_in(context.invocation_metadata()))
+            logger.exception("%s failed", method, extra=log_fields(error, traced))
+            failure = answer_to(error, method)
         times.failed(name, failure.code)
         status, text, metadata = status_of(failure)
         return await context.abort(status, text, metadata)

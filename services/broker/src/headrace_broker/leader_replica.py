@@ -22,7 +22,6 @@ from headrace_core.errors import (
     OffsetOutOfRangeError,
     PolicyViolationError,
     ServerShuttingDownError,
-    UnknownServerError,
     UnknownTopicOrPartitionError,
 )
 from headrace_core.log import Append, AppendInfo, FoundTimestamp, PartitionLog, ReadResult
@@ -31,6 +30,7 @@ from headrace_core.log.transactions import Marker, TransactionalAppend, marker_b
 from headrace_core.log.writer import DirectoryWriter
 from headrace_core.records import BatchHeader, Buffer, iterate_headers, read_header
 from headrace_core.types import NO_EPOCH, TopicPartition
+from headrace_core.unexpected import answer_to, log_fields
 
 from .partition import PartitionLeader, accept, needs_thread
 from .partition.acceptance import check_transactional
@@ -388,8 +388,8 @@ class LeaderReplica:
         except asyncio.CancelledError:  # the threads are gone, because the broker has stopped
             append.done(ServerShuttingDownError(f"{self.partition}: the broker is shutting down"))
         except Exception as error:
-            logger.exception("%s: checking a batch failed unexpectedly", self.partition)
-            append.done(UnknownServerError(f"{self.partition}: {type(error).__name__}: {error}"))
+            logger.exception("%s: checking a batch failed unexpectedly", self.partition, extra=log_fields(error))
+            append.done(answer_to(error, str(self.partition)))
         return True
 
     def _appended(self, append: _Appending, outcome: AppendInfo | HeadraceError) -> None:

@@ -23,6 +23,7 @@ from aiohttp import web
 
 from headrace_core.errors import HeadraceError
 from headrace_core.security.http import CHALLENGE, REFUSAL, HttpGuard
+from headrace_core.unexpected import log_fields, request_id_of
 
 logger = logging.getLogger("headrace.console")
 
@@ -185,9 +186,10 @@ class Gate:
             if error.status < 400:
                 raise
             return show_error(request, error.status, error.reason)
-        except Exception:
-            logger.exception("%s %s failed", request.method, request.path)
-            return show_error(request, 500, "the console failed; its log says why")
+        except Exception as error:
+            logger.exception("%s %s failed", request.method, request.path, extra=log_fields(error))
+            found = f"the console failed; its log says why, at request id {request_id_of(error)}"
+            return show_error(request, 500, found)
 
     def _check(self, request: web.Request) -> None:
         if not is_allowed_host(request.headers.get("Host", ""), self._allowed):

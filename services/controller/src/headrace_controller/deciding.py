@@ -6,8 +6,8 @@ from __future__ import annotations
 import logging
 
 from headrace_core.clock import Clock
-from headrace_core.errors import UnknownServerError
 from headrace_core.metadata.codec import encode_decision
+from headrace_core.unexpected import answer_to, log_fields
 
 from .cluster.core import ClusterCore
 from .cluster.decision import Decision
@@ -78,8 +78,9 @@ class Decider:
         except OSError:  # the disk failed
             raise
         except Exception as error:
-            logger.exception("the controller failed unexpectedly at %s", type(request).__name__)
-            return Decision(failure=UnknownServerError(f"{type(request).__name__}: {type(error).__name__}: {error}"))
+            what = type(request).__name__
+            logger.exception("the controller failed unexpectedly at %s", what, extra=log_fields(error))
+            return Decision(failure=answer_to(error, what))
 
     def propose(self, raft: RaftNode, decision: Decision) -> None:
         """Append the decision to the log, and apply the decision to the speculative image."""

@@ -49,6 +49,7 @@ from headrace_core.metrics.calls import CallTimes
 from headrace_core.security.audit import AuditLog
 from headrace_core.security.protocols import SecurityProtocol
 from headrace_core.security.sasl.slow_steps import SlowSteps
+from headrace_core.unexpected import log_fields
 
 from . import errors
 from .budget import SMALL_FRAME_BYTES, Answers, Budget
@@ -511,9 +512,11 @@ class Connection(asyncio.Protocol):
             except WireError as error:
                 self._refuse(str(error))
                 return
-            except Exception:
+            except Exception as error:
                 logger.exception(
-                    "a request failed unexpectedly; the gateway closes the connection to %s", self.client.host
+                    "a request failed unexpectedly; the gateway closes the connection to %s",
+                    self.client.host,
+                    extra=log_fields(error),
                 )
                 self.end()
                 return
@@ -658,9 +661,14 @@ class Connection(asyncio.Protocol):
         except WireError as error:
             self._refuse(str(error))
             return
-        except Exception:
+        except Exception as error:
             logger.exception(
-                "%s version %d failed unexpectedly; the gateway closes the connection", title(api), version
+                "%s version %d with correlation id %d failed unexpectedly; the gateway closes the connection to %s",
+                title(api),
+                version,
+                header.correlation_id,
+                self.client.host,
+                extra=log_fields(error),
             )
             self.end()
             return

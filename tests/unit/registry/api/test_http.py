@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from headrace_core.unexpected import request_id_of
 from headrace_registry.api import handlers, http
 from headrace_registry.api.http import MEDIA_TYPES, negotiated
 from headrace_registry.schemas.model import SCHEMA_BYTES_MAX
@@ -277,9 +278,12 @@ def test_a_replica_that_is_not_ready_answers_503(api: World) -> None:
 
 
 def test_a_bug_is_an_internal_error_and_is_logged(api: World, caplog: pytest.LogCaptureFixture) -> None:
-    api.registry.error = ZeroDivisionError("a bug")
-    assert api.put("/config", {"compatibility": "FULL"}).error == (500, 500, "Internal Server Error")
-    assert "ZeroDivisionError" in caplog.text
+    api.registry.error = bug = ZeroDivisionError("a bug")
+    status, code, message = api.put("/config", {"compatibility": "FULL"}).error
+    assert (status, code) == (500, 500)
+    assert message == f"Internal Server Error (request id {request_id_of(bug)})"
+    (line,) = [each for each in caplog.records if each.exc_info]
+    assert (line.exc_info[1], line.request_id) == (bug, request_id_of(bug))  # type: ignore[index, attr-defined]
 
 
 def test_a_client_that_does_not_read_its_answer(api: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import logging
 import threading
 from pathlib import Path
 
-from headrace_core.node.logs import LOG_FORMAT
+from headrace_core.node.logs import TextFormatter
 
 #: Names of loggers that nodes use and clients do not.
 _ROOMS = (
@@ -87,7 +87,7 @@ class _Sorter(logging.Filter):
         return record.levelno >= _level_around(record.name)
 
 
-_formatter = logging.Formatter(LOG_FORMAT)
+_formatter = TextFormatter()
 _sorter = _Sorter()
 
 

@@ -33,7 +33,6 @@ from headrace_core.errors import (
     InvalidRequestError,
     OffsetNotAvailableError,
     OffsetOutOfRangeError,
-    UnknownServerError,
 )
 from headrace_core.item_errors import error_to_proto
 from headrace_core.log import ReadResult
@@ -45,6 +44,7 @@ from headrace_core.security.access import current_access
 from headrace_core.security.acl_types import Operation, ResourceType
 from headrace_core.security.refusals import refusal
 from headrace_core.types import TopicPartition
+from headrace_core.unexpected import answer_to, log_fields
 from headrace_protos.v1 import common_pb2, fetch_pb2, fetch_pb2_grpc
 
 from ..client_limits import StreamBrake
@@ -463,8 +463,9 @@ class FetchStream(StreamHandler[Any]):
         elif isinstance(error, HeadraceError):
             found = error
         else:
-            logger.error("a read of %s at offset %d from the disk failed", partition, position, exc_info=error)
-            found = UnknownServerError(f"{partition}: {error}")
+            what = f"a read of {partition} at offset {position} from the disk"
+            logger.error("%s failed", what, exc_info=error, extra=log_fields(error))
+            found = answer_to(error, what)
         self._cold[partition] = _ColdRead(position, cuts, found)
         if self._current is not None:
             self._look(give_up=self._current.max_wait_ms == 0)

@@ -23,7 +23,6 @@ from headrace_core.errors import (
     NotLeaderOrFollowerError,
     ServerShuttingDownError,
     StaleBrokerEpochError,
-    UnknownServerError,
     UnknownTopicIdError,
 )
 from headrace_core.log import ReadResult
@@ -31,6 +30,7 @@ from headrace_core.metadata import MetadataDelta, MetadataImage
 from headrace_core.metadata.records import ConfigResourceType
 from headrace_core.rpc.streams import ServerStream, StreamHandler
 from headrace_core.types import TopicPartition
+from headrace_core.unexpected import answer_to, log_fields
 from headrace_protos.v1 import replication_pb2_grpc
 
 from ..context import BrokerContext
@@ -300,9 +300,10 @@ class LeaderStream(StreamHandler[Any]):
         try:
             self._push()
         except Exception as error:
-            logger.exception("the replication stream to broker %d: unexpected error; closing it", self.broker_id)
+            stream = f"the replication stream to broker {self.broker_id}"
+            logger.exception("%s failed unexpectedly; closing it", stream, extra=log_fields(error))
             self._service.pushes.end(self)
-            self.end(UnknownServerError(f"the replication stream to broker {self.broker_id} failed: {error!r}"))
+            self.end(answer_to(error, stream))
 
     def _push(self) -> None:
         lane, stream, pushes = self._lane, self._stream, self._service.pushes
@@ -365,9 +366,9 @@ def _outcome(read: ColdRead, done: asyncio.Future[ReadResult | None]) -> ReadRes
         return found
     if isinstance(error, HeadraceError):
         return error
-    partition = read.replica.partition
-    logger.error("a read of %s at offset %d for a follower failed", partition, read.offset, exc_info=error)
-    return UnknownServerError(f"{partition}: {type(error).__name__}: {error}")
+    what = f"a read of {read.replica.partition} at offset {read.offset} for a follower"
+    logger.error("%s failed", what, exc_info=error, extra=log_fields(error))
+    return answer_to(error, what)
 
 
 class _ThrottledReplicas:

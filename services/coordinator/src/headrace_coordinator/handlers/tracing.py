@@ -15,6 +15,7 @@ from headrace_core.errors import HeadraceError
 from headrace_core.rpc.status import error_of
 from headrace_core.tracing.context import traceparent_in
 from headrace_core.tracing.node import NodeSpan, NodeTraces
+from headrace_core.unexpected import answer_to
 
 logger = logging.getLogger("headrace.coordinator")
 
@@ -49,6 +50,9 @@ def traced(describe: Callable[[Any], Described]) -> Callable[[Handler], Handler]
                 return response
             except HeadraceError as error:
                 failure = error
+                raise
+            except Exception as error:
+                failure = answer_to(error, handler.__name__)
                 raise
             finally:
                 _end(span, failure)

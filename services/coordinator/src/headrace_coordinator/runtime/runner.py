@@ -17,7 +17,8 @@ from functools import partial
 from typing import Any, Protocol
 
 from headrace_core.clock import Clock
-from headrace_core.errors import HeadraceError, UnknownServerError
+from headrace_core.errors import HeadraceError
+from headrace_core.unexpected import answer_to, log_fields
 
 from ..state_machine import OwnershipAsked, OwnershipProven, ShardRecord, StateMachine
 from .shard import Answer, Append, Became, Pause, Replay, Shard, ShardState, Tell
@@ -177,7 +178,8 @@ class ShardRunner:
         if isinstance(error, HeadraceError):
             logger.warning("%s: %s: %s", self.shard.name, error.code, error)
         else:
-            logger.error("%s: dropping the state and replaying it from the log", self.shard.name, exc_info=error)
+            line = "%s: dropping the state and replaying it from the log"
+            logger.error(line, self.shard.name, exc_info=error, extra=log_fields(error))
 
     async def _append(self, append: Append) -> None:
         try:
@@ -185,8 +187,8 @@ class ShardRunner:
         except HeadraceError as error:
             self.shard.append_failed(append.attempt, error)
         except Exception as error:
-            logger.exception("%s: an append failed", self.shard.name)
-            self.shard.append_failed(append.attempt, UnknownServerError(f"{type(error).__name__}: {error}"))
+            logger.exception("%s: an append failed", self.shard.name, extra=log_fields(error))
+            self.shard.append_failed(append.attempt, answer_to(error, "an append"))
         else:
             self.shard.appended(append.attempt, base_offset)
         self._turn()

@@ -40,6 +40,7 @@ from headrace_core.errors import (
     ServerBusyError,
     UnknownServerError,
 )
+from headrace_core.unexpected import answer_to
 
 from ..state_machine import ClockSet, Decision, ShardRecord, StateMachine
 from .claims import Claim, encode_claim, is_claim
@@ -209,7 +210,7 @@ class Shard:
             # The traceback of the error would keep this frame, in a reference cycle with the request.
             decision = Decision(reply=refusal.with_traceback(None))
         except Exception as bug:  # noqa: BLE001  (a bug may have changed any state: replay the log)
-            self._answer_now(ticket, UnknownServerError(f"{self.name}: {type(bug).__name__}: {bug}"))
+            self._answer_now(ticket, answer_to(bug, self.name))
             self._drop(bug)
             return
         if is_fenced and ticket is not None and not (decision.records or self._gathering.count):
@@ -385,7 +386,7 @@ class Shard:
 def for_clients(name: str, error: Exception) -> HeadraceError:
     """The error for requests after a failure of the shard's log, as in Kafka's coordinator."""
     if not isinstance(error, HeadraceError):
-        return UnknownServerError(f"{name}: {type(error).__name__}: {error}")
+        return answer_to(error, name)
     if error.code in _RETRY_ELSEWHERE:
         return NotCoordinatorError(f"{name}: {error.message}")
     if error.code in _TOO_LARGE:

@@ -17,6 +17,7 @@ from aiohttp import web
 
 from headrace_core.metrics.calls import CallTimes
 from headrace_core.security.http import CHALLENGE, REFUSAL, HttpGuard
+from headrace_core.unexpected import log_fields, request_id_of
 
 from ..state import RegistryError
 from ..state.records import dump
@@ -140,9 +141,9 @@ class Gate:
             if "Allow" in error.headers:
                 found.headers["Allow"] = error.headers["Allow"]
             return found
-        except Exception:
-            logger.exception("%s %s failed", request.method, request.path)
-            return _error(request, PlainError(500, "Internal Server Error"))
+        except Exception as error:
+            logger.exception("%s %s failed", request.method, request.path, extra=log_fields(error))
+            return _error(request, PlainError(500, f"Internal Server Error (request id {request_id_of(error)})"))
 
     async def _sent(self, request: web.Request, answer: web.StreamResponse) -> web.StreamResponse:
         """Send an answer. aiohttp would send it after the middleware, where no limit counts clients that do not read
