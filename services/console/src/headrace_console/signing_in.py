@@ -25,6 +25,7 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
+from headrace import AsyncAdmin
 from headrace_core.errors import HeadraceError, InvalidConfigError, SaslAuthenticationFailedError
 
 from .attempts import Attempts, browser_address, network_of
@@ -50,6 +51,8 @@ _CHALLENGE = 'Cookie realm="headrace"'
 _REFRESHED = "live"
 
 WRONG = "The cluster refuses this user name and password."
+#: Without the error's text, which has paths of the console's machine: this visitor is not signed in.
+MISCONFIGURED = "The console cannot reach the cluster with its own configuration; its log says why."
 
 
 class SignInNeeded(Exception):
@@ -198,6 +201,10 @@ class Users:
             logger.warning("a sign-in from %s failed", escaped(address))
             wrong = error.message if "${" in error.message else WRONG
             return self._form(request, status=401, wrong=wrong, then=then, name=name)
+        except InvalidConfigError as error:
+            self._attempts.untried(attempt)
+            logger.error("no user can sign in: %s", error.message)
+            return self._form(request, status=503, wrong=MISCONFIGURED, then=then, name=name)
         except (HeadraceError, TimeoutError) as error:
             self._attempts.untried(attempt)
             why = f"{error.message} [{error.code}]" if isinstance(error, HeadraceError) else "no answer in time"
@@ -211,11 +218,13 @@ class Users:
 
     async def _judged(self, name: str, password: str) -> Console:
         """A console whose clients have the credentials, after the cluster has accepted them. Raises
-        SaslAuthenticationFailedError if the cluster refuses them, and other errors if it does not answer."""
+        SaslAuthenticationFailedError if the cluster refuses them, InvalidConfigError if the console's own keys make no
+        client, and other errors if the cluster does not answer."""
         async with asyncio.timeout(WAIT_S), self._at_once:
             try:
                 await prove(client_config(self._settings, (name, password)))
-            except InvalidConfigError:  # no client has such a name or password
+            except InvalidConfigError:
+                AsyncAdmin(client_config(self._settings, ("name", "password")))  # raises if no user can have a client
                 raise SaslAuthenticationFailedError(WRONG) from None
         return Console(self._site, Cluster(self._settings, (name, password)), name)
 
