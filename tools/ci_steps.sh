@@ -4,8 +4,9 @@
 #   beside NAME LIMIT_S COMMAND... start it and go on; its output is only in build/ci/NAME.log
 #   joined NAME                    wait for its end; from then on it is a step like the others
 #   rotating NAME BY_S LIMIT_S COMMAND...
-#                                  a step that runs only half of its tests, by the seed of the day, if CI has already
-#                                  run for more than BY_S: HEADRACE_TEST_PART is then 1/2 or 2/2 (tests/conftest.py)
+#                                  a step that runs only a part of its tests, by the seed of the day, if CI has already
+#                                  run for more than BY_S: a half, and from every 300 s later on a smaller part, at least
+#                                  a quarter. HEADRACE_TEST_PART is then 1/2 to 4/4 (tests/conftest.py)
 #   so_far                         results of the steps so far, on standard output
 #   summary                        results of all steps, and the relevant lines of failed ones, on standard error and in
 #                                  build/ci/timings.txt. 0 when none failed.
@@ -44,13 +45,15 @@ step() { # NAME LIMIT_S COMMAND...
 }
 
 rotating() { # NAME BY_S LIMIT_S COMMAND...
-  local name=$1 by=$2 began=$SECONDS part
+  local name=$1 by=$2 began=$SECONDS part parts
   shift 2
   if [ "$began" -le "$by" ]; then
     step "$name" "$@"
     return
   fi
-  part="$((HEADRACE_TEST_SEED % 2 + 1))/2"
+  parts=$((2 + (began - by) / 300))
+  parts=$((parts > 4 ? 4 : parts))
+  part="$((HEADRACE_TEST_SEED % parts + 1))/$parts"
   printf '\nci: LATE: %s begins after %s s instead of %s, and runs part %s of its tests\n' \
     "$name" "$began" "$by" "$part"
   HEADRACE_TEST_PART=$part step "$name" "$@"

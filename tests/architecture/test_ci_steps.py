@@ -89,7 +89,7 @@ def test_what_a_step_leaves_running_does_not_hold_up_the_next(checkout: Path) ->
     assert done.stdout.splitlines()[-1] == "on"
 
 
-def test_a_late_step_runs_half_of_its_tests_and_the_summary_says_so(checkout: Path) -> None:
+def test_a_late_step_runs_a_part_of_its_tests_and_the_summary_says_so(checkout: Path) -> None:
     show = "bash -c 'echo ${HEADRACE_TEST_PART:-all}'"
     done = ci(
         checkout,
@@ -97,13 +97,15 @@ def test_a_late_step_runs_half_of_its_tests_and_the_summary_says_so(checkout: Pa
         export HEADRACE_TEST_SEED=20261127
         rotating early 3000 100 {show}
         rotating late -1 100 {show}
+        rotating later -310 100 {show}
+        rotating latest -5000 100 {show}
         rotating fails -1 100 false
         step next 100 {show}
         """,
     )
-    of = {name: (checkout / f"build/ci/{name}.log").read_text() for name in ("early", "late", "next")}
-    assert of == {"early": "all\n", "late": "2/2\n", "next": "all\n"}
-    (late,) = [line for line in done.stderr.splitlines() if line.startswith("ci:   late")]
+    of = {name: (checkout / f"build/ci/{name}.log").read_text() for name in ("early", "late", "later", "latest", "next")}
+    assert of == {"early": "all\n", "late": "2/2\n", "later": "1/3\n", "latest": "4/4\n", "next": "all\n"}
+    (late,) = [line for line in done.stderr.splitlines() if line.startswith("ci:   late ")]
     assert "ok, part 2/2 of its tests (LATE: began after" in late
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == "ci: FAILED: fails"
