@@ -15,7 +15,7 @@ from pathlib import Path
 IMAGES = {
     "service": {
         "protos": (),
-        "core": ("server", "zstd", "snappy"),
+        "core": ("server", "zstd", "snappy", "otel"),
         "services/controller": (),
         "services/broker": (),
         "services/coordinator": (),

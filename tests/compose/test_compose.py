@@ -109,6 +109,32 @@ def test_the_service_image_is_small_and_runs_as_nobody_special(stack: Stack) -> 
         assert docker("inspect", "-f", "{{.HostConfig.ReadonlyRootfs}}", name).strip() == "true", name
 
 
+#: A node's spans go to a collector in the same container.
+TRACE = """
+import http.server, threading
+from headrace_core.tracing.node import NodeTraces, TraceSettings
+
+class Collector(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        print(self.path, self.headers["Content-Type"], b"span of the test" in self.rfile.read(
+            int(self.headers["Content-Length"])))
+        self.send_response(200)
+        self.end_headers()
+
+server = http.server.HTTPServer(("127.0.0.1", 0), Collector)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+traces = NodeTraces("broker", TraceSettings(f"http://127.0.0.1:{server.server_port}/v1/traces", {}, 10.0))
+traces.start(1)
+traces.begin("span of the test", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", {}).end()
+traces.close()
+"""
+
+
+def test_the_service_image_exports_spans(stack: Stack) -> None:
+    out = docker("run", "--rm", "--network=none", "--read-only", SERVICE_IMAGE, "python", "-c", TRACE)
+    assert out.split() == ["/v1/traces", "application/x-protobuf", "True"]
+
+
 def test_the_format_job_ended_and_the_others_serve(stack: Stack) -> None:
     states = stack.containers()
     assert states.pop(f"{PROJECT}-format-1") == "exited"
