@@ -43,7 +43,7 @@ SHARDS = (
     Shard("property", ("env", "HEADRACE_FULL=1", "tools/test.sh", "tests/property"), 1800),
     Shard("scenarios", ("env", "HEADRACE_STORM=50", "tools/test.sh", "tests/scenarios"), 1800),
     Shard("integration", ("tools/test.sh", "tests/integration"), 2400),
-    Shard("long", ("tools/test.sh", "-m", "long"), 2400),
+    Shard("long", ("tools/test.sh", "-m", "long"), 5400),
     Shard(
         "spark-kills",
         (

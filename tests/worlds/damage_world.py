@@ -21,7 +21,7 @@ from headrace_core.types import FlushPolicy, TopicPartition
 
 #: Each run damages one of this number of positions, and other positions each day. With HEADRACE_FULL=1 (`make verify`)
 #: it damages all positions.
-STEP = 1 if os.environ.get("HEADRACE_FULL", "0") not in ("", "0") else 3
+STEP = 1 if os.environ.get("HEADRACE_FULL", "0") not in ("", "0") else 5
 ROOT = "/data"
 ORDERS, PAYMENTS = TopicPartition("orders", 0), TopicPartition("payments", 3)
 NOW_MS = 1_700_000_000_000

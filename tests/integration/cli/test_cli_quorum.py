@@ -174,6 +174,7 @@ def test_one_voter_grows_to_three_and_back_while_writes_go_on(cluster: Cluster) 
     assert not writes.refused
 
 
+@pytest.mark.long
 def test_a_voter_that_lost_its_disk_is_refused_as_itself_and_taken_back_as_a_new_one(cluster: Cluster) -> None:
     cluster.up(3)
     cluster_id = json.loads((cluster.data / "cluster.json").read_text())["cluster_id"]
@@ -212,6 +213,7 @@ def test_a_voter_that_lost_its_disk_is_refused_as_itself_and_taken_back_as_a_new
     writes.check()
 
 
+@pytest.mark.long
 def test_without_a_majority_status_says_so_soon_and_controllers_come_back_one_by_one(cluster: Cluster) -> None:
     cluster.up(3)
     for node_id in (1, 2, 3):

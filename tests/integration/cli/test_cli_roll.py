@@ -97,6 +97,7 @@ def test_ctrl_c_ends_it_between_two_nodes_and_leaves_all_of_them_running(cluster
     assert [name for name in before if before[name] != after[name]] == [("controller", int(first.split()[2][0]))]
 
 
+@pytest.mark.long
 def test_every_node_is_restarted_under_a_producer_and_nothing_is_lost_or_fails(
     cluster: LocalCluster, bare_cli: Callable[..., Any]
 ) -> None:

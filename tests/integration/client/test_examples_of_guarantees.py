@@ -30,7 +30,11 @@ def output(headrace: Any, example: str, *arguments: str) -> list[str]:
 
 @pytest.mark.parametrize(
     ("example", "loses", "doubles"),
-    [("at_most_once", True, False), ("at_least_once", False, True), ("exactly_once", False, False)],
+    [
+        pytest.param("at_most_once", True, False, marks=pytest.mark.long),
+        pytest.param("at_least_once", False, True, marks=pytest.mark.long),
+        ("exactly_once", False, False),
+    ],
 )
 def test_the_examples_do_what_they_say(headrace: Any, example: str, loses: bool, doubles: bool) -> None:
     last = output(headrace, example, "--kills", str(KILLS))[-1]

@@ -14,9 +14,10 @@ from typing import Any
 import psutil
 import pytest
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(540)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(540)]
 
 ROOT = Path(__file__).resolve().parents[3]
+LOG = os.environ.get("HEADRACE_DEMO_LOG")
 DEMO = [sys.executable, "-m", "headrace_spark.demo"]
 
 
@@ -32,10 +33,10 @@ def run_demo(directory: Path) -> tuple[Path, str]:
 def run_of_today() -> tuple[Path, str] | None:
     """The test uses the run of CI's own step, if HEADRACE_DEMO_LOG names its log. The test then checks the numbers of
     CI's run instead of those of a new run."""
-    log = os.environ.get("HEADRACE_DEMO_LOG")
-    return (ROOT, Path(log).read_text()) if log else None
+    return (ROOT, Path(LOG).read_text()) if LOG else None
 
 
+@(pytest.mark.slow if LOG else pytest.mark.long)
 def test_the_demos_numbers_are_those_of_the_csv(tmp_path: Path) -> None:
     import pandas as pd
 
@@ -73,6 +74,7 @@ def test_the_demos_numbers_are_those_of_the_csv(tmp_path: Path) -> None:
     assert cluster_processes(root) == []
 
 
+@pytest.mark.long
 def test_ctrl_c_stops_the_demo_and_leaves_nothing_behind(tmp_path: Path) -> None:
     demo = subprocess.Popen(
         DEMO, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True

@@ -216,6 +216,7 @@ def test_a_new_release_is_refused_while_a_batch_is_open(tmp_path: Path) -> None:
     check_no_open_batch(tmp_path / "none")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("source", [FLIGHTS, WEATHER, PLANES], ids=lambda source: source.name)
 def test_the_feed_makes_records_that_the_schema_of_their_release_accepts(spark: Any, source: Source) -> None:
     from headrace_pipelines.lake.feed import tables

@@ -114,6 +114,7 @@ def test_bad_records_keep_their_bytes_and_say_where_they_were(
     assert (letters[3].key, letters[3].value) == (b"k", None)
 
 
+@pytest.mark.long
 def test_a_replay_sends_each_record_again_once_and_gives_up_after_its_tries(
     headrace: Any, admin: Admin, make_topic: Any, source: Any, send: Any, tmp_path: Path
 ) -> None:
@@ -231,6 +232,7 @@ def test_a_record_of_five_megabytes(headrace: Any, admin: Admin, make_topic: Any
     assert len(records_of(headrace, clean)) == 1
 
 
+@pytest.mark.long
 def test_a_clock_fifty_years_off_closes_no_window(
     spark: Any, headrace: Any, admin: Admin, make_topic: Any, source: Any, send: Any, tmp_path: Path
 ) -> None:

@@ -15,7 +15,7 @@ from headrace_pipelines.errors import InvalidColumnsError, InvalidExpectationErr
 from headrace_pipelines.expectations import Counts, Expectation, Expectations, time_within
 from tests.worlds.spark_drivers import SparkDriver
 
-pytestmark = [pytest.mark.spark]
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 DRIVER = Path(__file__).with_name("lost_shuffle_driver.py")
 

@@ -15,7 +15,7 @@ from headrace_registry.compat.avro import AMBIGUOUS
 from headrace_registry.schemas import Schema, SchemaType, parse
 from tests.unit.registry.schemas.test_avro import CANONICAL, DEFAULTS, INVALID
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.long]
 
 ROOT = Path(__file__).parents[2] / "unit" / "registry" / "compat"
 ROWS = tomllib.loads((ROOT / "avro.toml").read_text())["row"]

@@ -13,7 +13,7 @@ from tests.worlds.compaction_world import Counts, run_history
 
 IS_FULL = os.environ.get("HEADRACE_FULL_COMPACTION", "0") not in ("", "0")
 CHUNKS = 40 if IS_FULL else 4
-HISTORIES_PER_CHUNK = 50 if IS_FULL else 3
+HISTORIES_PER_CHUNK = 50 if IS_FULL else 1
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ from tests.worlds.compaction_world import (
 )
 
 IS_FULL = os.environ.get("HEADRACE_FULL_COMPACTION", "0") not in ("", "0")
-HISTORIES = 400 if IS_FULL else 12
+HISTORIES = 400 if IS_FULL else 5
 #: Histories that found faults (test_old_producer_snapshots.py has them in short): a snapshot named a transaction whose
 #: marker was compacted; a power loss took the only snapshot of a producer; a truncated log knew less than its snapshot.
 FOUND_FAULTS = (877997752, 877997828, 877999062)
