@@ -103,7 +103,9 @@ def test_a_late_step_runs_a_part_of_its_tests_and_the_summary_says_so(checkout: 
         step next 100 {show}
         """,
     )
-    of = {name: (checkout / f"build/ci/{name}.log").read_text() for name in ("early", "late", "later", "latest", "next")}
+    of = {
+        name: (checkout / f"build/ci/{name}.log").read_text() for name in ("early", "late", "later", "latest", "next")
+    }
     assert of == {"early": "all\n", "late": "2/2\n", "later": "1/3\n", "latest": "4/4\n", "next": "all\n"}
     (late,) = [line for line in done.stderr.splitlines() if line.startswith("ci:   late ")]
     assert "ok, part 2/2 of its tests (LATE: began after" in late
