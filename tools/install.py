@@ -47,7 +47,7 @@ DISTRIBUTIONS = {
     "clients/python": "[arrow,zstd,snappy,schemas]",
     "clients/tools": "[cluster]",
     "pipelines/spark": "[otel]",
-    "pipelines/library": "[lake]",
+    "pipelines/library": "[lake,postgres]",
 }
 BUILD_TOOLS = ["pip", "setuptools", "wheel", "Cython"]
 

@@ -70,6 +70,11 @@ LIBRARY = (
         "tables of PostgreSQL as lake tables, row by row: Debezium, inserts, updates, deletes, a new column",
         "headrace_pipelines.cdc.job",
     ),
+    Pipeline(
+        "orders",
+        "event sourcing: commands, events, tables in SQLite or PostgreSQL, and their rebuild beside the live ones",
+        "headrace_pipelines.orders.job",
+    ),
 )
 
 

@@ -1,0 +1,207 @@
+"""The command side: a member of the group reads commands, and writes events, replies and snapshots exactly once.
+
+A batch is one transaction: the events and replies of its commands, snapshots, and the group's offsets. So a command
+whose handler dies has all its effects or none, and the next owner of the partition reads it again.
+
+**The state of a partition** is all its orders, in memory. A new owner of the partition restores it:
+
+1. the snapshots of the orders, and the position in the events from which on events may be missing in the snapshots;
+2. the events from this position on. An order skips the events that its snapshot has.
+
+A handler writes snapshots of all changed orders, and the position, after every SNAPSHOT_EVERY events of a partition. So
+a restore reads each order once, and at most that many events and those of one batch more.
+
+**Restore sees all that was decided.** Its ends are the high watermarks, not the last stable offsets: a transaction of
+the former owner that is committed may not have its markers yet, and the restore waits for them. The group gives a
+partition to a new owner only when no offsets of the partition are pending in a transaction.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from typing import Any
+
+from headrace import Consumer, Producer, Record, TopicPartition
+from headrace.errors import TransactionAbortableError
+from headrace_core.errors import RequestTimedOutError
+
+from . import schema
+from .model import InvalidCommandError, Order, apply, check, decide, is_repeated
+
+SNAPSHOT_EVERY = 500
+BATCH_RECORDS = 500
+#: A dead handler's transaction ends after this time, if its successor with the same name does not end it before.
+TRANSACTION_TIMEOUT_MS = 10_000
+#: Longest restore of a partition: it may wait for a transaction to time out.
+RESTORE_S = 120.0
+_POLL_S = 0.5
+
+
+class Partition:
+    """The orders of one partition. ``next_event``: all events below this offset are in ``orders``."""
+
+    def __init__(self) -> None:
+        self.orders: dict[str, Order] = {}
+        self.next_event = 0
+        self.changed: set[str] = set()  #: Orders that differ from their snapshots.
+        self.events = 0  #: The number of events since the last snapshots.
+
+    def order(self, order_id: str) -> Order:
+        return self.orders.get(order_id) or Order(order_id)
+
+    def put(self, order: Order) -> None:
+        self.orders[order.id] = order
+        self.changed.add(order.id)
+        self.events += 1
+
+
+def restored(servers: str, number: int) -> Partition:
+    """The state of partition ``number`` from snapshots and events. Raises RequestTimedOutError."""
+    found = Partition()
+    deadline = time.monotonic() + RESTORE_S
+    snapshots, events = TopicPartition(schema.SNAPSHOTS, number), TopicPartition(schema.EVENTS, number)
+    with (
+        Consumer(bootstrap_servers=servers, isolation_level="read_uncommitted") as ends,
+        Consumer(bootstrap_servers=servers, isolation_level="read_committed") as consumer,
+    ):
+        until = ends.end_offsets([snapshots, events])
+        for record in _records(consumer, snapshots, 0, until[snapshots], deadline):
+            document = schema.decoded(record.value)
+            if record.key == schema.POSITION_KEY:
+                found.next_event = document["next_event"]
+            else:
+                found.orders[document["order"]] = Order.of_document(document)
+        for record in _records(consumer, events, found.next_event, until[events], deadline):
+            event = schema.decoded(record.value)
+            order = found.order(event["order"])
+            if event["version"] > order.version:
+                found.put(apply(order, event))
+    found.next_event = until[events]
+    return found
+
+
+def _records(consumer: Consumer, partition: TopicPartition, start: int, end: int, deadline: float) -> Iterable[Record]:
+    consumer.assign([partition])
+    consumer.seek(partition, start)
+    while consumer.position(partition) < end:
+        if time.monotonic() > deadline:
+            raise RequestTimedOutError(
+                f"{partition}: a transaction below offset {end} did not end within {RESTORE_S:g} s; see headrace "
+                "transactions find-hanging"
+            )
+        yield from consumer.poll(_POLL_S)
+
+
+class Handler:
+    """One member of the group. ``name``: its transactional id; a new handler with the name ends the former one's
+    transaction."""
+
+    def __init__(self, servers: str, name: str, *, snapshot_every: int = SNAPSHOT_EVERY) -> None:
+        self._servers, self._name, self._snapshot_every = servers, name, snapshot_every
+        self._partitions: dict[int, Partition] = {}
+        self.handled = 0  #: Commands of committed transactions.
+
+    def run(self, is_stopped: Callable[[], bool]) -> None:
+        """Handle commands until ``is_stopped()``. Raises HeadraceError."""
+        settings = {
+            "bootstrap.servers": self._servers,
+            "group.id": schema.GROUP,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+        }
+        timeout = TRANSACTION_TIMEOUT_MS
+        with (
+            Producer(
+                bootstrap_servers=self._servers, transactional_id=self._name, transaction_timeout_ms=timeout
+            ) as producer,
+            Consumer(settings) as consumer,
+        ):
+            producer.init_transactions()
+            consumer.subscribe([schema.COMMANDS], on_revoked=self._forget)
+            while not is_stopped():
+                if records := consumer.poll(_POLL_S, BATCH_RECORDS):
+                    self._transact(producer, consumer, records)
+
+    def _forget(self, consumer: Consumer, partitions: Iterable[TopicPartition]) -> None:
+        for each in partitions:
+            self._partitions.pop(each.partition, None)
+
+    def _transact(self, producer: Producer, consumer: Consumer, records: list[Record]) -> None:
+        numbers = sorted({record.partition for record in records})
+        for number in numbers:
+            if number not in self._partitions:
+                self._partitions[number] = restored(self._servers, number)
+        last: dict[int, Future[Any]] = {}
+        try:
+            with producer.transaction():
+                for record in records:
+                    if (event := self._handle(producer, record)) is not None:
+                        last[record.partition] = event
+                for number in numbers:
+                    if self._partitions[number].events >= self._snapshot_every:
+                        self._save(producer, number)
+                producer.send_offsets(consumer)
+        except TransactionAbortableError:  # the states have changes that did not happen
+            self._partitions.clear()
+            consumer.seek_to_committed()
+            return
+        except BaseException:
+            self._partitions.clear()
+            raise
+        for number, event in last.items():
+            self._partitions[number].next_event = event.result(0).offset + 1
+        self.handled += len(records)
+
+    def _handle(self, producer: Producer, record: Record) -> Future[Any] | None:
+        """Send the events and the reply of one command; returns the future of the last event, None without events."""
+        partition, number = self._partitions[record.partition], record.partition
+        try:
+            command = _command(record)
+        except InvalidCommandError as error:
+            reply = {"outcome": "invalid", "reason": str(error), "offset": record.offset}
+            producer.send(schema.REPLIES, schema.encoded(reply), record.key, partition=number)
+            return None
+        order = partition.order(command["order"])
+        reply = {"command": command["id"], "order": order.id, "outcome": "repeated", "version": order.version}
+        sent = None
+        if not is_repeated(order, command):
+            # The command's own time: the same command has the same events after an aborted transaction.
+            events = decide(order, command, record.timestamp_ms)
+            for event in events:
+                order = apply(order, event)
+                sent = producer.send(schema.EVENTS, schema.encoded(event), record.key, partition=number)
+                partition.put(order)
+            is_rejected = events[0]["type"] == "rejected"
+            reply |= {"outcome": "rejected" if is_rejected else "accepted", "version": order.version}
+            if is_rejected:
+                reply["reason"] = events[0]["reason"]
+        producer.send(schema.REPLIES, schema.encoded(reply), record.key, partition=number)
+        return sent
+
+    def _save(self, producer: Producer, number: int) -> None:
+        """Send the snapshots of the changed orders. They have the events of the open transaction, too, whose offsets
+        are not known; a restore reads these events, and skips them."""
+        partition = self._partitions[number]
+        for order_id in sorted(partition.changed):
+            value = schema.encoded(partition.orders[order_id].document())
+            producer.send(schema.SNAPSHOTS, value, order_id.encode(), partition=number)
+        position = schema.encoded({"next_event": partition.next_event})
+        producer.send(schema.SNAPSHOTS, position, schema.POSITION_KEY, partition=number)
+        partition.changed.clear()
+        partition.events = 0
+
+
+def _command(record: Record) -> dict[str, Any]:
+    value = record.value or b""
+    if len(value) > schema.COMMAND_BYTES_MAX:
+        raise InvalidCommandError(f"the command has more than {schema.COMMAND_BYTES_MAX} bytes")
+    try:
+        command: dict[str, Any] = json.loads(value)
+    except (ValueError, RecursionError):
+        raise InvalidCommandError("the value is not JSON") from None
+    check(command, record.key)
+    return command

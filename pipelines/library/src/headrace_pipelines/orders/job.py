@@ -1,0 +1,203 @@
+"""``headrace-pipelines run orders``: two handlers, a live projector and a rebuild, each a process; and the check."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import time
+from pathlib import Path
+from typing import Any
+
+from headrace import Admin, TopicPartition
+
+from ..errors import PipelineFailedError, StoppedError
+from ..outcome import Outcome
+from ..places import Places, cluster_of, positive, whole
+from ..runs import prepared, serving
+from ..show import Meter, Show
+from ..stopping import Stop
+from . import pictures, schema
+from .database import Database
+from .processes import Member
+from .projecting import Look, Positions
+from .traffic import Traffic, commands
+from .truth import differences, truth
+
+#: A bad command gets a reply, and is no dead letter: its sender waits for the reply.
+SOURCES = ()
+
+PARTITIONS, HANDLERS = 6, 2
+ORDERS, RATE, REPEAT_EVERY, SEED = 3_000, 800.0, 25, 1
+#: Seconds between two looks at the processes and the positions.
+LOOK_S = 0.1
+#: Longest time without progress after the last command was sent.
+STALL_S = 180.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of ``run orders``."""
+    parser.add_argument(
+        "--bootstrap-servers", metavar="HOST:PORT,...",
+        help="use this cluster and replace its topics orders.*; default: the command starts a cluster in DIR",
+    )  # fmt: skip
+    parser.add_argument(
+        "--database", metavar="URL",
+        help="where the tables are: sqlite:///PATH or postgresql://USER@HOST/NAME (default: DIR/orders.db); the run "
+        "replaces its tables and views orders, customers, days",
+    )  # fmt: skip
+    parser.add_argument("--restart", action="store_true", help="start a new run, even if the last run has not ended")
+    parser.add_argument("--orders", type=_some, default=ORDERS, metavar="N", help="orders (default %(default)s)")
+    parser.add_argument(
+        "--rate", type=positive, default=RATE, metavar="X", help="commands a second (default %(default)g)"
+    )
+    parser.add_argument(
+        "--handlers", type=_some, default=HANDLERS, metavar="N", help="processes that handle commands (%(default)s)"
+    )
+    parser.add_argument(
+        "--repeat-every", type=whole, default=REPEAT_EVERY, metavar="N",
+        help="send every N-th command twice; the results stay the same (default %(default)s; 0: none)",
+    )  # fmt: skip
+    parser.add_argument("--seed", type=whole, default=SEED, metavar="N", help="of the commands (default %(default)s)")
+
+
+def _some(text: str) -> int:
+    value = int(text)
+    if not 1 <= value <= 1_000_000:
+        raise argparse.ArgumentTypeError(f"{text}: must be from 1 to 1,000,000")
+    return value
+
+
+def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> Outcome:
+    """Run the pipeline to its end. Raises HeadraceError, and StoppedError after SIGTERM."""
+    began = time.perf_counter()
+    places = Places(out)
+    continued = places.begin(show, "logs", "orders.db", "orders.db-wal", "orders.db-shm")
+    url = arguments.database or f"sqlite:///{out / 'orders.db'}"
+    records = list(commands(arguments.orders, arguments.repeat_every, arguments.seed))
+    with cluster_of(arguments.bootstrap_servers, places, show) as servers, Database(url) as database:
+        serving(out, servers)
+        if not continued:
+            _create_topics(servers)
+            with database.writing():
+                database.clear()
+            prepared(out)
+        # A continued run sends all commands again: the handlers know those that they have handled.
+        job = Job(servers, database, places, show, stop, Traffic(servers, records, arguments.rate))
+        figures = job.stream(len(records), arguments.handlers)
+        show.step("checking every row against the commands")
+        expected = truth(servers)
+        if wrong := differences(expected, servers, database):
+            raise PipelineFailedError("; ".join(wrong))
+        outcome = Outcome(_summary(expected, database, figures), figures)
+        show.note(f"picture: {pictures.draw(job.looks, outcome.summary, places.root)}")
+    outcome.details.update(continued=continued, seconds=round(time.perf_counter() - began, 3), database=url)
+    show.step("done")
+    return outcome
+
+
+def _create_topics(servers: str) -> None:
+    with Admin({"bootstrap.servers": servers}) as admin:
+        if old := sorted(set(schema.TOPICS) & set(admin.list_topics())):
+            admin.delete_topics(old)
+        if schema.GROUP in {group.group_id for group in admin.list_groups()}:
+            admin.delete_groups([schema.GROUP])
+        admin.create_topics(schema.topics(PARTITIONS))
+
+
+class Job:
+    """The processes of a run. ``looks``: where the tables were, over time."""
+
+    def __init__(
+        self, servers: str, database: Database, places: Places, show: Show, stop: Stop, traffic: Traffic
+    ) -> None:
+        self._servers, self._database, self._places = servers, database, places
+        self._show, self._stop, self._traffic = show, stop, traffic
+        self.looks: list[Look] = []
+
+    def stream(self, total: int, handlers: int) -> dict[str, Any]:
+        """Send the commands through the processes until the tables have all events; returns figures."""
+        names = [f"orders-handler-{number}" for number in range(1, handlers + 1)]
+        self._show.step(f"starting {handlers} handlers and the projector of {self._database.url}")
+        members = [Member("handler", self._servers, name, self._log(name)) for name in names]
+        members.append(Member("projector", self._servers, self._database.url, self._log("projector")))
+        (self._places.root / "pids").write_text(" ".join(str(each.pid) for each in members) + "\n")
+        try:
+            with (
+                self._stop.after_batch(),
+                Admin({"bootstrap.servers": self._servers}) as admin,
+                contextlib.closing(Positions(self._servers, self._database)) as positions,
+            ):
+                self._show.step(f"sending {total:,} commands")
+                self._traffic.start()
+                with self._show.meter("commands", total) as meter:
+                    rebuilt = self._follow(admin, positions, members, meter)
+                self._traffic.result()
+        finally:
+            self._traffic.stop()
+            for each in members:
+                each.stop()
+        deaths = {each.role: each.deaths for each in members if each.deaths}
+        return {"deaths": deaths, "generation": rebuilt, "commands": total}
+
+    def _log(self, name: str) -> Path:
+        return self._places.root / "logs" / f"{name}.log"
+
+    def _follow(self, admin: Admin, positions: Positions, members: list[Member], meter: Meter) -> int:
+        """Look at the run until all is done; starts the rebuild after a third. Returns the last generation."""
+        rebuild: Member | None = None
+        before, changed_s = -1, time.monotonic()
+        while True:
+            is_sent = not self._traffic.is_alive()
+            done = _handled(admin)
+            is_all = is_sent and done >= _sent(admin)
+            now = positions.look()
+            self.looks.append(now)
+            meter.at(min(done, meter.total), self._note(now))
+            if rebuild is None and done >= meter.total // 3:
+                self._show.step("rebuilding all tables beside the live ones")
+                log = self._log("rebuild")
+                rebuild = Member("rebuild", self._servers, self._database.url, log)
+                members.append(rebuild)
+            for each in members:
+                if each is not rebuild or each.exit_code != 0:
+                    each.look()
+            is_rebuilt = rebuild is not None and rebuild.exit_code == 0
+            if is_all and is_rebuilt and now.generation is not None and now.behind <= 0:
+                return now.generation
+            if self._stop.is_asked:
+                raise StoppedError({"handled": done, "behind": now.behind})
+            progress = done + now.live
+            if progress != before:
+                before, changed_s = progress, time.monotonic()
+            elif is_sent and time.monotonic() - changed_s > STALL_S:
+                raise PipelineFailedError(f"no progress for {STALL_S:g} s: {now}; see {self._places.root / 'logs'}")
+            self._stop.wait(LOOK_S)
+
+    def _note(self, now: Look) -> str:
+        rebuild = "" if now.rebuild is None else f", rebuild {now.end - now.rebuild:,} behind"
+        return f"tables {now.behind:,} events behind{rebuild}, generation {now.generation}"
+
+
+def _handled(admin: Admin) -> int:
+    """The number of commands that the group has handled. The commands have no markers and no gaps."""
+    return sum(each.offset for each in admin.list_group_offsets(schema.GROUP).values() if each is not None)
+
+
+def _sent(admin: Admin) -> int:
+    """The number of records in the commands."""
+    parts = [TopicPartition(schema.COMMANDS, part) for part in range(PARTITIONS)]
+    return sum(each.offset for each in admin.list_offsets(dict.fromkeys(parts, "latest")).values())
+
+
+def _summary(expected: Any, database: Database, figures: dict[str, Any]) -> dict[str, Any]:
+    with database.reading():
+        states: dict[str, int] = dict(database.rows("SELECT state, COUNT(*) FROM orders GROUP BY state ORDER BY state"))
+    return {
+        "orders": len(expected.orders),
+        "events": expected.events,
+        "by_state": {state: int(count) for state, count in states.items()},
+        "replies": dict(sorted((+expected.outcomes).items())),
+        "paid_cents": expected.paid_cents,
+        "returned_cents": expected.returned_cents,
+        "generation": figures["generation"],
+    }

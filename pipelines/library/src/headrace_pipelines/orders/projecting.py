@@ -1,0 +1,223 @@
+"""The query side: events become rows, exactly once, and tables are made again beside the live ones.
+
+A batch of events and the positions after it are one transaction of the database. A projector that dies begins at the
+positions of its last transaction. Each order's row has its version: an event that does not follow it is an error, so a
+lost or repeated event cannot pass unseen.
+
+A **rebuild** makes the next generation of tables from the first event on, while the live projector goes on. When the
+new tables have every event that the live ones have, one transaction switches the views and drops the old tables. So no
+reader sees an older state than before, and none waits. The live projector sees the switch at its next batch, and goes
+on with the new tables, from their positions.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from headrace import Consumer, Record, TopicPartition
+
+from ..errors import PipelineFailedError
+from . import schema
+from .database import Database, Row
+from .model import Event, Order, apply
+
+BATCH_RECORDS = 2_000
+_POLL_S = 0.5
+
+
+class Projector:
+    """Follows the events into the present generation of tables, or into the next one (``rebuild``)."""
+
+    def __init__(self, servers: str, database: Database) -> None:
+        self._servers, self._database = servers, database
+        self.projected = 0  #: Events of this process.
+
+    def follow(self, is_stopped: Callable[[], bool]) -> None:
+        """Keep the present tables up to date until ``is_stopped()``; makes the first generation. Raises HeadraceError
+        and the driver's errors."""
+        self._begin()
+        with self._consumer() as consumer:
+            generation = None
+            while not is_stopped():
+                records: list[Record] = [] if generation is None else consumer.poll(_POLL_S, BATCH_RECORDS)
+                with self._database.writing():
+                    present = self._database.generation()
+                    assert present is not None
+                    if present != generation:  # the records belong to the former tables
+                        generation = present
+                        self._seek(consumer, self._database.positions(present))
+                    else:
+                        self._project(present, consumer, records)
+
+    def rebuild(self, is_stopped: Callable[[], bool]) -> int | None:
+        """Make the next generation, and switch to it. Returns its number; None if it was stopped before the switch.
+        Raises PipelineFailedError if another rebuild begins: it takes the tables."""
+        self._begin()
+        name = uuid.uuid4().hex
+        with self._database.writing():
+            new = self._database.begin_rebuild(name)
+        with self._consumer() as consumer:
+            self._seek(consumer, {})
+            while not is_stopped():
+                records = consumer.poll(_POLL_S, BATCH_RECORDS)
+                with self._database.writing():
+                    if self._database.rebuild() != name:
+                        raise PipelineFailedError("another rebuild has begun, and this one ends")
+                    self._project(new, consumer, records)
+                    if self._has_all(new, new - 1):
+                        self._database.show(new)
+                        return new
+        return None
+
+    def _begin(self) -> None:
+        with self._database.writing():
+            if self._database.generation() is None:
+                self._database.make(1)
+                self._database.show(1)
+
+    def _has_all(self, new: int, live: int) -> bool:
+        has = self._database.positions(new)
+        return all(has.get(part, 0) >= offset for part, offset in self._database.positions(live).items())
+
+    def _consumer(self) -> Consumer:
+        consumer = Consumer(bootstrap_servers=self._servers, isolation_level="read_committed")
+        consumer.assign([TopicPartition(schema.EVENTS, part) for part in consumer.partitions_for(schema.EVENTS)])
+        return consumer
+
+    @staticmethod
+    def _seek(consumer: Consumer, positions: dict[int, int]) -> None:
+        for each in consumer.assignment():
+            consumer.seek(each, positions.get(each.partition, 0))
+
+    def _project(self, generation: int, consumer: Consumer, records: list[Record]) -> None:
+        # The consumer's positions are behind the markers of transactions, too.
+        positions = {each.partition: consumer.position(each) for each in consumer.assignment()}
+        project(self._database, generation, [schema.decoded(record.value) for record in records], positions)
+        self.projected += len(records)
+
+
+def project(database: Database, generation: int, events: Sequence[Event], positions: Mapping[int, int]) -> None:
+    """Change the rows of a generation by events, in the open transaction. ``positions``: the offset of the next event
+    of each partition. Raises ValueError if an event does not follow its order's row."""
+    orders = _orders(database, generation, {event["order"] for event in events})
+    rejected: Counter[str] = Counter()
+    placed: Counter[str] = Counter()
+    spent: Counter[str] = Counter()
+    days: dict[str, list[int]] = {}
+    for event in events:
+        before = orders.get(event["order"]) or Order(event["order"])
+        after = orders[event["order"]] = apply(before, event)
+        rejected[after.id] += event["type"] == "rejected"
+        placed[after.customer] += event["type"] == "placed"
+        if event["type"] in ("paid", "money-returned"):
+            is_paid = event["type"] == "paid"
+            spent[after.customer] += event["cents"] if is_paid else -event["cents"]
+            day = days.setdefault(_day(event["at_ms"]), [0, 0, 0])
+            for at, more in enumerate((int(is_paid), event["cents"] * is_paid, event["cents"] * (not is_paid))):
+                day[at] += more
+    _write(database, generation, orders.values(), rejected)
+    customers = sorted({*placed, *spent} - {""})
+    database.many(
+        f"INSERT INTO customers_{generation} AS old VALUES (?, ?, ?) ON CONFLICT (customer) DO UPDATE SET "
+        "orders = old.orders + excluded.orders, spent_cents = old.spent_cents + excluded.spent_cents",
+        [(name, placed[name], spent[name]) for name in customers if placed[name] or spent[name]],
+    )
+    database.many(
+        f"INSERT INTO days_{generation} AS old VALUES (?, ?, ?, ?) ON CONFLICT (day) DO UPDATE SET "
+        "paid_orders = old.paid_orders + excluded.paid_orders, paid_cents = old.paid_cents + excluded.paid_cents, "
+        "returned_cents = old.returned_cents + excluded.returned_cents",
+        [(day, *counts) for day, counts in sorted(days.items())],
+    )
+    database.many(
+        f"INSERT INTO positions_{generation} VALUES (?, ?) ON CONFLICT (part) DO UPDATE SET "
+        "next_offset = excluded.next_offset",
+        sorted(positions.items()),
+    )
+
+
+def _orders(database: Database, generation: int, ids: set[str]) -> dict[str, Order]:
+    """The orders with these ids that have rows."""
+    found: dict[str, Order] = {}
+    wanted = sorted(ids)
+    for at in range(0, len(wanted), 500):
+        some = wanted[at : at + 500]
+        places = ", ".join("?" * len(some))
+        for (document,) in database.rows(
+            f"SELECT document FROM orders_{generation} WHERE order_id IN ({places})", some
+        ):
+            order = Order.of_document(json.loads(document))
+            found[order.id] = order
+    return found
+
+
+def _write(database: Database, generation: int, orders: Iterable[Order], rejected: Counter[str]) -> None:
+    names = ("customer", "state", "pieces", "total_cents", "paid_cents", "version", "updated_ms", "document")
+    changes = ", ".join(f"{name} = excluded.{name}" for name in names)
+    rows: list[Row] = [
+        (
+            order.id,
+            order.customer,
+            order.state,
+            sum(line.quantity for line in order.lines.values()),
+            order.total_cents,
+            order.paid_cents,
+            rejected[order.id],
+            order.version,
+            order.at_ms,
+            schema.encoded(order.document()).decode(),
+        )
+        for order in orders
+    ]
+    database.many(
+        f"INSERT INTO orders_{generation} AS old VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (order_id) "
+        f"DO UPDATE SET {changes}, rejected = old.rejected + excluded.rejected",
+        sorted(rows),
+    )
+
+
+def _day(at_ms: int) -> str:
+    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d}"
+
+
+class Look(NamedTuple):
+    """Positions in the events, summed over the partitions, with the markers of transactions. ``rebuild`` is None
+    without a rebuild, ``generation`` before the first."""
+
+    at_s: float  #: Seconds since 1970.
+    end: int
+    live: int
+    rebuild: int | None
+    generation: int | None
+
+    @property
+    def behind(self) -> int:
+        return self.end - self.live
+
+
+class Positions:
+    """Looks at how far the tables are."""
+
+    def __init__(self, servers: str, database: Database) -> None:
+        self._database = database
+        self._consumer = Consumer(bootstrap_servers=servers, isolation_level="read_committed")
+        self._parts = [TopicPartition(schema.EVENTS, part) for part in self._consumer.partitions_for(schema.EVENTS)]
+
+    def look(self) -> Look:
+        end = sum(self._consumer.end_offsets(self._parts).values())
+        with self._database.reading():
+            present = self._database.generation()
+            if present is None:
+                return Look(time.time(), end, 0, None, None)
+            live = sum(self._database.positions(present).values())
+            is_rebuilding = self._database.rebuild() is not None
+            rebuild = sum(self._database.positions(present + 1).values()) if is_rebuilding else None
+        return Look(time.time(), end, live, rebuild, present)
+
+    def close(self) -> None:
+        self._consumer.close()

@@ -1,0 +1,47 @@
+"""Topics, and the JSON of commands, events, replies and snapshots.
+
+All topics have the same number of partitions, and the id of the order is the key. So everything about an order is in
+partition N of each topic, in order, and the owner of partition N of the commands is the only writer of partition N of
+the others.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from headrace import NewTopic
+
+COMMANDS, EVENTS = "orders.commands", "orders.events"
+#: An answer to each command: accepted, rejected or repeated.
+REPLIES = "orders.replies"
+#: Compacted: the last state of each order, and the position behind which no event is missing in them.
+SNAPSHOTS = "orders.snapshots"
+TOPICS = (COMMANDS, EVENTS, REPLIES, SNAPSHOTS)
+GROUP = "orders.handlers"
+
+#: The key of the position in a partition of SNAPSHOTS. No order has this id, because ids have no control characters.
+POSITION_KEY = b"\x00position"
+
+#: Limits of what a stranger may send.
+COMMAND_BYTES_MAX, ID_CHARS_MAX, LINES_MAX = 16_384, 64, 100
+QUANTITY_MAX, CENTS_MAX = 10_000, 100_000_000
+
+
+def topics(partitions: int) -> list[NewTopic]:
+    """The topics of the pipeline. Events are kept for ever, because tables are made from them."""
+    kept = {"retention.ms": "-1"}
+    compacted = {"cleanup.policy": "compact"}
+    return [NewTopic(name, partitions=partitions, config=kept) for name in (COMMANDS, EVENTS, REPLIES)] + [
+        NewTopic(SNAPSHOTS, partitions=partitions, config=compacted)
+    ]
+
+
+def encoded(value: dict[str, Any]) -> bytes:
+    return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
+
+
+def decoded(value: bytes | None) -> dict[str, Any]:
+    """The object in a record that this pipeline has written."""
+    found: dict[str, Any] = json.loads(value or b"null")
+    return found

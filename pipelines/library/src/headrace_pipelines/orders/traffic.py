@@ -1,0 +1,151 @@
+"""Customers: the commands of many orders at once, the same ones for the same seed.
+
+Some customers send a command twice, as a program does that did not get an answer. Some commands are wrong: a payment of
+another sum, a shipment before the payment, bytes that are no command.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import Any, NamedTuple
+
+from headrace import Producer
+
+from . import schema
+
+#: Orders that are open at the same time.
+ACTIVE = 200
+_SKUS = tuple(f"sku-{number:03}" for number in range(200))
+
+
+class Sent(NamedTuple):
+    """One record of the commands: ``key`` is the order."""
+
+    key: bytes
+    value: bytes
+
+
+def commands(orders: int, repeat_every: int, seed: int) -> Iterator[Sent]:
+    """All records in their order. About every ``repeat_every``-th command comes twice (0: none)."""
+    rng = random.Random(f"orders {seed}")
+    waiting = iter(range(orders))
+    active: list[Iterator[dict[str, Any]]] = []
+    late: list[tuple[int, Sent]] = []  # repetitions, and after how many commands they are sent
+    number = 0
+    while True:
+        while len(active) < ACTIVE and (order := next(waiting, None)) is not None:
+            active.append(_script(f"order-{order:06}", random.Random(f"order {seed} {order}")))
+        if not active:
+            break
+        at = rng.randrange(len(active))
+        command = next(active[at], None)
+        if command is None:
+            active[at] = active[-1]
+            active.pop()
+            continue
+        number += 1
+        sent = _record(command)
+        yield sent
+        if repeat_every and number % repeat_every == 0:
+            late.append((number + rng.choice((0, 1, 50)), sent))
+        while late and late[0][0] <= number:
+            yield late.pop(0)[1]
+    for _, sent in late:
+        yield sent
+
+
+def _record(command: dict[str, Any]) -> Sent:
+    key = command["order"].encode()
+    return Sent(key, command["bytes"] if "bytes" in command else schema.encoded(command))
+
+
+def _script(order: str, rng: random.Random) -> Iterator[dict[str, Any]]:
+    """The commands of one order."""
+    count = 0
+
+    def command(do: str, **fields: Any) -> dict[str, Any]:
+        nonlocal count
+        count += 1
+        return {"id": f"{order}/{count}", "order": order, "do": do, **fields}
+
+    def line() -> dict[str, Any]:
+        return {"sku": rng.choice(_SKUS), "quantity": rng.randint(1, 5), "cents": rng.randint(100, 20_000)}
+
+    if rng.random() < 0.02:
+        yield {"order": order, "bytes": rng.choice((b"{", b"[]", b'{"id":"1"}', b"\xff\xfe", b"null"))}
+    if rng.random() < 0.03:
+        yield command("pay", cents=100)  # before there is an order
+    lines = {each["sku"]: each for each in (line() for _ in range(rng.randint(1, 4)))}
+    yield command("place", customer=f"customer-{rng.randrange(300):03}", lines=list(lines.values()))
+    for _ in range(rng.choice((0, 0, 1, 2))):
+        more = line()
+        yield command("add", **more)
+        lines.setdefault(more["sku"], more)
+    if rng.random() < 0.2:
+        gone = rng.choice((*lines, "sku-999"))
+        yield command("remove", sku=gone)
+        if len(lines) > 1:
+            lines.pop(gone, None)
+    if rng.random() < 0.1:
+        yield command("cancel")
+        yield from [command("pay", cents=1)] * (rng.random() < 0.3)
+        return
+    if rng.random() < 0.05:
+        yield command("ship")  # before it is paid
+    total = sum(each["quantity"] * each["cents"] for each in lines.values())
+    if rng.random() < 0.08:
+        yield command("pay", cents=total + 1)
+    if rng.random() < 0.05:
+        yield command("pay", cents=total, expected_version=1_000)
+    yield command("pay", cents=total)
+    if rng.random() < 0.08:
+        yield command("cancel")
+        return
+    yield command("ship")
+    if rng.random() < 0.9:
+        yield command("deliver")
+
+
+class Traffic(threading.Thread):
+    """Sends commands in a thread, ``rate`` a second; it is idempotent, and waits for all acknowledgements."""
+
+    def __init__(self, servers: str, records: list[Sent], rate: float) -> None:
+        super().__init__(name="orders traffic", daemon=True)
+        self._servers, self._records, self._rate = servers, records, rate
+        self._stop_asked = threading.Event()
+        self._failure: BaseException | None = None
+        self.sent = 0
+
+    def run(self) -> None:
+        try:
+            self._send()
+        except BaseException as error:  # noqa: BLE001 - ``result`` raises it in the thread that waits
+            self._failure = error
+
+    def _send(self) -> None:
+        futures: list[Future[Any]] = []
+        began_s = time.monotonic()
+        with Producer({"bootstrap.servers": self._servers, "acks": "all", "linger.ms": 5}) as producer:
+            for record in self._records:
+                due_s = began_s + self.sent / self._rate
+                while (left_s := due_s - time.monotonic()) > 0:
+                    if self._stop_asked.wait(min(left_s, 0.1)):
+                        return
+                futures.append(producer.send(schema.COMMANDS, record.value, record.key))
+                self.sent += 1
+            producer.flush(timeout=120)
+        for future in futures:
+            future.result(timeout=0)
+
+    def stop(self) -> None:
+        self._stop_asked.set()
+
+    def result(self) -> None:
+        """Wait for the end; raises the error that ended the traffic."""
+        self.join()
+        if self._failure is not None:
+            raise self._failure

@@ -1,0 +1,146 @@
+"""The check: the tables from the commands alone, by code that shares nothing with model.py and projecting.py.
+
+It reads the commands as a customer service would by hand: one order after the other, each from its first command to its
+last, with every id that it has seen.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace import Consumer
+
+from ..topics import records_in_topic
+from . import schema
+from .database import Database
+
+_VERBS = {"place", "add", "remove", "pay", "ship", "deliver", "cancel"}
+
+
+@dataclass(slots=True)
+class Truth:
+    """What the tables must say. ``orders``: id -> (customer, state, pieces, total, paid, rejected, version)."""
+
+    orders: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    customers: dict[str, tuple[int, int]] = field(default_factory=dict)  #: orders, spent cents
+    outcomes: Counter[str] = field(default_factory=Counter)  #: replies by outcome
+    events: int = 0
+    paid_cents: int = 0
+    returned_cents: int = 0
+
+
+def truth(servers: str) -> Truth:
+    """Read all commands, and judge them."""
+    by_order: dict[bytes, list[bytes]] = defaultdict(list)
+    with Consumer({"bootstrap.servers": servers}) as consumer:
+        for records in records_in_topic(consumer, schema.COMMANDS):
+            for record in records:
+                by_order[record.key or b""].append(record.value or b"")
+    found = Truth()
+    customers: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for key, values in by_order.items():
+        _judge(key, values, found, customers)
+    found.customers = {name: (counts[0], counts[1]) for name, counts in customers.items()}
+    return found
+
+
+def _judge(key: bytes, values: list[bytes], found: Truth, customers: dict[str, list[int]]) -> None:
+    seen: set[str] = set()
+    basket: dict[str, int] = {}
+    pieces: dict[str, int] = {}
+    customer, state, paid, rejected, version = "", "new", 0, 0, 0
+    for value in values:
+        try:
+            command = json.loads(value)
+        except ValueError:
+            command = None
+        if not isinstance(command, dict) or command.get("do") not in _VERBS or command["order"].encode() != key:
+            found.outcomes["invalid"] += 1
+            continue
+        if command["id"] in seen:
+            found.outcomes["repeated"] += 1
+            continue
+        seen.add(command["id"])
+        verb, happened = command["do"], 1
+        is_fresh = command.get("expected_version") in (None, version)
+        if verb == "place" and state == "new" and is_fresh:
+            customer, state = command["customer"], "placed"
+            basket = {each["sku"]: each["quantity"] * each["cents"] for each in command["lines"]}
+            pieces = {each["sku"]: each["quantity"] for each in command["lines"]}
+            customers[customer][0] += 1
+        elif verb == "add" and state == "placed" and command["sku"] not in basket and is_fresh:
+            basket[command["sku"]] = command["quantity"] * command["cents"]
+            pieces[command["sku"]] = command["quantity"]
+        elif verb == "remove" and state == "placed" and command["sku"] in basket and len(basket) > 1 and is_fresh:
+            del basket[command["sku"]], pieces[command["sku"]]
+        elif verb == "pay" and state == "placed" and command["cents"] == sum(basket.values()) and is_fresh:
+            state, paid = "paid", command["cents"]
+            customers[customer][1] += paid
+            found.paid_cents += paid
+        elif (verb, state) in (("ship", "paid"), ("deliver", "shipped")) and is_fresh:
+            state = {"ship": "shipped", "deliver": "delivered"}[verb]
+        elif verb == "cancel" and state in ("placed", "paid") and is_fresh:
+            if state == "paid":
+                happened = 2
+                customers[customer][1] -= paid
+                found.returned_cents += paid
+                paid = 0
+            state = "cancelled"
+        else:
+            rejected += 1
+            found.outcomes["rejected"] += 1
+            found.outcomes["accepted"] -= 1
+        found.outcomes["accepted"] += 1
+        version += happened
+        found.events += happened
+    if version:
+        found.orders[key.decode()] = (
+            customer, state, sum(pieces.values()), sum(basket.values()), paid, rejected, version
+        )  # fmt: skip
+
+
+def differences(expected: Truth, servers: str, database: Database) -> list[str]:
+    """What the tables, the replies and the events say otherwise, in words; empty if nothing."""
+    wrong = []
+    with database.reading():
+        orders = {
+            row[0]: tuple(row[1:])
+            for row in database.rows(
+                "SELECT order_id, customer, state, pieces, total_cents, paid_cents, rejected, version FROM orders"
+            )
+        }
+        customers = {row[0]: (row[1], row[2]) for row in database.rows("SELECT * FROM customers")}
+        ((paid, returned),) = database.rows("SELECT SUM(paid_cents), SUM(returned_cents) FROM days")
+    wrong += _compared("order", expected.orders, orders)
+    wrong += _compared("customer", expected.customers, customers)
+    sums = (int(paid or 0), int(returned or 0))
+    if sums != (expected.paid_cents, expected.returned_cents):
+        wrong.append(
+            f"the days have {sums} cents paid and returned, not {expected.paid_cents, expected.returned_cents}"
+        )
+    replies, versions = Counter[str](), dict[str, int]()
+    with Consumer({"bootstrap.servers": servers, "isolation.level": "read_committed"}) as consumer:
+        for records in records_in_topic(consumer, schema.REPLIES):
+            replies.update(json.loads(record.value or b"")["outcome"] for record in records)
+        for records in records_in_topic(consumer, schema.EVENTS):
+            for record in records:
+                event = json.loads(record.value or b"")
+                if event["version"] != versions.get(event["order"], 0) + 1:
+                    wrong.append(f"event {event['version']} of {event['order']} follows {versions.get(event['order'])}")
+                versions[event["order"]] = event["version"]
+    if +replies != +expected.outcomes:
+        wrong.append(f"the replies are {dict(replies)}, not {dict(+expected.outcomes)}")
+    if sum(versions.values()) != expected.events:
+        wrong.append(f"there are {sum(versions.values())} events, not {expected.events}")
+    return wrong
+
+
+def _compared(what: str, expected: dict[str, Any], found: dict[str, Any]) -> list[str]:
+    wrong = [key for key in sorted({*expected, *found}) if expected.get(key) != found.get(key)]
+    return [
+        f"{len(wrong)} of {len(expected)} rows differ; {what} {key}: {found.get(key)}, not {expected.get(key)}"
+        for key in wrong[:1]
+    ]

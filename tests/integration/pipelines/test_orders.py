@@ -1,0 +1,289 @@
+"""The pipeline orders on a real cluster: handlers that die or are fenced, restores, and rebuilds beside live tables."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace import Admin, Consumer, NewTopic, Producer, TopicPartition
+from headrace.errors import GroupIdNotFoundError, ProducerFencedError, TransactionAbortableError
+from headrace_pipelines.errors import PipelineFailedError
+from headrace_pipelines.orders import schema
+from headrace_pipelines.orders.database import Database
+from headrace_pipelines.orders.handling import Handler, restored
+from headrace_pipelines.orders.model import Order
+from headrace_pipelines.orders.projecting import Positions, Projector
+from headrace_pipelines.orders.traffic import Sent, commands
+from headrace_pipelines.orders.truth import differences, truth
+from headrace_pipelines.topics import records_in_topic
+from tests.worlds.waiting import until
+
+PARTITIONS = 3
+
+
+@pytest.fixture
+def servers(headrace: Any) -> Iterator[str]:
+    """A cluster with the topics of the pipeline, without records."""
+    servers: str = headrace.bootstrap_servers
+    with Admin(bootstrap_servers=servers) as admin:
+        admin.create_topics([NewTopic(each.name, PARTITIONS, config=each.config) for each in schema.topics(PARTITIONS)])
+        yield servers
+        admin.delete_topics(list(schema.TOPICS))
+        with contextlib.suppress(GroupIdNotFoundError):  # a test without handlers
+            admin.delete_groups([schema.GROUP])
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'orders.db'}"
+
+
+def send(servers: str, records: list[Sent]) -> None:
+    with Producer(bootstrap_servers=servers) as producer:
+        for record in records:
+            producer.send(schema.COMMANDS, record.value, record.key)
+
+
+@contextmanager
+def thread(work: Callable[[Callable[[], bool]], Any]) -> Iterator[Callable[[], None]]:
+    """``work(is_stopped)`` in a thread; its error is raised at the end of the block. Yields what stops it."""
+    stopped, failures = threading.Event(), list[BaseException]()
+
+    def run() -> None:
+        try:
+            work(stopped.is_set)
+        except BaseException as error:  # noqa: BLE001 - raised at the end of the block
+            failures.append(error)
+
+    def stop() -> None:
+        stopped.set()
+        running.join(60)
+
+    running = threading.Thread(target=run)
+    running.start()
+    try:
+        yield stop
+    finally:
+        stop()
+    if failures:
+        raise failures[0]
+
+
+def followed(servers: str, url: str) -> Callable[[Callable[[], bool]], None]:
+    """A live projector with a connection of its own."""
+
+    def work(is_stopped: Callable[[], bool]) -> None:
+        with Database(url) as database:
+            Projector(servers, database).follow(is_stopped)
+
+    return work
+
+
+def handled(servers: str) -> int:
+    with Admin(bootstrap_servers=servers) as admin:
+        return sum(each.offset for each in admin.list_group_offsets(schema.GROUP).values() if each is not None)
+
+
+def replies(servers: str) -> Counter[str]:
+    with Consumer(bootstrap_servers=servers, isolation_level="read_committed") as consumer:
+        found = [record for records in records_in_topic(consumer, schema.REPLIES) for record in records]
+    return Counter(json.loads(record.value or b"")["outcome"] for record in found)
+
+
+def check(servers: str, url: str) -> None:
+    """All commands are in the tables, and everything says the same."""
+    with Database(url) as database:
+        with contextlib.closing(Positions(servers, database)) as positions, thread(followed(servers, url)):
+            until(lambda: (look := positions.look()).generation and look.behind <= 0)
+        assert differences(truth(servers), servers, database) == []
+
+
+def test_two_handlers_and_a_projector_make_the_tables(servers: str, url: str) -> None:
+    records = list(commands(120, 7, 1))
+    send(servers, records)
+    with thread(Handler(servers, "one").run), thread(Handler(servers, "two").run):
+        until(lambda: handled(servers) == len(records))
+    check(servers, url)
+
+
+@pytest.mark.parametrize("snapshot_every", [20, 10_000], ids=["snapshots", "events only"])
+def test_the_next_owner_restores_what_the_former_had(servers: str, url: str, snapshot_every: int) -> None:
+    """With and without snapshots, a handler goes on with the orders as they are."""
+    records = list(commands(80, 7, 2))
+    for part in (records[:150], records[150:300], records[300:]):
+        want = handled(servers) + len(part)
+        send(servers, part)
+        with thread(Handler(servers, "one", snapshot_every=snapshot_every).run):
+            until(lambda want=want: handled(servers) == want)  # type: ignore[misc]
+    check(servers, url)
+    snapshots = sum(len(records) for records in stored(servers, schema.SNAPSHOTS))
+    assert (snapshots > 0) == (snapshot_every == 20)
+    states = [restored(servers, number).orders for number in range(PARTITIONS)]
+    orders = {order.id: order for state in states for order in state.values()}
+    with Database(url) as database, database.reading():
+        rows = {name: json.loads(text) for name, text in database.rows("SELECT order_id, document FROM orders")}
+    assert {name: order.document() for name, order in orders.items()} == rows
+
+
+def stored(servers: str, topic: str) -> list[list[Any]]:
+    with Consumer(bootstrap_servers=servers, isolation_level="read_committed") as consumer:
+        return list(records_in_topic(consumer, topic))
+
+
+def test_a_restore_reads_few_events_behind_a_snapshot(servers: str) -> None:
+    records = list(commands(80, 0, 3))
+    send(servers, records)
+    with thread(Handler(servers, "one", snapshot_every=1).run):
+        until(lambda: handled(servers) == len(records))
+    with Consumer(bootstrap_servers=servers) as consumer:
+        ends = consumer.end_offsets([TopicPartition(schema.EVENTS, number) for number in range(PARTITIONS)])
+    for part, end in ends.items():
+        positions = [
+            json.loads(record.value or b"")["next_event"]
+            for each in stored(servers, schema.SNAPSHOTS)
+            for record in each
+            if record.partition == part.partition and record.key == schema.POSITION_KEY
+        ]
+        assert positions == sorted(positions)
+        assert 0 <= positions[-1] <= end
+
+
+def test_a_handler_whose_name_is_taken_ends_and_nothing_is_doubled(servers: str, url: str) -> None:
+    records = list(commands(60, 5, 4))
+    first = Handler(servers, "same")
+
+    def fenced(is_stopped: Callable[[], bool]) -> None:
+        with pytest.raises(ProducerFencedError):
+            first.run(is_stopped)
+
+    with thread(fenced):
+        send(servers, records[:100])
+        until(lambda: first.handled == 100)
+        with thread(Handler(servers, "same").run):
+            send(servers, records[100:])
+            until(lambda: handled(servers) == len(records))
+    check(servers, url)
+
+
+def test_an_aborted_batch_leaves_no_trace_in_the_orders(
+    servers: str, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its commands are handled again, from the states before it."""
+    records = list(commands(60, 5, 5))
+    send(servers, records)
+    real, aborts = Producer.send_offsets, iter([False, True, False, True])
+
+    def refused(self: Producer, *given: Any) -> None:
+        real(self, *given)
+        if next(aborts, False):
+            raise TransactionAbortableError("refused by the test")
+
+    monkeypatch.setattr(Producer, "send_offsets", refused)
+    monkeypatch.setattr("headrace_pipelines.orders.handling.BATCH_RECORDS", 40)
+    with thread(Handler(servers, "one", snapshot_every=30).run):
+        until(lambda: handled(servers) == len(records))
+    assert next(aborts, None) is None, "both batches were refused"
+    check(servers, url)
+
+
+def test_bytes_that_are_no_command_get_a_reply_and_stop_nothing(servers: str, url: str) -> None:
+    records = [Sent(b"o", b"{"), Sent(b"", b"null"), *commands(5, 0, 6), Sent(b"x" * 500, b"\xff" * 20_000)]
+    send(servers, records)
+    with thread(Handler(servers, "one").run):
+        until(lambda: handled(servers) == len(records))
+    assert replies(servers)["invalid"] >= 3
+
+
+# -- the tables --------------------------------------------------------------------------------------------------------
+
+
+def test_readers_see_no_older_state_while_all_tables_are_made_again(servers: str, url: str) -> None:
+    records = list(commands(150, 0, 7))
+    sums: list[int] = []
+
+    def read(is_stopped: Callable[[], bool]) -> None:
+        connection = sqlite3.connect(url.removeprefix("sqlite:///"), timeout=30)
+        while not is_stopped():
+            ((found,),) = connection.execute("SELECT SUM(version) FROM orders").fetchall()
+            sums.append(found or 0)
+        connection.close()
+
+    handler = thread(Handler(servers, "one").run)
+    with Database(url) as new, handler, thread(followed(servers, url)):
+        until(lambda: generation(url) == 1)
+        with thread(read):
+            for part, number in ((records[:300], 2), (records[300:], 3)):
+                send(servers, part)
+                assert Projector(servers, new).rebuild(lambda: False) == number
+            until(lambda: handled(servers) == len(records))
+            until(lambda: sums[-1] == truth(servers).events)
+    assert sums == sorted(sums)
+    assert generation(url) == 3
+    check(servers, url)
+    with Database(url) as database, database.reading():
+        tables = {name for (name,) in database.rows("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    assert tables == {"generation", "orders_3", "customers_3", "days_3", "positions_3"}, "old tables are gone"
+
+
+def generation(url: str) -> int | None:
+    with Database(url) as database, database.reading():
+        return database.generation()
+
+
+def test_a_rebuild_that_was_stopped_is_begun_again(servers: str, url: str) -> None:
+    send(servers, list(commands(30, 0, 8)))
+    with thread(Handler(servers, "one").run):
+        until(lambda: handled(servers) > 0)
+    with Database(url) as database:
+        assert Projector(servers, database).rebuild(lambda: True) is None
+        assert generation(url) == 1
+        assert Projector(servers, database).rebuild(lambda: False) == 2
+    check(servers, url)
+
+
+def test_of_two_rebuilds_the_later_one_goes_on(servers: str, url: str) -> None:
+    with Database(url) as one, Database(url) as other:
+        begun = threading.Event()
+
+        def takes_over() -> bool:
+            if not begun.is_set():
+                begun.set()
+                with other.writing():
+                    other.begin_rebuild("another")
+            return False
+
+        with pytest.raises(PipelineFailedError, match="another rebuild has begun"):
+            Projector(servers, one).rebuild(takes_over)
+
+
+@pytest.mark.parametrize("version", [1, 3], ids=["an event twice", "a gap"])
+def test_a_wrong_sequence_of_events_changes_no_row(servers: str, url: str, version: int) -> None:
+    first = {"order": "o", "version": 1, "command": "c", "at_ms": 1, "type": "rejected", "do": "ship", "reason": ""}
+    with Producer(bootstrap_servers=servers) as producer:
+        for event in (first, first | {"version": version}):
+            producer.send(schema.EVENTS, schema.encoded(event), b"o")
+    with Database(url) as database:
+        with pytest.raises(ValueError, match=f"order o has version 1, and its next event {version}"):
+            Projector(servers, database).follow(lambda: False)
+        with database.reading():
+            assert database.rows("SELECT * FROM orders") == []
+
+
+def test_the_row_of_an_order_is_what_a_snapshot_says(servers: str, url: str) -> None:
+    """A row can be made an order again, which is how a projector goes on."""
+    send(servers, list(commands(10, 0, 9)))
+    with thread(Handler(servers, "one").run):
+        until(lambda: handled(servers) > 30)
+    check(servers, url)
+    with Database(url) as database, database.reading():
+        for order_id, document in database.rows("SELECT order_id, document FROM orders"):
+            assert Order.of_document(json.loads(document)).id == order_id
