@@ -8,30 +8,23 @@ changes with the day; `make verify` sets HEADRACE_PIPELINES_KILLED=all.
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import json
 import os
 import random
-import re
-import subprocess
-import sys
-import time
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from headrace import LocalCluster
-from headrace_core.testing.verdicts import NotInTimeError
-from headrace_pipelines.testing import kill_session
 from tests.integration.spark import test_clickstream as clickstream
 from tests.integration.spark import test_lake as lake
 from tests.worlds import fraud_truth
+from tests.worlds.pipeline_runs import Run
 
 pytestmark = [
     pytest.mark.spark,
@@ -41,11 +34,9 @@ pytestmark = [
 ]
 
 KINDS = ("driver", "executor", "broker", "coordinator")
-LONG_S = 600.0
 LINES = 4_000
 PAYMENTS, PAYMENTS_PER_S = 15_000, 500
 BUCKETS = 16 * 8
-NUMBER = re.compile(r"(?:lines|payments|records): ([\d,]+) of ")
 
 
 @dataclass(frozen=True)
@@ -107,61 +98,6 @@ PIPELINES = (
 CASES = [(PIPELINES[number % 3], KINDS[number % 4]) for number in range(12)]
 
 
-class Run:
-    """The command in a session of its own. The summary of the run is in DIRECTORY/summary, and its progress in
-    DIRECTORY/said."""
-
-    def __init__(self, pipeline: Killed, directory: Path, flags: list[str]) -> None:
-        self._directory = directory
-        command = [sys.executable, "-m", "headrace_pipelines", "run", pipeline.name, "--out", str(directory / "out")]
-        with (directory / "summary").open("wb") as summary, (directory / "said").open("wb") as said:
-            self.process = subprocess.Popen(
-                [*command, "-o", "json", *flags], stdout=summary, stderr=said, start_new_session=True
-            )
-
-    def said(self) -> str:
-        return (self._directory / "said").read_text(errors="replace")
-
-    def progress(self) -> int:
-        """Records that the run has processed, of all releases."""
-        total = last = 0
-        for number in (int(found.replace(",", "")) for found in NUMBER.findall(self.said())):
-            total += max(0, number - last) if number >= last else number
-            last = number
-        return total
-
-    def wait_for(self, processed: int) -> int:
-        """Wait until the run has processed so many records; returns how many it has processed."""
-        deadline = time.monotonic() + LONG_S
-        while (done := self.progress()) < processed:
-            if time.monotonic() > deadline:
-                raise NotInTimeError(f"the run has not processed {processed} records: {self.said()[-2000:]}")
-            try:
-                code = self.process.wait(0.05)
-            except subprocess.TimeoutExpired:
-                continue
-            pytest.fail(f"the run ended with {code} before {processed} records: {self.said()[-3000:]}")
-        return done
-
-    def summary(self) -> dict[str, Any]:
-        assert self.process.wait(LONG_S) == 0, self.said()[-3000:]
-        return dict(json.loads((self._directory / "summary").read_text()))
-
-    def kill(self) -> None:
-        """kill -9 for the command and all its processes: its JVM, its executors, its workers."""
-        if self.process.poll() is None:
-            kill_session(self.process.pid)
-            self.process.wait()
-
-    def executors(self) -> list[psutil.Process]:
-        found = []
-        for each in psutil.Process(self.process.pid).children(recursive=True):
-            with contextlib.suppress(psutil.NoSuchProcess):  # or a zombie: its parent has not waited for it
-                if "org.apache.spark.executor.CoarseGrainedExecutorBackend" in each.cmdline():
-                    found.append(each)
-        return found
-
-
 @pytest.mark.parametrize("number", range(len(CASES) if os.environ.get("HEADRACE_PIPELINES_KILLED") == "all" else 1))
 def test_a_killed_pipeline_has_the_same_numbers(number: int, headrace_cluster: LocalCluster, tmp_path: Path) -> None:
     seed = os.environ["HEADRACE_TEST_SEED"]
@@ -173,12 +109,12 @@ def test_a_killed_pipeline_has_the_same_numbers(number: int, headrace_cluster: L
     flags = [*pipeline.flags(tmp_path), "--bootstrap-servers", servers]
     if kind == "executor":
         flags += ["--master", "local-cluster[2,1,1024]"]
-    run = Run(pipeline, tmp_path, flags)
+    run = Run(pipeline.name, tmp_path, flags)
     try:
         done = run.wait_for(moment)
         if kind == "driver":
             run.kill()
-            run = Run(pipeline, tmp_path, flags)
+            run = Run(pipeline.name, tmp_path, flags)
         elif kind == "executor":
             executors = run.executors()
             assert len(executors) == 2

@@ -1,0 +1,70 @@
+"""Kill a handler, a projector, the rebuild, a broker or the whole run of the pipeline orders: every row is right.
+
+The run itself compares every row with a second calculation, and fails for a difference. The owner starts a dead process
+again; the same command continues a run whose owner was killed. CI kills one kind a day; `make verify` sets
+HEADRACE_PIPELINES_KILLED=all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from pathlib import Path
+
+import psutil
+import pytest
+
+from headrace import LocalCluster
+from tests.worlds.pipeline_runs import Run
+from tests.worlds.waiting import until
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.timeout(400),
+    pytest.mark.headrace_cluster(brokers=3, controllers=1, coordinators=2),
+]
+
+KINDS = ("handler", "projector", "rebuild", "broker", "coordinator", "owner")
+ORDERS, COMMANDS_MIN = 1_200, 5_000
+
+
+def processes(run: Run, role: str) -> list[psutil.Process]:
+    """The run's processes with a role, such as "handler"."""
+    found = psutil.Process(run.process.pid).children(recursive=True)
+    return [each for each in found if each.is_running() and role in each.cmdline()]
+
+
+def kinds() -> tuple[str, ...]:
+    if os.environ.get("HEADRACE_PIPELINES_KILLED") == "all":
+        return KINDS
+    return (KINDS[int(os.environ["HEADRACE_TEST_SEED"]) % len(KINDS)],)
+
+
+@pytest.mark.parametrize("kind", kinds())
+def test_a_killed_process_costs_no_row(
+    kind: str, headrace_cluster: LocalCluster, tmp_path: Path, rng: random.Random
+) -> None:
+    flags = ["--bootstrap-servers", headrace_cluster.bootstrap_servers, "--orders", str(ORDERS), "--rate", "500"]
+    run = Run("orders", tmp_path, flags)
+    try:
+        done = run.wait_for(rng.randrange(1, COMMANDS_MIN // 2))
+        if kind == "owner":
+            run.kill()
+            run = Run("orders", tmp_path, flags)
+        elif kind in ("broker", "coordinator"):
+            node = rng.choice([each["id"] for each in headrace_cluster.ps() if each["role"] == kind])
+            with headrace_cluster.killed(kind, node):
+                run.wait_for(done + 1)
+        else:
+            victims = until(lambda: processes(run, kind), f"a {kind} runs")
+            rng.choice(victims).kill()
+        summary = run.summary()
+    finally:
+        run.kill()
+    details = json.loads((tmp_path / "out/details.json").read_text())
+    assert summary["orders"] == ORDERS
+    assert summary["generation"] >= 2
+    assert details["continued"] == (kind == "owner")
+    if kind in ("handler", "projector", "rebuild"):
+        assert details["deaths"] == {kind: 1}

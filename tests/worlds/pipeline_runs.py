@@ -1,0 +1,76 @@
+"""``headrace-pipelines run`` as a process that a test may kill."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from headrace_core.testing.verdicts import NotInTimeError
+from headrace_pipelines.testing import kill_session
+
+LONG_S = 600.0
+NUMBER = re.compile(r"(?:lines|payments|records|commands): ([\d,]+) of ")
+
+
+class Run:
+    """The command in a session of its own. The summary of the run is in DIRECTORY/summary, and its progress in
+    DIRECTORY/said."""
+
+    def __init__(self, pipeline: str, directory: Path, flags: list[str]) -> None:
+        self._directory = directory
+        command = [sys.executable, "-m", "headrace_pipelines", "run", pipeline, "--out", str(directory / "out")]
+        with (directory / "summary").open("wb") as summary, (directory / "said").open("wb") as said:
+            self.process = subprocess.Popen(
+                [*command, "-o", "json", *flags], stdout=summary, stderr=said, start_new_session=True
+            )
+
+    def said(self) -> str:
+        return (self._directory / "said").read_text(errors="replace")
+
+    def progress(self) -> int:
+        """Records that the run has processed, of all releases."""
+        total = last = 0
+        for number in (int(found.replace(",", "")) for found in NUMBER.findall(self.said())):
+            total += max(0, number - last) if number >= last else number
+            last = number
+        return total
+
+    def wait_for(self, processed: int) -> int:
+        """Wait until the run has processed so many records; returns how many it has processed."""
+        deadline = time.monotonic() + LONG_S
+        while (done := self.progress()) < processed:
+            if time.monotonic() > deadline:
+                raise NotInTimeError(f"the run has not processed {processed} records: {self.said()[-2000:]}")
+            try:
+                code = self.process.wait(0.05)
+            except subprocess.TimeoutExpired:
+                continue
+            pytest.fail(f"the run ended with {code} before {processed} records: {self.said()[-3000:]}")
+        return done
+
+    def summary(self) -> dict[str, Any]:
+        assert self.process.wait(LONG_S) == 0, self.said()[-3000:]
+        return dict(json.loads((self._directory / "summary").read_text()))
+
+    def kill(self) -> None:
+        """kill -9 for the command and all its processes: its JVM, its executors, its workers."""
+        if self.process.poll() is None:
+            kill_session(self.process.pid)
+            self.process.wait()
+
+    def executors(self) -> list[psutil.Process]:
+        found = []
+        for each in psutil.Process(self.process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):  # or a zombie: its parent has not waited for it
+                if "org.apache.spark.executor.CoarseGrainedExecutorBackend" in each.cmdline():
+                    found.append(each)
+        return found
