@@ -1,9 +1,10 @@
 """The database of the tables: SQLite (``sqlite:///DIR/orders.db``) or PostgreSQL (``postgresql://user@host/name``).
 
-The tables exist in generations: ``orders_1``, ``customers_1``, ``days_1``, ``positions_1``, then ``orders_2`` after a
-rebuild. The views ``orders``, ``customers`` and ``days`` show the present generation. The table ``generation`` names
-the present generation, and the rebuild that makes the next one. A switch replaces the views in one transaction, so a
-reader sees the old tables or the new ones, whole.
+Readers use the views ``orders``, ``customers`` and ``days``. Each row of the tables behind them has a generation, and
+the views show the rows of the present one, which the table ``generation`` names. A rebuild writes rows of the next
+generation, and then changes that name. So a switch is one changed row: a reader sees the old rows or the new ones, in
+every isolation level. (Replaced views or tables would not do: PostgreSQL looks up names in its newest catalog, also for
+a transaction that reads an old snapshot.)
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ from typing import Any, Protocol
 
 from headrace_core.errors import InvalidArgumentError, MissingDependencyError
 
-VIEWS = ("orders", "customers", "days")
 #: Seconds that a statement waits for another process's transaction.
 WAIT_S = 30.0
 
-_TABLES = {
-    "orders": "order_id TEXT PRIMARY KEY, customer TEXT NOT NULL, state TEXT NOT NULL, pieces BIGINT NOT NULL, "
-    "total_cents BIGINT NOT NULL, paid_cents BIGINT NOT NULL, rejected BIGINT NOT NULL, version BIGINT NOT NULL, "
-    "updated_ms BIGINT NOT NULL, document TEXT NOT NULL",
-    "customers": "customer TEXT PRIMARY KEY, orders BIGINT NOT NULL, spent_cents BIGINT NOT NULL",
-    "days": "day TEXT PRIMARY KEY, paid_orders BIGINT NOT NULL, paid_cents BIGINT NOT NULL, "
-    "returned_cents BIGINT NOT NULL",
-    "positions": "part BIGINT PRIMARY KEY, next_offset BIGINT NOT NULL",
-}
+#: View: the columns of its rows; the first is the key.
+VIEWS = {
+    "orders": (
+        "order_id TEXT", "customer TEXT", "state TEXT", "pieces BIGINT", "total_cents BIGINT", "paid_cents BIGINT",
+        "rejected BIGINT", "version BIGINT", "updated_ms BIGINT", "document TEXT",
+    ),
+    "customers": ("customer TEXT", "orders BIGINT", "spent_cents BIGINT"),
+    "days": ("day TEXT", "paid_orders BIGINT", "paid_cents BIGINT", "returned_cents BIGINT"),
+    "positions": ("part BIGINT", "next_offset BIGINT"),
+}  # fmt: skip
 
 Row = tuple[Any, ...]
 
@@ -46,13 +47,16 @@ class Database:
     """One connection. Each access is in a ``transaction``; transactions that write exclude each other."""
 
     def __init__(self, url: str) -> None:
-        """Connects, and makes the table ``generation``. Raises InvalidArgumentError, MissingDependencyError, and the
-        driver's errors."""
+        """Connects, and makes the tables and views at the first time. Raises InvalidArgumentError,
+        MissingDependencyError, and the driver's errors."""
         self.url = url
         self._is_sqlite = url.startswith("sqlite:///")
         self._connection = _sqlite(url) if self._is_sqlite else _postgres(url)
         with self.writing():
-            self.run("CREATE TABLE IF NOT EXISTS generation (present BIGINT NOT NULL, rebuild TEXT)")
+            if not self._is_made():
+                self.run("CREATE TABLE generation (present BIGINT NOT NULL, rebuild TEXT)")
+                for view, columns in VIEWS.items():
+                    self._make(view, columns)
 
     def __enter__(self) -> Database:
         return self
@@ -88,6 +92,23 @@ class Database:
             self._connection.rollback()
             raise
 
+    def _is_made(self) -> bool:
+        if self._is_sqlite:
+            return bool(self.rows("SELECT name FROM sqlite_master WHERE name = 'generation'"))
+        return self.rows("SELECT to_regclass('generation') IS NOT NULL") == [(True,)]
+
+    def _make(self, view: str, columns: Sequence[str]) -> None:
+        names = [column.split()[0] for column in columns]
+        typed = ", ".join(f"{column} NOT NULL" for column in columns)
+        self.run(
+            f"CREATE TABLE {view}_rows (generation BIGINT NOT NULL, {typed}, PRIMARY KEY (generation, {names[0]}))"
+        )
+        if view != "positions":
+            self.run(
+                f"CREATE VIEW {view} AS SELECT {', '.join(names)} FROM {view}_rows "
+                "WHERE generation = (SELECT present FROM generation)"
+            )
+
     def run(self, statement: str, values: Sequence[Any] = ()) -> None:
         self._cursor(statement, values).close()
 
@@ -112,59 +133,58 @@ class Database:
         """The statement with the driver's placeholders; no statement here has a ? or % of its own."""
         return statement if self._is_sqlite else statement.replace("?", "%s")
 
-    # -- generations
+    def put(self, view: str, generation: int, rows: Sequence[Row], *, adds: Sequence[str] = ()) -> None:
+        """Write rows of a generation: new ones, and in place of those with the same keys. The columns ``adds`` are
+        added to the old rows' instead."""
+        names = [column.split()[0] for column in VIEWS[view]]
+        key, others = names[0], names[1:]
+        changes = [f"{name} = {f'old.{name} + ' if name in adds else ''}excluded.{name}" for name in others]
+        places = ", ".join("?" * (len(names) + 1))
+        self.many(
+            f"INSERT INTO {view}_rows AS old VALUES ({places}) ON CONFLICT (generation, {key}) DO UPDATE SET "
+            + ", ".join(changes),
+            [(generation, *row) for row in rows],
+        )
+
+    # -- generations; each call is in a transaction
 
     def generation(self) -> int | None:
-        """The present generation; None before the first. Call it, and the methods below, in a transaction."""
+        """The present generation; None before the first."""
         found = self.rows("SELECT present FROM generation")
         return int(found[0][0]) if found else None
 
     def rebuild(self) -> str | None:
-        """The name of the present rebuild, whose tables are the next generation; None without one."""
+        """The name of the present rebuild, whose rows are the next generation; None without one."""
         found = self.rows("SELECT rebuild FROM generation")
         return found[0][0] if found else None
 
     def begin_rebuild(self, name: str) -> int:
-        """Make the next generation, in place of an unfinished rebuild's; returns its number."""
+        """Delete the rows of an unfinished rebuild; returns the number of the next generation."""
         present = self.generation()
         assert present is not None
-        self.make(present + 1)
+        self._keep(present)
         self.run("UPDATE generation SET rebuild = ?", (name,))
         return present + 1
 
-    def clear(self) -> None:
-        """Drop all views and tables but ``generation``, which is then empty."""
-        for name in VIEWS:
-            self.run(f"DROP VIEW IF EXISTS {name}")
-        if (present := self.generation()) is not None:
-            self.drop(present)
-            self.drop(present + 1)
-        self.run("DELETE FROM generation")
-
-    def make(self, generation: int) -> None:
-        """Make the empty tables of a generation."""
-        self.drop(generation)
-        for name, columns in _TABLES.items():
-            self.run(f"CREATE TABLE {name}_{generation} ({columns})")
-
-    def drop(self, generation: int) -> None:
-        for name in _TABLES:
-            self.run(f"DROP TABLE IF EXISTS {name}_{generation}")
-
     def show(self, generation: int) -> None:
-        """Make the views show a generation, and drop the one before."""
-        before = self.generation()
-        for name in VIEWS:
-            self.run(f"DROP VIEW IF EXISTS {name}")
-            self.run(f"CREATE VIEW {name} AS SELECT * FROM {name}_{generation}")
+        """Make ``generation`` the present one, and delete the rows of the others."""
         self.run("DELETE FROM generation")
         self.run("INSERT INTO generation VALUES (?, NULL)", (generation,))
-        if before is not None:
-            self.drop(before)
+        self._keep(generation)
+
+    def clear(self) -> None:
+        """Delete all rows."""
+        self.run("DELETE FROM generation")
+        self._keep(0)
+
+    def _keep(self, generation: int) -> None:
+        for view in VIEWS:
+            self.run(f"DELETE FROM {view}_rows WHERE generation <> ?", (generation,))
 
     def positions(self, generation: int) -> dict[int, int]:
         """The next offset of each partition of the events."""
-        return {int(part): int(offset) for part, offset in self.rows(f"SELECT * FROM positions_{generation}")}
+        found = self.rows("SELECT part, next_offset FROM positions_rows WHERE generation = ?", (generation,))
+        return {int(part): int(offset) for part, offset in found}
 
 
 #: PostgreSQL's lock of this pipeline's writers.

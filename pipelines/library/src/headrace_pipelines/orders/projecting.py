@@ -4,10 +4,10 @@ A batch of events and the positions after it are one transaction of the database
 positions of its last transaction. Each order's row has its version: an event that does not follow it is an error, so a
 lost or repeated event cannot pass unseen.
 
-A **rebuild** makes the next generation of tables from the first event on, while the live projector goes on. When the
-new tables have every event that the live ones have, one transaction switches the views and drops the old tables. So no
+A **rebuild** makes the next generation of rows from the first event on, while the live projector goes on. When the
+new rows have every event that the present ones have, one transaction switches the views and deletes the old rows. So no
 reader sees an older state than before, and none waits. The live projector sees the switch at its next batch, and goes
-on with the new tables, from their positions.
+on with the new rows, from their positions.
 """
 
 from __future__ import annotations
@@ -78,7 +78,6 @@ class Projector:
     def _begin(self) -> None:
         with self._database.writing():
             if self._database.generation() is None:
-                self._database.make(1)
                 self._database.show(1)
 
     def _has_all(self, new: int, live: int) -> bool:
@@ -122,23 +121,11 @@ def project(database: Database, generation: int, events: Sequence[Event], positi
             for at, more in enumerate((int(is_paid), event["cents"] * is_paid, event["cents"] * (not is_paid))):
                 day[at] += more
     _write(database, generation, orders.values(), rejected)
-    customers = sorted({*placed, *spent} - {""})
-    database.many(
-        f"INSERT INTO customers_{generation} AS old VALUES (?, ?, ?) ON CONFLICT (customer) DO UPDATE SET "
-        "orders = old.orders + excluded.orders, spent_cents = old.spent_cents + excluded.spent_cents",
-        [(name, placed[name], spent[name]) for name in customers if placed[name] or spent[name]],
-    )
-    database.many(
-        f"INSERT INTO days_{generation} AS old VALUES (?, ?, ?, ?) ON CONFLICT (day) DO UPDATE SET "
-        "paid_orders = old.paid_orders + excluded.paid_orders, paid_cents = old.paid_cents + excluded.paid_cents, "
-        "returned_cents = old.returned_cents + excluded.returned_cents",
-        [(day, *counts) for day, counts in sorted(days.items())],
-    )
-    database.many(
-        f"INSERT INTO positions_{generation} VALUES (?, ?) ON CONFLICT (part) DO UPDATE SET "
-        "next_offset = excluded.next_offset",
-        sorted(positions.items()),
-    )
+    customers = [(name, placed[name], spent[name]) for name in sorted({*placed, *spent} - {""})]
+    database.put("customers", generation, [each for each in customers if any(each[1:])], adds=("orders", "spent_cents"))
+    sums = ("paid_orders", "paid_cents", "returned_cents")
+    database.put("days", generation, [(day, *counts) for day, counts in sorted(days.items())], adds=sums)
+    database.put("positions", generation, sorted(positions.items()))
 
 
 def _orders(database: Database, generation: int, ids: set[str]) -> dict[str, Order]:
@@ -148,17 +135,14 @@ def _orders(database: Database, generation: int, ids: set[str]) -> dict[str, Ord
     for at in range(0, len(wanted), 500):
         some = wanted[at : at + 500]
         places = ", ".join("?" * len(some))
-        for (document,) in database.rows(
-            f"SELECT document FROM orders_{generation} WHERE order_id IN ({places})", some
-        ):
+        statement = f"SELECT document FROM orders_rows WHERE generation = ? AND order_id IN ({places})"
+        for (document,) in database.rows(statement, [generation, *some]):
             order = Order.of_document(json.loads(document))
             found[order.id] = order
     return found
 
 
 def _write(database: Database, generation: int, orders: Iterable[Order], rejected: Counter[str]) -> None:
-    names = ("customer", "state", "pieces", "total_cents", "paid_cents", "version", "updated_ms", "document")
-    changes = ", ".join(f"{name} = excluded.{name}" for name in names)
     rows: list[Row] = [
         (
             order.id,
@@ -174,11 +158,7 @@ def _write(database: Database, generation: int, orders: Iterable[Order], rejecte
         )
         for order in orders
     ]
-    database.many(
-        f"INSERT INTO orders_{generation} AS old VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (order_id) "
-        f"DO UPDATE SET {changes}, rejected = old.rejected + excluded.rejected",
-        sorted(rows),
-    )
+    database.put("orders", generation, sorted(rows), adds=("rejected",))
 
 
 def _day(at_ms: int) -> str:
