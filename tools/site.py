@@ -44,6 +44,7 @@ SECTIONS: dict[str, list[str]] = {
         "pipelines-fraud.md",
         "pipelines-lake.md",
         "pipelines-cdc.md",
+        "pipelines-orders.md",
         "pipelines-quality.md",
         "pipelines-dead-letters.md",
         "pipelines-tables.md",

@@ -103,7 +103,7 @@ def check(servers: str, url: str) -> None:
     """All commands are in the tables, and everything says the same."""
     with Database(url) as database:
         with contextlib.closing(Positions(servers, database)) as positions, thread(followed(servers, url)):
-            until(lambda: (look := positions.look()).generation and look.behind <= 0)
+            until(lambda: (look := positions.look()).generation and not look.behind)
         assert differences(truth(servers), servers, database) == []
 
 

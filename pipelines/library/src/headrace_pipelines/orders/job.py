@@ -162,7 +162,7 @@ class Job:
                 if each is not rebuild or each.exit_code != 0:
                     each.look()
             is_rebuilt = rebuild is not None and rebuild.exit_code == 0
-            if is_all and is_rebuilt and now.generation is not None and now.behind <= 0:
+            if is_all and is_rebuilt and now.generation is not None and not now.behind:
                 return now.generation
             if self._stop.is_asked:
                 raise StoppedError({"handled": done, "behind": now.behind})
@@ -174,7 +174,7 @@ class Job:
             self._stop.wait(LOOK_S)
 
     def _note(self, now: Look) -> str:
-        rebuild = "" if now.rebuild is None else f", rebuild {now.end - now.rebuild:,} behind"
+        rebuild = "" if now.rebuild is None else f", rebuild {max(0, now.end - now.rebuild):,} behind"
         return f"tables {now.behind:,} events behind{rebuild}, generation {now.generation}"
 
 

@@ -177,15 +177,16 @@ class Look(NamedTuple):
 
     @property
     def behind(self) -> int:
-        return self.end - self.live
+        return max(0, self.end - self.live)  # the end was asked for first
 
 
 class Positions:
-    """Looks at how far the tables are."""
+    """Looks at how far the tables are. The end is the high watermark, so events of a committed transaction count also
+    before its markers are written."""
 
     def __init__(self, servers: str, database: Database) -> None:
         self._database = database
-        self._consumer = Consumer(bootstrap_servers=servers, isolation_level="read_committed")
+        self._consumer = Consumer(bootstrap_servers=servers, isolation_level="read_uncommitted")
         self._parts = [TopicPartition(schema.EVENTS, part) for part in self._consumer.partitions_for(schema.EVENTS)]
 
     def look(self) -> Look:
