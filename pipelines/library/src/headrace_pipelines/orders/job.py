@@ -18,7 +18,7 @@ from ..show import Meter, Show
 from ..stopping import Stop
 from . import pictures, schema
 from .database import Database
-from .processes import Member
+from .processes import REBUILT, Member
 from .projecting import Look, Positions
 from .traffic import Traffic, commands
 from .truth import differences, truth
@@ -89,7 +89,7 @@ def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> Out
         if wrong := differences(expected, servers, database):
             raise PipelineFailedError("; ".join(wrong))
         outcome = Outcome(_summary(expected, database, figures), figures)
-        show.note(f"picture: {pictures.draw(job.looks, outcome.summary, places.root)}")
+        show.note(f"picture: {pictures.draw(job.looks, job.rebuilt(), outcome.summary, places.root)}")
     outcome.details.update(continued=continued, seconds=round(time.perf_counter() - began, 3), database=url)
     show.step("done")
     return outcome
@@ -174,8 +174,12 @@ class Job:
             self._stop.wait(LOOK_S)
 
     def _note(self, now: Look) -> str:
-        rebuild = "" if now.rebuild is None else f", rebuild {max(0, now.end - now.rebuild):,} behind"
-        return f"tables {now.behind:,} events behind{rebuild}, generation {now.generation}"
+        return f"tables {now.behind:,} events behind, generation {now.generation}"
+
+    def rebuilt(self) -> list[tuple[float, int]]:
+        """What the rebuild said: seconds since 1970, and the sum of its positions."""
+        lines = (line.split() for line in self._log("rebuild").read_text(errors="replace").splitlines())
+        return [(float(words[1]), int(words[2])) for words in lines if words[:1] == [REBUILT] and len(words) == 3]
 
 
 def _handled(admin: Admin) -> int:

@@ -12,17 +12,16 @@ from .projecting import Look
 LIVE, REBUILD = "#1b6ca8", "#d1495b"
 
 
-def draw(looks: list[Look], summary: dict[str, Any], directory: Path) -> Path:
-    """Write orders.png to ``directory``; returns its path."""
+def draw(looks: list[Look], rebuilt: list[tuple[float, int]], summary: dict[str, Any], directory: Path) -> Path:
+    """Write orders.png to ``directory``; returns its path. ``rebuilt``: seconds since 1970, events of the rebuild."""
     path = directory / "orders.png"
     began_s = looks[0].at_s
     with charts() as plt:
         figure, axes = plt.subplots(figsize=(10, 4.2), layout="constrained")
         at = [each.at_s - began_s for each in looks]
         axes.plot(at, [each.live for each in looks], color=LIVE, linewidth=2, label="live tables")
-        rebuild = [(each.at_s - began_s, each.rebuild) for each in looks if each.rebuild is not None]
-        if rebuild:
-            axes.plot(*zip(*rebuild, strict=True), color=REBUILD, linewidth=2, label="tables of the rebuild")
+        times, events = [at_s - began_s for at_s, _ in rebuilt], [position for _, position in rebuilt]
+        axes.plot(times, events, color=REBUILD, linewidth=2, marker=".", label="tables of the rebuild, by batches")
         for earlier, later in itertools.pairwise(looks):
             if earlier.generation is not None and later.generation != earlier.generation:
                 switch = later.at_s - began_s

@@ -27,6 +27,8 @@ from .projecting import Projector
 
 MODULE = "headrace_pipelines.orders.processes"
 STOP_S = 60.0
+#: The first word of a line of the rebuild; then seconds since 1970, and the sum of its positions.
+REBUILT = "rebuilt"
 #: A process that dies more often than this within a run has a fault of its own.
 DEATHS_MAX = 20
 #: Shortest time between two starts of a process.
@@ -43,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
         with Database(name) as database:
             projector = Projector(servers, database)
             if role == "rebuild":
-                print(f"generation {projector.rebuild(is_stopped)}", flush=True)
+                projector.rebuild(is_stopped, lambda position: print(REBUILT, time.time(), position, flush=True))
             else:
                 projector.follow(is_stopped)
     except HeadraceError as error:

@@ -55,9 +55,10 @@ class Projector:
                     else:
                         self._project(present, consumer, records)
 
-    def rebuild(self, is_stopped: Callable[[], bool]) -> int | None:
+    def rebuild(self, is_stopped: Callable[[], bool], said: Callable[[int], None] = lambda _: None) -> int | None:
         """Make the next generation, and switch to it. Returns its number; None if it was stopped before the switch.
-        Raises PipelineFailedError if another rebuild begins: it takes the tables."""
+        Calls ``said`` with the sum of the positions after each batch. Raises PipelineFailedError if another rebuild
+        begins: it takes the tables."""
         self._begin()
         name = uuid.uuid4().hex
         with self._database.writing():
@@ -70,9 +71,13 @@ class Projector:
                     if self._database.rebuild() != name:
                         raise PipelineFailedError("another rebuild has begun, and this one ends")
                     self._project(new, consumer, records)
-                    if self._has_all(new, new - 1):
+                    is_ready = self._has_all(new, new - 1)
+                    if is_ready:
                         self._database.show(new)
-                        return new
+                    position = sum(self._database.positions(new).values())
+                said(position)
+                if is_ready:
+                    return new
         return None
 
     def _begin(self) -> None:
@@ -166,13 +171,12 @@ def _day(at_ms: int) -> str:
 
 
 class Look(NamedTuple):
-    """Positions in the events, summed over the partitions, with the markers of transactions. ``rebuild`` is None
-    without a rebuild, ``generation`` before the first."""
+    """Positions in the events, summed over the partitions, with the markers of transactions. ``generation`` is None
+    before the first."""
 
     at_s: float  #: Seconds since 1970.
     end: int
     live: int
-    rebuild: int | None
     generation: int | None
 
     @property
@@ -194,11 +198,9 @@ class Positions:
         with self._database.reading():
             present = self._database.generation()
             if present is None:
-                return Look(time.time(), end, 0, None, None)
+                return Look(time.time(), end, 0, None)
             live = sum(self._database.positions(present).values())
-            is_rebuilding = self._database.rebuild() is not None
-            rebuild = sum(self._database.positions(present + 1).values()) if is_rebuilding else None
-        return Look(time.time(), end, live, rebuild, present)
+        return Look(time.time(), end, live, present)
 
     def close(self) -> None:
         self._consumer.close()
