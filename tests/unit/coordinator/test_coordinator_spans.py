@@ -95,10 +95,10 @@ def test_the_span_of_a_failed_call_has_the_error(shards: Groups, code: str) -> N
 
 
 def test_the_span_of_a_call_that_failed_unexpectedly_has_the_id_of_the_request() -> None:
-    failure = ZeroDivisionError("nobody expects it")
+    failure = ZeroDivisionError("a planted bug")
     (span,) = spans_of(Context(("traceparent", PARENT)), shards=Groups(failure=failure))
     assert (span.has_error, span.attributes["error.type"]) == (True, "UNKNOWN_SERVER_ERROR")
-    assert span.error == f"CommitOffsets: ZeroDivisionError: nobody expects it (request id {request_id_of(failure)})"
+    assert span.error == f"CommitOffsets: ZeroDivisionError: a planted bug (request id {request_id_of(failure)})"
 
 
 def test_the_spans_of_a_second_and_their_names_are_bounded() -> None:

@@ -4,7 +4,7 @@
     python -m headrace_pipelines.orders.processes projector HOST:PORT DATABASE
     python -m headrace_pipelines.orders.processes rebuild HOST:PORT DATABASE
 
-A process ends after its batch when its standard input ends, so none outlives its owner, whatever ends the owner.
+A process ends after its batch when its standard input ends, so no process outlives a killed owner.
 """
 
 from __future__ import annotations
