@@ -39,6 +39,7 @@ SECTIONS: dict[str, list[str]] = {
     "Command line": ["cli"],
     "Spark": ["spark.md", "spark-exactly-once.md", "spark-schemas.md", "spark-running.md"],
     "Pipelines": [
+        "pipelines-choosing.md",
         "pipelines-running.md",
         "pipelines-clickstream.md",
         "pipelines-fraud.md",
