@@ -106,11 +106,19 @@ def test_a_late_step_runs_a_part_of_its_tests_and_the_summary_says_so(checkout: 
     of = {
         name: (checkout / f"build/ci/{name}.log").read_text() for name in ("early", "late", "later", "latest", "next")
     }
-    assert of == {"early": "all\n", "late": "2/2\n", "later": "1/3\n", "latest": "4/4\n", "next": "all\n"}
+    assert of == {"early": "all\n", "late": "2/2\n", "later": "2/3\n", "latest": "1/4\n", "next": "all\n"}
     (late,) = [line for line in done.stderr.splitlines() if line.startswith("ci:   late ")]
     assert "ok, part 2/2 of its tests (LATE: began after" in late
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == "ci: FAILED: fails"
+
+
+def test_on_days_that_choose_the_same_files_the_parts_change(checkout: Path) -> None:
+    """A file of `long` runs every sixth day, so its part must not depend on the seed's remainder by 6."""
+    ci(checkout, "for HEADRACE_TEST_SEED in {20261101..20261300..6}; do part_of long 2; part_of long 3; done >parts")
+    found = (checkout / "parts").read_text()
+    assert set(found[::2]) == {"1", "2"}
+    assert set(found[1::2]) == {"1", "2", "3"}
 
 
 def test_the_parts_of_tests_are_all_tests(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from headrace import Admin, Consumer, NewTopic, Producer, TopicPartition
 from headrace.errors import GroupIdNotFoundError, ProducerFencedError, TransactionAbortableError
+from headrace_core.errors import OffsetOutOfRangeError
 from headrace_pipelines.errors import PipelineFailedError
 from headrace_pipelines.orders import schema
 from headrace_pipelines.orders.database import Database
@@ -27,7 +28,7 @@ from headrace_pipelines.orders.truth import differences, truth
 from headrace_pipelines.topics import records_in_topic
 from tests.worlds.waiting import until
 
-PARTITIONS = 3
+PARTITIONS, BATCH = 3, 20
 
 
 @pytest.fixture
@@ -67,6 +68,7 @@ def thread(work: Callable[[Callable[[], bool]], Any]) -> Iterator[Callable[[], N
     def stop() -> None:
         stopped.set()
         running.join(60)
+        assert not running.is_alive(), "it ends when it is asked to"
 
     running = threading.Thread(target=run)
     running.start()
@@ -139,7 +141,8 @@ def stored(servers: str, topic: str) -> list[list[Any]]:
         return list(records_in_topic(consumer, topic))
 
 
-def test_a_restore_reads_few_events_behind_a_snapshot(servers: str) -> None:
+def test_a_restore_reads_few_events_behind_a_snapshot(servers: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace_pipelines.orders.handling.BATCH_RECORDS", BATCH)
     records = list(commands(80, 0, 3))
     send(servers, records)
     with thread(Handler(servers, "one", snapshot_every=1).run):
@@ -154,7 +157,7 @@ def test_a_restore_reads_few_events_behind_a_snapshot(servers: str) -> None:
             if record.partition == part.partition and record.key == schema.POSITION_KEY
         ]
         assert positions == sorted(positions)
-        assert 0 <= positions[-1] <= end
+        assert 0 < end - positions[-1] <= 2 * BATCH + 1, "the events of a batch, and a marker"
 
 
 def test_a_handler_whose_name_is_taken_ends_and_nothing_is_doubled(servers: str, url: str) -> None:
@@ -193,6 +196,21 @@ def test_an_aborted_batch_leaves_no_trace_in_the_orders(
         until(lambda: handled(servers) == len(records))
     assert next(aborts, None) is None, "both batches were refused"
     check(servers, url)
+
+
+def test_a_command_that_another_partitioner_sent_elsewhere_gets_a_reply_and_no_event(servers: str, url: str) -> None:
+    """Events of two handlers would have the same versions, and no table could ever be made of them."""
+    records = list(commands(5, 0, 10))
+    with Producer(bootstrap_servers=servers) as producer:
+        for number, record in enumerate(records):
+            producer.send(schema.COMMANDS, record.value, record.key, partition=number % PARTITIONS)
+    with thread(Handler(servers, "one").run), thread(Handler(servers, "two").run):
+        until(lambda: handled(servers) == len(records))
+    assert replies(servers)["invalid"] >= len(records) // 3
+    with Database(url) as database:
+        positions = Positions(servers, database)
+        with contextlib.closing(positions), thread(followed(servers, url)):
+            until(lambda: (look := positions.look()).generation and not look.behind)
 
 
 def test_bytes_that_are_no_command_get_a_reply_and_stop_nothing(servers: str, url: str) -> None:
@@ -250,6 +268,39 @@ def test_a_rebuild_that_was_stopped_is_begun_again(servers: str, url: str) -> No
     check(servers, url)
 
 
+def test_two_projectors_take_turns_and_lose_nothing(servers: str, url: str) -> None:
+    """A projector that was suspended, and replaced, goes on from the positions that it finds."""
+    records = list(commands(60, 0, 11))
+    with thread(Handler(servers, "one").run), thread(followed(servers, url)), thread(followed(servers, url)):
+        for at in range(0, len(records), 60):
+            send(servers, records[at : at + 60])
+            until(lambda want=at: handled(servers) >= want)  # type: ignore[misc]
+        until(lambda: handled(servers) == len(records))
+    check(servers, url)
+
+
+def test_positions_that_the_log_does_not_have_are_an_error(servers: str, url: str) -> None:
+    with Database(url) as database:
+        assert Projector(servers, database).rebuild(lambda: False) == 2
+        with database.writing():
+            database.put("positions", 2, [(0, 1_000), (1, 0), (2, 0)])
+        with pytest.raises(OffsetOutOfRangeError):
+            Projector(servers, database).follow(lambda: False)
+
+
+def test_old_rows_are_deleted_in_parts(servers: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace_pipelines.orders.database.SWEEP_ROWS", 7)
+    send(servers, list(commands(40, 0, 12)))
+    with thread(Handler(servers, "one").run):
+        until(lambda: handled(servers) > 100)
+    check(servers, url)
+    with Database(url) as database:
+        assert Projector(servers, database).rebuild(lambda: False) == 2
+        with database.reading():
+            assert database.rows("SELECT DISTINCT generation FROM orders_rows") == [(2,)]
+    check(servers, url)
+
+
 def test_of_two_rebuilds_the_later_one_goes_on(servers: str, url: str) -> None:
     with Database(url) as one, Database(url) as other:
         begun = threading.Event()
@@ -258,7 +309,7 @@ def test_of_two_rebuilds_the_later_one_goes_on(servers: str, url: str) -> None:
             if not begun.is_set():
                 begun.set()
                 with other.writing():
-                    other.begin_rebuild("another")
+                    other.name_rebuild("another")
             return False
 
         with pytest.raises(PipelineFailedError, match="another rebuild has begun"):

@@ -101,7 +101,8 @@ CASES = [(PIPELINES[number % 3], KINDS[number % 4]) for number in range(12)]
 @pytest.mark.parametrize("number", range(len(CASES) if os.environ.get("HEADRACE_PIPELINES_KILLED") == "all" else 1))
 def test_a_killed_pipeline_has_the_same_numbers(number: int, headrace_cluster: LocalCluster, tmp_path: Path) -> None:
     seed = os.environ["HEADRACE_TEST_SEED"]
-    pipeline, kind = CASES[(int(seed) + number) % len(CASES)]
+    # CI runs each of the long files every sixth day: the next case each time.
+    pipeline, kind = CASES[(int(seed) // 6 + number) % len(CASES)]
     chance = random.Random(zlib.crc32(f"{seed} {pipeline.name} {kind}".encode()))
     moment = chance.randrange(1, pipeline.moments)
     print(f"seed {seed}: {kind} of {pipeline.name} after {moment} records")

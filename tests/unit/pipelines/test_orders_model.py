@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from headrace.partitioners import key_partition
 from headrace_pipelines.orders.handling import _command
 from headrace_pipelines.orders.model import (
     REMEMBERED,
@@ -30,6 +31,7 @@ class Bytes(NamedTuple):
 
     key: bytes | None
     value: bytes | None
+    partition: int = 0
 
 
 class Desk:
@@ -60,14 +62,14 @@ def placed() -> Desk:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_the_rules_agree_with_the_truth_on_the_traffic(seed: int) -> None:
-    by_order: dict[bytes, list[bytes]] = defaultdict(list)
+    by_order: dict[bytes, list[tuple[bytes, int]]] = defaultdict(list)
     orders: dict[str, Order] = {}
     outcomes: Counter[str] = Counter()
     events = 0
     for sent in commands(400, 7, seed):
-        by_order[sent.key].append(sent.value)
+        by_order[sent.key].append((sent.value, 1))
         try:
-            command = _command(Bytes(sent.key, sent.value))  # type: ignore[arg-type]
+            command = _command(Bytes(sent.key, sent.value), 1)  # type: ignore[arg-type]
         except InvalidCommandError:
             outcomes["invalid"] += 1
             continue
@@ -92,7 +94,7 @@ def test_the_rules_agree_with_the_truth_on_the_traffic(seed: int) -> None:
     for order in orders.values():
         pieces = sum(line.quantity for line in order.lines.values())
         customer, state, *counts = expected.orders[order.id]
-        rejected = counts.pop(3)
+        rejected, _ = counts.pop(3), counts.pop()
         assert (order.customer, order.state) == (customer, state)
         assert [pieces, order.total_cents, order.paid_cents, order.version] == counts
         assert rejected >= 0
@@ -187,7 +189,17 @@ def test_an_event_that_does_not_follow_is_an_error(version: int) -> None:
 def test_bytes_that_are_no_command_are_named(value: bytes | dict[str, Any], why: str) -> None:
     data = value if isinstance(value, bytes) else json.dumps(value).encode()
     with pytest.raises(InvalidCommandError, match=why):
-        _command(Bytes(b"o", data))  # type: ignore[arg-type]
+        _command(Bytes(b"o", data), 1)  # type: ignore[arg-type]
+
+
+def test_a_command_in_the_partition_of_another_handler_is_refused() -> None:
+    """Another client's partitioner may put it there."""
+    value = json.dumps({"id": "c", "order": "o", "do": "ship"}).encode()
+    right = key_partition(b"o", 6)
+    assert _command(Bytes(b"o", value, right), 6)["do"] == "ship"  # type: ignore[arg-type]
+    for wrong in {*range(6)} - {right}:
+        with pytest.raises(InvalidCommandError, match=f"in partition {wrong}, and its order in {right}:"):
+            _command(Bytes(b"o", value, wrong), 6)  # type: ignore[arg-type]
 
 
 def test_an_order_has_a_bounded_number_of_lines() -> None:

@@ -19,6 +19,8 @@ from headrace_core.errors import InvalidArgumentError, MissingDependencyError
 
 #: Seconds that a statement waits for another process's transaction.
 WAIT_S = 30.0
+#: Maximum number of old rows that one transaction deletes.
+SWEEP_ROWS = 5_000
 
 #: View: the columns of its rows; the first is the key.
 VIEWS = {
@@ -72,6 +74,7 @@ class Database:
         if self._is_sqlite:
             self.run("BEGIN IMMEDIATE")
         else:
+            self.run(f"SET LOCAL lock_timeout = {int(WAIT_S * 1_000)}")
             self.run("SELECT pg_advisory_xact_lock(?)", (_LOCK,))
         with self._ended():
             yield
@@ -146,7 +149,7 @@ class Database:
             [(generation, *row) for row in rows],
         )
 
-    # -- generations; each call is in a transaction
+    # -- generations; each call but sweep and clear is in a transaction
 
     def generation(self) -> int | None:
         """The present generation; None before the first."""
@@ -158,28 +161,38 @@ class Database:
         found = self.rows("SELECT rebuild FROM generation")
         return found[0][0] if found else None
 
-    def begin_rebuild(self, name: str) -> int:
-        """Delete the rows of an unfinished rebuild; returns the number of the next generation."""
+    def name_rebuild(self, name: str) -> int:
+        """From now on only the rebuild ``name`` writes rows of the next generation; returns the present one."""
         present = self.generation()
         assert present is not None
-        self._keep(present)
         self.run("UPDATE generation SET rebuild = ?", (name,))
-        return present + 1
+        return present
 
     def show(self, generation: int) -> None:
-        """Make ``generation`` the present one, and delete the rows of the others."""
+        """Make ``generation`` the present one. Then call ``sweep``."""
         self.run("DELETE FROM generation")
         self.run("INSERT INTO generation VALUES (?, NULL)", (generation,))
-        self._keep(generation)
+
+    def sweep(self, keep: int, *, later: bool = False) -> None:
+        """Delete the rows of generations before ``keep``, and of ``later`` ones, in transactions of its own of at most
+        SWEEP_ROWS rows, so that other writers wait for none of them long."""
+        old = "<>" if later else "<"
+        row = "rowid" if self._is_sqlite else "ctid"
+        for view in VIEWS:
+            some = f"SELECT {row} FROM {view}_rows WHERE generation {old} ? LIMIT {SWEEP_ROWS}"
+            statement = f"DELETE FROM {view}_rows WHERE {row} IN ({some})"
+            deleted = SWEEP_ROWS
+            while deleted == SWEEP_ROWS:
+                with self.writing():
+                    cursor = self._cursor(statement, (keep,))
+                    deleted = cursor.rowcount
+                    cursor.close()
 
     def clear(self) -> None:
-        """Delete all rows."""
-        self.run("DELETE FROM generation")
-        self._keep(0)
-
-    def _keep(self, generation: int) -> None:
-        for view in VIEWS:
-            self.run(f"DELETE FROM {view}_rows WHERE generation <> ?", (generation,))
+        """Forget the generations, and delete all rows."""
+        with self.writing():
+            self.run("DELETE FROM generation")
+        self.sweep(0, later=True)
 
     def positions(self, generation: int) -> dict[int, int]:
         """The next offset of each partition of the events."""
@@ -189,6 +202,15 @@ class Database:
 
 #: PostgreSQL's lock of this pipeline's writers.
 _LOCK = 0x68656164
+
+
+def driver_errors() -> tuple[type[Exception], ...]:
+    """The errors of both drivers."""
+    try:
+        import psycopg
+    except ImportError:
+        return (sqlite3.Error,)
+    return (sqlite3.Error, psycopg.Error)
 
 
 def _sqlite(url: str) -> Connection:
@@ -210,5 +232,12 @@ def _postgres(url: str) -> Connection:
         raise MissingDependencyError(
             "PostgreSQL needs psycopg, which is not installed: pip install 'headrace-pipelines[postgres]'"
         ) from None
-    connection: Connection = psycopg.connect(url, connect_timeout=int(WAIT_S))
+    if psycopg.conninfo.conninfo_to_dict(url).get("password"):
+        raise InvalidArgumentError(
+            "the URL has a password, which `ps` and the files of a run show; put it in ~/.pgpass or in PGPASSWORD"
+        )
+    opened = psycopg.connect(url, connect_timeout=int(WAIT_S))
+    # A transaction that waited for the lock must see what its predecessor wrote.
+    opened.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+    connection: Connection = opened
     return connection

@@ -9,7 +9,8 @@ whose handler dies has all its effects or none, and the next owner of the partit
 2. the events from this position on. An order skips the events that its snapshot has.
 
 A handler writes snapshots of all changed orders, and the position, after every SNAPSHOT_EVERY events of a partition. So
-a restore reads each order once, and at most that many events and those of one batch more.
+a restore reads at most that many events, and those of one batch more. Of the snapshots it reads the last of each order,
+and the older ones that are not compacted yet (schema.py).
 
 **Restore sees all that was decided.** Its ends are the high watermarks, not the last stable offsets: a transaction of
 the former owner that is committed may not have its markers yet, and the restore waits for them. The group gives a
@@ -26,6 +27,7 @@ from typing import Any
 
 from headrace import Consumer, Producer, Record, TopicPartition
 from headrace.errors import TransactionAbortableError
+from headrace.partitioners import key_partition
 from headrace_core.errors import RequestTimedOutError
 
 from . import schema
@@ -35,8 +37,10 @@ SNAPSHOT_EVERY = 500
 BATCH_RECORDS = 500
 #: A dead handler's transaction ends after this time, if its successor with the same name does not end it before.
 TRANSACTION_TIMEOUT_MS = 10_000
-#: Longest restore of a partition: it may wait for a transaction to time out.
-RESTORE_S = 120.0
+#: Longest time of a restore without a record: it may wait for a transaction to time out.
+STALL_S = 60.0
+#: A member may restore all its partitions between two polls.
+POLL_INTERVAL_MS = 900_000
 _POLL_S = 0.5
 
 
@@ -61,20 +65,20 @@ class Partition:
 def restored(servers: str, number: int) -> Partition:
     """The state of partition ``number`` from snapshots and events. Raises RequestTimedOutError."""
     found = Partition()
-    deadline = time.monotonic() + RESTORE_S
     snapshots, events = TopicPartition(schema.SNAPSHOTS, number), TopicPartition(schema.EVENTS, number)
     with (
         Consumer(bootstrap_servers=servers, isolation_level="read_uncommitted") as ends,
-        Consumer(bootstrap_servers=servers, isolation_level="read_committed") as consumer,
+        # A position that the log does not have is an error, never the end of the log.
+        Consumer(bootstrap_servers=servers, isolation_level="read_committed", auto_offset_reset="none") as consumer,
     ):
         until = ends.end_offsets([snapshots, events])
-        for record in _records(consumer, snapshots, 0, until[snapshots], deadline):
+        for record in _records(consumer, snapshots, 0, until[snapshots]):
             document = schema.decoded(record.value)
             if record.key == schema.POSITION_KEY:
                 found.next_event = document["next_event"]
             else:
                 found.orders[document["order"]] = Order.of_document(document)
-        for record in _records(consumer, events, found.next_event, until[events], deadline):
+        for record in _records(consumer, events, found.next_event, until[events]):
             event = schema.decoded(record.value)
             order = found.order(event["order"])
             if event["version"] > order.version:
@@ -83,14 +87,19 @@ def restored(servers: str, number: int) -> Partition:
     return found
 
 
-def _records(consumer: Consumer, partition: TopicPartition, start: int, end: int, deadline: float) -> Iterable[Record]:
+def _records(consumer: Consumer, partition: TopicPartition, start: int, end: int) -> Iterable[Record]:
     consumer.assign([partition])
+    if start == 0:
+        (start,) = consumer.beginning_offsets([partition]).values()
     consumer.seek(partition, start)
-    while consumer.position(partition) < end:
-        if time.monotonic() > deadline:
+    before, changed_s = start, time.monotonic()
+    while (position := consumer.position(partition)) < end:
+        if position != before:
+            before, changed_s = position, time.monotonic()
+        elif time.monotonic() - changed_s > STALL_S:
             raise RequestTimedOutError(
-                f"{partition}: a transaction below offset {end} did not end within {RESTORE_S:g} s; see headrace "
-                "transactions find-hanging"
+                f"{partition}: no record between {position} and {end} in {STALL_S:g} s; is a transaction open there? "
+                "(headrace transactions find-hanging)"
             )
         yield from consumer.poll(_POLL_S)
 
@@ -102,6 +111,7 @@ class Handler:
     def __init__(self, servers: str, name: str, *, snapshot_every: int = SNAPSHOT_EVERY) -> None:
         self._servers, self._name, self._snapshot_every = servers, name, snapshot_every
         self._partitions: dict[int, Partition] = {}
+        self._parts: list[int] = []
         self.handled = 0  #: Commands of committed transactions.
 
     def run(self, is_stopped: Callable[[], bool]) -> None:
@@ -112,6 +122,7 @@ class Handler:
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
             "isolation.level": "read_committed",
+            "max.poll.interval.ms": POLL_INTERVAL_MS,
         }
         timeout = TRANSACTION_TIMEOUT_MS
         with (
@@ -121,6 +132,7 @@ class Handler:
             Consumer(settings) as consumer,
         ):
             producer.init_transactions()
+            self._parts = consumer.partitions_for(schema.COMMANDS)
             consumer.subscribe([schema.COMMANDS], on_revoked=self._forget)
             while not is_stopped():
                 if records := consumer.poll(_POLL_S, BATCH_RECORDS):
@@ -160,7 +172,7 @@ class Handler:
         """Send the events and the reply of one command; returns the future of the last event, None without events."""
         partition, number = self._partitions[record.partition], record.partition
         try:
-            command = _command(record)
+            command = _command(record, len(self._parts))
         except InvalidCommandError as error:
             reply = {"outcome": "invalid", "reason": str(error), "offset": record.offset}
             producer.send(schema.REPLIES, schema.encoded(reply), record.key, partition=number)
@@ -195,7 +207,9 @@ class Handler:
         partition.events = 0
 
 
-def _command(record: Record) -> dict[str, Any]:
+def _command(record: Record, partitions: int) -> dict[str, Any]:
+    """The command in a record. Raises InvalidCommandError, also for a record in a partition where another handler has
+    the order: two handlers would give two events of the order the same version."""
     value = record.value or b""
     if len(value) > schema.COMMAND_BYTES_MAX:
         raise InvalidCommandError(f"the command has more than {schema.COMMAND_BYTES_MAX} bytes")
@@ -204,4 +218,9 @@ def _command(record: Record) -> dict[str, Any]:
     except (ValueError, RecursionError):
         raise InvalidCommandError("the value is not JSON") from None
     check(command, record.key)
+    if record.partition != (right := key_partition(record.key or b"", partitions)):
+        raise InvalidCommandError(
+            f"the record is in partition {record.partition}, and its order in {right}: use the default partitioner of "
+            "Headrace and of Kafka's Java client (murmur2)"
+        )
     return command

@@ -5,20 +5,22 @@ from __future__ import annotations
 import argparse
 import contextlib
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from headrace import Admin, TopicPartition
 
 from ..errors import PipelineFailedError, StoppedError
+from ..members import Member
 from ..outcome import Outcome
 from ..places import Places, cluster_of, positive, whole
 from ..runs import prepared, serving
 from ..show import Meter, Show
 from ..stopping import Stop
 from . import pictures, schema
-from .database import Database
-from .processes import REBUILT, Member
+from .database import Database, driver_errors
+from .processes import REBUILT, member
 from .projecting import Look, Positions
 from .traffic import Traffic, commands
 from .truth import differences, truth
@@ -74,22 +76,24 @@ def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> Out
     continued = places.begin(show, "logs", "orders.db", "orders.db-wal", "orders.db-shm")
     url = arguments.database or f"sqlite:///{out / 'orders.db'}"
     records = list(commands(arguments.orders, arguments.repeat_every, arguments.seed))
-    with cluster_of(arguments.bootstrap_servers, places, show) as servers, Database(url) as database:
-        serving(out, servers)
-        if not continued:
-            _create_topics(servers)
-            with database.writing():
+    try:
+        with cluster_of(arguments.bootstrap_servers, places, show) as servers, Database(url) as database:
+            serving(out, servers)
+            if not continued:
+                _create_topics(servers)
                 database.clear()
-            prepared(out)
-        # A continued run sends all commands again: the handlers know those that they have handled.
-        job = Job(servers, database, places, show, stop, Traffic(servers, records, arguments.rate))
-        figures = job.stream(len(records), arguments.handlers)
-        show.step("checking every row against the commands")
-        expected = truth(servers)
-        if wrong := differences(expected, servers, database):
-            raise PipelineFailedError("; ".join(wrong))
-        outcome = Outcome(_summary(expected, database, figures), figures)
-        show.note(f"picture: {pictures.draw(job.looks, job.rebuilt(), outcome.summary, places.root)}")
+                prepared(out)
+            # A continued run sends all commands again: the handlers know those that they have handled.
+            job = Job(servers, database, places, show, stop, Traffic(servers, records, arguments.rate))
+            figures = job.stream(len(records), arguments.handlers)
+            show.step("checking every row against the commands")
+            expected = truth(servers)
+            if wrong := differences(expected, servers, database):
+                raise PipelineFailedError("; ".join(wrong))
+            outcome = Outcome(_summary(expected, database, figures), figures)
+            show.note(f"picture: {pictures.draw(job.looks, job.rebuilt(), outcome.summary, places.root)}")
+    except driver_errors() as error:
+        raise PipelineFailedError(f"the database failed: {error}") from error
     outcome.details.update(continued=continued, seconds=round(time.perf_counter() - began, 3), database=url)
     show.step("done")
     return outcome
@@ -118,9 +122,8 @@ class Job:
         """Send the commands through the processes until the tables have all events; returns figures."""
         names = [f"orders-handler-{number}" for number in range(1, handlers + 1)]
         self._show.step(f"starting {handlers} handlers and the projector of {self._database.url}")
-        members = [Member("handler", self._servers, name, self._log(name)) for name in names]
-        members.append(Member("projector", self._servers, self._database.url, self._log("projector")))
-        (self._places.root / "pids").write_text(" ".join(str(each.pid) for each in members) + "\n")
+        members = [member("handler", self._servers, name, self._log(name)) for name in names]
+        members.append(member("projector", self._servers, self._database.url, self._log("projector")))
         try:
             with (
                 self._stop.after_batch(),
@@ -136,8 +139,10 @@ class Job:
             self._traffic.stop()
             for each in members:
                 each.stop()
-        deaths = {each.role: each.deaths for each in members if each.deaths}
-        return {"deaths": deaths, "generation": rebuilt, "commands": total}
+        deaths: Counter[str] = Counter()
+        for each in members:
+            deaths[each.role] += each.deaths
+        return {"deaths": dict(+deaths), "generation": rebuilt, "commands": total}
 
     def _log(self, name: str) -> Path:
         return self._places.root / "logs" / f"{name}.log"
@@ -145,9 +150,12 @@ class Job:
     def _follow(self, admin: Admin, positions: Positions, members: list[Member], meter: Meter) -> int:
         """Look at the run until all is done; starts the rebuild after a third. Returns the last generation."""
         rebuild: Member | None = None
-        before, changed_s = -1, time.monotonic()
+        before, changed_s = (-1, -1, -1), time.monotonic()
         while True:
             is_sent = not self._traffic.is_alive()
+            if is_sent:
+                self._traffic.result()
+            is_rebuilt = rebuild is not None and rebuild.exit_code == 0
             done = _handled(admin)
             is_all = is_sent and done >= _sent(admin)
             now = positions.look()
@@ -156,17 +164,16 @@ class Job:
             if rebuild is None and done >= meter.total // 3:
                 self._show.step("rebuilding all tables beside the live ones")
                 log = self._log("rebuild")
-                rebuild = Member("rebuild", self._servers, self._database.url, log)
+                rebuild = member("rebuild", self._servers, self._database.url, log)
                 members.append(rebuild)
             for each in members:
                 if each is not rebuild or each.exit_code != 0:
                     each.look()
-            is_rebuilt = rebuild is not None and rebuild.exit_code == 0
             if is_all and is_rebuilt and now.generation is not None and not now.behind:
                 return now.generation
             if self._stop.is_asked:
                 raise StoppedError({"handled": done, "behind": now.behind})
-            progress = done + now.live
+            progress = (done, now.live, len(self.rebuilt()))
             if progress != before:
                 before, changed_s = progress, time.monotonic()
             elif is_sent and time.monotonic() - changed_s > STALL_S:
@@ -178,8 +185,11 @@ class Job:
 
     def rebuilt(self) -> list[tuple[float, int]]:
         """What the rebuild said: seconds since 1970, and the sum of its positions."""
-        lines = (line.split() for line in self._log("rebuild").read_text(errors="replace").splitlines())
-        return [(float(words[1]), int(words[2])) for words in lines if words[:1] == [REBUILT] and len(words) == 3]
+        log = self._log("rebuild")
+        lines = (line.split() for line in (log.read_text(errors="replace") if log.exists() else "").splitlines())
+        said = [(float(words[1]), int(words[2])) for words in lines if words[:1] == [REBUILT] and len(words) == 3]
+        began_s = self.looks[0].at_s if self.looks else 0.0
+        return [(at_s, position) for at_s, position in said if at_s >= began_s]  # an earlier run has the same log
 
 
 def _handled(admin: Admin) -> int:
@@ -201,7 +211,7 @@ def _summary(expected: Any, database: Database, figures: dict[str, Any]) -> dict
         "events": expected.events,
         "by_state": {state: int(count) for state, count in states.items()},
         "replies": dict(sorted((+expected.outcomes).items())),
-        "paid_cents": expected.paid_cents,
-        "returned_cents": expected.returned_cents,
+        "paid_cents": sum(paid for _, paid, _ in expected.days.values()),
+        "returned_cents": sum(returned for _, _, returned in expected.days.values()),
         "generation": figures["generation"],
     }

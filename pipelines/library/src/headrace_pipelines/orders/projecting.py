@@ -43,17 +43,19 @@ class Projector:
         and the driver's errors."""
         self._begin()
         with self._consumer() as consumer:
-            generation = None
+            before: tuple[int, dict[int, int]] | None = None  # the generation and the positions of the last look
             while not is_stopped():
-                records: list[Record] = [] if generation is None else consumer.poll(_POLL_S, BATCH_RECORDS)
+                records: list[Record] = [] if before is None else consumer.poll(_POLL_S, BATCH_RECORDS)
                 with self._database.writing():
                     present = self._database.generation()
                     assert present is not None
-                    if present != generation:  # the records belong to the former tables
-                        generation = present
-                        self._seek(consumer, self._database.positions(present))
+                    there = (present, self._database.positions(present))
+                    if there != before:  # a switch, or another projector: the records do not follow these rows
+                        self._seek(consumer, there[1])
+                        before = there
                     else:
                         self._project(present, consumer, records)
+                        before = (present, self._database.positions(present))
 
     def rebuild(self, is_stopped: Callable[[], bool], said: Callable[[int], None] = lambda _: None) -> int | None:
         """Make the next generation, and switch to it. Returns its number; None if it was stopped before the switch.
@@ -62,7 +64,9 @@ class Projector:
         self._begin()
         name = uuid.uuid4().hex
         with self._database.writing():
-            new = self._database.begin_rebuild(name)
+            present = self._database.name_rebuild(name)
+        self._database.sweep(present, later=True)  # the rows of a rebuild that was not finished
+        new = present + 1
         with self._consumer() as consumer:
             self._seek(consumer, {})
             while not is_stopped():
@@ -77,6 +81,7 @@ class Projector:
                     position = sum(self._database.positions(new).values())
                 said(position)
                 if is_ready:
+                    self._database.sweep(new)
                     return new
         return None
 
@@ -90,7 +95,7 @@ class Projector:
         return all(has.get(part, 0) >= offset for part, offset in self._database.positions(live).items())
 
     def _consumer(self) -> Consumer:
-        consumer = Consumer(bootstrap_servers=self._servers, isolation_level="read_committed")
+        consumer = Consumer(bootstrap_servers=self._servers, isolation_level="read_committed", auto_offset_reset="none")
         consumer.assign([TopicPartition(schema.EVENTS, part) for part in consumer.partitions_for(schema.EVENTS)])
         return consumer
 
@@ -171,17 +176,13 @@ def _day(at_ms: int) -> str:
 
 
 class Look(NamedTuple):
-    """Positions in the events, summed over the partitions, with the markers of transactions. ``generation`` is None
-    before the first."""
+    """The number of events in the live tables, with the markers of transactions, and how many are missing.
+    ``generation`` is None before the first."""
 
     at_s: float  #: Seconds since 1970.
-    end: int
     live: int
+    behind: int
     generation: int | None
-
-    @property
-    def behind(self) -> int:
-        return max(0, self.end - self.live)  # the end was asked for first
 
 
 class Positions:
@@ -194,13 +195,13 @@ class Positions:
         self._parts = [TopicPartition(schema.EVENTS, part) for part in self._consumer.partitions_for(schema.EVENTS)]
 
     def look(self) -> Look:
-        end = sum(self._consumer.end_offsets(self._parts).values())
+        ends = {part.partition: offset for part, offset in self._consumer.end_offsets(self._parts).items()}
         with self._database.reading():
             present = self._database.generation()
-            if present is None:
-                return Look(time.time(), end, 0, None)
-            live = sum(self._database.positions(present).values())
-        return Look(time.time(), end, live, present)
+            has = {} if present is None else self._database.positions(present)
+        # The ends were asked for first, so a partition may have more by now.
+        behind = sum(max(0, end - has.get(part, 0)) for part, end in ends.items())
+        return Look(time.time(), sum(has.values()), behind, present)
 
     def close(self) -> None:
         self._consumer.close()

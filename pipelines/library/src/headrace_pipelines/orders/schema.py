@@ -31,7 +31,8 @@ QUANTITY_MAX, CENTS_MAX = 10_000, 100_000_000
 def topics(partitions: int) -> list[NewTopic]:
     """The topics of the pipeline. Events are kept for ever, because tables are made from them."""
     kept = {"retention.ms": "-1"}
-    compacted = {"cleanup.policy": "compact"}
+    # Compaction leaves the newest segment alone, so segments are small: a restore reads the whole topic.
+    compacted = {"cleanup.policy": "compact", "segment.bytes": str(4 << 20), "segment.ms": "600000"}
     return [NewTopic(name, partitions=partitions, config=kept) for name in (COMMANDS, EVENTS, REPLIES)] + [
         NewTopic(SNAPSHOTS, partitions=partitions, config=compacted)
     ]

@@ -132,9 +132,10 @@ class Traffic(threading.Thread):
         with Producer({"bootstrap.servers": self._servers, "acks": "all", "linger.ms": 5}) as producer:
             for record in self._records:
                 due_s = began_s + self.sent / self._rate
-                while (left_s := due_s - time.monotonic()) > 0:
-                    if self._stop_asked.wait(min(left_s, 0.1)):
-                        return
+                while (left_s := due_s - time.monotonic()) > 0 and not self._stop_asked.is_set():
+                    self._stop_asked.wait(min(left_s, 0.1))
+                if self._stop_asked.is_set():
+                    return
                 futures.append(producer.send(schema.COMMANDS, record.value, record.key))
                 self.sent += 1
             producer.flush(timeout=120)
@@ -142,7 +143,10 @@ class Traffic(threading.Thread):
             future.result(timeout=0)
 
     def stop(self) -> None:
+        """Stop, and wait until the producer is closed."""
         self._stop_asked.set()
+        if self.ident is not None:
+            self.join()
 
     def result(self) -> None:
         """Wait for the end; raises the error that ended the traffic."""

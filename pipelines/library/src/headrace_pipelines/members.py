@@ -1,0 +1,76 @@
+"""Processes of a run beside Spark. The owner starts a process again when it dies, as a supervisor does."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from .errors import PipelineFailedError
+
+STOP_S = 60.0
+#: A process that dies more often than this, each time within HEALTHY_S of its start, has a fault of its own.
+DEATHS_MAX = 60
+HEALTHY_S = 10.0
+#: Shortest time between two starts of a process.
+RESTART_S = 1.0
+
+
+class Member:
+    """A process of a run. ``deaths``: how often it ended by itself, and was started again.
+
+    The process must end when its standard input ends, or, with ``by_signal``, at SIGTERM.
+    """
+
+    def __init__(self, role: str, words: Sequence[str], log: Path, *, by_signal: bool = False) -> None:
+        self.role, self.deaths = role, 0
+        self._words, self._log, self._by_signal = list(words), log, by_signal
+        self._started_s, self._in_a_row = 0.0, 0
+        self._process = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        self._started_s = time.monotonic()
+        with self._log.open("ab") as log:
+            return subprocess.Popen(self._words, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def exit_code(self) -> int | None:
+        return self._process.poll()
+
+    def look(self) -> None:
+        """Start the process again if it has died. Raises PipelineFailedError if it dies again and again."""
+        if self.is_alive or time.monotonic() - self._started_s < RESTART_S:
+            return
+        self.deaths += 1
+        # Its last start was before it died, so this counts a long life as one more early death at most.
+        self._in_a_row = 1 if time.monotonic() - self._started_s > HEALTHY_S else self._in_a_row + 1
+        if self._in_a_row > DEATHS_MAX:
+            raise PipelineFailedError(f"the {self.role} dies again and again; {self._log} says why:\n{self.tail()}")
+        self._process = self._start()
+
+    def tail(self) -> str:
+        return self._log.read_text(errors="replace")[-1_000:]
+
+    def stop(self) -> None:
+        """Ask the process to end, and wait for it; kill it after STOP_S seconds."""
+        assert self._process.stdin is not None
+        if self._by_signal:
+            self._process.terminate()
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
