@@ -45,6 +45,7 @@ SECTIONS: dict[str, list[str]] = {
         "pipelines-fraud.md",
         "pipelines-lake.md",
         "pipelines-cdc.md",
+        "pipelines-logs.md",
         "pipelines-orders.md",
         "pipelines-quality.md",
         "pipelines-dead-letters.md",

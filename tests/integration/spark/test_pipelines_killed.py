@@ -23,6 +23,7 @@ import pytest
 from headrace import LocalCluster
 from tests.integration.spark import test_clickstream as clickstream
 from tests.integration.spark import test_lake as lake
+from tests.integration.spark import test_logs as logs
 from tests.worlds import fraud_truth
 from tests.worlds.pipeline_runs import Run
 
@@ -83,6 +84,10 @@ def check_lake(directory: Path, summary: dict[str, Any], servers: str) -> None:
     assert all(files["after"] == 10 for files in details["files"].values())
 
 
+def check_logs(directory: Path, summary: dict[str, Any], servers: str) -> None:
+    assert summary == logs.by_pandas(logs.LOG)
+
+
 PIPELINES = (
     Killed("clickstream", flags_of_clickstream, LINES // 2, check_clickstream),
     Killed(
@@ -93,9 +98,10 @@ PIPELINES = (
         check_fraud,
     ),
     Killed("lake", lambda _: [], 300_000, check_lake),
+    Killed("logs", lambda _: [], 5_000, check_logs),
 )
-#: Consecutive days differ in the pipeline and in the kind.
-CASES = [(PIPELINES[number % 3], KINDS[number % 4]) for number in range(12)]
+#: Consecutive cases differ in the pipeline and in the kind.
+CASES = [(PIPELINES[number % 4], KINDS[(number + number // 4) % 4]) for number in range(16)]
 
 
 @pytest.mark.parametrize("number", range(len(CASES) if os.environ.get("HEADRACE_PIPELINES_KILLED") == "all" else 1))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,15 +20,28 @@ HEALTHY_S = 10.0
 RESTART_S = 1.0
 
 
+def owner_ended() -> threading.Event:
+    """In the process of a member: an event that is set when the owner has closed the standard input, or has died."""
+    ended = threading.Event()
+
+    def read() -> None:
+        while os.read(0, 1):
+            pass
+        ended.set()
+
+    threading.Thread(target=read, name="owner", daemon=True).start()
+    return ended
+
+
 class Member:
     """A process of a run. ``deaths``: how often it ended by itself, and was started again.
 
-    The process must end when its standard input ends, or, with ``by_signal``, at SIGTERM.
+    The process must end when its standard input ends (``owner_ended``), so it does not outlive a killed owner.
     """
 
-    def __init__(self, role: str, words: Sequence[str], log: Path, *, by_signal: bool = False) -> None:
+    def __init__(self, role: str, words: Sequence[str], log: Path) -> None:
         self.role, self.deaths = role, 0
-        self._words, self._log, self._by_signal = list(words), log, by_signal
+        self._words, self._log = list(words), log
         self._started_s, self._in_a_row = 0.0, 0
         self._process = self._start()
 
@@ -65,8 +80,6 @@ class Member:
     def stop(self) -> None:
         """Ask the process to end, and wait for it; kill it after STOP_S seconds."""
         assert self._process.stdin is not None
-        if self._by_signal:
-            self._process.terminate()
         with contextlib.suppress(OSError):
             self._process.stdin.close()
         try:

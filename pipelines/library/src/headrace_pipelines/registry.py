@@ -71,6 +71,11 @@ LIBRARY = (
         "headrace_pipelines.cdc.job",
     ),
     Pipeline(
+        "logs",
+        "files of forty hosts, shipped exactly once: error rates, alerts, an archive with search",
+        "headrace_pipelines.logs.job",
+    ),
+    Pipeline(
         "orders",
         "event sourcing: commands, events, tables in SQLite or PostgreSQL, and their rebuild beside the live ones",
         "headrace_pipelines.orders.job",

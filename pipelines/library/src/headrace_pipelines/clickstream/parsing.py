@@ -1,12 +1,8 @@
 """Parse the lines of the log into requests, and bad lines into dead letters with a reason. Every line becomes either a
 request or a dead letter.
 
-A line is a request if it has an address, a time, a request line and a status (Apache's combined format)::
-
-    10.0.0.7 - - [17/May/2015:10:05:03 +0000] "GET /about/ HTTP/1.1" 200 5400 "http://example.com/" "Mozilla/5.0"
-    address       time                         request line          status size referrer            agent
-
-Size, referrer and agent may be missing. An agent without its closing quotation mark counts as missing.
+A line is a request if it has an address, a time, a request line and a status (combined_log.py). Size, referrer and
+agent may be missing. An agent without its closing quotation mark counts as missing.
 """
 
 from __future__ import annotations
@@ -14,19 +10,13 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from ..combined_log import LINE_BYTES_MAX, fields, method_of, path_of
+from ..combined_log import reason as reason_of_line
 from ..dead_letters import NEEDED, good, header, routed
 from .schema import LINE_HEADER, REQUEST
 
-#: Longest line in bytes; Apache accepts request lines and header fields of 8 KiB.
-LINE_BYTES_MAX = 65_536
 #: Longest distance between the time in a line and the time of its record.
 CLOCK_S_MAX = 86_400
-
-# The pattern uses possessive quantifiers (*+), so it needs linear time and a constant stack for any line.
-_QUOTED = r'"([^"\\]*+(?:\\.[^"\\]*+)*+)"'
-_LINE = rf"^(\S+) [^\[]*\[([^\]]+)\] {_QUOTED} (\d{{3}})(?= |$)(?: (\d{{1,18}}|-))?(?: {_QUOTED}(?: {_QUOTED})?)?"
-_ADDRESS, _TIME, _REQUEST_LINE, _STATUS, _BYTES, _REFERRER, _AGENT = range(1, 8)
-_TIME_FORMAT = "dd/MMM/yyyy:HH:mm:ss Z"
 
 #: A crawler request has the agent ``-``, or an agent that contains one of these words.
 _CRAWLERS = r"(?i)bot|crawl|spider|slurp|feed|archiver"
@@ -52,18 +42,16 @@ def parsed(records: DataFrame) -> DataFrame:
         is_long.alias("is_long"),
         F.when(~is_long, F.rtrim(F.col("value").cast("string"), F.lit("\r\n "))).alias("text"),
     )
-    rows = rows.select("*", *(_field(group).alias(name) for name, group in _FIELDS.items()))
-    rows = rows.withColumn("time", F.try_to_timestamp("time", F.lit(_TIME_FORMAT)))
+    rows = rows.select("*", *(each.alias(name) for name, each in fields("text").items()))
     is_tick = F.col("value").isNull()
-    words = F.split("request_line", " ")
     agent = F.coalesce("agent", F.lit("-"))
     rows = rows.select(
         *("line", *NEEDED),
         F.when(~is_tick, _reason()).alias("reason"),
         F.when(is_tick, F.col("timestamp")).otherwise(F.col("time")).alias("time"),
         "address",
-        F.get(words, F.lit(0)).alias("method"),
-        F.substring_index(F.get(words, F.lit(1)), "?", 1).alias("path"),
+        method_of("request_line").alias("method"),
+        path_of("request_line").alias("path"),
         F.col("status").cast("int").alias("status"),
         F.when(F.col("bytes") != "-", F.col("bytes")).cast("bigint").alias("bytes"),
         F.coalesce("referrer", F.lit("-")).alias("referrer"),
@@ -75,33 +63,13 @@ def parsed(records: DataFrame) -> DataFrame:
 
 #: The columns of a parsed request (a good line of the log).
 _REQUEST = [column.split()[0] for column in REQUEST.split(", ")]
-_FIELDS = {
-    "address": _ADDRESS,
-    "time": _TIME,
-    "request_line": _REQUEST_LINE,
-    "status": _STATUS,
-    "bytes": _BYTES,
-    "referrer": _REFERRER,
-    "agent": _AGENT,
-}
-
-
-def _field(group: int) -> Column:
-    """The text that a group of the pattern matched; null if the text is missing or empty."""
-    return F.nullif(F.regexp_extract("text", _LINE, group), F.lit(""))
 
 
 def _reason() -> Column:
     """Why a line is bad: the first reason that applies; null for a good line."""
     distance_s = F.abs(F.unix_timestamp("time") - F.unix_timestamp("timestamp"))
-    return (
-        F.when(F.col("is_long"), f"the line is longer than {LINE_BYTES_MAX} bytes")
-        .when(F.col("text") == "", "the line is empty")
-        .when(F.col("status").isNull(), "no line of Apache's combined format: needs address, time, request and status")
-        .when(F.col("request_line").isNull(), "the request line is empty")
-        .when(F.col("time").isNull(), "the time is not like 17/May/2015:10:05:03 +0000")
-        .when(distance_s > CLOCK_S_MAX, "the time is more than a day from the time of the record")
-    )
+    is_far = F.when(distance_s > CLOCK_S_MAX, "the time is more than a day from the time of the record")
+    return F.coalesce(reason_of_line(), is_far)
 
 
 def is_crawler(agent: Column) -> Column:

@@ -7,7 +7,7 @@ Read the modules in this order:
     handling.py    commands to events: one transaction for a batch, snapshots, what a new owner restores
     database.py    SQLite or PostgreSQL, and the generations of tables
     projecting.py  events to tables, and the rebuild of all tables beside the live ones
-    processes.py   handlers and projectors as processes that are started again when they die
+    processes.py   handlers and projectors as processes (members.py starts them again when they die)
     traffic.py     customers: commands, some of them twice, some of them wrong
     truth.py       the same tables from the commands, written a second time, for the check
     job.py         ``headrace-pipelines run orders``

@@ -9,16 +9,14 @@ A process ends after its batch when its standard input ends, so no process outli
 
 from __future__ import annotations
 
-import os
 import sys
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from headrace_core.errors import HeadraceError
 
-from ..members import Member
+from ..members import Member, owner_ended
 from .database import Database
 from .handling import Handler
 from .projecting import Projector
@@ -30,7 +28,7 @@ REBUILT = "rebuilt"
 
 def main(arguments: Sequence[str]) -> int:
     role, servers, name = arguments
-    is_stopped = _stdin_ended()
+    is_stopped = owner_ended().is_set
     try:
         if role == "handler":
             Handler(servers, name).run(is_stopped)
@@ -45,18 +43,6 @@ def main(arguments: Sequence[str]) -> int:
         print(f"{role}: {error.code}: {error.message}", file=sys.stderr, flush=True)
         return 1
     return 0
-
-
-def _stdin_ended() -> Callable[[], bool]:
-    ended = threading.Event()
-
-    def read() -> None:
-        while os.read(0, 1):
-            pass
-        ended.set()
-
-    threading.Thread(target=read, name="owner", daemon=True).start()
-    return ended.is_set
 
 
 def member(role: str, servers: str, name: str, log: Path) -> Member:

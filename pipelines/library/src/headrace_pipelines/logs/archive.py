@@ -1,0 +1,149 @@
+"""The archive of all requests: Parquet by day, each batch once, with retention; and search in it with DuckDB.
+
+    DIR/archive/day=2015-05-18/batch-000003.parquet
+
+A batch writes one file for each of its days. The file's name is the number of the batch, and it gets this name when it
+is whole. Spark repeats a batch that failed with the same number and the same rows, so a repeated batch replaces its own
+files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from datetime import date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame
+
+from headrace_core.errors import InvalidArgumentError
+
+#: Maximum number of lines that a search prints, unless --limit says otherwise.
+LIMIT = 20
+
+
+def write_batch(archive: Path, keep_days: int) -> Callable[[DataFrame, int], None]:
+    """The function for ``foreachBatch``: ``rows`` has the columns of a request. ``keep_days``: 0 keeps all days."""
+
+    def write(rows: DataFrame, batch: int) -> None:
+        put(archive, rows.where("host IS NOT NULL").toArrow(), batch, keep_days)
+
+    return write
+
+
+def put(archive: Path, rows: pa.Table, batch: int, keep_days: int) -> None:
+    """Write a batch, then delete the days that are older than the newest ``keep_days`` days of the archive."""
+    days = pc.strftime(rows["time"], format="%Y-%m-%d")
+    for day in sorted(day.as_py() for day in days.unique()):
+        directory = archive / f"day={day}"
+        directory.mkdir(parents=True, exist_ok=True)
+        path = directory / f"batch-{batch:06}.parquet"
+        part = rows.filter(pc.equal(days, day)).sort_by([("host", "ascending"), ("time", "ascending")])
+        new = path.with_suffix(".new")
+        pq.write_table(part, new, compression="zstd")
+        os.replace(new, path)
+    if keep_days:
+        delete_old(archive, keep_days)
+
+
+def delete_old(archive: Path, keep_days: int) -> list[str]:
+    """Delete the old days; returns their names."""
+    days = sorted(path.name.removeprefix("day=") for path in archive.glob("day=*"))
+    if not days:
+        return []
+    oldest = (date.fromisoformat(days[-1]) - timedelta(days=keep_days - 1)).isoformat()
+    old = [day for day in days if day < oldest]
+    for day in old:
+        shutil.rmtree(archive / f"day={day}")
+    return old
+
+
+def count(archive: Path) -> dict[str, int]:
+    """The number of rows of each day."""
+    return {
+        directory.name.removeprefix("day="): sum(
+            pq.read_metadata(path).num_rows for path in directory.glob("*.parquet")
+        )
+        for directory in sorted(archive.glob("day=*"))
+    }
+
+
+def search(
+    archive: Path,
+    text: str = "",
+    *,
+    host: str = "",
+    status: int = 0,
+    since: str = "",
+    until: str = "",
+    limit: int = LIMIT,
+) -> Iterator[tuple[Any, ...]]:
+    """Rows (time, host, status, text) whose line contains ``text``, in the order of their times. ``since`` and
+    ``until``: ISO 8601, UTC; only the days between them are read. Raises InvalidArgumentError."""
+    import duckdb
+
+    for name, value in (("since", since), ("until", until)):
+        _check_time(name, value)
+    files = sorted(str(path) for path in archive.glob("day=*/*.parquet") if _is_near(path, since, until))
+    if not files:
+        between = f"from {since or 'the first day'} to {until or 'the last day'}"
+        raise InvalidArgumentError(f"{archive} has no archived lines {between}")
+    wanted: list[tuple[str, Any]] = [("contains(text, ?)", text)] if text else []
+    wanted += [("host = ?", host)] if host else []
+    wanted += [("status = ?", status)] if status else []
+    wanted += [("time >= CAST(? AS TIMESTAMP)", since)] if since else []
+    wanted += [("time < CAST(? AS TIMESTAMP)", until)] if until else []
+    where = " AND ".join(condition for condition, _ in wanted) or "TRUE"
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        found = connection.execute(
+            f"SELECT CAST(time AS TIMESTAMP) AS time, host, status, text FROM read_parquet(?) WHERE {where} "
+            "ORDER BY time, host, text LIMIT ?",
+            [files, *(value for _, value in wanted), limit],
+        )
+        yield from found.fetchall()
+
+
+def _check_time(name: str, value: str) -> None:
+    try:
+        if value:
+            datetime.fromisoformat(value)
+    except ValueError:
+        raise InvalidArgumentError(f"{name}={value!r}: must be like 2015-05-18 or 2015-05-18T08:00") from None
+
+
+def _is_near(path: Path, since: str, until: str) -> bool:
+    day = path.parent.name.removeprefix("day=")
+    return (not since or day >= since[:10]) and (not until or day <= until[:10])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m headrace_pipelines.logs.archive", description="Search the archive of the pipeline logs."
+    )
+    parser.add_argument("archive", type=Path, help="the directory of the archive, such as build/pipelines/logs/archive")
+    parser.add_argument("text", nargs="?", default="", help="what the line contains")
+    parser.add_argument("--host", default="", help="the host, such as web-07")
+    parser.add_argument("--status", type=int, default=0, help="the status, such as 503")
+    parser.add_argument("--since", default="", metavar="TIME", help="ISO 8601, UTC, such as 2015-05-18T08:00")
+    parser.add_argument("--until", default="", metavar="TIME", help="ISO 8601, UTC; exclusive")
+    parser.add_argument("--limit", type=int, default=LIMIT, help="at most this number of lines (default %(default)s)")
+    given = parser.parse_args(arguments)
+    try:
+        for _, host, _, text in search(**vars(given)):
+            print(f"{host} {text}")
+    except InvalidArgumentError as error:
+        print(f"search: {error.message}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,291 @@
+"""``headrace-pipelines run logs``: hosts, a shipper, three queries, and the numbers at the end."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+import time
+import uuid
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from headrace import Consumer, NewTopic, Producer, TopicPartition
+
+from ..clickstream.replay import read_log
+from ..clickstream.schema import decoded
+from ..dead_letters import LARGE_RECORDS, dead_letter_topic, header
+from ..errors import PipelineFailedError, StoppedError
+from ..local_spark import local_spark
+from ..members import Member
+from ..outcome import Outcome
+from ..places import Places, add_run_flags, cluster_of, positive, whole
+from ..queries import LOOK_S, Queries, started
+from ..runs import prepared, serving
+from ..show import Meter, Show
+from ..sites import Site
+from ..stopping import Stop
+from ..topics import replace_topics
+from . import archive, lines, pictures, rates, schema
+from .hosts import FILE, HostLine, Hosts, host_lines
+
+SOURCES = (schema.LINES,)
+PARTITIONS = 4
+SPEED = 6_000.0
+TRIGGER = "1 second"
+#: The tick comes so long after the last line that all windows close.
+TICK_AFTER_MS = 30 * 86_400_000
+#: Longest time without a shipped line after the hosts have written all.
+STALL_S = 120.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of ``run logs``."""
+    add_run_flags(parser, "logs.*")
+    parser.add_argument("--log", type=Path, metavar="FILE", help="a log in Apache's combined format, plain or gzipped")
+    parser.add_argument(
+        "--speed", type=positive, default=SPEED, metavar="X",
+        help="seconds of the log that pass in one second (default %(default)g: 83 hours in 50 seconds)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--keep-days", type=whole, default=0, metavar="N",
+        help="the archive keeps the newest N days (default %(default)s: all)",
+    )  # fmt: skip
+
+
+def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> Outcome:
+    """Run the pipeline to its end. Raises HeadraceError, and StoppedError after SIGTERM."""
+    began = time.perf_counter()
+    content = host_lines(read_log(arguments.log))
+    if not content:
+        raise PipelineFailedError(f"the log {arguments.log} is empty; give a log with lines")
+    places = Places(out)
+    continued = places.begin(show, "hosts", "archive", "logs", "shipper.name")
+    show.step(f"starting Spark ({arguments.master})")
+    with (
+        local_spark("headrace logs", master=arguments.master) as spark,
+        cluster_of(arguments.bootstrap_servers, places, show) as servers,
+    ):
+        serving(out, servers)
+        if not continued:
+            new = [NewTopic(name, partitions=PARTITIONS, config={"retention.ms": "-1"}) for name in schema.TOPICS]
+            replace_topics(servers, "logs", new, queries=_QUERIES, sources=SOURCES)
+            # The shipper's positions are known by its name: a new run is a new shipper.
+            (out / "shipper.name").write_text(f"logs-{uuid.uuid4().hex[:12]}")
+            prepared(out)
+        hosts = Hosts(out / "hosts", content, speed=arguments.speed)
+        job = Job(spark, Site("logs", servers, out), places, show, stop, arguments.keep_days)
+        outcome = job.stream(content, hosts, is_continued=continued > 0)
+    outcome.details.update(continued=continued, seconds=round(time.perf_counter() - began, 3))
+    show.step("done")
+    return outcome
+
+
+_QUERIES = ("lines", "archive", "rates")
+
+
+class Arrived(threading.Thread):
+    """Reads the shipped lines as a second consumer, for the check: ``by_path`` has the lines of each file in order."""
+
+    def __init__(self, servers: str) -> None:
+        super().__init__(name="logs arrived", daemon=True)
+        self._servers = servers
+        self._stop_asked = threading.Event()
+        self.by_path: dict[str, list[bytes]] = defaultdict(list)
+        self.count = 0
+        self._failure: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            with Consumer(bootstrap_servers=self._servers, isolation_level="read_committed") as consumer:
+                consumer.assign([TopicPartition(schema.LINES, part) for part in range(PARTITIONS)])
+                consumer.seek_to_beginning()
+                while not self._stop_asked.is_set():
+                    for record in consumer.poll(0.5):
+                        if record.value is not None:
+                            self.by_path[(dict(record.headers)["path"] or b"").decode()].append(record.value)
+                            self.count += 1
+        except BaseException as error:  # noqa: BLE001 - ``stop`` raises it in the thread that waits
+            self._failure = error
+
+    def stop(self) -> None:
+        """Raises the error that ended the thread."""
+        self._stop_asked.set()
+        self.join()
+        if self._failure is not None:
+            raise self._failure
+
+
+class Job:
+    """The queries of a run, and the shipper beside them."""
+
+    def __init__(self, spark: SparkSession, site: Site, places: Places, show: Show, stop: Stop, keep_days: int) -> None:
+        self._spark, self._site, self._places = spark, site, places
+        self._show, self._stop, self._keep_days = show, stop, keep_days
+
+    # -- the wiring
+
+    def start(self) -> Queries:
+        """Start the three queries."""
+        shipped = lines.parsed(self._stream(schema.LINES, "lines"))
+        writer = lines.records(shipped).writeStream.format("headrace").options(**LARGE_RECORDS)
+        queries = {"lines": self._started(writer.options(**self._site.write(query="lines")))}
+        requests = decoded(self._stream(schema.REQUESTS, "archive"), schema.REQUEST)
+        write = archive.write_batch(self._places.root / "archive", self._keep_days)
+        writer = requests.writeStream.foreachBatch(write).queryName("archive")
+        queries["archive"] = self._started(writer.option("checkpointLocation", str(self._places.checkpoint("archive"))))
+        counted = rates.rates(decoded(self._stream(schema.REQUESTS, "rates"), schema.REQUEST))
+        writer = rates.records(counted).writeStream.format("headrace")
+        queries["rates"] = self._started(writer.options(**self._site.write(query="rates")))
+        return Queries(queries)
+
+    def _stream(self, topic: str, query: str) -> DataFrame:
+        return self._spark.readStream.format("headrace").options(**self._site.read(topic, query=query)).load()
+
+    def _started(self, writer: Any) -> StreamingQuery:
+        (query,) = started(writer.trigger(processingTime=TRIGGER).start)
+        return query
+
+    def _shipper(self) -> Member:
+        name = (self._places.root / "shipper.name").read_text()
+        files = str(self._places.root / "hosts" / "*" / FILE)
+        words = [sys.executable, "-m", "headrace_pipelines.logs.shipping", self._site.bootstrap_servers, name, files]
+        return Member("shipper", words, self._places.root / "logs" / "shipper.log")
+
+    def _records_of(self, topic: str) -> DataFrame:
+        """The records that readers see in a topic now."""
+        return (
+            self._spark.read.format("headrace")
+            .option("headrace.bootstrap.servers", self._site.bootstrap_servers)
+            .option("subscribe", topic)
+            .option("isolation.level", "read_committed")
+            .option("includeHeaders", "true")
+            .load()
+        )
+
+    # -- the run
+
+    def stream(self, content: list[HostLine], hosts: Hosts, *, is_continued: bool) -> Outcome:
+        """Let the hosts write, ship the lines through the queries, close the last windows, and sum up."""
+        arrived = Arrived(self._site.bootstrap_servers)
+        hosts.prepare()
+        self._show.step("starting three queries, and the shipper of the hosts' files")
+        with self._stop.after_batch(), self.start() as queries:
+            shipper = self._shipper()
+            try:
+                arrived.start()
+                self._show.step(f"{len({line.host for line in content})} hosts write {len(content):,} lines")
+                hosts.start()
+                with self._show.meter("lines", len(content)) as meter:
+                    self._follow(queries, hosts, arrived, shipper, meter)
+                hosts.result()
+                self._show.step("closing the last windows: one tick, 30 days later")
+                self._tick(content)
+                for names in (["lines"], ["archive", "rates"]):
+                    if not queries.drain(names, lambda: not self._stop.is_asked):
+                        self._stopped(queries, hosts)
+                queries.stop_after_batch()
+            finally:
+                hosts.stop()
+                shipper.stop()
+                arrived.stop()
+            self._show.step("summing up from the topics and the archive")
+            return self._summarize(content, arrived, queries, shipper, is_continued=is_continued)
+
+    def _follow(self, queries: Queries, hosts: Hosts, arrived: Arrived, shipper: Member, meter: Meter) -> None:
+        """Wait until all lines of the hosts are in the topic."""
+        before, changed_s = -1, time.monotonic()
+        while arrived.count < meter.total:
+            queries.look()
+            shipper.look()
+            meter.at(min(arrived.count, meter.total), f"{queries.progress['lines'].rows:,} parsed")
+            if self._stop.is_asked:
+                self._stopped(queries, hosts)
+            if arrived.count != before:
+                before, changed_s = arrived.count, time.monotonic()
+            elif not hosts.is_alive() and time.monotonic() - changed_s > STALL_S:
+                raise PipelineFailedError(
+                    f"{before} of {meter.total} lines arrived, and none in {STALL_S:g} s; see "
+                    f"{self._places.root / 'logs'}:\n{shipper.tail()}"
+                )
+            self._stop.wait(LOOK_S)
+        meter.at(meter.total)
+
+    def _stopped(self, queries: Queries, hosts: Hosts) -> None:
+        hosts.stop()
+        queries.stop_after_batch()
+        raise StoppedError({"written": hosts.written, "queries": queries.totals()})
+
+    def _tick(self, content: list[HostLine]) -> None:
+        with Producer(bootstrap_servers=self._site.bootstrap_servers) as producer:
+            after_ms = max(line.time_ms for line in content) + TICK_AFTER_MS
+            producer.send(schema.LINES, None, b"tick", timestamp_ms=after_ms).result(timeout=60)
+
+    def _summarize(
+        self, content: list[HostLine], arrived: Arrived, queries: Queries, shipper: Member, *, is_continued: bool
+    ) -> Outcome:
+        requests = decoded(self._records_of(schema.REQUESTS), schema.REQUEST).where("host IS NOT NULL").cache()
+        counted = decoded(self._records_of(schema.RATES), schema.RATE).cache()
+        alerts = decoded(self._records_of(schema.ALERTS), schema.RATE).orderBy("window", "host").collect()
+        letters = self._records_of(dead_letter_topic(schema.LINES)).groupBy(header("reason").alias("reason")).count()
+        totals = requests.agg(
+            F.count("*").alias("requests"),
+            F.countDistinct("host").alias("hosts"),
+            F.count_if(F.col("status") >= 400).alias("errors"),
+            F.count_if(F.col("status") >= 500).alias("failures"),
+        ).collect()[0]
+        dead = {row["reason"]: row["count"] for row in letters.collect()}
+        late = queries.progress["rates"].late
+        kept = archive.count(self._places.root / "archive")
+        summary = {
+            "lines": arrived.count,
+            **totals.asDict(),
+            "dead_letters": sum(dead.values()),
+            "windows": counted.count(),
+            "alerts": [[f"{row['window']:%Y-%m-%dT%H:%M}", row["host"], row["failures"]] for row in alerts],
+            "archived": sum(kept.values()),
+        }
+        self._check(content, arrived, summary, counted.agg(F.sum("requests")).collect()[0][0] or 0, late, is_continued)
+        path = pictures.draw(counted.orderBy("window").collect(), alerts, self._places.root)
+        self._show.note(f"picture: {path}")
+        return Outcome(
+            summary,
+            {"dead_letters": dead, "late_dropped": late, "days": kept, "deaths_of_the_shipper": shipper.deaths},
+        )
+
+    def _check(
+        self,
+        content: list[HostLine],
+        arrived: Arrived,
+        summary: dict[str, Any],
+        in_windows: int,
+        late: int,
+        is_continued: bool,
+    ) -> None:
+        """Every line of each host arrived once and in order, and is a request or a dead letter; every request is in a
+        window, and in the archive."""
+        expected: dict[str, list[bytes]] = defaultdict(list)
+        for line in content:
+            expected[str(self._places.root / "hosts" / line.host / FILE)].append(line.text)
+        wrong = [
+            f"{path}: {len(found)} lines, not the {len(expected[path])} that its host wrote, or not in order"
+            for path in sorted({*expected, *arrived.by_path})
+            if (found := arrived.by_path.get(path, [])) != expected.get(path, [])
+        ]
+        if summary["requests"] + summary["dead_letters"] != len(content):
+            wrong.append(
+                f"{len(content)} lines, {summary['requests']} requests, {summary['dead_letters']} dead letters"
+            )
+        # An earlier run may have dropped late rows, and counted them.
+        missing = summary["requests"] - in_windows - late
+        if missing < 0 or (missing and not is_continued):
+            wrong.append(f"{summary['requests']} requests, {in_windows} in windows, {late} late")
+        if not self._keep_days and summary["archived"] != summary["requests"]:
+            wrong.append(f"{summary['requests']} requests, {summary['archived']} in the archive")
+        if wrong:
+            raise PipelineFailedError("; ".join(wrong[:5]))
