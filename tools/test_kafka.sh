@@ -21,4 +21,4 @@ if [ -n "${ROTATE:-}" ]; then
   done
   case $today in kafka-python*) .venv/bin/python tools/client_suites.py check kafka-python ;; esac
 fi
-exec .venv/bin/python -m pytest -m kafka "${files[@]}" "$@"
+exec .venv/bin/python -m pytest -m kafka --durations=15 --durations-min=5 "${files[@]}" "$@"
