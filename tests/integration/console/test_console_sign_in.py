@@ -480,6 +480,20 @@ def clients_of_sessions() -> int:
     return sum(each.settings.listeners[0].name == "http" and each.cluster._keys is not None for each in found)
 
 
+def test_a_visitor_learns_no_addresses_while_the_cluster_does_not_answer(
+    cluster: LocalCluster, browsers: list[Browser], caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and never listens
+        nowhere = f"127.0.0.1:{taken.getsockname()[1]}"
+        with console_beside(cluster, bootstrap_servers=(nowhere,)) as url:
+            answer = opened(cluster, browsers, url=url).sign_in("alice")
+    assert answer.status_code == 503
+    assert alert(answer.text).startswith("The cluster cannot be asked now (")
+    assert nowhere not in answer.text
+    assert nowhere in caplog.text
+
+
 def test_a_console_with_wrong_keys_of_its_own_does_not_blame_the_user(
     cluster: LocalCluster, browsers: list[Browser], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

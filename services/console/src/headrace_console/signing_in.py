@@ -207,8 +207,10 @@ class Users:
             return self._form(request, status=503, wrong=MISCONFIGURED, then=then, name=name)
         except (HeadraceError, TimeoutError) as error:
             self._attempts.untried(attempt)
-            why = f"{error.message} [{error.code}]" if isinstance(error, HeadraceError) else "no answer in time"
-            wrong = f"The cluster cannot be asked now: {why}. Send the form again later."
+            # Only the code, because the text has addresses of nodes.
+            why = error.code if isinstance(error, HeadraceError) else "no answer in time"
+            logger.warning("the cluster cannot judge a sign-in: %s", str(error) or why)
+            wrong = f"The cluster cannot be asked now ({why}). Send the form again later; the console's log says why."
             return self._form(request, status=503, wrong=wrong, then=then, name=name)
         except BaseException:
             self._attempts.untried(attempt)
