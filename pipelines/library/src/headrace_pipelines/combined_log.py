@@ -6,8 +6,10 @@ address       time                         request line          status size ref
 
 from __future__ import annotations
 
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+
+from .dead_letters import NEEDED
 
 #: Longest line in bytes; Apache accepts request lines and header fields of 8 KiB.
 LINE_BYTES_MAX = 65_536
@@ -33,18 +35,32 @@ def fields(text: str) -> dict[str, Column]:
     return found | {"time": F.try_to_timestamp(found["time"], F.lit(_TIME_FORMAT))}
 
 
-def method_of(request_line: str) -> Column:
-    return F.get(F.split(request_line, " "), F.lit(0))
+def split(records: DataFrame, *more: Column) -> DataFrame:
+    """The records of lines with the columns ``more``, ``is_long``, ``text`` (the line without its end; null for a line
+    that is too long) and those of ``fields``. Of the source's columns it keeps NEEDED."""
+    is_long = F.octet_length("value") > LINE_BYTES_MAX
+    text = F.when(~is_long, F.rtrim(F.col("value").cast("string"), F.lit("\r\n ")))
+    rows = records.select(*more, *NEEDED, is_long.alias("is_long"), text.alias("text"))
+    return rows.select("*", *(each.alias(name) for name, each in fields("text").items()))
 
 
-def path_of(request_line: str) -> Column:
-    """The path without its query."""
-    return F.substring_index(F.get(F.split(request_line, " "), F.lit(1)), "?", 1)
+def request() -> list[Column]:
+    """The columns of a request but its time, from the rows of ``split``; the path is without its query."""
+    words = F.split("request_line", " ")
+    return [
+        F.col("address"),
+        F.get(words, F.lit(0)).alias("method"),
+        F.substring_index(F.get(words, F.lit(1)), "?", 1).alias("path"),
+        F.col("status").cast("int").alias("status"),
+        F.when(F.col("bytes") != "-", F.col("bytes")).cast("bigint").alias("bytes"),
+        F.coalesce("referrer", F.lit("-")).alias("referrer"),
+        F.coalesce("agent", F.lit("-")).alias("agent"),
+    ]
 
 
 def reason() -> Column:
-    """Why a line is no request: the first reason that applies; null for a request. Needs the columns of ``fields``,
-    ``text`` and ``is_long``."""
+    """Why a line is no request: the first reason that applies; null for a request. Needs the rows of
+    ``split``."""
     return (
         F.when(F.col("is_long"), TOO_LONG)
         .when(F.col("text") == "", EMPTY)

@@ -52,10 +52,6 @@ class Member:
             return subprocess.Popen(self._words, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True)
 
     @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
     def is_alive(self) -> bool:
         return self._process.poll() is None
 
@@ -68,7 +64,6 @@ class Member:
         if self.is_alive or time.monotonic() - self._started_s < RESTART_S:
             return
         self.deaths += 1
-        # Its last start was before it died, so this counts a long life as one more early death at most.
         self._in_a_row = 1 if time.monotonic() - self._started_s > HEALTHY_S else self._in_a_row + 1
         if self._in_a_row > DEATHS_MAX:
             raise PipelineFailedError(f"the {self.role} dies again and again; {self._log} says why:\n{self.tail()}")

@@ -10,8 +10,8 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from ..combined_log import LINE_BYTES_MAX, fields, method_of, path_of
 from ..combined_log import reason as reason_of_line
+from ..combined_log import request, split
 from ..dead_letters import NEEDED, good, header, routed
 from .schema import LINE_HEADER, REQUEST
 
@@ -33,31 +33,15 @@ def parsed(records: DataFrame) -> DataFrame:
     """
     position = F.concat_ws("-", "topic", F.concat_ws("@", "partition", "offset"))
     name = F.filter("headers", lambda each: each["key"] == LINE_HEADER)
-    is_long = F.octet_length("value") > LINE_BYTES_MAX
-    rows = records.select(
-        F.concat_ws("#", F.coalesce(F.get(name, F.lit(0))["value"].cast("string"), position), header("tries")).alias(
-            "line"
-        ),
-        *NEEDED,
-        is_long.alias("is_long"),
-        F.when(~is_long, F.rtrim(F.col("value").cast("string"), F.lit("\r\n "))).alias("text"),
-    )
-    rows = rows.select("*", *(each.alias(name) for name, each in fields("text").items()))
+    line = F.concat_ws("#", F.coalesce(F.get(name, F.lit(0))["value"].cast("string"), position), header("tries"))
     is_tick = F.col("value").isNull()
-    agent = F.coalesce("agent", F.lit("-"))
-    rows = rows.select(
+    rows = split(records, line.alias("line")).select(
         *("line", *NEEDED),
         F.when(~is_tick, _reason()).alias("reason"),
         F.when(is_tick, F.col("timestamp")).otherwise(F.col("time")).alias("time"),
-        "address",
-        method_of("request_line").alias("method"),
-        path_of("request_line").alias("path"),
-        F.col("status").cast("int").alias("status"),
-        F.when(F.col("bytes") != "-", F.col("bytes")).cast("bigint").alias("bytes"),
-        F.coalesce("referrer", F.lit("-")).alias("referrer"),
-        agent.alias("agent"),
-        is_crawler(agent).alias("is_crawler"),
+        *request(),
     )
+    rows = rows.withColumn("is_crawler", is_crawler(F.col("agent")))
     return rows.withColumn("is_view", is_view())
 
 

@@ -35,6 +35,7 @@ from . import archive, lines, pictures, rates, schema
 from .hosts import FILE, HostLine, Hosts, host_lines
 
 SOURCES = (schema.LINES,)
+QUERIES = ("lines", "archive", "rates")
 PARTITIONS = 4
 SPEED = 6_000.0
 TRIGGER = "1 second"
@@ -74,7 +75,7 @@ def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> Out
         serving(out, servers)
         if not continued:
             new = [NewTopic(name, partitions=PARTITIONS, config={"retention.ms": "-1"}) for name in schema.TOPICS]
-            replace_topics(servers, "logs", new, queries=_QUERIES, sources=SOURCES)
+            replace_topics(servers, "logs", new, queries=QUERIES, sources=SOURCES)
             # The shipper's positions are known by its name: a new run is a new shipper.
             (out / "shipper.name").write_text(f"logs-{uuid.uuid4().hex[:12]}")
             prepared(out)
@@ -84,9 +85,6 @@ def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> Out
     outcome.details.update(continued=continued, seconds=round(time.perf_counter() - began, 3))
     show.step("done")
     return outcome
-
-
-_QUERIES = ("lines", "archive", "rates")
 
 
 class Arrived(threading.Thread):
@@ -206,6 +204,8 @@ class Job:
             meter.at(min(arrived.count, meter.total), f"{queries.progress['lines'].rows:,} parsed")
             if self._stop.is_asked:
                 self._stopped(queries, hosts)
+            if not hosts.is_alive():
+                hosts.result()
             if arrived.count != before:
                 before, changed_s = arrived.count, time.monotonic()
             elif not hosts.is_alive() and time.monotonic() - changed_s > STALL_S:

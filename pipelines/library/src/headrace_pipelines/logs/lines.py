@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from ..combined_log import LINE_BYTES_MAX, fields, method_of, path_of, reason
+from ..combined_log import reason, request, split
 from ..dead_letters import NEEDED, routed
 from .schema import REQUEST, REQUESTS
 
@@ -19,14 +19,7 @@ _COLUMNS = [column.split()[0] for column in REQUEST.split(", ")]
 def parsed(records: DataFrame) -> DataFrame:
     """One row for each record of ``headrace ship``: the source's columns, the columns of a request, and ``reason``
     (null for a good line). ``records`` has the headers."""
-    is_long = F.octet_length("value") > LINE_BYTES_MAX
-    rows = records.select(
-        *NEEDED,
-        is_long.alias("is_long"),
-        F.when(~is_long, F.rtrim(F.col("value").cast("string"), F.lit("\r\n "))).alias("text"),
-    )
-    rows = rows.select("*", *(each.alias(name) for name, each in fields("text").items()))
-    is_tick = F.col("value").isNull()
+    rows, is_tick = split(records), F.col("value").isNull()
     ahead_s = F.unix_timestamp("time") - F.unix_timestamp("timestamp")
     is_ahead = F.when(ahead_s > FUTURE_S_MAX, "the time is more than an hour after the time of the record")
     return rows.select(
@@ -34,13 +27,7 @@ def parsed(records: DataFrame) -> DataFrame:
         F.when(~is_tick, F.coalesce(reason(), is_ahead)).alias("reason"),
         F.when(~is_tick, host_of_path()).alias("host"),
         F.when(is_tick, F.col("timestamp")).otherwise(F.col("time")).alias("time"),
-        "address",
-        method_of("request_line").alias("method"),
-        path_of("request_line").alias("path"),
-        F.col("status").cast("int").alias("status"),
-        F.when(F.col("bytes") != "-", F.col("bytes")).cast("bigint").alias("bytes"),
-        F.coalesce("referrer", F.lit("-")).alias("referrer"),
-        F.coalesce("agent", F.lit("-")).alias("agent"),
+        *request(),
         "text",
     )
 

@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--database", metavar="URL",
         help="where the tables are: sqlite:///PATH or postgresql://USER@HOST/NAME (default: DIR/orders.db); the run "
-        "replaces its tables and views orders, customers, days",
+        "deletes the rows that an earlier run left there",
     )  # fmt: skip
     parser.add_argument("--restart", action="store_true", help="start a new run, even if the last run has not ended")
     parser.add_argument("--orders", type=_some, default=ORDERS, metavar="N", help="orders (default %(default)s)")

@@ -5,9 +5,9 @@ positions of its last transaction. Each order's row has its version: an event th
 lost or repeated event cannot pass unseen.
 
 A **rebuild** makes the next generation of rows from the first event on, while the live projector goes on. When the
-new rows have every event that the present ones have, one transaction switches the views and deletes the old rows. So no
-reader sees an older state than before, and none waits. The live projector sees the switch at its next batch, and goes
-on with the new rows, from their positions.
+new rows have every event that the present ones have, one transaction switches the views; the old rows are deleted
+afterwards. So no reader sees an older state than before, and none waits. The live projector sees the switch at its next
+batch, and goes on with the new rows, from their positions.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ class Projector:
 
     def __init__(self, servers: str, database: Database) -> None:
         self._servers, self._database = servers, database
-        self.projected = 0  #: Events of this process.
 
     def follow(self, is_stopped: Callable[[], bool]) -> None:
         """Keep the present tables up to date until ``is_stopped()``; makes the first generation. Raises HeadraceError
@@ -108,7 +107,6 @@ class Projector:
         # The consumer's positions are behind the markers of transactions, too.
         positions = {each.partition: consumer.position(each) for each in consumer.assignment()}
         project(self._database, generation, [schema.decoded(record.value) for record in records], positions)
-        self.projected += len(records)
 
 
 def project(database: Database, generation: int, events: Sequence[Event], positions: Mapping[int, int]) -> None:
