@@ -7,7 +7,6 @@ balancer would. The files rotate by renaming, as logrotate does: access.log beco
 from __future__ import annotations
 
 import re
-import threading
 import time
 import zlib
 from collections import defaultdict
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..clickstream.replay import lines as timed_lines
+from ..workers import Worker
 
 HOSTS = 40
 #: The planted outage: this host answers 503 to requests of these hours of the log.
@@ -56,17 +56,15 @@ def host_lines(content: bytes) -> list[HostLine]:
     return found
 
 
-class Hosts(threading.Thread):
+class Hosts(Worker):
     """Writes the lines to ``root/HOST/access.log``. ``speed``: seconds of the log that pass in one second.
 
     ``written`` of an earlier run are in the files already: the thread goes on behind them.
     """
 
     def __init__(self, root: Path, lines: Sequence[HostLine], *, speed: float) -> None:
-        super().__init__(name="logs hosts", daemon=True)
+        super().__init__("logs hosts")
         self._root, self._lines, self._speed = root, lines, speed
-        self._stop_asked = threading.Event()
-        self._failure: BaseException | None = None
         self.written = 0
 
     def prepare(self) -> None:
@@ -75,13 +73,7 @@ class Hosts(threading.Thread):
             (self._root / host).mkdir(parents=True, exist_ok=True)
             (self._root / host / FILE).touch()
 
-    def run(self) -> None:
-        try:
-            self._write_all()
-        except BaseException as error:  # noqa: BLE001 - ``result`` raises it in the thread that waits
-            self._failure = error
-
-    def _write_all(self) -> None:
+    def work(self) -> None:
         done = {host: lines_in(self._root / host) for host in {line.host for line in self._lines}}
         in_file = {host: count_lines(self._root / host / FILE) for host in done}
         seen: dict[str, int] = defaultdict(int)
@@ -95,7 +87,7 @@ class Hosts(threading.Thread):
         for line in missing:
             due_s = began_s + (line.time_ms - start_ms) / 1000 / self._speed
             while (left_s := due_s - time.monotonic()) > 0:
-                if self._stop_asked.wait(min(left_s, 0.1)):
+                if self.is_stopped.wait(min(left_s, 0.1)):
                     return
             path = self._root / line.host / FILE
             if in_file[line.host] >= ROTATE_LINES:
@@ -105,15 +97,6 @@ class Hosts(threading.Thread):
                 file.write(line.text + b"\n")
             in_file[line.host] += 1
             self.written += 1
-
-    def stop(self) -> None:
-        self._stop_asked.set()
-
-    def result(self) -> None:
-        """Wait for the end; raises the error that ended the thread."""
-        self.join()
-        if self._failure is not None:
-            raise self._failure
 
 
 def rotate(path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import threading
 import time
 import uuid
 from collections import defaultdict
@@ -31,6 +30,7 @@ from ..show import Meter, Show
 from ..sites import Site
 from ..stopping import Stop
 from ..topics import replace_topics
+from ..workers import Worker
 from . import archive, lines, pictures, rates, schema
 from .hosts import FILE, HostLine, Hosts, host_lines
 
@@ -87,36 +87,24 @@ def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> Out
     return outcome
 
 
-class Arrived(threading.Thread):
+class Arrived(Worker):
     """Reads the shipped lines as a second consumer, for the check: ``by_path`` has the lines of each file in order."""
 
     def __init__(self, servers: str) -> None:
-        super().__init__(name="logs arrived", daemon=True)
+        super().__init__("logs arrived")
         self._servers = servers
-        self._stop_asked = threading.Event()
         self.by_path: dict[str, list[bytes]] = defaultdict(list)
         self.count = 0
-        self._failure: BaseException | None = None
 
-    def run(self) -> None:
-        try:
-            with Consumer(bootstrap_servers=self._servers, isolation_level="read_committed") as consumer:
-                consumer.assign([TopicPartition(schema.LINES, part) for part in range(PARTITIONS)])
-                consumer.seek_to_beginning()
-                while not self._stop_asked.is_set():
-                    for record in consumer.poll(0.5):
-                        if record.value is not None:
-                            self.by_path[(dict(record.headers)["path"] or b"").decode()].append(record.value)
-                            self.count += 1
-        except BaseException as error:  # noqa: BLE001 - ``stop`` raises it in the thread that waits
-            self._failure = error
-
-    def stop(self) -> None:
-        """Raises the error that ended the thread."""
-        self._stop_asked.set()
-        self.join()
-        if self._failure is not None:
-            raise self._failure
+    def work(self) -> None:
+        with Consumer(bootstrap_servers=self._servers, isolation_level="read_committed") as consumer:
+            consumer.assign([TopicPartition(schema.LINES, part) for part in range(PARTITIONS)])
+            consumer.seek_to_beginning()
+            while not self.is_stopped.is_set():
+                for record in consumer.poll(0.5):
+                    if record.value is not None:
+                        self.by_path[(dict(record.headers)["path"] or b"").decode()].append(record.value)
+                        self.count += 1
 
 
 class Job:
@@ -192,6 +180,7 @@ class Job:
                 hosts.stop()
                 shipper.stop()
                 arrived.stop()
+            arrived.result()
             self._show.step("summing up from the topics and the archive")
             return self._summarize(content, arrived, queries, shipper, is_continued=is_continued)
 
@@ -204,8 +193,9 @@ class Job:
             meter.at(min(arrived.count, meter.total), f"{queries.progress['lines'].rows:,} parsed")
             if self._stop.is_asked:
                 self._stopped(queries, hosts)
-            if not hosts.is_alive():
-                hosts.result()
+            for each in (hosts, arrived):
+                if not each.is_alive():
+                    each.result()
             if arrived.count != before:
                 before, changed_s = arrived.count, time.monotonic()
             elif not hosts.is_alive() and time.monotonic() - changed_s > STALL_S:

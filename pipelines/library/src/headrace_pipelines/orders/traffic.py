@@ -7,7 +7,6 @@ another sum, a shipment before the payment, bytes that are no command.
 from __future__ import annotations
 
 import random
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple
 
 from headrace import Producer
 
+from ..workers import Worker
 from . import schema
 
 #: Orders that are open at the same time.
@@ -110,46 +110,26 @@ def _script(order: str, rng: random.Random) -> Iterator[dict[str, Any]]:
         yield command("deliver")
 
 
-class Traffic(threading.Thread):
+class Traffic(Worker):
     """Sends commands in a thread, ``rate`` a second; it is idempotent, and waits for all acknowledgements."""
 
     def __init__(self, servers: str, records: list[Sent], rate: float) -> None:
-        super().__init__(name="orders traffic", daemon=True)
+        super().__init__("orders traffic")
         self._servers, self._records, self._rate = servers, records, rate
-        self._stop_asked = threading.Event()
-        self._failure: BaseException | None = None
         self.sent = 0
 
-    def run(self) -> None:
-        try:
-            self._send()
-        except BaseException as error:  # noqa: BLE001 - ``result`` raises it in the thread that waits
-            self._failure = error
-
-    def _send(self) -> None:
+    def work(self) -> None:
         futures: list[Future[Any]] = []
         began_s = time.monotonic()
         with Producer({"bootstrap.servers": self._servers, "acks": "all", "linger.ms": 5}) as producer:
             for record in self._records:
                 due_s = began_s + self.sent / self._rate
-                while (left_s := due_s - time.monotonic()) > 0 and not self._stop_asked.is_set():
-                    self._stop_asked.wait(min(left_s, 0.1))
-                if self._stop_asked.is_set():
+                while (left_s := due_s - time.monotonic()) > 0 and not self.is_stopped.is_set():
+                    self.is_stopped.wait(min(left_s, 0.1))
+                if self.is_stopped.is_set():
                     return
                 futures.append(producer.send(schema.COMMANDS, record.value, record.key))
                 self.sent += 1
             producer.flush(timeout=120)
         for future in futures:
             future.result(timeout=0)
-
-    def stop(self) -> None:
-        """Stop, and wait until the producer is closed."""
-        self._stop_asked.set()
-        if self.ident is not None:
-            self.join()
-
-    def result(self) -> None:
-        """Wait for the end; raises the error that ended the traffic."""
-        self.join()
-        if self._failure is not None:
-            raise self._failure

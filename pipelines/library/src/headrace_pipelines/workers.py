@@ -1,0 +1,36 @@
+"""Threads of a run: a worker keeps the error that ended it for the thread that waits."""
+
+from __future__ import annotations
+
+import threading
+from abc import abstractmethod
+
+
+class Worker(threading.Thread):
+    """A thread that does ``work`` until it is done, or until ``is_stopped`` is set."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self.is_stopped = threading.Event()
+        self._failure: BaseException | None = None
+
+    @abstractmethod
+    def work(self) -> None: ...
+
+    def run(self) -> None:
+        try:
+            self.work()
+        except BaseException as error:  # noqa: BLE001 - ``result`` raises it in the thread that waits
+            self._failure = error
+
+    def stop(self) -> None:
+        """Ask the thread to end, and wait for its end."""
+        self.is_stopped.set()
+        if self.ident is not None:
+            self.join()
+
+    def result(self) -> None:
+        """Wait for the end; raises the error that ended the thread."""
+        self.join()
+        if self._failure is not None:
+            raise self._failure
