@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace import AsyncConsumer, Consumer
+from headrace import AsyncConsumer, Consumer, OffsetAndMetadata
 from headrace.consumer.read_epochs import ReadEpochs
 from headrace_core.records import Record
 from tests.unit.client.test_group_consumer import LIMIT_S, Make, Party, joined, make, parties, run
@@ -91,5 +91,24 @@ def test_a_record_whose_epoch_is_not_known_is_committed_without_one(make: Make, 
         await way(party, record(41, partition=1))
         await way(party, record(2))
         assert committed(party) == [("t", 1, 42, -1), ("t", 0, 3, -1)]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_commit_before_the_first_fetch_has_the_epoch_of_the_committed_offset(make: Make, way: Any) -> None:
+    """Between the assignment and the fetcher's first look at it, the only known epoch is the one that the group has
+    committed. A commit in this time must not replace it by "unknown", or the next reader does not notice that the log
+    diverged (KIP-320)."""
+
+    async def scenario() -> None:
+        party = await reading(make)
+        (tp,) = party.core.reading.partitions
+        party.core.reading.remove_assigned([tp])
+        party.core.reading.add_assigned({tp: OffsetAndMetadata(20, "", 7)})
+        assert party.core.reading.positions() == {tp: OffsetAndMetadata(20, leader_epoch=7)}
+        await way(party, record(19))
+        await way(party, record(20))
+        assert committed(party) == [("t", 0, 20, 7), ("t", 0, 21, -1)]
 
     run(scenario)

@@ -61,6 +61,14 @@ class Assigned:
         self.end_offset: int | None = None  # end of a bounded read: fetch nothing from here on
         self.high_watermark = self.last_stable_offset = self.log_start_offset = -1
 
+    def epoch_before(self, offset: int) -> int:
+        """The leader epoch of the record before ``offset``; -1: unknown. Before the fetcher has seen the partition,
+        only the epoch at the committed position is known."""
+        read = -1 if self.epochs is None else self.epochs.before(offset)
+        if read < 0 and self.begun is not None and self.begun[0] == offset:
+            return self.begun[1]
+        return read
+
 
 class Slice:
     """Whole batches of one partition, from ``fetch_offset`` to ``next_offset``; the first batch may begin below

@@ -129,21 +129,20 @@ class Reading:
         for tp in self.partitions if partitions is None else partitions:
             position = self.known_position(tp) if tp in self.partitions else None
             if position is not None:
-                epochs = self.partitions[tp].epochs
-                found[tp] = OffsetAndMetadata(position, leader_epoch=-1 if epochs is None else epochs.before(position))
+                found[tp] = OffsetAndMetadata(position, leader_epoch=self._epoch_before(tp, position))
         return found
 
     def with_epochs(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """The offsets with the leader epoch of the record before each; see ``positions``."""
-        found = {}
-        for tp, each in offsets.items():
-            epochs = self.partitions[tp].epochs if tp in self.partitions else None
-            found[tp] = OffsetAndMetadata(
-                each.offset, each.metadata, -1 if epochs is None else epochs.before(each.offset)
-            )
-        return found
+        return {
+            tp: OffsetAndMetadata(each.offset, each.metadata, self._epoch_before(tp, each.offset))
+            for tp, each in offsets.items()
+        }
+
+    def _epoch_before(self, tp: TopicPartition, offset: int) -> int:
+        return self.partitions[tp].epoch_before(offset) if tp in self.partitions else -1
 
     def offsets_to_commit(
         self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | Record | None
@@ -155,8 +154,7 @@ class Reading:
         found = {}
         if isinstance(offsets, Record):
             tp, after = TopicPartition(offsets.topic, offsets.partition), offsets.offset + 1
-            epochs = self.partitions[tp].epochs if tp in self.partitions else None
-            return {tp: OffsetAndMetadata(after, leader_epoch=-1 if epochs is None else epochs.before(after))}
+            return {tp: OffsetAndMetadata(after, leader_epoch=self._epoch_before(tp, after))}
         for tp, given in arguments.mapping("offsets", offsets, "TopicPartition: offset, or a record").items():
             partition = arguments.partition(tp)
             found[partition] = arguments.offset_to_commit(partition, given)
