@@ -1,4 +1,4 @@
-"""The command ``headrace-pipelines``: list the pipelines, run one, watch it, stop it, replay its dead letters."""
+"""The command ``headrace-pipelines``: list the pipelines, run one, watch it, stop it, replay its dead letters; SQL."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from .errors import StoppedError
 from .registry import Pipeline, pipelines
 from .runs import recorded
 from .show import Show
+from .sql import command as sql
 from .stopping import EXIT_CODE, Stop
 
 SUMMARY, DETAILS = "summary.json", "details.json"
@@ -33,6 +34,8 @@ def main(words: list[str] | None = None) -> int:
                 return _list(known, arguments.output)
             case "new":
                 return commands.new(arguments)
+            case "sql":
+                return sql.main(arguments)
             case "run":
                 return _run(known[arguments.name], arguments)
             case "status":
@@ -42,7 +45,8 @@ def main(words: list[str] | None = None) -> int:
             case _:
                 return commands.replay(known[arguments.name], arguments)
     except HeadraceError as error:
-        print(f"headrace-pipelines: {arguments.name}: {error.code}: {error.message}", file=sys.stderr)
+        name = getattr(arguments, "name", arguments.command)
+        print(f"headrace-pipelines: {name}: {error.code}: {error.message}", file=sys.stderr)
         return 1
 
 
@@ -61,6 +65,7 @@ def _parser(words: list[str], known: Mapping[str, Pipeline]) -> argparse.Argumen
     _add_output(listing)
     making = subcommands.add_parser("new", help="make a pipeline with a test in the working directory")
     making.add_argument("name", metavar="NAME", help="name of the new package and of its source topic")
+    sql.add_arguments(subcommands.add_parser("sql", help=sql.ABOUT, description=sql.ABOUT))
     for command, about in (
         ("run", "run a pipeline to its end, or until it is stopped"),
         ("status", "show the run of a pipeline, and the checkpoint and lag of each query"),

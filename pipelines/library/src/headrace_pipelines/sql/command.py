@@ -1,0 +1,138 @@
+"""``headrace-pipelines sql``: SQL over topics, at a prompt, from a file, or from a pipe."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import warnings
+from pathlib import Path
+
+from headrace_core.errors import HeadraceError, InvalidArgumentError
+
+from ..runs import recorded
+from ..stopping import EXIT_CODE, Stop
+from .faults import Source
+
+ABOUT = "SQL over topics: a prompt, -e STATEMENT, -f FILE, or statements from a pipe"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of ``sql``."""
+    parser.add_argument(
+        "--bootstrap-servers", metavar="HOST:PORT,...",
+        help="addresses of brokers (default: HEADRACE_BOOTSTRAP_SERVERS, or 127.0.0.1:9095)",
+    )  # fmt: skip
+    parser.add_argument("--registry", metavar="URL", help="schema registry of tables with format = 'avro'")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", default=Path("build/pipelines/sql"),
+        help="directory of the tables' declarations, the continuous queries and the history (%(default)s)",
+    )  # fmt: skip
+    given = parser.add_mutually_exclusive_group()
+    given.add_argument("-e", "--execute", metavar="STATEMENTS", help="run these statements, and end")
+    given.add_argument("-f", "--file", type=Path, metavar="FILE", help="run the statements of a file, and end")
+    parser.add_argument("-o", "--output", choices=("table", "json", "csv"), default="table", help="form of rows")
+    parser.add_argument("--rows-max", type=int, default=1_000, metavar="N", help="rows of a SELECT (%(default)s)")
+    parser.add_argument(
+        "--serve", action="store_true", help="run the continuous queries until SIGTERM or Ctrl-C, after the statements"
+    )
+    parser.add_argument("--master", default="local[2]", metavar="URL", help="Spark's master (default %(default)s)")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Run the command; returns its exit code: 0, or 1 when a statement has failed."""
+    warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")
+    stop = Stop()
+    stop.listen()
+    out: Path = arguments.out.resolve()
+    with recorded(out, "sql") as ends:
+        try:
+            code = _run(arguments, out, stop)
+        except KeyboardInterrupt:
+            ends("interrupted")
+            return 130
+        except SystemExit:  # SIGTERM
+            ends("stopped")
+            raise
+        except HeadraceError as error:
+            print(error.message, file=sys.stderr, flush=True)
+            return 1
+        ends("done" if code == 0 else "stopped")
+        return code
+
+
+def _run(arguments: argparse.Namespace, out: Path, stop: Stop) -> int:
+    from headrace.settings import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP
+
+    from ..local_spark import local_spark
+    from ..runs import serving
+    from .engine import Engine
+    from .session import Session
+    from .shell import interactive, run_text
+
+    servers = arguments.bootstrap_servers or os.environ.get(BOOTSTRAP_VARIABLE) or DEFAULT_BOOTSTRAP
+    _check_cluster(servers)
+    serving(out, servers)
+    with local_spark("headrace sql", master=arguments.master) as spark:
+        spark.sparkContext.setLogLevel("OFF")
+        session = Session(spark, servers, out, arguments.registry)
+        session.settings["rows.max"] = str(arguments.rows_max)
+        try:
+            for fault in session.resume():
+                print(fault, file=sys.stderr, flush=True)
+            engine = Engine(session)
+            source = _source(arguments)
+            if source is not None:
+                run_text(engine, source, arguments.output)
+            elif not arguments.serve:
+                _greet(servers, session)
+                interactive(engine, session, out / "history", arguments.output)
+            return _serve(session, stop) if arguments.serve else 0
+        finally:
+            session.close()
+
+
+def _source(arguments: argparse.Namespace) -> Source | None:
+    """The statements to run; None: ask at the prompt."""
+    if arguments.execute is not None:
+        return Source(arguments.execute, "-e")
+    if arguments.file is not None:
+        try:
+            return Source(arguments.file.read_text(), str(arguments.file))
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidArgumentError(f"cannot read {arguments.file}: {error}") from None
+    if not sys.stdin.isatty() and not arguments.serve:
+        return Source(sys.stdin.read(), "stdin")
+    return None
+
+
+def _check_cluster(servers: str) -> None:
+    """Ask the cluster once, before Spark starts, which takes seconds. Raises HeadraceError."""
+    from headrace import Admin
+    from headrace_core.errors import BootstrapError
+
+    with Admin({"bootstrap.servers": servers, "default.api.timeout.ms": 10_000}) as admin:
+        try:
+            admin.list_topics()
+        except BootstrapError as error:
+            raise BootstrapError(
+                f"{error.message}\nStart a cluster with `headrace up --data ./data -d`, or give --bootstrap-servers "
+                "HOST:PORT"
+            ) from None
+
+
+def _greet(servers: str, session: object) -> None:
+    print(f"Headrace SQL on {servers}. A statement ends with ; and Ctrl-D ends the shell.", file=sys.stderr)
+
+
+def _serve(session: object, stop: Stop) -> int:
+    from .session import Session
+
+    assert isinstance(session, Session)
+    queries = list(session.catalog.queries)
+    print(f"running: {', '.join(queries) or 'no query'}", file=sys.stderr, flush=True)
+    with stop.after_batch():
+        while not stop.wait(0.5):
+            for query in queries:
+                session.continuous.check(query)
+    return EXIT_CODE

@@ -1,0 +1,153 @@
+"""The continuous queries of a shell: each writes the changes of its SELECT to the topic of a table, exactly once.
+
+A batch is a version of the application ``ContinuousQuery.application``, which the sink commits once. A query goes on
+from DIR/checkpoints/ID.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+
+from headrace_core.errors import RequestTimedOutError
+
+from ..checkpoints import checkpoints
+from ..errors import QueryFailedError
+from ..queries import Queries, cause, started
+from ..sites import Site
+from .catalog import Catalog, ContinuousQuery, Table
+from .frames import Ends
+from .writing import with_records
+
+#: Time between two looks at the checkpoint of a query, and the longest wait for it, in seconds.
+_LOOK_S, WAIT_S = 0.05, 60.0
+
+
+class Continuous:
+    """The running queries by their ids."""
+
+    def __init__(self, site: Site, catalog: Catalog, registry: str | None) -> None:
+        self._site, self._catalog, self._registry = site, catalog, registry
+        self._running: dict[str, StreamingQuery] = {}
+
+    def start(self, query: ContinuousQuery, frame: Callable[[], DataFrame], target: Table) -> None:
+        """Start a query, or let it go on. ``frame``: makes the streaming frame. Raises QueryFailedError."""
+
+        def start() -> StreamingQuery:
+            made = frame()
+            stream = made.writeStream.foreachBatch(self._writer(query, target)).queryName(query.id)
+            directory = str(self.checkpoint(query.id))
+            mode = "update" if is_aggregate(made) else "append"
+            return stream.outputMode(mode).option("checkpointLocation", directory).trigger(**self._site.trigger).start()
+
+        (self._running[query.id],) = started(start)
+        self.check(query.id)
+
+    def _writer(self, query: ContinuousQuery, target: Table) -> Callable[[DataFrame, int], None]:
+        options = {
+            "headrace.bootstrap.servers": self._site.bootstrap_servers,
+            "headrace.delivery": "exactly-once",
+            "headrace.txn.app.id": query.application,
+            "topic": target.topic,
+        }
+
+        def write(batch: DataFrame, number: int) -> None:
+            records = with_records(batch, target, self._registry)
+            version = {"headrace.txn.version": str(number)}
+            records.write.format("headrace").options(**options, **version).mode("append").save()
+
+        return write
+
+    def checkpoint(self, query: str) -> Path:
+        return self._site.directory / "checkpoints" / query
+
+    def state(self, query: str) -> str:
+        """``running``, or ``failed``."""
+        running = self._running.get(query)
+        return "running" if running is not None and running.isActive else "failed"
+
+    def check(self, query: str) -> None:
+        """Raises QueryFailedError if the query has failed."""
+        running = self._running.get(query)
+        error = None if running is None else running.exception()
+        if error is not None:
+            raise QueryFailedError(f"query {query}: {cause(str(error))}")
+
+    def wait(self, query: str, ends: dict[str, Ends], *, timeout_s: float = WAIT_S) -> None:
+        """Wait until the query has processed its topics up to ``ends``.
+
+        Raises QueryFailedError, and RequestTimedOutError.
+        """
+        deadline = time.monotonic() + timeout_s
+        while not self._has_processed(query, ends):
+            self.check(query)
+            if time.monotonic() > deadline:
+                raise RequestTimedOutError(
+                    f"query {query} has not processed the records of {', '.join(ends)} within {timeout_s:g} s; "
+                    "SHOW QUERIES shows how far it is, SET wait = off reads the table as it is"
+                )
+            time.sleep(_LOOK_S)
+
+    def _has_processed(self, query: str, ends: dict[str, Ends]) -> bool:
+        done = {each.query: each.offsets for each in checkpoints(self._site.directory / "checkpoints")}.get(query, {})
+        return all(
+            done.get(topic, {}).get(str(number), 0) >= end
+            for topic, each in ends.items()
+            for number, end in each.ends.items()
+            if end > each.begins[number]
+        )
+
+    def stop(self, queries: Iterable[str]) -> None:
+        """Stop queries after their batches; a query that has failed is only forgotten."""
+        stopped = {name: self._running.pop(name) for name in list(queries) if name in self._running}
+        threads = [threading.Thread(target=_stop, args=(name, each), daemon=True) for name, each in stopped.items()]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def stop_all(self) -> None:
+        self.stop(list(self._running))
+
+
+def _stop(name: str, query: StreamingQuery) -> None:
+    try:
+        Queries({name: query}).stop_after_batch()
+    except QueryFailedError:
+        return  # SHOW QUERIES has shown the failure; the query goes on from its checkpoint at the next start
+
+
+def is_aggregate(frame: DataFrame) -> bool:
+    """Whether a streaming frame has an aggregate, whose rows change."""
+    return "Aggregate" in frame._jdf.queryExecution().analyzed().toString()
+
+
+def group_keys(frame: DataFrame) -> list[str] | None:
+    """The columns of ``frame`` that are the keys of its GROUP BY; None if a key is no column, or there is no GROUP BY
+    at the top."""
+    node = frame._jdf.queryExecution().analyzed()
+    names = {attribute.exprId().id(): attribute.name() for attribute in _each(node.output())}
+    while node.nodeName() in ("Project", "Filter", "SubqueryAlias"):
+        node = node.child()
+    if node.nodeName() != "Aggregate":
+        return None
+    found = []
+    for group in _each(node.groupingExpressions()):
+        for each in _each(node.aggregateExpressions()):
+            inner = each.child() if each.nodeName() == "Alias" else each
+            if inner.semanticEquals(group) and each.exprId().id() in names:
+                found.append(names[each.exprId().id()])
+                break
+        else:
+            return None
+    return found or None
+
+
+def _each(sequence: object) -> list:  # type: ignore[type-arg]
+    """The elements of a Scala sequence."""
+    return [sequence.apply(at) for at in range(sequence.size())]  # type: ignore[attr-defined]

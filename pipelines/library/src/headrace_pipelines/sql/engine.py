@@ -1,0 +1,198 @@
+"""Runs statements: SELECT, EXPLAIN, INSERT ... VALUES and SET here, the rest in definitions.py and showing.py."""
+
+from __future__ import annotations
+
+import queue
+import secrets
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from headrace import Producer
+
+from ..errors import QueryFailedError
+from ..queries import cause, started
+from .continuous import is_aggregate
+from .definitions import Definitions
+from .faults import Source, SqlError
+from .results import Arriving, Message, Result, Rows
+from .session import SETTINGS, Session
+from .showing import Showing
+from .spark_faults import pointing
+from .statements import (
+    CreateFunction,
+    CreateTable,
+    CreateTableAs,
+    CreateView,
+    Describe,
+    Drop,
+    Explain,
+    InsertSelect,
+    InsertValues,
+    Select,
+    Set,
+    Show,
+    Statement,
+    Terminate,
+)
+from .writing import KEY, VALUE, key_of, value_of
+
+_CHOICES = {"wait": ("on", "off"), "emit.from": ("latest", "earliest")}
+#: Seconds between two looks at a query whose rows arrive.
+_LOOK_S = 0.2
+
+
+class Engine:
+    """Runs statements on a session."""
+
+    def __init__(self, session: Session) -> None:
+        self._session, self._definitions, self._showing = session, Definitions(session), Showing(session)
+
+    def run(self, statement: Statement, source: Source) -> Result:
+        """Run a statement of ``source``. Raises SqlError, and HeadraceError for a failure of the cluster."""
+        define = self._definitions
+        match statement:
+            case Select():
+                return self._arriving(statement) if statement.emits else self._select(statement)
+            case InsertValues():
+                return self._insert(statement, source)
+            case Explain():
+                frame, _ = self._session.bounded(statement.query)
+                return Message(frame._jdf.queryExecution().explainString(_formatted(frame)).rstrip())
+            case Set():
+                return self._set(statement, source)
+            case CreateTable():
+                return define.create_table(statement, source)
+            case CreateTableAs():
+                return define.create_table_as(statement, source)
+            case CreateView():
+                return define.create_view(statement, source)
+            case CreateFunction():
+                return define.create_function(statement, source)
+            case InsertSelect():
+                return define.insert_select(statement, source)
+            case Drop():
+                return define.drop(statement, source)
+            case Terminate():
+                return define.terminate(statement, source)
+            case Show():
+                return self._showing.show(statement)
+            case Describe():
+                return self._showing.describe(statement, source)
+
+    def _select(self, statement: Select) -> Rows:
+        frame, rewritten = self._session.bounded(statement.query)
+        limit = int(self._session.settings["rows.max"])
+        with pointing(statement.query, rewritten):
+            rows = frame.limit(limit + 1).collect()
+        return Rows(frame.columns, [tuple(row) for row in rows[:limit]], has_more=len(rows) > limit)
+
+    def _arriving(self, statement: Select) -> Arriving:
+        frame, rewritten = self._session.live(statement.query)
+        arrived: queue.Queue[Sequence[Any]] = queue.Queue()
+
+        def start() -> StreamingQuery:
+            def take(batch: DataFrame, number: int) -> None:
+                for row in batch.collect():
+                    arrived.put(tuple(row))
+
+            mode = "update" if is_aggregate(frame) else "append"
+            return frame.writeStream.outputMode(mode).foreachBatch(take).start()
+
+        with pointing(statement.query, rewritten):
+            (running,) = started(start)
+        return Arriving(frame.columns, _rows(running, arrived, statement.limit))
+
+    def _insert(self, statement: InsertValues, source: Source) -> Message:
+        session = self._session
+        table = session.table(statement.table, source)
+        schema = session.frames.schema(table)
+        known = {field.name.lower(): field for field in schema.fields}
+        named = [token.value.lower() for token in statement.columns] or list(known)
+        for token in statement.columns:
+            if token.value.lower() not in known:
+                what = f"{table.name} has no column {token.value}; it has {', '.join(schema.fieldNames())}"
+                raise SqlError(what, source, token.at, token.end)
+        with pointing(statement.query):
+            values, rewritten = session.bounded(statement.query)
+        first = statement.query.piece.tokens[statement.query.first]
+        if len(values.columns) != len(named):
+            what = f"{len(values.columns)} values for {len(named)} columns: {', '.join(named)}"
+            raise SqlError(what, source, first.at, first.end)
+        given = dict(zip(named, values.columns, strict=True))
+        rows = values.select(
+            *[
+                (F.col(f"`{given[name]}`") if name in given else F.lit(None)).cast(field.dataType).alias(field.name)
+                for name, field in known.items()
+            ]
+        )
+        records = rows.select(
+            "*", key_of(rows, table.key).alias(f"__{KEY}"), value_of(rows, table, session.registry).alias(f"__{VALUE}")
+        )
+        with pointing(statement.query, rewritten):
+            found = records.collect()
+        for number, row in enumerate(found, 1):
+            for field in schema.fields:
+                if not field.nullable and row[field.name] is None:
+                    what = f"row {number}: column {field.name} is NOT NULL"
+                    raise SqlError(what, source, first.at, first.end)
+        self._send(table.topic, [(row[f"__{KEY}"], row[f"__{VALUE}"]) for row in found])
+        return Message(f"{len(found)} row{'s' if len(found) != 1 else ''} sent to {table.topic}")
+
+    def _send(self, topic: str, records: Sequence[tuple[str | None, str | bytes | None]]) -> None:
+        """Send the records in one transaction: all of them, or none."""
+        settings = {"bootstrap.servers": self._session.servers, "transactional.id": f"sql-{secrets.token_hex(8)}"}
+        with Producer(settings) as producer, producer.transaction():
+            for key, value in records:
+                producer.send(topic, value=_bytes(value), key=_bytes(key))
+
+    def _set(self, statement: Set, source: Source) -> Result:
+        settings = self._session.settings
+        if statement.name is None or statement.value_at is None:
+            return Rows(("setting", "value"), list(settings.items()))
+        name, value, at = statement.name.value.lower(), statement.value, statement.value_at
+        if name in SETTINGS:
+            if name in _CHOICES and value.lower() not in _CHOICES[name]:
+                raise SqlError(f"{name} is {' or '.join(_CHOICES[name])}", source, at.at, at.end)
+            if name == "rows.max" and not value.isdecimal():
+                raise SqlError("rows.max is a whole number", source, at.at, at.end)
+            settings[name] = value.lower()
+        elif name.startswith("spark."):
+            try:
+                self._session.spark.conf.set(statement.name.value, value)
+            except PySparkException as error:
+                raise SqlError(cause(str(error)), source, at.at, at.end) from None
+        else:
+            what = f"there is no setting {name}; there are {', '.join(SETTINGS)}, and Spark's, spark.sql...."
+            raise SqlError(what, source, statement.name.at, statement.name.end)
+        return Message(f"{name} = {value}")
+
+
+def _rows(running: StreamingQuery, arrived: queue.Queue[Sequence[Any]], limit: int | None) -> Iterator[Sequence[Any]]:
+    """The rows of a query as they arrive. The end of the iterator, or its close, stops the query."""
+    count = 0
+    try:
+        while limit is None or count < limit:
+            try:
+                yield arrived.get(timeout=_LOOK_S)
+                count += 1
+            except queue.Empty:
+                error = running.exception()
+                if error is not None:
+                    raise QueryFailedError(cause(str(error))) from None
+    finally:
+        running.stop()
+
+
+def _bytes(value: str | bytes | bytearray | None) -> bytes | None:
+    return value.encode() if isinstance(value, str) else None if value is None else bytes(value)
+
+
+def _formatted(frame: DataFrame) -> Any:
+    """Spark's mode of EXPLAIN FORMATTED."""
+    jvm: Any = frame.sparkSession._jvm
+    return jvm.org.apache.spark.sql.execution.ExplainMode.fromString("formatted")

@@ -1,0 +1,107 @@
+"""Results of statements as a table, as JSON lines, or as CSV.
+
+With json and csv stdout has only rows, and messages go to stderr, so that a pipe gets nothing else.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import datetime
+import decimal
+import io
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from pyspark.sql import Row
+
+from headrace_tools.cli.output import note, print_table, say
+
+from .results import Arriving, Message, Result, Rows
+
+OUTPUTS = ("table", "json", "csv")
+
+
+def show(result: Result, output: str) -> None:
+    """Print a result."""
+    match result:
+        case Message():
+            (say if output == "table" else note)(result.text)
+        case Rows():
+            _show_rows(result, output)
+        case Arriving():
+            _show_arriving(result, output)
+
+
+def _show_rows(result: Rows, output: str) -> None:
+    if output == "table":
+        print_table(result.columns, [[cell(value) for value in row] for row in result.rows])
+    else:
+        for line in lines(result.columns, result.rows, output, heading=True):
+            say(line)
+    count = len(result.rows)
+    if result.has_more:
+        note(f"the first {count} rows; there are more: SET rows.max = N shows more, LIMIT N fewer")
+    elif output == "table":
+        note(f"{count} row{'s' if count != 1 else ''}")
+
+
+def _show_arriving(result: Arriving, output: str) -> None:
+    """Print each row when it is there. A table cannot be aligned before its last row, so its rows are JSON, too."""
+    kind = "csv" if output == "csv" else "json"
+    for line in lines(result.columns, result.rows, kind, heading=True):
+        say(line)
+
+
+def lines(columns: Sequence[str], rows: Iterable[Sequence[Any]], output: str, *, heading: bool) -> Iterable[str]:
+    """The lines of JSON or CSV. CSV has a line with the names first if ``heading``."""
+    if output == "csv":
+        if heading:
+            yield _csv(columns)
+        for row in rows:
+            yield _csv(["" if value is None else cell(value) for value in row])
+        return
+    for row in rows:
+        yield json.dumps({name: plain(value) for name, value in zip(columns, row, strict=True)}, ensure_ascii=False)
+
+
+def _csv(row: Sequence[Any]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="").writerow(row)
+    return text.getvalue()
+
+
+def cell(value: Any) -> Any:
+    """A value of a table: numbers stay numbers, which are aligned to the right."""
+    found = plain(value)
+    if found is None:
+        return "NULL"
+    if isinstance(found, bool):
+        return "true" if found else "false"
+    return found if isinstance(found, int | float | str) else json.dumps(found, ensure_ascii=False)
+
+
+def plain(value: Any) -> Any:
+    """A value of Spark as JSON has it: times in ISO 8601, bytes in base64, decimals as text."""
+    if isinstance(value, Row):
+        return {name: plain(each) for name, each in value.asDict().items()}
+    if isinstance(value, dict):
+        return {str(name): plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    if isinstance(value, bytes | bytearray):
+        return base64.b64encode(value).decode()
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
+    if isinstance(value, decimal.Decimal):
+        return str(value)
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return str(value)
+
+
+def fail(text: str) -> None:
+    """Print an error."""
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,174 @@
+"""The shell of ``headrace-pipelines sql`` without Spark: its prompt, its completion, its output, its catalog."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import Row
+
+from headrace_core.errors import InvalidArgumentError
+from headrace_pipelines import cli
+from headrace_pipelines.sql import shell
+from headrace_pipelines.sql.catalog import Catalog, ContinuousQuery, Table
+from headrace_pipelines.sql.frames import Ends, ends_as_of
+from headrace_pipelines.sql.output import cell, lines, plain, show
+from headrace_pipelines.sql.results import Arriving, Message, Rows
+from headrace_pipelines.sql.rewriting import AsOf
+
+
+def typed(*given: str) -> tuple[str, list[str]]:
+    """A statement read from these lines, and the prompts."""
+    prompts: list[str] = []
+    left = iter(given)
+
+    def read(prompt: str) -> str:
+        prompts.append(prompt)
+        return next(left)
+
+    return shell.read_statement(read), prompts
+
+
+def test_a_statement_may_have_several_lines() -> None:
+    assert typed("SELECT ';' AS a", "  FROM t", ";", "next") == (
+        "SELECT ';' AS a\n  FROM t\n;",
+        [shell.PROMPT, shell.MORE, shell.MORE],
+    )
+
+
+def test_completion_knows_keywords_and_names() -> None:
+    words = ["riders", "rider_id", "Show"]
+    assert shell.completions("ri", words) == ["rider_id", "riders"]
+    assert shell.completions("SHOW TA", words) == ["SHOW TABLES"]
+    assert shell.completions("sel", words) == ["select"]
+    assert shell.completions("zzz", words) == []
+
+
+# -- output ------------------------------------------------------------------------------------------------------------
+
+ROW = Row(a=1, b=Row(c=[decimal.Decimal("1.50"), None]))
+
+
+@pytest.mark.parametrize(
+    ("value", "as_json", "in_a_table"),
+    [
+        (None, None, "NULL"),
+        (True, True, "true"),
+        (1.5, 1.5, 1.5),
+        (bytearray(b"\x00\x01"), "AAE=", "AAE="),
+        (datetime.datetime(2026, 1, 2, 3, 4, 5), "2026-01-02T03:04:05", "2026-01-02T03:04:05"),
+        (ROW, {"a": 1, "b": {"c": ["1.50", None]}}, '{"a": 1, "b": {"c": ["1.50", null]}}'),
+    ],
+)
+def test_values(value: Any, as_json: Any, in_a_table: Any) -> None:
+    assert (plain(value), cell(value)) == (as_json, in_a_table)
+
+
+def test_json_has_a_line_for_each_row_and_csv_a_heading() -> None:
+    rows = [(1, 'a "b", c'), (None, "ü")]
+    assert list(lines(("n", "t"), rows, "json", heading=True)) == [
+        '{"n": 1, "t": "a \\"b\\", c"}',
+        '{"n": null, "t": "ü"}',
+    ]
+    assert list(lines(("n", "t"), rows, "csv", heading=True)) == ["n,t", '1,"a ""b"", c"', ",ü"]
+
+
+def test_rows_and_messages_do_not_mix_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    show(Message("table t is there"), "json")
+    show(Rows(("n",), [(1,)], has_more=True), "json")
+    said = capsys.readouterr()
+    assert said.out == '{"n": 1}\n'
+    assert (
+        said.err == "table t is there\nthe first 1 rows; there are more: SET rows.max = N shows more, LIMIT N fewer\n"
+    )
+    show(Message("table t is there"), "table")
+    show(Rows(("n", "name"), [(10, "a"), (2, None)]), "table")
+    assert capsys.readouterr().out.splitlines() == ["table t is there", " n  name", "10  a", " 2  NULL"]
+
+
+def test_rows_that_arrive_are_printed_one_by_one(capsys: pytest.CaptureFixture[str]) -> None:
+    said: list[str] = []
+
+    def rows() -> Iterator[tuple[int]]:
+        for number in (1, 2):
+            said.append(capsys.readouterr().out)
+            yield (number,)
+
+    show(Arriving(("n",), rows()), "table")
+    assert [*said, capsys.readouterr().out] == ["", '{"n": 1}\n', '{"n": 2}\n']
+
+
+# -- the catalog -------------------------------------------------------------------------------------------------------
+
+
+def test_the_catalog_is_there_after_a_restart(tmp_path: Path) -> None:
+    catalog = Catalog.open(tmp_path / "new")
+    catalog.tables["t"] = Table("t", "topic", columns=("`a` INT",), key=("a",), is_latest=True)
+    catalog.views["v"] = "SELECT 1"
+    catalog.functions["f"] = "f() RETURNS INT RETURN 1"
+    catalog.queries["t"] = ContinuousQuery("t", "t", "SELECT * FROM s", "sql.t.1", ("s",))
+    catalog.save()
+    again = Catalog.open(tmp_path / "new")
+    assert again == catalog
+    assert (again.names, again.users_of("s"), again.new_id("t"), again.new_id("u")) == ({"t", "v"}, ["t"], "t_2", "u")
+
+
+def test_a_damaged_catalog_is_named(tmp_path: Path) -> None:
+    (tmp_path / "catalog.json").write_text("{")
+    with pytest.raises(InvalidArgumentError, match=r"catalog\.json is damaged: .*; move it away"):
+        Catalog.open(tmp_path)
+
+
+# -- AS OF -------------------------------------------------------------------------------------------------------------
+
+
+class Times:
+    """A consumer that knows the records of partition 0: one at each 10 ms from 1,000 ms on."""
+
+    def offsets_for_times(self, times: Any) -> Any:
+        found = {}
+        for partition, at in times.items():
+            offset = max(0, (at - 1_000 + 9) // 10)
+            found[partition] = type("At", (), {"offset": offset})() if offset < 5 else None
+        return found
+
+
+def test_positions_become_offsets_of_each_partition() -> None:
+    one, two = Ends({0: 0}, {0: 5}), Ends({0: 2, 1: 0}, {0: 5, 1: 7})
+    consumer: Any = Times()
+    assert ends_as_of(consumer, "t", one, AsOf({-1: 3})) == {0: 3}
+    assert ends_as_of(consumer, "t", two, AsOf({0: 2, 1: 7})) == {0: 2, 1: 7}
+    assert ends_as_of(consumer, "t", one, AsOf(timestamp_ms=1_015)) == {0: 2}
+    assert ends_as_of(consumer, "t", one, AsOf(timestamp_ms=9_999)) == {0: 5}, "later than all records: all of them"
+
+
+@pytest.mark.parametrize(
+    ("offsets", "message"),
+    [
+        ({-1: 3}, r"t has 2 partitions; give the offset of each: AS OF OFFSET \(0 = 5, 1 = 7\)"),
+        ({0: 3}, "t has the partitions 0, 1; give the offset of each"),
+        ({0: 1, 1: 7}, "partition 0 of t has the offsets 2 to 5, and not 1"),
+        ({0: 5, 1: 8}, "partition 1 of t has the offsets 0 to 7, and not 8"),
+    ],
+)
+def test_a_position_that_the_topic_does_not_have_is_refused(offsets: dict[int, int], message: str) -> None:
+    consumer: Any = Times()
+    with pytest.raises(InvalidArgumentError, match=message):
+        ends_as_of(consumer, "t", Ends({0: 2, 1: 0}, {0: 5, 1: 7}), AsOf(offsets))
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
+
+
+def test_without_a_cluster_the_command_says_how_to_start_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--bootstrap-servers", "127.0.0.1:1", "--out", str(tmp_path / "out")]
+    assert cli.main(["sql", "-e", "SHOW TABLES", *flags]) == 1
+    said = capsys.readouterr().err
+    assert "127.0.0.1:1" in said
+    assert "Start a cluster with `headrace up --data ./data -d`, or give --bootstrap-servers" in said
