@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import time
 from collections import Counter
@@ -192,6 +193,7 @@ class NodeMetrics:
             yield Row(catalog.REQUEST_ERRORS, labels_of_error, count)
 
 
+@functools.cache  # it reads the distribution's file
 def _version() -> str:
     try:
         return version("headrace-core")

@@ -6,6 +6,7 @@ The names ``process_…`` and their meaning are those of Prometheus's own client
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import os
 import resource
@@ -85,6 +86,7 @@ def _open_descriptors() -> int:
         return 0
 
 
+@functools.cache  # /proc/stat takes the kernel long
 def _started_s() -> float | None:
     """Time of the process's start, in seconds since 1970."""
     try:
