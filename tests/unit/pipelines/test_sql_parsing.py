@@ -121,7 +121,9 @@ def test_inserts_are_values_or_a_continuous_select() -> None:
     values = one("INSERT INTO t (a, b) VALUES (1, 'x'), (2, now())")
     assert isinstance(values, InsertValues)
     assert ([each.value for each in values.columns], values.query.text) == (["a", "b"], "VALUES (1, 'x'), (2, now())")
-    assert isinstance(one("INSERT INTO t SELECT * FROM s"), InsertSelect)
+    inserted = one("INSERT INTO t SELECT * FROM s EMIT CHANGES;")
+    assert isinstance(inserted, InsertSelect)
+    assert inserted.query.text == "SELECT * FROM s"
 
 
 def test_a_function_is_text_for_spark() -> None:

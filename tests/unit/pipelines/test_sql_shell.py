@@ -43,7 +43,7 @@ def test_a_statement_may_have_several_lines() -> None:
 def test_completion_knows_keywords_and_names() -> None:
     words = ["riders", "rider_id", "Show"]
     assert shell.completions("ri", words) == ["rider_id", "riders"]
-    assert shell.completions("SHOW TA", words) == ["SHOW TABLES"]
+    assert shell.completions("TAB", words) == ["TABLE", "TABLES"]
     assert shell.completions("sel", words) == ["select"]
     assert shell.completions("zzz", words) == []
 

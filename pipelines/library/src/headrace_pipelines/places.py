@@ -74,7 +74,7 @@ def add_run_flags(parser: argparse.ArgumentParser, topics: str) -> None:
         help=f"use this cluster and replace its topics {topics}; default: the command starts a cluster in DIR",
     )  # fmt: skip
     parser.add_argument(
-        "--master", type=_master, default="local[2]", metavar="URL",
+        "--master", type=local_master, default="local[2]", metavar="URL",
         help="Spark's master on this machine: local[N], or local-cluster[N,CORES,MB] with N executors "
         "(default %(default)s)",
     )  # fmt: skip
@@ -83,7 +83,8 @@ def add_run_flags(parser: argparse.ArgumentParser, topics: str) -> None:
     )
 
 
-def _master(text: str) -> str:
+def local_master(text: str) -> str:
+    """A flag's Spark master on this machine, where the checkpoints are."""
     if not text.startswith("local"):
         raise argparse.ArgumentTypeError(
             f"{text}: a Spark cluster cannot use the checkpoints in DIR; give local[N] or local-cluster[N,CORES,MB]"

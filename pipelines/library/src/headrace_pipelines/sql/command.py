@@ -10,6 +10,7 @@ from pathlib import Path
 
 from headrace_core.errors import HeadraceError, InvalidArgumentError
 
+from ..places import local_master, whole
 from ..runs import recorded
 from ..stopping import EXIT_CODE, Stop
 from .faults import Source
@@ -32,11 +33,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     given.add_argument("-e", "--execute", metavar="STATEMENTS", help="run these statements, and end")
     given.add_argument("-f", "--file", type=Path, metavar="FILE", help="run the statements of a file, and end")
     parser.add_argument("-o", "--output", choices=("table", "json", "csv"), default="table", help="form of rows")
-    parser.add_argument("--rows-max", type=int, default=1_000, metavar="N", help="rows of a SELECT (%(default)s)")
+    parser.add_argument("--rows-max", type=whole, default=1_000, metavar="N", help="rows of a SELECT (%(default)s)")
     parser.add_argument(
         "--serve", action="store_true", help="run the continuous queries until SIGTERM or Ctrl-C, after the statements"
     )
-    parser.add_argument("--master", default="local[2]", metavar="URL", help="Spark's master (default %(default)s)")
+    parser.add_argument(
+        "--master", type=local_master, default="local[2]", metavar="URL",
+        help="Spark's master on this machine: local[N], or local-cluster[N,CORES,MB] (default %(default)s)",
+    )  # fmt: skip
 
 
 def main(arguments: argparse.Namespace) -> int:

@@ -72,9 +72,11 @@ class Continuous:
         return "running" if running is not None and running.isActive else "failed"
 
     def check(self, query: str) -> None:
-        """Raises QueryFailedError if the query has failed."""
+        """Raises QueryFailedError if the query has failed, or could not start."""
         running = self._running.get(query)
-        error = None if running is None else running.exception()
+        if running is None:
+            raise QueryFailedError(f"query {query} does not run; start the shell again, or TERMINATE {query}")
+        error = running.exception()
         if error is not None:
             raise QueryFailedError(f"query {query}: {cause(str(error))}")
 

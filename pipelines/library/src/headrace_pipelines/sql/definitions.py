@@ -173,7 +173,7 @@ class Definitions:
         self._catalog.queries[name] = query
         self._catalog.save()
         try:
-            self._session.run(query)
+            self._session.run(query, select)
         except BaseException:
             self._session.continuous.stop([name])
             del self._catalog.queries[name]

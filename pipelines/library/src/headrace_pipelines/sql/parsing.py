@@ -132,6 +132,14 @@ class _Parser:
         self._at = query.last
         return query
 
+    def _continuous_query(self) -> Query:
+        """The rest of the statement. EMIT CHANGES at its end is ksqlDB's form, and says the same."""
+        words = [token.word for token in self._piece.tokens]
+        last = len(words) - 2 if words[-2:] == ["EMIT", "CHANGES"] else len(words)
+        query = self._query(last)
+        self._at = len(words)
+        return query
+
     def _select(self) -> Statement:
         words = [token.word for token in self._piece.tokens]
         for at in range(len(words) - 1, 0, -1):
@@ -171,7 +179,7 @@ class _Parser:
         if self._accept("AS"):
             if columns:
                 raise self._fault("a table AS SELECT has the columns of its SELECT", columns[0].name)
-            return CreateTableAs(name, options, self._query(), if_not_exists)
+            return CreateTableAs(name, options, self._continuous_query(), if_not_exists)
         is_stream = kind == "STREAM"
         keys = [column for column in columns if column.is_key]
         if is_stream and keys:
@@ -252,7 +260,7 @@ class _Parser:
             return InsertValues(table, tuple(columns), self._query())
         if columns:
             raise self._fault("INSERT ... SELECT takes the names of its SELECT; leave the columns out", columns[0])
-        return InsertSelect(table, self._query())
+        return InsertSelect(table, self._continuous_query())
 
     def _drop(self) -> Statement:
         kind = self._one_of(DROPPED)

@@ -61,15 +61,12 @@ class Session:
                 faults.append(f"query {query.id} does not run: {error.message}")
         return faults
 
-    def run(self, query: ContinuousQuery) -> None:
-        """Start a continuous query of the catalog."""
-        select = select_of(query.text, f"query {query.id}")
-
-        def frame() -> DataFrame:
-            with pointing(select):
-                return self.streaming(select, query.id)[0]
-
-        self.continuous.start(query, frame, self.catalog.tables[query.target])
+    def run(self, query: ContinuousQuery, select: Query | None = None) -> None:
+        """Start a continuous query of the catalog. ``select``: its SELECT in the user's text, if there is one; errors
+        point into it."""
+        found = select or select_of(query.text, f"query {query.id}")
+        with pointing(found):
+            self.continuous.start(query, lambda: self.streaming(found, query.id)[0], self.catalog.tables[query.target])
 
     # -- frames of a SELECT
 

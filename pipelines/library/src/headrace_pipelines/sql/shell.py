@@ -22,10 +22,10 @@ PROMPT, MORE = "sql> ", "...> "
 _HISTORY_LINES = 10_000
 #: Words of statements that the prompt completes; Spark knows many more.
 KEYWORDS = (
-    "SELECT", "FROM", "WHERE", "GROUP BY", "ORDER BY", "HAVING", "LIMIT", "JOIN", "ON", "AS OF OFFSET",
-    "AS OF TIMESTAMP", "EMIT CHANGES", "CREATE TABLE", "CREATE STREAM", "CREATE VIEW", "CREATE FUNCTION", "INSERT INTO",
-    "VALUES", "WITH", "PRIMARY KEY", "DROP TABLE", "DROP VIEW", "SHOW TABLES", "SHOW TOPICS", "SHOW QUERIES",
-    "SHOW FUNCTIONS", "DESCRIBE", "EXPLAIN", "TERMINATE", "SET",
+    "AS", "BY", "CHANGES", "CREATE", "DELETE", "DESCRIBE", "DROP", "EMIT", "EXISTS", "EXPLAIN", "FROM", "FUNCTION",
+    "FUNCTIONS", "GROUP", "HAVING", "IF", "INSERT", "INTO", "JOIN", "KEY", "LIMIT", "NOT", "NULL", "OF", "OFFSET", "ON",
+    "ORDER", "PRIMARY", "QUERIES", "REPLACE", "RETURN", "RETURNS", "SELECT", "SET", "SHOW", "STREAM", "TABLE", "TABLES",
+    "TERMINATE", "TIMESTAMP", "TOPIC", "TOPICS", "VALUES", "VIEW", "WHERE", "WITH",
 )  # fmt: skip
 
 
@@ -87,7 +87,8 @@ def _prepare(history: Path, words: Callable[[], Iterable[str]]) -> None:
         readline.read_history_file(history)
     readline.set_history_length(_HISTORY_LINES)
     readline.set_completer_delims(" \t\n,()=<>;+-*/")
-    readline.parse_and_bind("tab: complete")
+    is_libedit = "libedit" in (readline.__doc__ or "")
+    readline.parse_and_bind("bind ^I rl_complete" if is_libedit else "tab: complete")
     readline.set_completer(lambda text, state: _nth(completions(text, words()), state))
 
 
