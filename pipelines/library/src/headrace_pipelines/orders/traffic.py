@@ -7,14 +7,10 @@ another sum, a shipment before the payment, bytes that are no command.
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Iterator
-from concurrent.futures import Future
 from typing import Any, NamedTuple
 
-from headrace import Producer
-
-from ..workers import Worker
+from ..sending import Sending
 from . import schema
 
 #: Orders that are open at the same time.
@@ -110,26 +106,8 @@ def _script(order: str, rng: random.Random) -> Iterator[dict[str, Any]]:
         yield command("deliver")
 
 
-class Traffic(Worker):
-    """Sends commands in a thread, ``rate`` a second; it is idempotent, and waits for all acknowledgements."""
+class Traffic(Sending):
+    """Sends commands in a thread, ``rate`` a second."""
 
     def __init__(self, servers: str, records: list[Sent], rate: float) -> None:
-        super().__init__("orders traffic")
-        self._servers, self._records, self._rate = servers, records, rate
-        self.sent = 0
-
-    def work(self) -> None:
-        futures: list[Future[Any]] = []
-        began_s = time.monotonic()
-        with Producer({"bootstrap.servers": self._servers, "acks": "all", "linger.ms": 5}) as producer:
-            for record in self._records:
-                due_s = began_s + self.sent / self._rate
-                while (left_s := due_s - time.monotonic()) > 0 and not self.is_stopped.is_set():
-                    self.is_stopped.wait(min(left_s, 0.1))
-                if self.is_stopped.is_set():
-                    return
-                futures.append(producer.send(schema.COMMANDS, record.value, record.key))
-                self.sent += 1
-            producer.flush(timeout=120)
-        for future in futures:
-            future.result(timeout=0)
+        super().__init__("orders traffic", servers, schema.COMMANDS, records, rate)
