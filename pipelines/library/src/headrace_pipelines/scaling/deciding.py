@@ -1,0 +1,76 @@
+"""The decision of the autoscaler: how many members a group should have, by its lag in seconds. Pure.
+
+* The lag is above ``grow_s``: twice as many members, at most ``most`` (the partitions: a further member is idle).
+* The lag is below ``shrink_s`` for ``calm_s``: one member less, if the others can handle the traffic.
+* Between the two limits, and for ``pause_s`` after a change, nothing changes (hysteresis).
+
+What one member can handle is measured while the lag is above ``grow_s``, when each member has work. Without this
+measure a group with a steady traffic would shrink, fall behind and grow again and again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from headrace_core.errors import InvalidArgumentError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bounds of the members, and times in seconds. ``spare``: the part of the remaining members' capacity that the
+    traffic may use after a member was stopped. Raises InvalidArgumentError."""
+
+    least: int = 1
+    most: int
+    grow_s: float = 1.5
+    shrink_s: float = 0.75
+    calm_s: float = 3.0
+    pause_s: float = 2.0
+    spare: float = 0.8
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.least <= self.most:
+            raise InvalidArgumentError(f"least={self.least}, most={self.most}: must be 1 <= least <= most")
+        if not 0 <= self.shrink_s < self.grow_s:
+            raise InvalidArgumentError(f"shrink_s={self.shrink_s}, grow_s={self.grow_s}: must be 0 <= shrink < grow")
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One look at the group: its lag in seconds (None: not known), records that arrived and were handled a second."""
+
+    at_s: float
+    lag_s: float | None
+    arriving: float
+    handled: float
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What the autoscaler remembers. ``capacity``: records a second of one busy member, 0.0 while it is not known."""
+
+    members: int
+    changed_s: float
+    calm_since_s: float | None = None
+    capacity: float = 0.0
+
+
+def decide(state: State, sample: Sample, limits: Limits) -> State:
+    """The state after a look; ``members`` is the number of members that the group should have now."""
+    members = min(max(state.members, limits.least), limits.most)
+    if sample.lag_s is None:
+        return replace(state, members=members, calm_since_s=None)
+    is_paused = sample.at_s - state.changed_s < limits.pause_s
+    if sample.lag_s > limits.grow_s:
+        capacity = state.capacity if is_paused else max(state.capacity, sample.handled / members)
+        wanted = members if is_paused else min(2 * members, limits.most)
+        changed_s = sample.at_s if wanted != members else state.changed_s
+        return State(wanted, changed_s, None, capacity)
+    if sample.lag_s >= limits.shrink_s:
+        return replace(state, members=members, calm_since_s=None)
+    since_s = sample.at_s if state.calm_since_s is None else state.calm_since_s
+    is_calm = not is_paused and sample.at_s - since_s >= limits.calm_s
+    rest = (members - 1) * state.capacity * limits.spare
+    if is_calm and members > limits.least and (not state.capacity or sample.arriving <= rest):
+        return State(members - 1, sample.at_s, sample.at_s, state.capacity)
+    return replace(state, members=members, calm_since_s=since_s)

@@ -1,0 +1,141 @@
+"""The ways to handle records: a slow call, rows of a database, many keys at a time, a cache before the call.
+
+Every way is at least once: a member notes and stores what it has handled, and then commits. Rows are idempotent by
+partition and offset, so a record that is handled again changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from pathlib import Path
+
+from headrace import Consumer, Record
+
+from ..errors import PipelineFailedError
+from . import schema
+from .caching import Cache
+from .notes import Note, Notes
+from .scenes import CACHE_SIZE, CACHE_TTL_S, CALL_S, CONCURRENCY
+
+POLL_S, POLL_RECORDS = 0.2, 200
+TABLE = "CREATE TABLE IF NOT EXISTS handled (part INT, number INT, key TEXT, n INT, PRIMARY KEY (part, number))"
+INSERT = "INSERT OR IGNORE INTO handled VALUES (?, ?, ?, ?)"
+
+
+def call() -> None:
+    """The slow downstream call."""
+    time.sleep(CALL_S)
+
+
+def noted(record: Record, at_ns: int, word: str = "-") -> Note:
+    """The note of a record. Raises PipelineFailedError for a record that is not of schema.py."""
+    try:
+        n = int(json.loads(record.value or b"")["n"])
+    except (ValueError, TypeError, KeyError):
+        raise PipelineFailedError(
+            f'{record.topic}-{record.partition} at offset {record.offset}: the value is not {{"n": NUMBER}}; only the '
+            "run may write to its topics"
+        ) from None
+    return Note(record.partition, record.offset, (record.key or b"").decode(), n, at_ns, word)
+
+
+def consumer_of(servers: str, scene: str) -> Consumer:
+    """A member of the scene's group. It commits after it has handled the records."""
+    settings = {
+        "bootstrap.servers": servers,
+        "group.id": schema.group(scene),
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+        "metadata.max.age.ms": 2_000,  # new partitions are found within this time
+    }
+    consumer = Consumer(settings)
+    consumer.subscribe([schema.topic_of(scene)])
+    return consumer
+
+
+def polls(consumer: Consumer, ended: threading.Event, handle: Callable[[list[Record]], None]) -> None:
+    """Handle the records of a poll, then commit, until ``ended``. Raises HeadraceError."""
+    while not ended.is_set():
+        if records := consumer.poll(POLL_S, POLL_RECORDS):
+            handle(records)
+            consumer.commit()
+
+
+def slow(consumer: Consumer, ended: threading.Event, out: Path, notes: Notes) -> None:
+    """A call for each record, one after another."""
+
+    def handle(records: list[Record]) -> None:
+        lines = []
+        for record in records:
+            lines.append(noted(record, time.monotonic_ns()))
+            call()
+        notes.write(lines)
+
+    polls(consumer, ended, handle)
+
+
+def cached(consumer: Consumer, ended: threading.Event, out: Path, notes: Notes) -> None:
+    """A call only for a key that the cache does not have."""
+    cache: Cache[bytes, bool] = Cache(CACHE_SIZE, CACHE_TTL_S)
+
+    def handle(records: list[Record]) -> None:
+        lines = []
+        for record in records:
+            key, at_ns = record.key or b"", time.monotonic_ns()
+            is_hit = cache.get(key, at_ns / 1e9) is not None
+            if not is_hit:
+                call()
+                cache.put(key, True, at_ns / 1e9)
+            lines.append(noted(record, at_ns, "hit" if is_hit else "miss"))
+        notes.write(lines)
+
+    polls(consumer, ended, handle)
+
+
+def concurrent(consumer: Consumer, ended: threading.Event, out: Path, notes: Notes) -> None:
+    """A call for each record, many keys at a time; records of one key one after another."""
+
+    def handle(record: Record) -> None:
+        note = noted(record, time.monotonic_ns())
+        call()
+        notes.write([note])
+
+    consumer.process(handle, concurrency=CONCURRENCY, stop=ended)
+
+
+def rows(consumer: Consumer, ended: threading.Event, out: Path, notes: Notes) -> None:
+    """A row for each record, each in a transaction of its own."""
+    _rows(consumer, ended, out, notes, 1)
+
+
+def batches(consumer: Consumer, ended: threading.Event, out: Path, notes: Notes) -> None:
+    """A row for each record, all rows of a poll in one transaction."""
+    _rows(consumer, ended, out, notes, POLL_RECORDS)
+
+
+def _rows(consumer: Consumer, ended: threading.Event, out: Path, notes: Notes, size: int) -> None:
+    with closing(sqlite3.connect(out, timeout=30, isolation_level=None)) as database:
+        database.execute("PRAGMA journal_mode=WAL")
+        database.execute("PRAGMA synchronous=FULL")  # a commit is on the disk
+        database.execute(TABLE)
+
+        def handle(records: list[Record]) -> None:
+            for at in range(0, len(records), size):
+                lines = [noted(record, time.monotonic_ns()) for record in records[at : at + size]]
+                database.execute("BEGIN IMMEDIATE")
+                database.executemany(INSERT, [note[:4] for note in lines])
+                database.execute("COMMIT")
+                notes.write(lines)
+
+        polls(consumer, ended, handle)
+
+
+#: How a member handles records, by the name in a scene.
+WORK: Mapping[str, Callable[[Consumer, threading.Event, Path, Notes], None]] = {
+    "slow": slow, "rows": rows, "batches": batches, "concurrent": concurrent, "cached": cached,
+}  # fmt: skip

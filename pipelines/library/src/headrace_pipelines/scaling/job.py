@@ -1,0 +1,140 @@
+"""``headrace-pipelines run scaling``: one scene after another on one cluster, and the check of each."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from headrace import Admin, Consumer, NewTopic
+from headrace_core.errors import InvalidArgumentError
+
+from ..errors import PipelineFailedError
+from ..local_spark import local_spark
+from ..outcome import Outcome
+from ..places import Places, add_run_flags, cluster_of, positive, whole
+from ..runs import serving
+from ..show import Show
+from ..stopping import Stop
+from ..topics import records_in_topic
+from . import pictures, schema
+from .beside import QUERY, TABLE, Beside
+from .notes import read
+from .playing import Played, Player, database_rows
+from .processes import notes_of
+from .scenes import NAMES, PARTITIONS, Scene, scenes_of
+from .truth import Found, Row, check, check_rows
+
+#: The run is the only writer of its topics, so there are no dead letters.
+SOURCES = ()
+RATE, SEED = 5_000.0, 1
+FIRST = "one"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of ``run scaling``."""
+    add_run_flags(parser, "scaling.*")
+    parser.set_defaults(master="local[8]")  # the slow calls of eight tasks wait at the same time
+    parser.add_argument(
+        "--scenes", type=_scenes, default=",".join(NAMES), metavar="NAME,...",
+        help="scenes to run, in their order (default: all: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument("--rate", type=positive, default=RATE, metavar="X", help="records a second (%(default)g)")
+    parser.add_argument("--without-spark", action="store_true", help="no Spark job beside the first scene")
+    parser.add_argument("--seed", type=whole, default=SEED, metavar="N", help="of the records (default %(default)s)")
+
+
+def _scenes(text: str) -> str:
+    try:
+        return ",".join(scene.name for scene in scenes_of(text))
+    except InvalidArgumentError as error:
+        raise argparse.ArgumentTypeError(error.message) from None
+
+
+def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> Outcome:
+    """Run the scenes. Raises HeadraceError, and StoppedError after SIGTERM."""
+    began = time.perf_counter()
+    places, scenes = Places(out), scenes_of(arguments.scenes)
+    # The run is never ``prepared``: after a kill the same command begins again.
+    places.begin(show, "logs", "notes", TABLE, *(path.name for path in out.glob("*.db*")))
+    played: dict[str, Played] = {}
+    summary: dict[str, dict[str, Any]] = {}
+    with (
+        cluster_of(arguments.bootstrap_servers, places, show) as servers,
+        Admin({"bootstrap.servers": servers}) as admin,
+        stop.after_batch(),
+    ):
+        serving(out, servers)
+        player = Player(servers, admin, places, show, stop, arguments.rate)
+        for scene in scenes:
+            has_spark = scene.name == FIRST and not arguments.without_spark
+            _replace_topic(admin, scene)
+            sent = schema.traffic(sum(scene.counts(arguments.rate)), arguments.seed)
+            with _beside(arguments.master, servers, places, show, is_on=has_spark) as beside:
+                show.step(f"{scene.name}: {scene.about}")
+                played[scene.name] = player.play(scene, sent, beside)
+                found = _checked(scene, sent, servers, out, arguments.rate, beside)
+            if found.wrong:
+                raise PipelineFailedError("; ".join(found.wrong))
+            summary[scene.name] = found.figures | played[scene.name].figures()
+            show.note(json.dumps(summary[scene.name]))
+    show.note(f"picture: {pictures.draw({scene: played[scene.name] for scene in scenes}, out)}")
+    show.step("done")
+    deaths = {name: each.deaths for name, each in played.items() if each.deaths}
+    return Outcome(summary, {"deaths": deaths, "seconds": round(time.perf_counter() - began, 3)})
+
+
+def _checked(
+    scene: Scene, sent: Sequence[tuple[bytes, bytes]], servers: str, out: Path, rate: float, beside: Beside | None
+) -> Found:
+    """What the second calculation says of a scene that was played."""
+    arrived = _arrived(servers, scene)
+    first = scene.counts(rate)[0] if scene.raised else len(sent)
+    found = check(scene, sent, first, arrived, read(notes_of(scene.name, out)))
+    if scene.work in ("rows", "batches"):
+        check_rows(f"the table of {scene.name}", database_rows(scene, out), arrived, found)
+    if beside is not None:
+        rows = beside.rows()
+        check_rows("Spark's table", rows, arrived, found)
+        limited, free = beside.batches
+        found.figures["spark"] = {"rows": len(rows), "batches_limited": limited, "batches": free}
+    return found
+
+
+@contextmanager
+def _beside(master: str, servers: str, places: Places, show: Show, *, is_on: bool) -> Iterator[Beside | None]:
+    if not is_on:
+        yield None
+        return
+    show.step(f"starting Spark ({master})")
+    with local_spark("headrace scaling", master=master) as spark:
+        beside = Beside(spark, servers, places, FIRST)
+        try:
+            yield beside
+        finally:
+            beside.stop()
+
+
+def _replace_topic(admin: Admin, scene: Scene) -> None:
+    topic, groups = schema.topic_of(scene.name), {schema.group(scene.name)}
+    if scene.name == FIRST:
+        groups.add(schema.group(QUERY))
+    if topic in admin.list_topics():
+        admin.delete_topics([topic])
+    if old := sorted(groups & {group.group_id for group in admin.list_groups()}):
+        admin.delete_groups(old)
+    admin.create_topics([NewTopic(topic, PARTITIONS, config={"retention.ms": "-1"})])
+
+
+def _arrived(servers: str, scene: Scene) -> list[Row]:
+    """The records of a scene's topic, read by a consumer without a group."""
+    with Consumer({"bootstrap.servers": servers}) as consumer:
+        return [
+            (record.partition, record.offset, (record.key or b"").decode(), json.loads(record.value or b"")["n"])
+            for records in records_in_topic(consumer, schema.topic_of(scene.name))
+            for record in records
+        ]

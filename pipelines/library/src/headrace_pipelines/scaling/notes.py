@@ -1,0 +1,48 @@
+"""What a member notes of each record that it has handled: one line in a file of its own.
+
+The lines of a poll are in the file before their offsets are committed, so each handled record has a line.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Note(NamedTuple):
+    """``at_ns``: when the handling began, by the machine's monotonic clock. ``word``: ``hit`` or ``miss`` of a cache,
+    or ``-``. ``member``: the name of the file."""
+
+    partition: int
+    offset: int
+    key: str
+    n: int
+    at_ns: int
+    word: str
+    member: str = ""
+
+
+class Notes:
+    """The notes of one member, in DIRECTORY/PID."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self._file = os.open(directory / f"{os.getpid()}", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+
+    def write(self, notes: list[Note]) -> None:
+        """Append the lines in one write; threads may call this at the same time."""
+        text = "".join(" ".join(map(str, note[:6])) + "\n" for note in notes)
+        os.write(self._file, text.encode())
+
+
+def read(directory: Path) -> list[Note]:
+    """The notes of all members, by the time of handling. The last line of a killed member may be incomplete."""
+    found = []
+    for path in sorted(directory.glob("*")):
+        for line in path.read_text().splitlines(keepends=True):
+            words = line.split()
+            if line.endswith("\n") and len(words) == 6:
+                partition, offset, key, n, at_ns, word = words
+                found.append(Note(int(partition), int(offset), key, int(n), int(at_ns), word, path.name))
+    return sorted(found, key=lambda note: note.at_ns)
