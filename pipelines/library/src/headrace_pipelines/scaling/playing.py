@@ -124,6 +124,8 @@ class _Scenery:
                 self._follow(lambda look: 2 * look.handled >= look.end)
                 self._beside.start(is_limited=False)
             self._follow(lambda look: look.handled >= look.end and not look.spark_lag)
+            if self._beside is not None:
+                self._beside.stop()
             if scene.is_scaled:
                 self._follow(lambda look: self._scaled()[-1][1] == 1.0)
             self._played.idle = 0 if scene.is_scaled else sum(not count for count in self._assigned())
