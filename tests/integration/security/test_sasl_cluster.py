@@ -70,6 +70,6 @@ def test_wrong_credentials_are_a_quick_typed_error_without_the_password(cluster:
         started_s = time.monotonic()
         with Admin(login(cluster, "SCRAM-SHA-512", user, password)) as admin, pytest.raises(HeadraceError) as caught:
             admin.list_topics()
-        assert time.monotonic() - started_s < 5
+        assert time.monotonic() - started_s < 15, "the time-out of a call is a minute"
         assert isinstance(caught.value, SaslAuthenticationFailedError), caught.value
         assert password not in str(caught.value)

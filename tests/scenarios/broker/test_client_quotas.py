@@ -74,7 +74,7 @@ async def test_a_producer_over_its_quota_waits_on_its_own_stream() -> None:
         assert [answer.throttle_time_ms for answer in await others.wait_sent(12)] == [0] * 12
         began = time.monotonic()
         await until_async(lambda: not stream.paused)
-        assert time.monotonic() - began < 1.0
+        assert time.monotonic() - began < 5.0
         assert broker.context.quotas.throttled["producer_byte_rate"] >= 2
         handler.on_closed()
         other.on_closed()
@@ -129,7 +129,7 @@ async def test_a_consumer_over_its_quota_gets_its_next_response_later() -> None:
         handler.on_request(fetch(3))
         assert len(stream.sent) == 2
         await stream.wait_sent(3)
-        assert 0.5 <= time.monotonic() - began < 3.0
+        assert 0.5 <= time.monotonic() - began < 10.0
         free, others = consumer(broker, "free")
         free.on_request(fetch(1, "orders"))
         (answer,) = await others.wait_sent(1)

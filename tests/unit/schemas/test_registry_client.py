@@ -137,7 +137,7 @@ def test_the_next_url_is_tried_when_one_is_down(fake: FakeRegistry) -> None:
     assert registry.subjects() == ["a"]
     began = time.monotonic()
     assert registry.versions("a") == [1]
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 5, "the time-out of a request is 30 s"
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
