@@ -26,15 +26,16 @@ _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 _HELP_ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n"})
 
 
-def lines_of(row: Row) -> Iterator[str]:
+def lines_of(row: Row) -> Iterable[str]:
     """The sample lines of one row."""
     metric, values, value = row
+    if type(value) is int:  # most rows
+        return (f"{_named(metric, values)} {value}",)
     if isinstance(value, Histogram):
-        yield from _histogram(metric.name, _pairs(metric, values), value)
-    elif isinstance(value, Quantiles):
-        yield from _summary(metric.name, _pairs(metric, values), value)
-    else:
-        yield f"{_named(metric, values)} {_number(value)}"
+        return _histogram(metric.name, _pairs(metric, values), value)
+    if isinstance(value, Quantiles):
+        return _summary(metric.name, _pairs(metric, values), value)
+    return (f"{_named(metric, values)} {_number(value)}",)
 
 
 def text(families: Mapping[Metric, Iterable[str]], *, openmetrics: bool) -> str:
