@@ -1,0 +1,57 @@
+"""Records as readings, or as dead letters with a reason. Every record becomes one of them, by itself: the reason never
+depends on the other records, nor on the clock of the machine."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from ..dead_letters import NEEDED
+from ..expectations import REASON
+from .schema import AHEAD_MS_MAX, LATE_MS_MAX, READING, VALUE_BYTES_MAX, WATERMARK_MS
+
+#: Conditions of a bad record, in this order, and the reason of each. ``reading`` is the value as READING.
+_BAD = (
+    (f"octet_length(value) > {VALUE_BYTES_MAX}", f"value: more than {VALUE_BYTES_MAX} bytes"),
+    (
+        "reading.device IS NULL OR reading.time_ms IS NULL OR reading.centi_celsius IS NULL OR reading.battery IS NULL "
+        "OR reading.firmware IS NULL",
+        "value: not a JSON object with device, time_ms, centi_celsius, battery and firmware",
+    ),
+    ("key IS NULL OR reading.device <> CAST(key AS STRING)", "device: not the key of the record"),
+    (
+        f"unix_millis(timestamp) - reading.time_ms > {LATE_MS_MAX}",
+        f"time_ms: more than {LATE_MS_MAX // 1000} s before the record",
+    ),
+    (
+        f"reading.time_ms - unix_millis(timestamp) > {AHEAD_MS_MAX}",
+        f"time_ms: more than {AHEAD_MS_MAX // 1000} s after the record",
+    ),
+    ("reading.centi_celsius NOT BETWEEN -10000 AND 20000", "centi_celsius: not from -10000 to 20000"),
+    ("reading.battery NOT BETWEEN 0 AND 100", "battery: not from 0 to 100"),
+)
+
+
+def judged(records: DataFrame) -> DataFrame:
+    """One row for each record of the source (with headers): the source's columns, the fields of a reading, ``reason``
+    (null for a good reading and for a tick), and ``at``, the event time with its watermark.
+
+    ``at`` of a tick or a bad record is the record's timestamp. A tick has null fields."""
+    parsed = records.select(*NEEDED, F.from_json(F.col("value").cast("string"), READING).alias("reading"))
+    rows = parsed.select(*NEEDED, "reading", _reason().alias(REASON))
+    is_good = F.col(REASON).isNull() & F.col("value").isNotNull()
+    fields = (F.when(is_good, F.col(f"reading.{name}")).alias(name) for name in _FIELDS)
+    at = F.when(is_good, F.timestamp_millis("reading.time_ms")).otherwise(F.col("timestamp"))
+    return rows.select(*NEEDED, REASON, *fields, at.alias("at")).withWatermark("at", f"{WATERMARK_MS} milliseconds")
+
+
+_FIELDS = ("device", "time_ms", "centi_celsius", "battery")
+
+
+def _reason() -> Column:
+    """Why a record is bad; null for a good one and for a tick."""
+    (condition, reason), *others = _BAD
+    found = F.when(F.col("value").isNull(), F.lit(None).cast("string")).when(F.expr(condition), reason)
+    for condition, reason in others:
+        found = found.when(F.expr(condition), reason)
+    return found
