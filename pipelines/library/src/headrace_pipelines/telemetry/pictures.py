@@ -62,7 +62,8 @@ def _device(axes: Any, shown: Shown, alarms: Sequence[Alarm]) -> None:
             axes.hlines(mean, began, began + length, color=color, lw=2.2, label=label)
             if topic == GRAINS[0]:
                 axes.fill_between([began, began + length], row["low"] / 100, row["high"] / 100, color=color, alpha=0.3)
-    for began, ended in zip(alarms[::2], alarms[1::2], strict=False):
+    in_order = sorted(alarms, key=lambda each: each.at_ms)
+    for began, ended in zip(in_order[::2], in_order[1::2], strict=False):
         axes.axvspan(_time(began.last_ms), _time(ended.at_ms), color=FAINT, alpha=0.15)
     axes.set_title(f"{shown.device}: degrees at three grains; gray: silent", loc="left", fontweight="bold")
     axes.legend(frameon=False, fontsize=8)
