@@ -121,7 +121,7 @@ class _Scenery:
             if waits:
                 self._start()
             if self._beside is not None:
-                self._follow(lambda look: 2 * look.handled >= look.end)
+                self._follow(lambda look: look.handled >= look.end)
                 self._beside.start(is_limited=False)
             self._follow(lambda look: look.handled >= look.end and not look.spark_lag)
             if self._beside is not None:
@@ -152,9 +152,9 @@ class _Scenery:
             self._look_at_members()
 
     def _assigned(self) -> list[int]:
-        """The number of partitions of each member of the group."""
+        """The number of partitions of each member of the group; empty during a rebalance."""
         (group,) = self._player.admin.describe_groups([schema.group(self._scene.name)], raise_errors=False)
-        return [] if group.error is not None else [len(each.assigned) for each in group.members]
+        return [len(each.assigned) for each in group.members] if group.state == "stable" else []
 
     def _send(self, records: Sequence[tuple[bytes, bytes]], rate: float) -> None:
         sending = Sending(f"{self._topic} traffic", self._player.servers, self._topic, records, rate)
