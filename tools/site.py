@@ -47,6 +47,7 @@ SECTIONS: dict[str, list[str]] = {
         "pipelines-cdc.md",
         "pipelines-logs.md",
         "pipelines-orders.md",
+        "pipelines-scaling.md",
         "pipelines-sql.md",
         "pipelines-quality.md",
         "pipelines-dead-letters.md",

@@ -74,3 +74,12 @@ class Run:
                 if "org.apache.spark.executor.CoarseGrainedExecutorBackend" in each.cmdline():
                     found.append(each)
         return found
+
+
+def processes(run: Run, role: str) -> list[psutil.Process]:
+    """The run's processes with a role, such as "handler"."""
+    found = []
+    for each in psutil.Process(run.process.pid).children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it has ended
+            found += [each] if role in each.cmdline() else []
+    return found

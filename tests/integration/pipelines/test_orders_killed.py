@@ -7,17 +7,15 @@ HEADRACE_PIPELINES_KILLED=all.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import random
 from pathlib import Path
 
-import psutil
 import pytest
 
 from headrace import LocalCluster
-from tests.worlds.pipeline_runs import Run
+from tests.worlds.pipeline_runs import Run, processes
 from tests.worlds.waiting import until
 
 pytestmark = [
@@ -28,15 +26,6 @@ pytestmark = [
 
 KINDS = ("handler", "projector", "rebuild", "broker", "coordinator", "owner")
 ORDERS, COMMANDS_MIN = 1_200, 5_000
-
-
-def processes(run: Run, role: str) -> list[psutil.Process]:
-    """The run's processes with a role, such as "handler"."""
-    found = []
-    for each in psutil.Process(run.process.pid).children(recursive=True):
-        with contextlib.suppress(psutil.Error):  # it has ended
-            found += [each] if role in each.cmdline() else []
-    return found
 
 
 def kinds() -> tuple[str, ...]:

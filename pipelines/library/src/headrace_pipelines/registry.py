@@ -80,6 +80,11 @@ LIBRARY = (
         "event sourcing: commands, events, tables in SQLite or PostgreSQL, and their rebuild beside the live ones",
         "headrace_pipelines.orders.job",
     ),
+    Pipeline(
+        "scaling",
+        "a growing lag: members, partitions, batches, concurrency, a cache, an autoscaler, beside a Spark job",
+        "headrace_pipelines.scaling.job",
+    ),
 )
 
 
