@@ -73,6 +73,21 @@ SHARDS = (
         4800,
     ),
     Shard(
+        "telemetry",
+        (
+            "env",
+            "HEADRACE_TELEMETRY_MINUTES=60",
+            "TEST_WORKERS=1",
+            "tools/test.sh",
+            "-m",
+            "long",
+            "tests/integration/spark/test_telemetry.py",
+            "-k",
+            "flat",
+        ),
+        4800,
+    ),
+    Shard(
         "pipelines-killed",
         (
             "env",

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import re
-import statistics
 import subprocess
 import sys
 import time
@@ -16,11 +13,11 @@ from typing import Any
 
 import duckdb
 import pandas as pd
-import psutil
 import pytest
 
 from headrace_core.testing.verdicts import NotInTimeError
 from headrace_pipelines import cli
+from tests.worlds import flat_runs
 from tests.worlds.fraud_truth import calculated, records_of, written
 from tests.worlds.spark_drivers import LONG_S
 
@@ -28,9 +25,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(540)]
 
 #: Minutes of payments in test_state_memory_and_lag_stay_flat; `make verify` sets 60.
 MINUTES = float(os.environ.get("HEADRACE_FRAUD_MINUTES", "0"))
-SAMPLE_S = 1.0
-#: The growth of a figure in the last three quarters of a run (by its slope) up to which the figure counts as flat.
-GROWTH_MAX = 0.1
 #: The payments of this number of seconds do not count as lag, because a batch is reading them.
 BATCH_S = 2
 #: A producer of records near 1 MiB.
@@ -281,61 +275,17 @@ def test_state_memory_and_lag_stay_flat(headrace: Any, tmp_path: Path) -> None:
     rate, seconds = 2_000, MINUTES * 60
     flags = ["--bootstrap-servers", headrace.bootstrap_servers, "--rate", str(rate), "--seconds", str(seconds)]
     checkpoint = tmp_path / "build/pipelines/fraud/checkpoints"
-    samples: list[tuple[int, int]] = []
-    with (tmp_path / "summary").open("w") as summed_up, (tmp_path / "said").open("w") as output:
-        process = subprocess.Popen([*RUN, *flags, "-o", "json"], cwd=tmp_path, stdout=summed_up, stderr=output)
-        try:
-            while process.poll() is None:
-                samples.append((_memory(process.pid), _size(checkpoint)))
-                time.sleep(SAMPLE_S)  # the time between two samples, not a wait for something
-        finally:
-            process.kill()
-    said = (tmp_path / "said").read_text()
-    assert process.returncode == 0, said[-3000:]
-    summary = json.loads((tmp_path / "summary").read_text())
+    flat = flat_runs.followed([*RUN, *flags, "-o", "json"], tmp_path, checkpoint)
+    summary, behind = flat.summary, flat.behind
     assert summary["payments"] == rate * seconds
-    lines = re.findall(r"payments: ([\d,]+) of .* ([\d,]+) records to read, .* state ([\d,]+) rows ([\d.]+) MB", said)
-    shown = [[float(each.replace(",", "")) for each in line] for line in lines if line[0] != "0"]
-    behind, state_rows, state_mb = ([line[number] for line in shown] for number in (1, 2, 3))
-    figures = {
-        "memory of the run in MB": [memory / 1e6 for memory, _ in samples if memory],
-        "checkpoint in MB": [size / 1e6 for _, size in samples if size],
-        "rows of state": state_rows,
-        "MB of state": state_mb,
-        "records to read": [each + rate * BATCH_S for each in behind],
-    }
-    grown = {what: round(_growth(values), 3) for what, values in figures.items()}
-    print(json.dumps({"grown": grown, "last": {what: values[-1] for what, values in figures.items()}, **summary}))
+    flat.figures["records to read"] = [each + rate * BATCH_S for each in behind]
+    grown = flat.grown
+    print(json.dumps({"grown": grown, "last": {what: values[-1] for what, values in flat.figures.items()}, **summary}))
     assert behind[-1] <= rate * BATCH_S * 5
     if MINUTES >= 10:  # in the first minutes the heap of the JVM grows, and customers appear
-        assert all(growth < GROWTH_MAX for growth in grown.values()), grown
+        assert all(growth < flat_runs.GROWTH_MAX for growth in grown.values()), grown
         assert summary["payments_per_s"] >= rate * 0.98
         assert summary["event_to_alert_ms"]["p99"] <= 1_500
-
-
-def _growth(values: list[float]) -> float:
-    """The growth of a figure over the last three quarters of the run, by the figure's slope, as a part of its mean."""
-    steady = values[len(values) // 4 :]
-    assert len(steady) > 2, values
-    slope = statistics.linear_regression(range(len(steady)), steady).slope
-    return slope * len(steady) / statistics.fmean(steady)
-
-
-def _memory(pid: int) -> int:
-    """Resident bytes of a process and its children: the driver, its JVM, its workers."""
-    total = 0
-    for process in (psutil.Process(pid), *psutil.Process(pid).children(recursive=True)):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            total += process.memory_info().rss
-    return total
-
-
-def _size(directory: Path) -> int:
-    total = 0
-    for path in directory.rglob("*"):
-        with contextlib.suppress(FileNotFoundError):
-            total += path.stat().st_size
-    return total
 
 
 def _wait_for(condition: Callable[[], bool], what: str) -> None:

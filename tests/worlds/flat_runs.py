@@ -1,0 +1,83 @@
+"""Whether the memory, the state and the checkpoint of a long run of a pipeline stay flat."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import statistics
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+
+SAMPLE_S = 1.0
+#: The growth of a figure in the last three quarters of a run (by its slope) up to which the figure counts as flat.
+GROWTH_MAX = 0.1
+
+_LINE = re.compile(r"\w+: ([\d,]+) of .* ([\d,]+) records to read, .*state ([\d,]+) rows ([\d.]+) MB")
+
+
+class Flat(NamedTuple):
+    """``figures``: the samples of each figure; ``behind``: records to read, as the run has shown them."""
+
+    summary: dict[str, Any]
+    figures: dict[str, list[float]]
+    behind: list[float]
+
+    @property
+    def grown(self) -> dict[str, float]:
+        return {what: round(growth(values), 3) for what, values in self.figures.items()}
+
+
+def followed(command: Sequence[str], directory: Path, checkpoint: Path) -> Flat:
+    """Run the command of a pipeline (with ``-o json``) in ``directory``, and sample it until its end."""
+    samples: list[tuple[int, int]] = []
+    with (directory / "summary").open("w") as summed_up, (directory / "said").open("w") as output:
+        process = subprocess.Popen(command, cwd=directory, stdout=summed_up, stderr=output)
+        try:
+            while process.poll() is None:
+                samples.append((_memory(process.pid), _size(checkpoint)))
+                time.sleep(SAMPLE_S)  # the time between two samples, not a wait for something
+        finally:
+            process.kill()
+    said = (directory / "said").read_text()
+    assert process.returncode == 0, said[-3000:]
+    shown = [[float(each.replace(",", "")) for each in line] for line in _LINE.findall(said) if line[0] != "0"]
+    behind, rows, size_mb = ([line[number] for line in shown] for number in (1, 2, 3))
+    figures = {
+        "memory of the run in MB": [memory / 1e6 for memory, _ in samples if memory],
+        "checkpoint in MB": [size / 1e6 for _, size in samples if size],
+        "rows of state": rows,
+        "MB of state": size_mb,
+    }
+    return Flat(json.loads((directory / "summary").read_text()), figures, behind)
+
+
+def growth(values: list[float]) -> float:
+    """The growth of a figure over the last three quarters of the run, by the figure's slope, as a part of its mean."""
+    steady = values[len(values) // 4 :]
+    assert len(steady) > 2, values
+    slope = statistics.linear_regression(range(len(steady)), steady).slope
+    return slope * len(steady) / statistics.fmean(steady)
+
+
+def _memory(pid: int) -> int:
+    """Resident bytes of a process and its children: the driver, its JVM, its workers."""
+    total = 0
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for process in (psutil.Process(pid), *psutil.Process(pid).children(recursive=True)):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                total += process.memory_info().rss
+    return total
+
+
+def _size(directory: Path) -> int:
+    total = 0
+    for path in directory.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            total += path.stat().st_size
+    return total
