@@ -46,6 +46,7 @@ SECTIONS: dict[str, list[str]] = {
         "pipelines-lake.md",
         "pipelines-cdc.md",
         "pipelines-logs.md",
+        "pipelines-telemetry.md",
         "pipelines-orders.md",
         "pipelines-scaling.md",
         "pipelines-sql.md",

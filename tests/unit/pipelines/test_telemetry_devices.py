@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from pyspark.sql.streaming.tws_tester import TwsTester
 
-from headrace_pipelines.telemetry.devices import Device, advanced, due_ms, heard
+from headrace_pipelines.telemetry.devices import Device, advanced, due_ms, received
 from headrace_pipelines.telemetry.schema import ALARMS, SILENT_MS, TWINS, Alarm, alarm_of
 from headrace_pipelines.telemetry.watching import Watcher
 
@@ -21,10 +21,10 @@ COLUMNS = [
 
 
 def after(times: list[int], watermarks: list[int]) -> list[Alarm]:
-    """The alarms of a device that is heard at ``times`` before the watermark moves through ``watermarks``."""
+    """The alarms of a device that is received at ``times`` before the watermark moves through ``watermarks``."""
     device, found = Device("d"), []
     for time_ms in times:
-        device = heard(device, time_ms)
+        device = received(device, time_ms)
     for watermark_ms in watermarks:
         device, new = advanced(device, watermark_ms)
         found += new
@@ -59,11 +59,11 @@ def test_alarms_do_not_depend_on_the_order_nor_on_the_steps_of_the_watermark(rng
 
 
 def test_a_timer_is_due_when_an_alarm_is() -> None:
-    device = heard(heard(Device("d"), T), T + 20_000)
+    device = received(received(Device("d"), T), T + 20_000)
     assert due_ms(device) == T + 20_000 + SILENT_MS
     device, _ = advanced(device, T + 20_000 + SILENT_MS)
     assert due_ms(device) is None, "a silent device has no alarm before it speaks"
-    assert due_ms(heard(device, T + 500_000)) == T + 500_000
+    assert due_ms(received(device, T + 500_000)) == T + 500_000
 
 
 def rows(found: Any) -> list[dict[str, Any]]:

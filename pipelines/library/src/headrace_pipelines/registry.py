@@ -76,6 +76,11 @@ LIBRARY = (
         "headrace_pipelines.logs.job",
     ),
     Pipeline(
+        "telemetry",
+        "10,000 devices: three grains, alarms of silent devices by timers, twins in a compacted topic",
+        "headrace_pipelines.telemetry.job",
+    ),
+    Pipeline(
         "orders",
         "event sourcing: commands, events, tables in SQLite or PostgreSQL, and their rebuild beside the live ones",
         "headrace_pipelines.orders.job",

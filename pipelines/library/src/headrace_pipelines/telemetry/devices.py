@@ -23,7 +23,7 @@ class Device(NamedTuple):
     waiting_ms: tuple[int, ...] = ()
 
 
-def heard(device: Device, time_ms: int) -> Device:
+def received(device: Device, time_ms: int) -> Device:
     """The device after a reading. A reading that was sent twice, or that the watermark has passed, changes nothing."""
     waiting = device.waiting_ms
     place = bisect_left(waiting, time_ms)

@@ -24,7 +24,7 @@ from pyspark.sql.streaming.stateful_processor import (
 
 from ..dead_letters import HEADERS_TYPE, routed
 from ..expectations import REASON
-from .devices import Device, advanced, due_ms, heard
+from .devices import Device, advanced, due_ms, received
 from .schema import ALARMS, TWINS, Alarm
 
 #: Each shard costs some requests for state in each batch.
@@ -80,7 +80,7 @@ class Watcher(StatefulProcessor):
             good = frame[frame["device"].notna()]
             for name, time, value in zip(good["device"], good["time_ms"].tolist(), good["value"], strict=True):
                 before, time_ms = devices.get(name) or Device(name), int(time)
-                devices[name] = after = heard(before, time_ms)
+                devices[name] = after = received(before, time_ms)
                 if after.newest_ms > before.newest_ms:
                     twins[name] = value
         nothing = (None,) * (len(_RECORD) + 1)
