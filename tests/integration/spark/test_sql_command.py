@@ -1,10 +1,11 @@
-"""``headrace-pipelines sql`` as a user runs it: at a terminal, and with a pipe."""
+"""``headrace-pipelines sql`` as a user runs it: at a terminal, with a pipe, and with --serve, killed once."""
 
 from __future__ import annotations
 
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 import time
@@ -13,8 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from headrace import LocalCluster
+from headrace import Consumer, LocalCluster, Producer
 from headrace_core.testing.verdicts import NotInTimeError
+from headrace_pipelines.testing import kill_session
+from headrace_pipelines.topics import await_markers, records_in_topic
+from tests.worlds.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(540)]
 
@@ -86,7 +90,7 @@ def test_a_prompt_completes_points_at_errors_and_keeps_its_history(cluster: Loca
         terminal.wait_for("sql> ")
         terminal.type("SELECT * FROM readings EMIT CHANGES;\n")
         terminal.wait_for("\n")
-        terminal.type("\x03")
+        os.killpg(terminal.process.pid, signal.SIGINT)  # Ctrl-C
         terminal.wait_for("interrupted")
         terminal.wait_for("sql> ")
         terminal.type("\x04")
@@ -115,3 +119,57 @@ def test_a_prompt_completes_points_at_errors_and_keeps_its_history(cluster: Loca
     assert done.returncode == 1
     assert "stdin:2:15: there is no table reading; SHOW TABLES lists the tables\n" in done.stderr
     assert done.stderr.endswith("  2 | SELECT * FROM reading; SHOW TOPICS;\n    |               ^^^^^^^\n")
+
+
+def words_in(cluster: LocalCluster) -> list[str]:
+    """The committed records of the topic ``words``."""
+    servers = cluster.bootstrap_servers
+    await_markers(servers)
+    settings = {"isolation_level": "read_committed", "auto_offset_reset": "earliest"}
+    with Consumer(bootstrap_servers=servers, **settings) as consumer:
+        return [(record.value or b"").decode() for many in records_in_topic(consumer, "words") for record in many]
+
+
+def test_a_killed_shell_loses_no_record_and_repeats_none(cluster: LocalCluster, tmp_path: Path) -> None:
+    statements = (
+        "CREATE STREAM lines (line STRING) WITH (format = 'text', partitions = 2);"
+        "CREATE STREAM words (word STRING) WITH (format = 'text', partitions = 2);"
+        "INSERT INTO words SELECT explode(split(line, ' ')) AS word FROM lines"
+    )
+
+    def serve(*flags: str) -> subprocess.Popen[bytes]:
+        log = (tmp_path / "log").open("ab")
+        return subprocess.Popen(
+            command(cluster, tmp_path / "out", "--serve", *flags), stdout=log, stderr=log, start_new_session=True
+        )
+
+    expected: list[str] = []
+    running = serve("-e", statements)
+    try:
+        until(
+            lambda: b"running: words" in (tmp_path / "log").read_bytes(), "the query runs", within_s=LONG_S, pause_s=0.2
+        )
+        with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+            for number in range(1_000):
+                producer.send("lines", value=b"a%d b%d" % (number, number))
+                expected += [f"a{number}", f"b{number}"]
+                if number % 250 == 0:
+                    producer.flush()
+            producer.flush()
+            until(lambda: len(words_in(cluster)) > 0, "words are written", within_s=LONG_S, pause_s=0.2)
+            for number in range(1_000, 1_200):
+                producer.send("lines", value=b"a%d b%d" % (number, number))
+                expected += [f"a{number}", f"b{number}"]
+            producer.flush()
+        kill_session(running.pid)
+        running.wait()
+        running = serve()
+        until(lambda: len(words_in(cluster)) >= len(expected), "all words are written", within_s=LONG_S, pause_s=0.2)
+        running.terminate()
+        assert running.wait(LONG_S) == 143
+    finally:
+        if running.poll() is None:
+            kill_session(running.pid)
+            running.wait()
+    assert sorted(words_in(cluster)) == sorted(expected)
+    assert json.loads((tmp_path / "out/run.json").read_text())["end"] == "stopped"

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import os
+import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,10 +18,12 @@ from headrace_core.errors import InvalidArgumentError
 from headrace_pipelines import cli
 from headrace_pipelines.sql import shell
 from headrace_pipelines.sql.catalog import Catalog, ContinuousQuery, Table
+from headrace_pipelines.sql.faults import Source, SqlError
 from headrace_pipelines.sql.frames import Ends, ends_as_of
 from headrace_pipelines.sql.output import cell, lines, plain, show
 from headrace_pipelines.sql.results import Arriving, Message, Rows
 from headrace_pipelines.sql.rewriting import AsOf
+from headrace_pipelines.sql.statements import Show
 
 
 def typed(*given: str) -> tuple[str, list[str]]:
@@ -38,6 +43,46 @@ def test_a_statement_may_have_several_lines() -> None:
         "SELECT ';' AS a\n  FROM t\n;",
         [shell.PROMPT, shell.MORE, shell.MORE],
     )
+
+
+class Interrupted:
+    """An engine and a session in one: the first statement meets Ctrl-C, and ends when it is cancelled."""
+
+    def __init__(self) -> None:
+        self.is_cancelled = threading.Event()
+        self.statements: list[Any] = []
+
+    def begin(self) -> None:
+        self.is_cancelled.clear()
+
+    def cancel(self) -> None:
+        self.is_cancelled.set()
+
+    def run(self, statement: Any, source: Source) -> Message:
+        self.statements.append(statement)
+        os.kill(os.getpid(), signal.SIGINT)
+        assert self.is_cancelled.wait(30)
+        return Message("ended")
+
+
+def test_an_interrupt_cancels_the_statement_and_waits_for_its_end(capsys: pytest.CaptureFixture[str]) -> None:
+    both: Any = Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        shell.run_text(both, both, Source("SHOW TABLES; SHOW TOPICS;"), "table")
+    assert both.statements == [Show("TABLES")]
+    assert capsys.readouterr().out == "ended\n"
+
+
+def test_a_failed_statement_is_the_last_one() -> None:
+    class Failing(Interrupted):
+        def run(self, statement: Any, source: Source) -> Message:
+            self.statements.append(statement)
+            raise SqlError("wrong", source, 5)
+
+    both: Any = Failing()
+    with pytest.raises(SqlError, match="sql:1:6: wrong"):
+        shell.run_text(both, both, Source("SHOW TABLES; SHOW TOPICS;"), "table")
+    assert len(both.statements) == 1
 
 
 def test_completion_knows_keywords_and_names() -> None:

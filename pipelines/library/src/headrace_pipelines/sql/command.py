@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import warnings
 from pathlib import Path
@@ -79,6 +80,8 @@ def _run(arguments: argparse.Namespace, out: Path, stop: Stop) -> int:
     serving(out, servers)
     with local_spark("headrace sql", master=arguments.master) as spark:
         spark.sparkContext.setLogLevel("OFF")
+        # Spark's own handler cancels the jobs of continuous queries, too.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         session = Session(spark, servers, out, arguments.registry)
         session.settings["rows.max"] = str(arguments.rows_max)
         try:
@@ -87,7 +90,7 @@ def _run(arguments: argparse.Namespace, out: Path, stop: Stop) -> int:
             engine = Engine(session)
             source = _source(arguments)
             if source is not None:
-                run_text(engine, source, arguments.output)
+                run_text(engine, session, source, arguments.output)
             elif not arguments.serve:
                 _greet(servers, session)
                 interactive(engine, session, out / "history", arguments.output)

@@ -29,9 +29,12 @@ _LOOK_S, WAIT_S = 0.05, 60.0
 
 
 class Continuous:
-    """The running queries by their ids."""
+    """The running queries by their ids. ``is_cancelled`` ends a wait for one."""
 
-    def __init__(self, site: Site, catalog: Catalog, registry: str | None) -> None:
+    def __init__(
+        self, site: Site, catalog: Catalog, registry: str | None, is_cancelled: threading.Event | None = None
+    ) -> None:
+        self._is_cancelled = is_cancelled or threading.Event()
         self._site, self._catalog, self._registry = site, catalog, registry
         self._running: dict[str, StreamingQuery] = {}
 
@@ -93,7 +96,8 @@ class Continuous:
                     f"query {query} has not processed the records of {', '.join(ends)} within {timeout_s:g} s; "
                     "SHOW QUERIES shows how far it is, SET wait = off reads the table as it is"
                 )
-            time.sleep(_LOOK_S)
+            if self._is_cancelled.wait(_LOOK_S):
+                raise QueryFailedError(f"the wait for query {query} was cancelled")
 
     def _has_processed(self, query: str, ends: dict[str, Ends]) -> bool:
         done = {each.query: each.offsets for each in checkpoints(self._site.directory / "checkpoints")}.get(query, {})

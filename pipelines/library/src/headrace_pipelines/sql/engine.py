@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import secrets
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -105,7 +106,7 @@ class Engine:
 
         with pointing(statement.query, rewritten):
             (running,) = started(start)
-        return Arriving(frame.columns, _rows(running, arrived, statement.limit))
+        return Arriving(frame.columns, _rows(running, arrived, statement.limit, self._session.is_cancelled))
 
     def _insert(self, statement: InsertValues, source: Source) -> Message:
         session = self._session
@@ -172,11 +173,13 @@ class Engine:
         return Message(f"{name} = {value}")
 
 
-def _rows(running: StreamingQuery, arrived: queue.Queue[Sequence[Any]], limit: int | None) -> Iterator[Sequence[Any]]:
+def _rows(
+    running: StreamingQuery, arrived: queue.Queue[Sequence[Any]], limit: int | None, is_cancelled: threading.Event
+) -> Iterator[Sequence[Any]]:
     """The rows of a query as they arrive. The end of the iterator, or its close, stops the query."""
     count = 0
     try:
-        while limit is None or count < limit:
+        while (limit is None or count < limit) and not is_cancelled.is_set():
             try:
                 yield arrived.get(timeout=_LOOK_S)
                 count += 1

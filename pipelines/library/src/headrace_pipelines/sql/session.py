@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -23,6 +24,8 @@ from .tokens import Token
 
 #: The name of the shell among pipelines: the prefix of the groups of its queries.
 NAME = "sql"
+#: The group of Spark's jobs of the statement that runs.
+_GROUP = "headrace-sql"
 #: Settings of a shell: rows of a SELECT, whether a SELECT waits for continuous queries, where EMIT CHANGES begins.
 SETTINGS = {"rows.max": "1000", "wait": "on", "emit.from": "latest"}
 
@@ -36,10 +39,21 @@ class Session:
         self.site = Site(NAME, servers, directory)
         self.catalog = Catalog.open(directory)
         self.frames = Frames(spark, self.site, registry)
-        self.continuous = Continuous(self.site, self.catalog, registry)
+        self.is_cancelled = threading.Event()
+        self.continuous = Continuous(self.site, self.catalog, registry, self.is_cancelled)
         self.settings = dict(SETTINGS)
         self.admin = Admin({"bootstrap.servers": servers})
         self.consumer = Consumer({"bootstrap.servers": servers, "isolation.level": "read_committed"})
+
+    def begin(self) -> None:
+        """Call in the thread of a statement: ``cancel`` stops its jobs."""
+        self.is_cancelled.clear()
+        self.spark.sparkContext.setJobGroup(_GROUP, "a statement of the shell", interruptOnCancel=True)
+
+    def cancel(self) -> None:
+        """Stop the running statement, from another thread. Continuous queries go on."""
+        self.is_cancelled.set()
+        self.spark.sparkContext.cancelJobGroup(_GROUP)
 
     def close(self) -> None:
         """Stop the continuous queries after their batches, and close the connections."""

@@ -5,19 +5,21 @@ from __future__ import annotations
 import contextlib
 import re
 import readline
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from headrace_core.errors import HeadraceError
 
+from ..workers import Worker
 from .engine import Engine
 from .faults import Source
 from .output import fail, show
 from .parsing import parse
-from .results import Arriving
 from .session import SETTINGS, Session
 from .tokens import is_complete
 
+#: Seconds between two looks at a statement, and the longest wait for the end of one that is cancelled.
+_LOOK_S, _CANCEL_S = 0.05, 30.0
 PROMPT, MORE = "sql> ", "...> "
 _HISTORY_LINES = 10_000
 #: Words of statements that the prompt completes; Spark knows many more.
@@ -29,10 +31,35 @@ KEYWORDS = (
 )  # fmt: skip
 
 
-def run_text(engine: Engine, source: Source, output: str) -> None:
-    """Run the statements of ``source`` up to the first that fails. Raises HeadraceError."""
-    for statement in parse(source):
-        show(engine.run(statement, source), output)
+class Running(Worker):
+    """A thread that runs statements. The main thread is free for Ctrl-C: an interrupt within a call of Spark's JVM
+    would leave the connection to it in the middle of an answer."""
+
+    def __init__(self, engine: Engine, session: Session, source: Source, output: str) -> None:
+        super().__init__("statements")
+        self._engine, self._session, self._source, self._output = engine, session, source, output
+
+    def work(self) -> None:
+        self._session.begin()
+        for statement in parse(self._source):
+            if self._session.is_cancelled.is_set():
+                return
+            show(self._engine.run(statement, self._source), self._output)
+
+
+def run_text(engine: Engine, session: Session, source: Source, output: str) -> None:
+    """Run the statements of ``source`` up to the first that fails. Raises HeadraceError, and KeyboardInterrupt after
+    Ctrl-C, when the statement has ended."""
+    running = Running(engine, session, source, output)
+    try:
+        running.start()
+        while running.is_alive():
+            running.join(_LOOK_S)
+    except BaseException:
+        session.cancel()
+        running.join(_CANCEL_S)
+        raise
+    running.result()
 
 
 def interactive(engine: Engine, session: Session, history: Path, output: str) -> None:
@@ -50,7 +77,7 @@ def interactive(engine: Engine, session: Session, history: Path, output: str) ->
                 print()
                 continue
             if text.strip():
-                _run_typed(engine, Source(text, "sql", number), output)
+                _run_typed(engine, session, Source(text, "sql", number), output)
             number += text.count("\n") + 1
     finally:
         with contextlib.suppress(OSError):
@@ -65,17 +92,9 @@ def read_statement(read: Callable[[str], str]) -> str:
     return text
 
 
-def _run_typed(engine: Engine, source: Source, output: str) -> None:
+def _run_typed(engine: Engine, session: Session, source: Source, output: str) -> None:
     try:
-        for statement in parse(source):
-            result = engine.run(statement, source)
-            try:
-                show(result, output)
-            finally:
-                if isinstance(result, Arriving) and isinstance(result.rows, Iterator):
-                    close = getattr(result.rows, "close", None)
-                    if close is not None:
-                        close()
+        run_text(engine, session, source, output)
     except KeyboardInterrupt:
         fail("interrupted")
     except HeadraceError as error:
