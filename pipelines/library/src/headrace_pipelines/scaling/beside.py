@@ -44,6 +44,12 @@ class Beside:
         self.is_limited = True
         self.batches: list[int] = []
 
+    def warm(self) -> None:
+        """Start the Python processes of Spark, so that the first batch does not wait for them."""
+        empty = self._spark.range(0, TASKS, 1, TASKS)
+        rows = empty.selectExpr("0 AS partition", "id AS offset", "'' AS key", "0 AS n").mapInPandas(called, COLUMNS)
+        rows.collect()
+
     def start(self, *, is_limited: bool) -> None:
         """Start the query, or the second part of it."""
         self.stop()

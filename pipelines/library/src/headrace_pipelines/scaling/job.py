@@ -113,6 +113,7 @@ def _beside(master: str, servers: str, places: Places, show: Show, *, is_on: boo
     show.step(f"starting Spark ({master})")
     with local_spark("headrace scaling", master=master) as spark:
         beside = Beside(spark, servers, places, FIRST)
+        beside.warm()
         try:
             yield beside
         finally:
