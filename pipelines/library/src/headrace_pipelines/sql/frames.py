@@ -161,10 +161,12 @@ class Frames:
 
 def newest(raw: DataFrame) -> DataFrame:
     """The newest record of each key; a key whose newest record has no value (a tombstone) has none. Records without a
-    key are left out. A key is in one partition, so its newest record has its highest offset."""
-    whole = F.struct(*_RAW)
-    grouped = raw.where(F.col("key").isNotNull()).groupBy(F.col("key").alias(_READ_KEY))
-    return grouped.agg(F.max_by(whole, F.struct("timestamp", "offset")).alias("newest")).select("newest.*")
+    key are left out. In a partition the newest record has the highest offset, as a compacted topic keeps it. A key is
+    in two partitions only if partitions were added; then the later timestamp decides."""
+    whole, key = F.struct(*_RAW), F.col("key").alias(_READ_KEY)
+    in_partitions = raw.where(F.col("key").isNotNull()).groupBy(key, "partition")
+    last = in_partitions.agg(F.max_by(whole, "offset").alias("last")).groupBy(_READ_KEY)
+    return last.agg(F.max_by("last", F.struct("last.timestamp", "last.offset")).alias("newest")).select("newest.*")
 
 
 def _sound(table: Table) -> Column:
