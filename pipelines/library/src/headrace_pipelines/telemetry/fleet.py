@@ -10,7 +10,7 @@
     too late    0.1 % of the readings                  arrive 65 to 300 s after their time
     bad         0.06 % of the readings                 broken JSON, an impossible temperature, or a clock that is ahead
 
-A device takes a reading each 20 seconds. Time is the time of the readings: nothing here reads a clock.
+A device takes a reading each 30 seconds. Time is the time of the readings: nothing here reads a clock.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import random
 from collections.abc import Iterator
 from typing import NamedTuple
 
-PERIOD_S = 20
+PERIOD_S = 30
 #: 1 March 2026, 00:00 UTC.
 START_MS = 1_772_323_200_000
 #: Outages are planted in slots of this length, one for a device in a slot; a shorter rest has none.

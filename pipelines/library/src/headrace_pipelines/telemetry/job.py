@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from .watching import watched
 SOURCES = (schema.READINGS,)
 QUERIES = ("minutes", "fives", "quarters", "devices")
 PARTITIONS = 4
-DEVICES, MINUTES, SPEED, SEED = 10_000, 15, 12.0, 26
+DEVICES, MINUTES, SPEED, SEED = 10_000, 15, 20.0, 26
 TRIGGER = "2 seconds"
 #: The tick of a coarser grain comes so long after its last row that all windows close.
 TICK_AFTER_MS = 30 * 86_400_000
@@ -44,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_flags(parser, "telemetry.*")
     parser.add_argument(
         "--devices", type=whole, default=DEVICES, metavar="N",
-        help="devices, each with a reading in 20 seconds (default %(default)s)",
+        help=f"devices, each with a reading in {fleet.PERIOD_S} seconds (default %(default)s)",
     )  # fmt: skip
     parser.add_argument(
         "--minutes", type=whole, default=MINUTES, metavar="N",
@@ -186,7 +187,8 @@ class Job:
     # -- the end
 
     def _summarize(self, queries: Queries, traffic: Traffic, planned: fleet.Plan, end_ms: int) -> Outcome:
-        of_grains = {topic: self._counted(topic) for topic in schema.GRAINS}
+        rows = {topic: grains.stored(self._records_of(topic)).cache() for topic in schema.GRAINS}
+        of_grains = {topic: _counted(of_grain) for topic, of_grain in rows.items()}
         alarms = [schema.alarm_of(bytes(row["value"])) for row in self._records_of(schema.ALARMS).collect()]
         written, twins = self._twins()
         letters = self._letters()
@@ -216,15 +218,9 @@ class Job:
             "state_rows": queries.state[0],
             "state_bytes": queries.state[1],
         }
-        path = pictures.draw(self._shown(alarms), alarms, twins, end_ms, summary, self._places.root)
+        path = pictures.draw(_shown(rows, alarms), alarms, twins, end_ms, summary, self._places.root)
         self._show.note(f"picture: {path}")
         return Outcome(summary, details)
-
-    def _counted(self, topic: str) -> tuple[int, int, int]:
-        """Rows of a grain, its different pairs of device and window, and its readings."""
-        rows = grains.stored(self._records_of(topic))
-        (found,) = rows.agg(F.count("*"), F.countDistinct("device", "window"), F.sum("readings")).collect()
-        return found[0], found[1], found[2] or 0
 
     def _twins(self) -> tuple[int, dict[str, int]]:
         """The number of records in the topic of the twins, and the time of each twin's reading."""
@@ -239,13 +235,20 @@ class Job:
         counted = letters.groupBy(header("reason").alias("reason")).count().orderBy("reason").collect()
         return {row["reason"]: row["count"] for row in counted}
 
-    def _shown(self, alarms: list[schema.Alarm]) -> pictures.Shown:
-        """The device of the picture: the first that was silent and spoke again, or the first of all."""
-        back = sorted(each.device for each in alarms if each.alarm == schema.CLEARED)
-        device = back[0] if back else fleet.name_of(0)
-        of_device = {
-            topic: grains.stored(self._records_of(topic)).where(F.col("device") == device).orderBy("window").collect()
-            for topic in schema.GRAINS
-        }
-        minutes = grains.stored(self._records_of(schema.MINUTES)).groupBy("window").agg(F.sum("readings"))
-        return pictures.Shown(device, of_device, sorted(tuple(row) for row in minutes.collect()))
+
+def _counted(rows: DataFrame) -> tuple[int, int, int]:
+    """Rows of a grain, its different pairs of device and window, and its readings."""
+    (found,) = rows.agg(F.count("*"), F.countDistinct("device", "window"), F.sum("readings")).collect()
+    return found[0], found[1], found[2] or 0
+
+
+def _shown(rows: Mapping[str, DataFrame], alarms: list[schema.Alarm]) -> pictures.Shown:
+    """The device of the picture: the first that was silent and spoke again, or the first of all. ``rows``: those of
+    each grain."""
+    back = sorted(each.device for each in alarms if each.alarm == schema.CLEARED)
+    device = back[0] if back else fleet.name_of(0)
+    of_device = {
+        topic: of_grain.where(F.col("device") == device).orderBy("window").collect() for topic, of_grain in rows.items()
+    }
+    minutes = rows[schema.MINUTES].groupBy("window").agg(F.sum("readings"))
+    return pictures.Shown(device, of_device, sorted(tuple(row) for row in minutes.collect()))
