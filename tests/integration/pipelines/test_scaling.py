@@ -17,7 +17,7 @@ from tests.worlds.pipeline_runs import Run
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
 RATE = 1_000
-COLUMNS = ["partition", "offset", "key", "n", "at_ns", "word"]
+COLUMNS = ["partition", "offset", "key", "n", "at_ns", "ended_ns", "word"]
 
 
 @pytest.fixture
@@ -48,6 +48,12 @@ def keys_out_of_order(handled: pd.DataFrame) -> set[str]:
     return {str(key) for key, n in first.groupby("key")["n"] if not n.is_monotonic_increasing}
 
 
+def keys_with_overlaps(handled: pd.DataFrame) -> set[str]:
+    begun = handled.sort_values(["key", "at_ns"])
+    previous = begun.groupby("key")["ended_ns"].cummax().groupby(begun["key"]).shift()
+    return set(begun["key"][begun["at_ns"] < previous])
+
+
 def test_raised_partitions_break_the_order_of_keys_unless_the_group_has_drained(played: Any, tmp_path: Path) -> None:
     summary = played("partitions", "drained")
     keys = {key for key, _ in traffic(summary["partitions"]["records"], 1)}
@@ -66,21 +72,26 @@ def test_one_member_more_than_partitions_is_idle(played: Any, tmp_path: Path) ->
     assert (summary["members_with_records"], summary["members_idle"], summary["keys_out_of_order"]) == (4, 1, 0)
     handled = notes(tmp_path, "members")
     assert handled.groupby("member")["partition"].nunique().tolist() == [1, 1, 1, 1]
-    assert len(handled.drop_duplicates(["partition", "offset"])) == summary["records"] == 3 * RATE
+    assert len(handled.drop_duplicates(["partition", "offset"])) == len(handled) == summary["records"] == 3 * RATE
+    assert not summary["rebalanced"]
 
 
 def test_rows_concurrency_and_a_cache_handle_every_record_in_the_order_of_its_key(played: Any, tmp_path: Path) -> None:
     summary = played("rows", "batches", "concurrent", "cached")
     for scene, figures in summary.items():
-        handled = notes(tmp_path, scene).drop_duplicates(["key", "n"])
+        handled = notes(tmp_path, scene)
+        assert not handled.duplicated(["partition", "offset"]).any(), "handled once: no member died or changed"
         assert len(handled) == figures["records"]
-        assert keys_out_of_order(handled) == set()
+        assert keys_out_of_order(handled) == keys_with_overlaps(handled) == set()
+        assert (figures["rebalanced"], figures["handled_again"], figures["keys_overlapping"]) == (False, 0, 0)
+    concurrent = notes(tmp_path, "concurrent")
+    assert (concurrent["at_ns"] < concurrent["ended_ns"].cummax().shift()).any(), "keys are handled at the same time"
     for scene in ("rows", "batches"):
         with closing(sqlite3.connect(tmp_path / f"out/{scene}.db")) as database:
             ((count, total),) = database.execute("SELECT COUNT(*), SUM(n) FROM handled").fetchall()
         assert (count, total) == (
             summary[scene]["records"],
-            notes(tmp_path, scene).drop_duplicates(["key", "n"])["n"].sum(),
+            notes(tmp_path, scene)["n"].sum(),
         )
     cached = notes(tmp_path, "cached")
     assert summary["cached"]["calls"] == (cached["word"] == "miss").sum()

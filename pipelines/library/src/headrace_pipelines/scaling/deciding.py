@@ -1,11 +1,14 @@
 """The decision of the autoscaler: how many members a group should have, by its lag in seconds. Pure.
 
-* The lag is above ``grow_s``: twice as many members, at most ``most`` (the partitions: a further member is idle).
+* The lag is above ``grow_s``: twice as many members, at most one for each partition (a further member is idle).
 * The lag is below ``shrink_s`` for ``calm_s``: one member less, if the others can handle the traffic.
 * Between the two limits, and for ``pause_s`` after a change, nothing changes (hysteresis).
 
 What one member can handle is measured while the lag is above ``grow_s``, when each member has work. Without this
 measure a group with a steady traffic would shrink, fall behind and grow again and again.
+
+A partition has one member, so members do not share the traffic evenly: of 4 partitions and 3 members, one member has 2
+partitions, half of the traffic. The member with the most partitions decides whether a group can be smaller.
 """
 
 from __future__ import annotations
@@ -17,11 +20,11 @@ from headrace_core.errors import InvalidArgumentError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Bounds of the members, and times in seconds. ``spare``: the part of the remaining members' capacity that the
-    traffic may use after a member was stopped. Raises InvalidArgumentError."""
+    """Bounds of the members, and times in seconds. ``partitions``: of the topic, and the most members. ``spare``: the
+    part of a member's capacity that its partitions may use after a member was stopped. Raises InvalidArgumentError."""
 
     least: int = 1
-    most: int
+    partitions: int
     grow_s: float = 1.5
     shrink_s: float = 0.75
     calm_s: float = 3.0
@@ -29,8 +32,10 @@ class Limits:
     spare: float = 0.8
 
     def __post_init__(self) -> None:
-        if not 1 <= self.least <= self.most:
-            raise InvalidArgumentError(f"least={self.least}, most={self.most}: must be 1 <= least <= most")
+        if not 1 <= self.least <= self.partitions:
+            raise InvalidArgumentError(
+                f"least={self.least}, partitions={self.partitions}: must be 1 <= least <= partitions"
+            )
         if not 0 <= self.shrink_s < self.grow_s:
             raise InvalidArgumentError(f"shrink_s={self.shrink_s}, grow_s={self.grow_s}: must be 0 <= shrink < grow")
 
@@ -55,22 +60,32 @@ class State:
     capacity: float = 0.0
 
 
+def busiest_share(members: int, partitions: int) -> float:
+    """The part of an even traffic that the member with the most partitions has, from 0 to 1."""
+    return -(-partitions // members) / partitions
+
+
 def decide(state: State, sample: Sample, limits: Limits) -> State:
     """The state after a look; ``members`` is the number of members that the group should have now."""
-    members = min(max(state.members, limits.least), limits.most)
+    members = min(max(state.members, limits.least), limits.partitions)
     if sample.lag_s is None:
         return replace(state, members=members, calm_since_s=None)
     is_paused = sample.at_s - state.changed_s < limits.pause_s
     if sample.lag_s > limits.grow_s:
         capacity = state.capacity if is_paused else max(state.capacity, sample.handled / members)
-        wanted = members if is_paused else min(2 * members, limits.most)
+        wanted = members if is_paused else min(2 * members, limits.partitions)
         changed_s = sample.at_s if wanted != members else state.changed_s
         return State(wanted, changed_s, None, capacity)
     if sample.lag_s >= limits.shrink_s:
         return replace(state, members=members, calm_since_s=None)
     since_s = sample.at_s if state.calm_since_s is None else state.calm_since_s
     is_calm = not is_paused and sample.at_s - since_s >= limits.calm_s
-    rest = (members - 1) * state.capacity * limits.spare
-    if is_calm and members > limits.least and (not state.capacity or sample.arriving <= rest):
+    if is_calm and members > limits.least and _can_be_fewer(members - 1, state, sample, limits):
         return State(members - 1, sample.at_s, sample.at_s, state.capacity)
     return replace(state, members=members, calm_since_s=since_s)
+
+
+def _can_be_fewer(members: int, state: State, sample: Sample, limits: Limits) -> bool:
+    """Whether ``members`` can handle the traffic; True while the capacity is not known."""
+    busiest = sample.arriving * busiest_share(members, limits.partitions)
+    return not state.capacity or busiest <= state.capacity * limits.spare

@@ -33,7 +33,9 @@ def call() -> None:
 
 
 def noted(record: Record, at_ns: int, word: str = "-") -> Note:
-    """The note of a record. Raises PipelineFailedError for a record that is not of schema.py."""
+    """The note of a record whose handling began at ``at_ns`` and ends now.
+
+    Raises PipelineFailedError for a record that is not of schema.py."""
     try:
         n = int(json.loads(record.value or b"")["n"])
     except (ValueError, TypeError, KeyError):
@@ -41,7 +43,8 @@ def noted(record: Record, at_ns: int, word: str = "-") -> Note:
             f'{record.topic}-{record.partition} at offset {record.offset}: the value is not {{"n": NUMBER}}; only the '
             "run may write to its topics"
         ) from None
-    return Note(record.partition, record.offset, (record.key or b"").decode(), n, at_ns, word)
+    key = (record.key or b"").decode()
+    return Note(record.partition, record.offset, key, n, at_ns, time.monotonic_ns(), word)
 
 
 def consumer_of(servers: str, scene: str) -> Consumer:
@@ -72,8 +75,9 @@ def slow(consumer: Consumer, ended: threading.Event, out: Path, notes: Notes) ->
     def handle(records: list[Record]) -> None:
         lines = []
         for record in records:
-            lines.append(noted(record, time.monotonic_ns()))
+            at_ns = time.monotonic_ns()
             call()
+            lines.append(noted(record, at_ns))
         notes.write(lines)
 
     polls(consumer, ended, handle)
@@ -101,9 +105,9 @@ def concurrent(consumer: Consumer, ended: threading.Event, out: Path, notes: Not
     """A call for each record, many keys at a time; records of one key one after another."""
 
     def handle(record: Record) -> None:
-        note = noted(record, time.monotonic_ns())
+        at_ns = time.monotonic_ns()
         call()
-        notes.write([note])
+        notes.write([noted(record, at_ns)])
 
     consumer.process(handle, concurrency=CONCURRENCY, stop=ended)
 
@@ -126,9 +130,12 @@ def _rows(consumer: Consumer, ended: threading.Event, out: Path, notes: Notes, s
 
         def handle(records: list[Record]) -> None:
             for at in range(0, len(records), size):
-                lines = [noted(record, time.monotonic_ns()) for record in records[at : at + size]]
+                lines = []
                 database.execute("BEGIN IMMEDIATE")
-                database.executemany(INSERT, [note[:4] for note in lines])
+                for record in records[at : at + size]:
+                    note = noted(record, time.monotonic_ns())
+                    database.execute(INSERT, note[:4])
+                    lines.append(note._replace(ended_ns=time.monotonic_ns()))
                 database.execute("COMMIT")
                 notes.write(lines)
 

@@ -20,7 +20,7 @@ from ..places import Places, add_run_flags, cluster_of, positive, whole
 from ..runs import serving
 from ..show import Show
 from ..stopping import Stop
-from ..topics import records_in_topic
+from ..topics import records_in_topic, replace_topics
 from . import pictures, schema
 from .beside import QUERY, TABLE, Beside
 from .notes import read
@@ -72,12 +72,12 @@ def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> Out
         player = Player(servers, admin, places, show, stop, arguments.rate)
         for scene in scenes:
             has_spark = scene.name == FIRST and not arguments.without_spark
-            _replace_topic(admin, scene)
+            _replace_topic(servers, scene)
             sent = schema.traffic(sum(scene.counts(arguments.rate)), arguments.seed)
             with _beside(arguments.master, servers, places, show, is_on=has_spark) as beside:
                 show.step(f"{scene.name}: {scene.about}")
                 played[scene.name] = player.play(scene, sent, beside)
-                found = _checked(scene, sent, servers, out, arguments.rate, beside)
+                found = _checked(scene, sent, servers, out, arguments.rate, beside, played[scene.name])
             if found.wrong:
                 raise PipelineFailedError("; ".join(found.wrong))
             summary[scene.name] = found.figures | played[scene.name].figures()
@@ -89,12 +89,19 @@ def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> Out
 
 
 def _checked(
-    scene: Scene, sent: Sequence[tuple[bytes, bytes]], servers: str, out: Path, rate: float, beside: Beside | None
+    scene: Scene,
+    sent: Sequence[tuple[bytes, bytes]],
+    servers: str,
+    out: Path,
+    rate: float,
+    beside: Beside | None,
+    played: Played,
 ) -> Found:
     """What the second calculation says of a scene that was played."""
     arrived = _arrived(servers, scene)
     first = scene.counts(rate)[0] if scene.raised else len(sent)
-    found = check(scene, sent, first, arrived, read(notes_of(scene.name, out)))
+    notes = read(notes_of(scene.name, out))
+    found = check(scene, sent, first, arrived, notes, rebalanced=played.rebalanced)
     if scene.work in ("rows", "batches"):
         check_rows(f"the table of {scene.name}", database_rows(scene, out), arrived, found)
     if beside is not None:
@@ -120,15 +127,10 @@ def _beside(master: str, servers: str, places: Places, show: Show, *, is_on: boo
             beside.stop()
 
 
-def _replace_topic(admin: Admin, scene: Scene) -> None:
-    topic, groups = schema.topic_of(scene.name), {schema.group(scene.name)}
-    if scene.name == FIRST:
-        groups.add(schema.group(QUERY))
-    if topic in admin.list_topics():
-        admin.delete_topics([topic])
-    if old := sorted(groups & {group.group_id for group in admin.list_groups()}):
-        admin.delete_groups(old)
-    admin.create_topics([NewTopic(topic, PARTITIONS, config={"retention.ms": "-1"})])
+def _replace_topic(servers: str, scene: Scene) -> None:
+    queries = [scene.name, QUERY] if scene.name == FIRST else [scene.name]
+    new = NewTopic(schema.topic_of(scene.name), PARTITIONS, config={"retention.ms": "-1"})
+    replace_topics(servers, schema.PIPELINE, [new], queries=queries)
 
 
 def _arrived(servers: str, scene: Scene) -> list[Row]:

@@ -11,14 +11,15 @@ from typing import NamedTuple
 
 
 class Note(NamedTuple):
-    """``at_ns``: when the handling began, by the machine's monotonic clock. ``word``: ``hit`` or ``miss`` of a cache,
-    or ``-``. ``member``: the name of the file."""
+    """``at_ns``, ``ended_ns``: when the handling began and ended, by the machine's monotonic clock. A row is handled by
+    its INSERT, without the commit. ``word``: ``hit`` or ``miss`` of a cache, or ``-``. ``member``: the file's name."""
 
     partition: int
     offset: int
     key: str
     n: int
     at_ns: int
+    ended_ns: int
     word: str
     member: str = ""
 
@@ -32,17 +33,18 @@ class Notes:
 
     def write(self, notes: list[Note]) -> None:
         """Append the lines in one write; threads may call this at the same time."""
-        text = "".join(" ".join(map(str, note[:6])) + "\n" for note in notes)
+        text = "".join(" ".join(map(str, note[:7])) + "\n" for note in notes)
         os.write(self._file, text.encode())
 
 
 def read(directory: Path) -> list[Note]:
-    """The notes of all members, by the time of handling. The last line of a killed member may be incomplete."""
+    """The notes of all members, by ``at_ns``. The last line of a killed member may be incomplete."""
     found = []
     for path in sorted(directory.glob("*")):
         for line in path.read_text().splitlines(keepends=True):
             words = line.split()
-            if line.endswith("\n") and len(words) == 6:
-                partition, offset, key, n, at_ns, word = words
-                found.append(Note(int(partition), int(offset), key, int(n), int(at_ns), word, path.name))
+            if line.endswith("\n") and len(words) == 7:
+                partition, offset, key, n, at_ns, ended_ns, word = words
+                note = Note(int(partition), int(offset), key, int(n), int(at_ns), int(ended_ns), word, path.name)
+                found.append(note)
     return sorted(found, key=lambda note: note.at_ns)

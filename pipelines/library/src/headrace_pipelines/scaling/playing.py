@@ -46,12 +46,20 @@ class Look:
 
 @dataclass(slots=True)
 class Played:
-    """What a scene showed. ``scaled``: seconds, and the members that the autoscaler wanted."""
+    """What a scene showed. ``scaled``: seconds, and the members that the autoscaler wanted. ``epochs``: of the group,
+    before the first record and after the last one; a rebalance raises the epoch."""
 
     looks: list[Look] = field(default_factory=list)
     deaths: dict[str, int] = field(default_factory=dict)
     scaled: list[tuple[float, float]] = field(default_factory=list)
     idle: int = 0
+    epochs: tuple[int | None, int | None] = (None, None)
+
+    @property
+    def rebalanced(self) -> bool:
+        """Whether a member died, or the group changed while records waited. Then a record may be handled again."""
+        began, ended = self.epochs
+        return bool(self.deaths) or began is None or began != ended
 
     def figures(self) -> dict[str, Any]:
         """Measured figures for the summary: the largest lag, records a second while records were handled."""
@@ -62,6 +70,7 @@ class Played:
             "lag_max": max(look.end - look.handled for look in self.looks),
             "handled_per_s": None if rate is None else round(rate),
             "members_idle": self.idle,
+            "rebalanced": self.rebalanced,
         }
         if self.scaled:
             counts = [int(count) for _, count in self.scaled]
@@ -102,9 +111,10 @@ class _Scenery:
     def play(self, sent: Sequence[tuple[bytes, bytes]]) -> Played:
         scene = self._scene
         waits = bool(scene.raised) and not scene.drains
+        epoch: int | None = None  # members that start while records wait are a change
         try:
             if not waits:
-                self._start()
+                epoch = self._start()
             if self._beside is not None:
                 self._beside.start(is_limited=True)
             self._began_s, self._began_at_s = time.monotonic(), time.time()
@@ -128,7 +138,9 @@ class _Scenery:
                 self._beside.stop()
             if scene.is_scaled:
                 self._follow(lambda look: self._scaled()[-1][1] == 1.0)
-            self._played.idle = 0 if scene.is_scaled else sum(not count for count in self._assigned())
+            ended, assigned = self._group()
+            self._played.idle = 0 if scene.is_scaled else sum(not count for count in assigned)
+            self._played.epochs = epoch, ended
         finally:
             for each in self._members:
                 each.stop()
@@ -139,22 +151,26 @@ class _Scenery:
         self._played.scaled = self._scaled() if scene.is_scaled else []
         return self._played
 
-    def _start(self) -> None:
-        """Start the members, and wait until the group has them; or start the autoscaler."""
+    def _start(self) -> int:
+        """Start the members, and wait until the group has them; or start the autoscaler. Returns the group's epoch."""
         scene, root = self._scene, self._player.places.root
         role, count = ("autoscaler", 1) if scene.is_scaled else ("member", scene.members)
         self._members = [member(role, self._player.servers, scene.name, root, 1 + each) for each in range(count)]
         partitions = scene.raised if scene.raised and not scene.drains else PARTITIONS
         deadline = time.monotonic() + STALL_S
-        while len(found := self._assigned()) < count or sum(found) < partitions:
+        while True:
+            epoch, found = self._group()
+            if len(found) >= count and sum(found) >= partitions:
+                return epoch
             if time.monotonic() > deadline:
                 raise PipelineFailedError(f"{scene.name}: {len(found)} of {count} members have joined; see {root}/logs")
             self._look_at_members()
 
-    def _assigned(self) -> list[int]:
-        """The number of partitions of each member of the group; empty during a rebalance."""
+    def _group(self) -> tuple[int, list[int]]:
+        """The epoch of the group, and the number of partitions of each member; no members during a rebalance."""
         (group,) = self._player.admin.describe_groups([schema.group(self._scene.name)], raise_errors=False)
-        return [len(each.assigned) for each in group.members] if group.state == "stable" else []
+        assigned = [len(each.assigned) for each in group.members] if group.state == "stable" else []
+        return group.group_epoch, assigned
 
     def _send(self, records: Sequence[tuple[bytes, bytes]], rate: float) -> None:
         sending = Sending(f"{self._topic} traffic", self._player.servers, self._topic, records, rate)

@@ -71,7 +71,7 @@ class _Autoscaler:
 
     def __init__(self, servers: str, scene: Scene, out: Path) -> None:
         self._servers, self._scene, self._out = servers, scene, out
-        self._limits = Limits(most=PARTITIONS)
+        self._limits = Limits(partitions=PARTITIONS)
         self._members: list[Member] = []
 
     def run(self, wait: Callable[[float], bool]) -> None:

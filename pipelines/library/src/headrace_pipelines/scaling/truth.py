@@ -27,9 +27,16 @@ class Found:
 
 
 def check(
-    scene: Scene, sent: Sequence[tuple[bytes, bytes]], first: int, arrived: list[Row], notes: list[Note]
+    scene: Scene,
+    sent: Sequence[tuple[bytes, bytes]],
+    first: int,
+    arrived: list[Row],
+    notes: list[Note],
+    *,
+    rebalanced: bool,
 ) -> Found:
-    """Check a scene. ``first``: the number of records before the partitions were raised."""
+    """Check a scene. ``first``: the number of records before the partitions were raised. ``rebalanced``: a member died,
+    or partitions changed their members, so a record may have been handled again."""
     found = Found()
     expected = [(key.decode(), json.loads(value)["n"]) for key, value in sent]
     if Counter((key, n) for _, _, key, n in arrived) != Counter(expected):
@@ -43,6 +50,9 @@ def check(
     found.figures = {"records": len(arrived), "handled_again": len(notes) - len(arrived)}
     found.figures["members_with_records"] = len({note.member for note in notes})
     _check_order(scene, notes, found)
+    found.figures["keys_overlapping"] = len(overlapping(notes))
+    if not rebalanced:
+        _check_steady(scene, found)
     if scene.work == "cached":
         _check_cache(notes, found)
     return found
@@ -67,6 +77,25 @@ def broken(notes: list[Note]) -> set[str]:
             keys.add(note.key)
         last[note.key] = max(note.n, last.get(note.key, -1))
     return keys
+
+
+def overlapping(notes: list[Note]) -> set[str]:
+    """The keys of which two records were handled at the same time. ``notes``: by their beginning."""
+    ended_ns: dict[str, int] = {}
+    keys = set()
+    for note in notes:
+        if note.at_ns < ended_ns.get(note.key, note.at_ns):
+            keys.add(note.key)
+        ended_ns[note.key] = max(note.ended_ns, ended_ns.get(note.key, 0))
+    return keys
+
+
+def _check_steady(scene: Scene, found: Found) -> None:
+    """Without a death and without a rebalance, records are handled once, and those of a key one after another."""
+    if again := found.figures["handled_again"]:
+        found.wrong.append(f"{scene.name}: {again} records were handled again, and no member died or changed")
+    if keys := found.figures["keys_overlapping"]:
+        found.wrong.append(f"{scene.name}: {keys} keys had two records in progress at the same time")
 
 
 def _check_order(scene: Scene, notes: list[Note], found: Found) -> None:
