@@ -24,6 +24,7 @@ from headrace import LocalCluster
 from tests.integration.spark import test_clickstream as clickstream
 from tests.integration.spark import test_lake as lake
 from tests.integration.spark import test_logs as logs
+from tests.integration.spark import test_telemetry as telemetry
 from tests.worlds import fraud_truth
 from tests.worlds.pipeline_runs import Run
 
@@ -88,6 +89,10 @@ def check_logs(directory: Path, summary: dict[str, Any], servers: str) -> None:
     assert summary == logs.by_pandas(logs.LOG)
 
 
+def check_telemetry(directory: Path, summary: dict[str, Any], servers: str) -> None:
+    telemetry.check(servers, directory / "out", summary)
+
+
 PIPELINES = (
     Killed("clickstream", flags_of_clickstream, LINES // 2, check_clickstream),
     Killed(
@@ -99,9 +104,10 @@ PIPELINES = (
     ),
     Killed("lake", lambda _: [], 300_000, check_lake),
     Killed("logs", lambda _: [], 5_000, check_logs),
+    Killed("telemetry", lambda _: telemetry.FLAGS, 9_000, check_telemetry),
 )
 #: Consecutive cases differ in the pipeline and in the kind.
-CASES = [(PIPELINES[number % 4], KINDS[(number + number // 4) % 4]) for number in range(16)]
+CASES = [(PIPELINES[number % 5], KINDS[number % 4]) for number in range(20)]
 
 
 @pytest.mark.parametrize("number", range(len(CASES) if os.environ.get("HEADRACE_PIPELINES_KILLED") == "all" else 1))

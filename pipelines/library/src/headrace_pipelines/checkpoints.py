@@ -8,6 +8,7 @@ version, and then JSON.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,6 +66,18 @@ def checkpoints(directory: Path) -> list[Checkpoint]:
     except FileNotFoundError:
         return []
     return [_read(path) for path in found]
+
+
+def remove_unbegun(directory: Path) -> None:
+    """Remove the checkpoints in ``directory`` of queries that have begun no batch.
+
+    A process that is killed while it writes ``offsets/0`` leaves a temporary file there, and Spark refuses such a
+    checkpoint (STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY). The query has written nothing yet, so it begins again.
+    """
+    for path in directory.iterdir() if directory.is_dir() else ():
+        has_offsets = (path / "offsets").is_dir()
+        if has_offsets and not _numbers(path / "offsets") and not _numbers(path / "commits"):
+            shutil.rmtree(path)
 
 
 def batches(directory: Path) -> dict[str, int]:

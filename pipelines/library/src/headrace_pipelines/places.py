@@ -12,6 +12,7 @@ from pathlib import Path
 from headrace import LocalCluster
 from headrace_tools.local import ClusterDirectory
 
+from .checkpoints import remove_unbegun
 from .runs import find
 from .show import Show
 
@@ -37,6 +38,7 @@ class Places:
         run = find(self.root)
         if run is not None and run.continued:
             show.step("continuing the last run from its checkpoints; --restart begins again")
+            remove_unbegun(self.root / "checkpoints")
             return run.continued
         self.clear(*more)
         return 0
