@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from headrace_pipelines.sql.faults import Source, SqlError
@@ -19,7 +21,7 @@ from headrace_pipelines.sql.statements import (
     Show,
     Statement,
 )
-from headrace_pipelines.sql.tokens import Kind, is_complete, pieces, tokens
+from headrace_pipelines.sql.tokens import Kind, Token, Typed, is_complete, pieces, tokens
 
 
 def one(text: str) -> Statement:
@@ -51,6 +53,47 @@ def test_semicolons_end_statements_but_not_within_strings_and_comments() -> None
     found = list(pieces(Source("SELECT ';'; -- ;\n;; SHOW TABLES /* ; */; SELECT 1")))
     assert [len(each.tokens) for each in found] == [2, 2, 2]
     assert [each.is_ended for each in found] == [True, True, False]
+
+
+def test_comments_nest_and_raw_strings_have_no_escapes() -> None:
+    found = list(pieces(Source("SELECT /* a /* b */ ; c */ r'\\', R\"a\\n\", bar'x'; SHOW TABLES")))
+    assert [len(each.tokens) for each in found] == [7, 2]
+    assert [each.value for each in found[0].tokens if each.kind is Kind.STRING] == ["\\", "a\\n", "x"]
+
+
+def test_a_prompt_reads_each_line_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = 0
+
+    def counted(source: Source) -> Iterator[Token]:
+        nonlocal read
+        read += len(source.text)
+        return tokens(source)
+
+    monkeypatch.setattr("headrace_pipelines.sql.tokens.tokens", counted)
+    values = [f"  ({number}, 'it''s'), -- a ; comment" for number in range(1_000)]
+    texts = ["a line of a text"] * 1_000
+    lines = ["INSERT INTO t VALUES", *values, "  (0, 'begin", *texts, "end'), /* ;", *texts, "; */ (1, 'x')"]
+    typed = Typed()
+    assert not any(typed.add(line) for line in lines)
+    assert typed.add(";")
+    assert typed.text == "\n".join([*lines, ";"])
+    assert read <= 3 * len(typed.text), "and not the square of it"
+
+
+@pytest.mark.parametrize(
+    ("lines", "complete"),
+    [
+        (["SELECT 'a''", "b'", ";"], [False, False, True]),
+        (["SELECT 'it''s", "'';'", ";"], [False, False, True]),
+        (["SELECT r'a", "\\'", ";"], [False, False, True]),
+        (["SELECT 1; /* a", "/* */", "*/"], [False, False, True]),
+        (["SELECT `a", ";", "` ;"], [False, False, True]),
+    ],
+)
+def test_an_open_part_of_a_statement_waits_for_its_end(lines: list[str], complete: list[bool]) -> None:
+    typed = Typed()
+    assert [typed.add(line) for line in lines] == complete
+    assert is_complete("\n".join(lines))
 
 
 @pytest.mark.parametrize(
@@ -173,10 +216,25 @@ def test_an_error_points_at_its_token() -> None:
         ("SELECT 1 EMIT CHANGES LIMIT many", "q.sql:1:29: expected a number of rows, found many"),
         ("INSERT INTO t (a) SELECT 1", "q.sql:1:16: INSERT ... SELECT takes the names of its SELECT"),
         ("EXPLAIN DROP TABLE t", "q.sql:1:9: expected SELECT, found DROP"),
+        ("INSERT INTO t (a, b, A) VALUES (1, 2, 3)", "q.sql:1:22: the column A is given twice"),
+        ("CREATE TABLE t (a INT, _Offset INT)", "q.sql:1:24: the name _Offset is that of a record's position"),
+        ("SELECT 1 EMIT CHANGES LIMIT " + "9" * 5_000, "q.sql:1:29: LIMIT is a whole number from 0 to "
+                                                        "9,223,372,036,854,775,807"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_at_its_place(text: str, message: str) -> None:
     assert fault(text).startswith(message)
+
+
+@pytest.mark.parametrize("name", ["..", ".", "", "/etc", "a/b", "../x", "a b", "a`b", "ä", "a" * 201])
+@pytest.mark.parametrize("kind", ["TABLE", "STREAM", "VIEW", "FUNCTION"])
+def test_a_new_name_is_no_path(kind: str, name: str) -> None:
+    quoted = name.replace("`", "``")
+    message = fault(f"CREATE {kind} `{quoted}` AS SELECT 1")
+    assert message.startswith(
+        f"q.sql:1:{9 + len(kind)}: the name of a {kind.lower()} has letters, digits and underscores only, at most 200"
+    )
+    assert one(f"CREATE {kind} `2nd_Name` AS SELECT 1" if kind != "STREAM" else "CREATE STREAM `2nd_Name` (a INT)")
 
 
 def test_statements_before_a_fault_are_parsed() -> None:

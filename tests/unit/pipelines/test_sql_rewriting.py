@@ -34,8 +34,8 @@ def test_a_select_without_as_of_is_unchanged() -> None:
 
 def test_a_table_as_of_an_offset_is_another_view_with_the_name_of_the_table() -> None:
     found = rewritten("SELECT orders.a FROM orders AS OF OFFSET 100 WHERE orders.a > 1", "orders")
-    assert found.text == "SELECT orders.a FROM `orders @2` AS `orders` WHERE orders.a > 1"
-    assert as_of(found) == [("orders @2", {-1: 100}, None)]
+    assert found.text == "SELECT orders.a FROM `orders @1` AS `orders` WHERE orders.a > 1"
+    assert as_of(found) == [("orders @1", {-1: 100}, None)]
 
 
 @pytest.mark.parametrize("alias", ["o", "AS o", "`o`"])
@@ -71,8 +71,35 @@ def test_a_second_statement_has_positions_of_the_whole_text() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "tables"),
+    [
+        ("SELECT sum(n) AS t FROM u", ["u"]),
+        ("SELECT t, t.a, t(1) FROM u AS t WHERE t > 1 GROUP BY t, v ORDER BY t, v", ["u"]),
+        ("SELECT 1 FROM t, u x JOIN v ON t.a = x.a, (t), (u JOIN v ON true)", ["t", "u", "v"]),
+        ("SELECT 1 FROM u JOIN (t CROSS JOIN v) WHERE a IN (SELECT t FROM v)", ["u", "t", "v"]),
+        ("SELECT extract(year FROM t), substring(t FROM 2), t IS DISTINCT FROM v FROM u", ["u"]),
+        ("WITH t AS (SELECT * FROM u) SELECT * FROM t", ["u"]),
+        ("WITH t AS (SELECT * FROM t), v (a, u) AS (SELECT * FROM t) SELECT * FROM t, v", ["t"]),
+        ("WITH RECURSIVE t AS (SELECT 1 UNION ALL SELECT * FROM t) SELECT * FROM t JOIN u", ["u"]),
+        ("SELECT (WITH t AS (SELECT 1) SELECT * FROM t), a FROM t", ["t"]),
+        ("FROM t SELECT u UNION ALL FROM v SELECT a", ["t", "v"]),
+        ("SELECT * FROM VALUES (1), (2) AS x, t", ["t"]),
+        ("SELECT * FROM u LATERAL VIEW explode(a) x AS t, v", ["u"]),
+        ("SELECT * FROM u, LATERAL (SELECT * FROM t WHERE t.a = u.a), LATERAL explode(v)", ["u", "t"]),
+        ("SELECT * FROM u |> WHERE t > 1 |> SELECT v, t |> JOIN t ON true", ["u", "t"]),
+        ("SELECT * FROM f(TABLE t), g(TABLE(u)), other.v, `v` w", ["t", "u", "v"]),
+        ("SELECT window(at, '1 hour'), t FROM u WATERMARK at DELAY OF INTERVAL 1 MINUTE, v GROUP BY 1, t", ["u", "v"]),
+        ("(SELECT t FROM u) UNION (SELECT * FROM v)", ["u", "v"]),
+    ],
+)
+def test_tables_are_the_names_where_tables_stand(text: str, tables: list[str]) -> None:
+    assert [each.name for each in rewritten(text, "t", "u", "v").uses] == tables
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("SELECT * FROM t AS OF OFFSET " + "9" * 5_000, "q.sql:1:30: an offset or partition is a whole number from 0"),
         ("SELECT * FROM nothing AS OF OFFSET 1", "q.sql:1:15: there is no table nothing; AS OF needs one"),
         ("SELECT * FROM t AS OF OFFSET x", "q.sql:1:30: expected a whole number"),
         ("SELECT * FROM t AS OF OFFSET", "q.sql:1:29: expected a whole number, found the end of the statement"),

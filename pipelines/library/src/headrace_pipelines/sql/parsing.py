@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Callable, Iterator, Sequence
 
 from .faults import Source, SqlError
+from .naming import LONG_MAX, check_name, column_fault, whole_number
 from .statements import (
     Column,
     CreateFunction,
@@ -38,6 +39,14 @@ def parse(source: Source) -> Iterator[Statement]:
     """The statements of ``source``, each parsed when it is asked for. Raises SqlError."""
     for piece in pieces(source):
         yield _Parser(piece).statement()
+
+
+def select_of(text: str, name: str) -> Query:
+    """The query of a stored text. Raises SqlError, which calls the text ``name``."""
+    (statement,) = parse(Source(text, name))
+    if not isinstance(statement, Select):
+        raise SqlError("expected SELECT", Source(text, name), 0)
+    return statement.query
 
 
 class _Parser:
@@ -151,7 +160,7 @@ class _Parser:
         self._expect("EMIT", "CHANGES")
         limit = None
         if self._accept("LIMIT"):
-            limit = int(self._number("a number of rows").value)
+            limit = whole_number(self._number("a number of rows"), self._piece.source, "LIMIT", most=LONG_MAX)
         self._end()
         return Select(query, emits=True, limit=limit)
 
@@ -167,6 +176,7 @@ class _Parser:
         kind = self._one_of(("VIEW", "FUNCTION") if replaces else ("TABLE", "STREAM", "VIEW", "FUNCTION"))
         if_not_exists = self._accept("IF", "NOT", "EXISTS")
         name = self._name(f"the name of the {kind.lower()}")
+        check_name(name, kind.lower(), self._piece.source)
         if kind == "VIEW":
             self._expect("AS")
             return CreateView(name, self._query(), if_not_exists, replaces)
@@ -199,10 +209,10 @@ class _Parser:
             found.append(self._column())
         if not self._accept_sign(")"):
             raise self._fault("expected , or )")
-        names = [column.name.value.lower() for column in found]
-        for at, column in enumerate(found):
-            if names[at] in names[:at]:
-                raise self._fault(f"two columns have the name {column.name.value}", column.name)
+        for at in range(len(found)):
+            what = column_fault([column.name.value for column in found[: at + 1]])
+            if what is not None:
+                raise self._fault(what, found[at].name)
         return tuple(found)
 
     def _column(self) -> Column:
@@ -256,6 +266,9 @@ class _Parser:
             while self._accept_sign(","):
                 columns.append(self._name("the name of a column"))
             self._expect_sign(")")
+            names = [column.value.lower() for column in columns]
+            if twice := [column for at, column in enumerate(columns) if names[at] in names[:at]]:
+                raise self._fault(f"the column {twice[0].value} is given twice", twice[0])
         if self._next_is("VALUES"):
             return InsertValues(table, tuple(columns), self._query())
         if columns:

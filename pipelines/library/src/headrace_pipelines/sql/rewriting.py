@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from headrace_tools.cli.times import time_ms
 
 from .faults import Source, SqlError
+from .naming import LONG_MAX, whole_number
+from .relations import relations
 from .statements import Query
 from .tokens import Kind, Token
 
@@ -66,8 +68,7 @@ class Rewritten:
 
 
 def rewrite(query: Query, names: Collection[str]) -> Rewritten:
-    """Find the tables ``names`` (in small letters) in ``query``, and take out AS OF. A column with the name of a table
-    counts as a use, which costs nothing. Raises SqlError."""
+    """Find the tables ``names`` (in small letters) in ``query``, and take out AS OF. Raises SqlError."""
     return _Rewriter(query, names).rewritten()
 
 
@@ -81,12 +82,12 @@ class _Rewriter:
 
     def rewritten(self) -> Rewritten:
         copied = self._tokens[0].at
+        tables = relations(self._tokens)
         at = 0
         while at < len(self._tokens):
             token = self._tokens[at]
-            is_field = at > 0 and self._tokens[at - 1].is_sign(".")
             follows = at + 1
-            if token.is_name and not is_field:
+            if at in tables:
                 as_of, follows = self._as_of(at)
                 if as_of is not None:
                     self._copy(copied, token.at)
@@ -156,7 +157,7 @@ class _Rewriter:
         token = self._token(at, "a whole number")
         if not token.value.isdecimal():
             raise SqlError("expected a whole number, or (partition = offset, ...)", self._source, token.at, token.end)
-        return int(token.value)
+        return whole_number(token, self._source, "an offset or partition", most=LONG_MAX)
 
     def _token(self, at: int, what: str) -> Token:
         if at >= len(self._tokens):

@@ -1,7 +1,8 @@
 """Text -> tokens with their positions, and statements, which end with semicolons. Pure.
 
 The rules are Spark's: ``'text'`` and ``"text"`` are strings, with a backslash or a doubled quote for a quote; names may
-be in backticks; ``--`` begins a comment that ends with its line, and ``/* */`` encloses one.
+be in backticks; ``r'text'`` has no escapes; ``--`` begins a comment that ends with its line, and ``/* */`` encloses
+one, which may hold another one.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ class Token:
 
 
 _TOKEN = re.compile(
-    r"""(?P<blank>\s+|--[^\n]*|/\*.*?\*/)
+    r"""(?P<blank>\s+|--[^\n]*)
+    |(?P<raw>[rR](?:'[^']*'|"[^"]*"))
     |(?P<number>\d+(?:\.\d+)?(?:[eE][+-]?\d+)?(?![A-Za-z_0-9]))
     |(?P<word>[A-Za-z_0-9]*[A-Za-z_][A-Za-z_0-9]*)
     |(?P<string>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")
@@ -55,23 +57,47 @@ _TOKEN = re.compile(
     |(?P<sign>[(){}\[\],;.<>=!+*/%|&^~:?@$#-])""",
     re.VERBOSE | re.DOTALL,
 )
-_OPENED = {"'": "a string", '"': "a string", "`": "a name", "/": "a comment"}
+_COMMENT = re.compile(r"/\*|\*/")
+_RAW = re.compile("[rR]['\"]")
+_OPENED = {"'": "a string", '"': "a string", "`": "a name"}
+
+
+class OpenError(SqlError):
+    """A string, a name or a comment has no end. ``closing``: the characters that would end it."""
+
+    def __init__(self, what: str, source: Source, at: int, closing: str) -> None:
+        self.closing = closing
+        super().__init__(f"{what} begins here and does not end", source, at)
 
 
 def tokens(source: Source) -> Iterator[Token]:
-    """The tokens of ``source`` without comments. Raises SqlError for a string, name or comment that does not end, and
-    for a character that no token has."""
+    """The tokens of ``source`` without comments. Raises OpenError for a string, name or comment that does not end, and
+    SqlError for a character that no token has."""
     text, at = source.text, 0
     while at < len(text):
+        if text.startswith("/*", at):
+            at = _comment_end(source, at)
+            continue
         found = _TOKEN.match(text, at)
-        if found is None or (text.startswith("/*", at) and found.lastgroup != "blank"):
-            what = _OPENED.get(text[at])
-            if what is not None:
-                raise SqlError(f"{what} begins here and does not end", source, at)
+        opening = text[at + 1] if _RAW.match(text, at) else text[at]
+        if found is None or (opening != text[at] and found.lastgroup != "raw"):
+            if opening in _OPENED:
+                raise OpenError(_OPENED[opening], source, at, opening)
             raise SqlError(f"unexpected character {text[at]!r}", source, at)
-        if found.lastgroup != "blank":
+        if found.lastgroup == "raw":
+            yield Token(Kind.STRING, found[0][2:-1], at, found.end())
+        elif found.lastgroup != "blank":
             yield _token(Kind[str(found.lastgroup).upper()], found[0], at)
         at = found.end()
+
+
+def _comment_end(source: Source, begin: int) -> int:
+    depth = 0
+    for found in _COMMENT.finditer(source.text, begin):
+        depth += 1 if found[0] == "/*" else -1
+        if depth == 0:
+            return found.end()
+    raise OpenError("a comment", source, begin, "*/")
 
 
 def _token(kind: Kind, text: str, at: int) -> Token:
@@ -117,11 +143,41 @@ def pieces(source: Source) -> Iterator[Piece]:
         yield Piece(source, found, is_ended=False)
 
 
+class Typed:
+    """The lines of a prompt, and whether they are complete: they end with a semicolon, or have no statement. A fault
+    counts as complete, so that it is reported; an open string, name or comment waits for its next line.
+
+    A line is read once: ``add`` reads again only the string, name or comment that is open, when it may end."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self._rest: list[str] = []
+        self._closing = ""
+        self._is_ended = True
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
+    def add(self, line: str) -> bool:
+        """Add a line; returns whether the lines are complete."""
+        self.lines.append(line)
+        self._rest.append(line)
+        if self._closing not in line:
+            return False
+        source = Source("\n".join(self._rest))
+        try:
+            for token in tokens(source):
+                self._is_ended = token.is_sign(";")
+        except OpenError as error:
+            self._rest, self._closing = [source.text[error.at :]], error.closing
+            return False
+        except SqlError:
+            return True
+        self._rest, self._closing = [], ""
+        return self._is_ended
+
+
 def is_complete(text: str) -> bool:
-    """Whether the text of a prompt ends with a statement's semicolon, or has no statement; a fault counts as complete,
-    so that it is reported, but an open string, name or comment waits for its next line."""
-    source = Source(text)
-    try:
-        return all(piece.is_ended for piece in pieces(source))
-    except SqlError as error:
-        return text[error.at] not in _OPENED
+    """Whether a text of a prompt is complete (see Typed)."""
+    return Typed().add(text)

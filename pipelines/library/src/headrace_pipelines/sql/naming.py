@@ -1,0 +1,99 @@
+"""Names and numbers that statements may give, and columns in one spelling. Pure.
+
+The name of a table is also the name of its topic by default, of its query, and of a directory of checkpoints. So a new
+name has letters, digits and underscores only, also within backticks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from .faults import Source, SqlError
+from .tokens import Token
+
+#: Longest name of a table, view or function, in characters.
+NAME_CHARACTERS = 200
+#: The largest value of a 32-bit and of a 64-bit integer.
+INT_MAX, LONG_MAX = 2**31 - 1, 2**63 - 1
+#: The most rows of a SELECT that a shell may ask for: Spark counts one more, in 32 bits.
+ROWS_MAX = INT_MAX - 1
+#: Columns of a record's position, and why it cannot be parsed: no column of a table may have these names.
+POSITIONS = ("_partition", "_offset", "_timestamp", "_key", "_reason")
+_NAME = re.compile(r"[A-Za-z0-9_]+", re.ASCII)
+
+
+def is_name(text: str) -> bool:
+    """Whether a table, view, function or query may have this name."""
+    return len(text) <= NAME_CHARACTERS and _NAME.fullmatch(text) is not None
+
+
+def check_name(token: Token, kind: str, source: Source) -> None:
+    """Raise SqlError at ``token`` if a new ``kind`` (table, stream, view, function) may not have this name."""
+    if not is_name(token.value):
+        what = f"the name of a {kind} has letters, digits and underscores only, at most {NAME_CHARACTERS}"
+        raise SqlError(what, source, token.at, token.end)
+
+
+def whole_number(token: Token, source: Source, what: str, *, least: int = 0, most: int = INT_MAX) -> int:
+    """The value of a whole number. ``what`` begins the message of the SqlError for another token or value."""
+    text = token.value
+    if not (text.isascii() and text.isdecimal()):
+        raise SqlError(f"{what} is a whole number", source, token.at, token.end)
+    digits = text.lstrip("0") or "0"
+    # int() refuses texts with thousands of digits
+    if len(digits) > len(str(most)) or not least <= int(digits) <= most:
+        raise SqlError(f"{what} is a whole number from {least:,} to {most:,}", source, token.at, token.end)
+    return int(digits)
+
+
+def quoted(name: str) -> str:
+    """A name in backticks, as Spark reads it."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def spelled(names: Iterable[str], columns: Iterable[str]) -> list[str]:
+    """``names`` in the spelling of ``columns``, which they match in any case; an unknown name stays as it is."""
+    known = {column.lower(): column for column in columns}
+    return [known.get(name.lower(), name) for name in names]
+
+
+def column_fault(columns: Sequence[str]) -> str | None:
+    """Why a table cannot have these columns: a name of a position, or two equal names; None if it can."""
+    lower = [column.lower() for column in columns]
+    for at, column in enumerate(columns):
+        if lower[at] in POSITIONS:
+            return f"the name {column} is that of a record's position; give the column another name"
+        if lower[at] in lower[:at]:
+            return f"two columns have the name {column}; names do not differ by case alone"
+    return None
+
+
+def key_fault(key: Sequence[str], columns: Sequence[str], groups: Sequence[str | None] | None) -> str | None:
+    """Why ``key`` cannot be the key of an aggregate; None if it can. ``groups``: the columns of its GROUP BY, with None
+    for a group that the SELECT does not have; None if they are not known."""
+    known = {column.lower() for column in columns}
+    given = {name.lower() for name in key}
+    for name in key:
+        if name.lower() not in known:
+            return f"there is no column {name}; the columns are {', '.join(columns)}"
+    for group in groups or ():
+        if group is None:
+            return "GROUP BY has an expression that the SELECT lacks; add it to the SELECT and to the key"
+        if group.lower() not in given:
+            return f"the key lacks {group}, a column of GROUP BY: two groups would have one key"
+    return None
+
+
+def distinct(names: Iterable[str]) -> list[str]:
+    """The names, each once: the second ``id`` is ``id_2``."""
+    wanted = list(names)
+    taken = set(wanted)
+    found: list[str] = []
+    for name in wanted:
+        new, number = name, 1
+        while new in found or (number > 1 and new in taken):
+            number += 1
+            new = f"{name}_{number}"
+        found.append(new)
+    return found
