@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import json
 import os
 import signal
 import threading
@@ -16,6 +17,7 @@ from pyspark.sql import Row
 
 from headrace_core.errors import InvalidArgumentError
 from headrace_pipelines import cli
+from headrace_pipelines.errors import QueryFailedError
 from headrace_pipelines.sql import shell
 from headrace_pipelines.sql.catalog import Catalog, ContinuousQuery, Table
 from headrace_pipelines.sql.faults import Source, SqlError
@@ -52,8 +54,12 @@ class Interrupted:
         self.is_cancelled = threading.Event()
         self.statements: list[Any] = []
 
+    def next_statements(self) -> threading.Event:
+        self.is_cancelled = threading.Event()
+        return self.is_cancelled
+
     def begin(self) -> None:
-        self.is_cancelled.clear()
+        pass
 
     def cancel(self) -> None:
         self.is_cancelled.set()
@@ -68,7 +74,7 @@ class Interrupted:
 def test_an_interrupt_cancels_the_statement_and_waits_for_its_end(capsys: pytest.CaptureFixture[str]) -> None:
     both: Any = Interrupted()
     with pytest.raises(KeyboardInterrupt):
-        shell.run_text(both, both, Source("SHOW TABLES; SHOW TOPICS;"), "table")
+        shell.Shell(both, both, "table").run(Source("SHOW TABLES; SHOW TOPICS;"))
     assert both.statements == [Show("TABLES")]
     assert capsys.readouterr().out == "ended\n"
 
@@ -81,8 +87,77 @@ def test_a_failed_statement_is_the_last_one() -> None:
 
     both: Any = Failing()
     with pytest.raises(SqlError, match="sql:1:6: wrong"):
-        shell.run_text(both, both, Source("SHOW TABLES; SHOW TOPICS;"), "table")
+        shell.Shell(both, both, "table").run(Source("SHOW TABLES; SHOW TOPICS;"))
     assert len(both.statements) == 1
+
+
+def test_an_interrupt_before_the_statement_begins_is_not_lost() -> None:
+    class Early(Interrupted):
+        def begin(self) -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert self.is_cancelled.wait(30)
+
+    both: Any = Early()
+    with pytest.raises(KeyboardInterrupt):
+        shell.Shell(both, both, "table").run(Source("SHOW TABLES;"))
+    assert both.statements == []
+
+
+def test_a_job_that_begins_after_a_cancel_is_cancelled_too() -> None:
+    class Late(Interrupted):
+        calls = 0
+        is_over = threading.Event()
+
+        def cancel(self) -> None:
+            super().cancel()
+            self.calls += 1
+            if self.calls == 3:
+                self.is_over.set()
+
+        def run(self, statement: Any, source: Source) -> Message:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert self.is_over.wait(30)
+            return Message("ended")
+
+    both: Any = Late()
+    with pytest.raises(KeyboardInterrupt):
+        shell.Shell(both, both, "table").run(Source("SHOW TABLES;"))
+    assert both.is_over.is_set()
+
+
+def test_no_statement_runs_beside_one_that_does_not_end() -> None:
+    class Endless(Interrupted):
+        may_end = threading.Event()
+
+        def run(self, statement: Any, source: Source) -> Message:
+            self.statements.append(statement)
+            if len(self.statements) == 1:
+                os.kill(os.getpid(), signal.SIGINT)
+                assert self.may_end.wait(30)
+            return Message("ended")
+
+    both: Any = Endless()
+    running = shell.Shell(both, both, "table", cancel_s=0.0)
+    with pytest.raises(KeyboardInterrupt):
+        running.run(Source("SHOW TABLES;"))
+    with pytest.raises(QueryFailedError, match="the cancelled statement has not ended"):
+        running.run(Source("SHOW TOPICS;"))
+    assert both.statements == [Show("TABLES")]
+    both.may_end.set()
+    assert running.last is not None
+    running.last.join(30)
+    running.run(Source("SHOW TOPICS;"))
+    assert both.statements == [Show("TABLES"), Show("TOPICS")]
+
+
+def test_an_error_that_the_shell_does_not_know_ends_the_statement_and_not_the_prompt() -> None:
+    class Broken(Interrupted):
+        def run(self, statement: Any, source: Source) -> Message:
+            raise ZeroDivisionError("division by zero")
+
+    both: Any = Broken()
+    with pytest.raises(QueryFailedError, match="the statement failed: ZeroDivisionError: division by zero"):
+        shell.Shell(both, both, "table").run(Source("SHOW TABLES;"))
 
 
 def test_completion_knows_keywords_and_names() -> None:
@@ -106,11 +181,15 @@ ROW = Row(a=1, b=Row(c=[decimal.Decimal("1.50"), None]))
         (1.5, 1.5, 1.5),
         (bytearray(b"\x00\x01"), "AAE=", "AAE="),
         (datetime.datetime(2026, 1, 2, 3, 4, 5), "2026-01-02T03:04:05", "2026-01-02T03:04:05"),
+        (float("nan"), "NaN", float("nan")),
+        (float("-inf"), "-Infinity", float("-inf")),
+        ([float("inf")], ["Infinity"], '["Infinity"]'),
+        (Row(a=1, b=2), {"a": 1, "b": 2}, '{"a": 1, "b": 2}'),
         (ROW, {"a": 1, "b": {"c": ["1.50", None]}}, '{"a": 1, "b": {"c": ["1.50", null]}}'),
     ],
 )
 def test_values(value: Any, as_json: Any, in_a_table: Any) -> None:
-    assert (plain(value), cell(value)) == (as_json, in_a_table)
+    assert repr((plain(value), cell(value))) == repr((as_json, in_a_table))
 
 
 def test_json_has_a_line_for_each_row_and_csv_a_heading() -> None:
@@ -120,6 +199,15 @@ def test_json_has_a_line_for_each_row_and_csv_a_heading() -> None:
         '{"n": null, "t": "ü"}',
     ]
     assert list(lines(("n", "t"), rows, "csv", heading=True)) == ["n,t", '1,"a ""b"", c"', ",ü"]
+
+
+def test_two_equal_names_are_two_fields_of_json() -> None:
+    rows = [(1, 2, 3, float("nan"))]
+    assert list(lines(("id", "id", "id_2", "n"), rows, "json", heading=True)) == [
+        '{"id": 1, "id_3": 2, "id_2": 3, "n": "NaN"}'
+    ]
+    struct = Row("a", "a")(1, 2)
+    assert plain(struct) == {"a": 1, "a_2": 2}
 
 
 def test_rows_and_messages_do_not_mix_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
@@ -159,11 +247,30 @@ def test_the_catalog_is_there_after_a_restart(tmp_path: Path) -> None:
     catalog.save()
     again = Catalog.open(tmp_path / "new")
     assert again == catalog
-    assert (again.names, again.users_of("s"), again.new_id("t"), again.new_id("u")) == ({"t", "v"}, ["t"], "t_2", "u")
+    assert (again.names, again.users_of("table", "s"), again.new_id("t"), again.new_id("u")) == (
+        {"t", "v"},
+        ["t"],
+        "t_2",
+        "u",
+    )
 
 
-def test_a_damaged_catalog_is_named(tmp_path: Path) -> None:
-    (tmp_path / "catalog.json").write_text("{")
+EMPTY: dict[str, Any] = {"tables": {}, "views": {}, "functions": {}, "queries": {}}
+DAMAGED = [
+    "{", "", "[]", "{}", "null", "1", '"text"', *(json.dumps(each) for each in (
+        {**EMPTY, "tables": []}, {**EMPTY, "views": {"v": 1}}, {**EMPTY, "functions": None},
+        {**EMPTY, "tables": {"t": {"name": "t", "topic": "t", "unknown": 1}}},
+        {**EMPTY, "tables": {"t": {"name": "t"}}},
+        {**EMPTY, "tables": {"t": {"name": "t", "topic": 1}}}, {**EMPTY, "tables": {"t": []}},
+        {**EMPTY, "queries": {"q": {"id": "q", "target": "t", "text": "", "application": "a", "reads": [1]}}},
+        {**EMPTY, "queries": {"q": {"id": "q", "target": "t", "text": "", "application": "a"}}},
+    )),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", DAMAGED)
+def test_a_damaged_catalog_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "catalog.json").write_text(text)
     with pytest.raises(InvalidArgumentError, match=r"catalog\.json is damaged: .*; move it away"):
         Catalog.open(tmp_path)
 

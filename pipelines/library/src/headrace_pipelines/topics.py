@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 
 from headrace import Admin, Consumer, NewTopic, Record, TopicPartition
+from headrace_core.errors import RequestTimedOutError
 
 from .dead_letters import create_dead_letter_topics, dead_letter_topic
+from .errors import QueryFailedError
 from .lags import group_of
 
 _PAUSE_S = 0.01
+#: Longest wait for the markers of decided transactions, in seconds.
+MARKERS_S = 60.0
 
 
 def replace_topics(
@@ -51,7 +56,24 @@ def await_markers(servers: str) -> None:
     """Wait until the markers of all decided transactions are written.
 
     A commit is acknowledged when the decision is durable; read_committed consumers receive its records once the markers
-    are in their partitions, a few milliseconds later. The call does not wait for open transactions."""
+    are in their partitions, a few milliseconds later. The call does not wait for open transactions. Raises
+    RequestTimedOutError after MARKERS_S seconds."""
     with Admin(bootstrap_servers=servers) as admin:
-        while admin.list_transactions(("prepare-commit", "prepare-abort")):
-            time.sleep(_PAUSE_S)
+        markers_written(admin)
+
+
+def markers_written(admin: Admin, *, timeout_s: float = MARKERS_S, is_cancelled: threading.Event | None = None) -> None:
+    """Wait as ``await_markers`` does, with an Admin that exists.
+
+    Raises RequestTimedOutError after ``timeout_s`` seconds, and QueryFailedError when ``is_cancelled`` is set."""
+    cancelled = is_cancelled or threading.Event()
+    deadline_s = time.monotonic() + timeout_s
+    while open_now := admin.list_transactions(("prepare-commit", "prepare-abort")):
+        if time.monotonic() >= deadline_s:
+            names = ", ".join(sorted(each.transactional_id for each in open_now))
+            raise RequestTimedOutError(
+                f"the markers of these transactions were not written within {timeout_s:g} s: {names}; check that the "
+                "leaders of their partitions are alive (headrace transactions list)"
+            )
+        if cancelled.wait(_PAUSE_S):
+            raise QueryFailedError("the wait for the markers of transactions was cancelled")

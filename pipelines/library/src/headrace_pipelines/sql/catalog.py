@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from headrace_core.errors import InvalidArgumentError
 
@@ -44,13 +45,16 @@ class Table:
 @dataclass(frozen=True, slots=True)
 class ContinuousQuery:
     """A continuous query. ``target``: the table that it writes. ``application``: the id under which the sink knows the
-    query's batches; a new query has a new one. ``reads``: tables in its text."""
+    query's batches; a new query has a new one. ``reads``, ``views`` and ``functions``: the tables, views and functions
+    in its text, also through views and functions."""
 
     id: str
     target: str
     text: str
     application: str
     reads: tuple[str, ...] = ()
+    views: tuple[str, ...] = ()
+    functions: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -69,22 +73,26 @@ class Catalog:
         path = directory / _FILE
         try:
             found = json.loads(path.read_text())
+            made = cls(
+                directory,
+                {_text(name): _made(Table, each) for name, each in found["tables"].items()},
+                {_text(name): _text(each) for name, each in found["views"].items()},
+                {_text(name): _text(each) for name, each in found["functions"].items()},
+                {_text(name): _made(ContinuousQuery, each) for name, each in found["queries"].items()},
+            )
+            if lost := [query for query in made.queries.values() if query.target not in made.tables]:
+                raise ValueError(f"query {lost[0].id} writes the table {lost[0].target}, which is missing")
         except FileNotFoundError:
             return cls(directory)
-        except ValueError as error:
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            what = f"no field {error}" if isinstance(error, KeyError) else str(error)
             raise InvalidArgumentError(
-                f"{path} is damaged: {error}; move it away, and declare the tables again"
+                f"{path} is damaged: {what}; move it away, and declare the tables again"
             ) from None
-        return cls(
-            directory,
-            {name: Table(**_tuples(each)) for name, each in found["tables"].items()},
-            found["views"],
-            found["functions"],
-            {name: ContinuousQuery(**_tuples(each)) for name, each in found["queries"].items()},
-        )
+        return made
 
     def save(self) -> None:
-        """Write the file; a crash leaves the old one or the new one."""
+        """Write the file; a crash, also of the machine, leaves the old one or the new one."""
         self.directory.mkdir(parents=True, exist_ok=True)
         document = {
             "tables": {name: dataclasses.asdict(each) for name, each in self.tables.items()},
@@ -93,20 +101,44 @@ class Catalog:
             "queries": {name: dataclasses.asdict(each) for name, each in self.queries.items()},
         }
         new = self.directory / f".{_FILE}.new"
-        new.write_text(json.dumps(document, indent=2) + "\n")
+        with new.open("w") as file:
+            file.write(json.dumps(document, indent=2) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
         new.replace(self.directory / _FILE)
+        directory = os.open(self.directory, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
 
     @property
     def names(self) -> set[str]:
         """The names of tables and views."""
         return {*self.tables, *self.views}
 
-    def users_of(self, name: str) -> list[str]:
-        """Queries that read or write a table, directly or through a view."""
-        return [query.id for query in self.queries.values() if name == query.target or name in query.reads]
+    def users_of(self, kind: str, name: str) -> list[str]:
+        """Queries that use a ``table`` (read or write it), a ``view`` or a ``function``, directly or through others."""
+        return [query.id for query in self.queries.values() if name in _used(query, kind)]
 
-    def writer_of(self, name: str) -> list[ContinuousQuery]:
-        return [query for query in self.queries.values() if query.target == name]
+    def tables_on(self, topic: str) -> list[str]:
+        """The tables that are declared on a topic."""
+        return [table.name for table in self.tables.values() if table.topic == topic]
+
+    def writers_of(self, name: str) -> list[ContinuousQuery]:
+        """The queries that a table depends on, each once: those that write its sources come first, its own last."""
+        found: dict[str, ContinuousQuery] = {}
+        self._add_writers(name, found, set())
+        return list(found.values())
+
+    def _add_writers(self, name: str, found: dict[str, ContinuousQuery], seen: set[str]) -> None:
+        seen.add(name)
+        for query in self.queries.values():
+            if query.target == name:
+                for source in query.reads:
+                    if source not in seen:
+                        self._add_writers(source, found, seen)
+                found[query.id] = query
 
     def new_id(self, target: str) -> str:
         """An id for a query that writes ``target``: its name, and a number if the name is taken."""
@@ -117,5 +149,29 @@ class Catalog:
         return found
 
 
-def _tuples(fields: dict[str, Any]) -> dict[str, Any]:
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+def _used(query: ContinuousQuery, kind: str) -> tuple[str, ...]:
+    return {"table": (query.target, *query.reads), "view": query.views, "function": query.functions}[kind]
+
+
+_Kept = TypeVar("_Kept", Table, ContinuousQuery)
+
+
+def _made(kind: type[_Kept], fields: dict[str, Any]) -> _Kept:
+    """A value of the file. Raises TypeError or ValueError for a missing or unknown field, and for a wrong value."""
+    given: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+    made = kind(**given)
+    for field_ in dataclasses.fields(made):
+        value: Any = getattr(made, field_.name)
+        if field_.type in ("str", "bool"):
+            is_right = isinstance(value, str if field_.type == "str" else bool)
+        else:
+            is_right = isinstance(value, tuple) and all(isinstance(each, str) for each in value)
+        if not is_right:
+            raise ValueError(f"{field_.name} is {value!r}")
+    return made
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is no text")
+    return value

@@ -7,14 +7,21 @@ import os
 import signal
 import sys
 import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from headrace_core.errors import HeadraceError, InvalidArgumentError
 
+from ..errors import QueryFailedError
 from ..places import local_master, whole
 from ..runs import recorded
 from ..stopping import EXIT_CODE, Stop
 from .faults import Source
+from .naming import ROWS_MAX
+
+if TYPE_CHECKING:
+    from .session import Session
 
 ABOUT = "SQL over topics: a prompt, -e STATEMENT, -f FILE, or statements from a pipe"
 
@@ -34,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     given.add_argument("-e", "--execute", metavar="STATEMENTS", help="run these statements, and end")
     given.add_argument("-f", "--file", type=Path, metavar="FILE", help="run the statements of a file, and end")
     parser.add_argument("-o", "--output", choices=("table", "json", "csv"), default="table", help="form of rows")
-    parser.add_argument("--rows-max", type=whole, default=1_000, metavar="N", help="rows of a SELECT (%(default)s)")
+    parser.add_argument("--rows-max", type=_rows_max, default=1_000, metavar="N", help="rows of a SELECT (%(default)s)")
     parser.add_argument(
         "--serve", action="store_true", help="run the continuous queries until SIGTERM or Ctrl-C, after the statements"
     )
@@ -42,6 +49,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--master", type=local_master, default="local[2]", metavar="URL",
         help="Spark's master on this machine: local[N], or local-cluster[N,CORES,MB] (default %(default)s)",
     )  # fmt: skip
+
+
+def _rows_max(text: str) -> int:
+    value = whole(text)
+    if value > ROWS_MAX:
+        raise argparse.ArgumentTypeError(f"{text}: must be {ROWS_MAX} or less")
+    return value
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -73,7 +87,7 @@ def _run(arguments: argparse.Namespace, out: Path, stop: Stop) -> int:
     from ..runs import serving
     from .engine import Engine
     from .session import Session
-    from .shell import interactive, run_text
+    from .shell import Shell, interactive
 
     servers = arguments.bootstrap_servers or os.environ.get(BOOTSTRAP_VARIABLE) or DEFAULT_BOOTSTRAP
     _check_cluster(servers)
@@ -90,7 +104,7 @@ def _run(arguments: argparse.Namespace, out: Path, stop: Stop) -> int:
             engine = Engine(session)
             source = _source(arguments)
             if source is not None:
-                run_text(engine, session, source, arguments.output)
+                Shell(engine, session, arguments.output).run(source)
             elif not arguments.serve:
                 _greet(servers, session)
                 interactive(engine, session, out / "history", arguments.output)
@@ -132,14 +146,36 @@ def _greet(servers: str, session: object) -> None:
     print(f"Headrace SQL on {servers}. A statement ends with ; and Ctrl-D ends the shell.", file=sys.stderr)
 
 
-def _serve(session: object, stop: Stop) -> int:
-    from .session import Session
-
-    assert isinstance(session, Session)
+def _serve(session: Session, stop: Stop) -> int:
     queries = list(session.catalog.queries)
     print(f"running: {', '.join(queries) or 'no query'}", file=sys.stderr, flush=True)
+    failures = Failures(queries, session.continuous.check)
     with stop.after_batch():
         while not stop.wait(0.5):
-            for query in queries:
-                session.continuous.check(query)
+            for failure in failures.new():
+                print(failure, file=sys.stderr, flush=True)
+            if failures.are_all:
+                raise QueryFailedError(
+                    "all continuous queries have failed; run --serve again: each query continues at its checkpoint"
+                )
     return EXIT_CODE
+
+
+class Failures:
+    """The failures of queries, each once. ``check`` raises QueryFailedError for a query that has failed."""
+
+    def __init__(self, queries: Sequence[str], check: Callable[[str], None]) -> None:
+        self._running, self._check = list(queries), check
+        self.are_all = False
+
+    def new(self) -> list[str]:
+        """The messages of the queries that have failed since the last call."""
+        found = {}
+        for query in self._running:
+            try:
+                self._check(query)
+            except QueryFailedError as error:
+                found[query] = error.message
+        self._running = [query for query in self._running if query not in found]
+        self.are_all = self.are_all or (bool(found) and not self._running)
+        return list(found.values())

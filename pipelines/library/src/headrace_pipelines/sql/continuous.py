@@ -6,22 +6,25 @@ from DIR/checkpoints/ID.
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from headrace_core.errors import RequestTimedOutError
+from headrace_core.errors import InvalidArgumentError, RequestTimedOutError
 
 from ..checkpoints import checkpoints
 from ..errors import QueryFailedError
 from ..queries import Queries, cause, started
 from ..sites import Site
-from .catalog import Catalog, ContinuousQuery, Table
+from .catalog import ContinuousQuery, Table
 from .frames import Ends
+from .naming import is_name
 from .writing import with_records
 
 #: Time between two looks at the checkpoint of a query, and the longest wait for it, in seconds.
@@ -29,13 +32,10 @@ _LOOK_S, WAIT_S = 0.05, 60.0
 
 
 class Continuous:
-    """The running queries by their ids. ``is_cancelled`` ends a wait for one."""
+    """The running queries by their ids."""
 
-    def __init__(
-        self, site: Site, catalog: Catalog, registry: str | None, is_cancelled: threading.Event | None = None
-    ) -> None:
-        self._is_cancelled = is_cancelled or threading.Event()
-        self._site, self._catalog, self._registry = site, catalog, registry
+    def __init__(self, site: Site, registry: str | None) -> None:
+        self._site, self._registry = site, registry
         self._running: dict[str, StreamingQuery] = {}
 
     def start(self, query: ContinuousQuery, frame: Callable[[], DataFrame], target: Table) -> None:
@@ -67,7 +67,18 @@ class Continuous:
         return write
 
     def checkpoint(self, query: str) -> Path:
-        return self._site.directory / "checkpoints" / query
+        """The directory of a query's checkpoint. Raises InvalidArgumentError for an id that would name another one."""
+        parent = self._site.directory / "checkpoints"
+        found = parent / query
+        if not is_name(query) or found.parent != parent:
+            raise InvalidArgumentError(f"{query!r} is no id of a query: ids have letters, digits and underscores only")
+        return found
+
+    def forget(self, query: str) -> None:
+        """Delete the checkpoint of a query that does not run."""
+        path = self.checkpoint(query)
+        if path.exists():
+            shutil.rmtree(path)
 
     def state(self, query: str) -> str:
         """``running``, or ``failed``."""
@@ -83,8 +94,10 @@ class Continuous:
         if error is not None:
             raise QueryFailedError(f"query {query}: {cause(str(error))}")
 
-    def wait(self, query: str, ends: dict[str, Ends], *, timeout_s: float = WAIT_S) -> None:
-        """Wait until the query has processed its topics up to ``ends``.
+    def wait(
+        self, query: str, ends: dict[str, Ends], is_cancelled: threading.Event, *, timeout_s: float = WAIT_S
+    ) -> None:
+        """Wait until the query has processed its topics up to ``ends``, or until ``is_cancelled`` is set.
 
         Raises QueryFailedError, and RequestTimedOutError.
         """
@@ -96,7 +109,7 @@ class Continuous:
                     f"query {query} has not processed the records of {', '.join(ends)} within {timeout_s:g} s; "
                     "SHOW QUERIES shows how far it is, SET wait = off reads the table as it is"
                 )
-            if self._is_cancelled.wait(_LOOK_S):
+            if is_cancelled.wait(_LOOK_S):
                 raise QueryFailedError(f"the wait for query {query} was cancelled")
 
     def _has_processed(self, query: str, ends: dict[str, Ends]) -> bool:
@@ -130,28 +143,33 @@ def _stop(name: str, query: StreamingQuery) -> None:
 
 def is_aggregate(frame: DataFrame) -> bool:
     """Whether a streaming frame has an aggregate, whose rows change."""
-    return "Aggregate" in frame._jdf.queryExecution().analyzed().toString()
+    return has_aggregate(frame._jdf.queryExecution().analyzed())
 
 
-def group_keys(frame: DataFrame) -> list[str] | None:
-    """The columns of ``frame`` that are the keys of its GROUP BY; None if a key is no column, or there is no GROUP BY
-    at the top."""
+def has_aggregate(plan: Any) -> bool:
+    """Whether a node of Spark's plan is an aggregate."""
+    return plan.nodeName() == "Aggregate" or any(map(has_aggregate, _each(plan.children())))
+
+
+def group_keys(frame: DataFrame) -> list[str | None] | None:
+    """The columns of ``frame`` that are the keys of its GROUP BY, with None for a key that is no column; None if there
+    is no GROUP BY at the top."""
     node = frame._jdf.queryExecution().analyzed()
     names = {attribute.exprId().id(): attribute.name() for attribute in _each(node.output())}
     while node.nodeName() in ("Project", "Filter", "SubqueryAlias"):
         node = node.child()
     if node.nodeName() != "Aggregate":
         return None
-    found = []
-    for group in _each(node.groupingExpressions()):
-        for each in _each(node.aggregateExpressions()):
-            inner = each.child() if each.nodeName() == "Alias" else each
-            if inner.semanticEquals(group) and each.exprId().id() in names:
-                found.append(names[each.exprId().id()])
-                break
-        else:
-            return None
-    return found or None
+    return [_column_of(group, node, names) for group in _each(node.groupingExpressions())]
+
+
+def _column_of(group: Any, aggregate: Any, names: Mapping[int, str]) -> str | None:
+    """The column of ``names``, by their ids, that has the value of the expression ``group``."""
+    for each in _each(aggregate.aggregateExpressions()):
+        inner = each.child() if each.nodeName() == "Alias" else each
+        if inner.semanticEquals(group) and each.exprId().id() in names:
+            return names[each.exprId().id()]
+    return None
 
 
 def _each(sequence: object) -> list:  # type: ignore[type-arg]

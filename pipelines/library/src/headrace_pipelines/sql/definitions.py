@@ -1,11 +1,11 @@
-"""The statements that change the catalog: CREATE, DROP, TERMINATE, and continuous INSERT."""
+"""The statements that change the catalog: CREATE, and continuous INSERT."""
 
 from __future__ import annotations
 
 import difflib
 import secrets
-import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
@@ -16,22 +16,24 @@ from headrace_core.errors import HeadraceError
 
 from .catalog import BAD_RECORDS, FORMATS, ContinuousQuery, Table
 from .continuous import group_keys, is_aggregate
+from .dropping import check_unused
 from .faults import Source, SqlError
+from .naming import column_fault, key_fault, quoted, spelled, whole_number
 from .results import Message, Result
 from .session import Session
 from .spark_faults import message_of, pointing
 from .statements import (
+    Column,
     CreateFunction,
     CreateTable,
     CreateTableAs,
     CreateView,
-    Drop,
     InsertSelect,
     Option,
     Query,
-    Terminate,
 )
-from .tokens import Kind, Token
+from .tokens import Token
+from .uses import uses_of, uses_of_function, with_uses
 
 #: Options of WITH.
 OPTIONS = ("topic", "format", "key", "subject", "partitions", "replication", "bad_records")
@@ -51,26 +53,21 @@ class Definitions:
         options = _values(statement.options, source)
         name = statement.name.value.lower()
         topic = options.get("topic", name)
-        for column in statement.columns:
-            try:
-                StructType.fromDDL(f"`{column.name.value}` {column.type}")
-            except PySparkException as error:
-                raise SqlError(message_of(error), source, column.type_at, column.type_end) from None
-        declared = tuple(
-            f"`{each.name.value}` {each.type}{' NOT NULL' if each.not_null else ''}" for each in statement.columns
-        )
+        declared = tuple(_checked(each, source) for each in statement.columns)
         primary = tuple(each.name.value for each in statement.columns if each.is_key)
         table = Table(
             name, topic, options.get("format", "json"), declared, primary or _names(options.get("key", "")),
             bool(primary), options.get("subject", f"{topic}-value"), options.get("bad_records", "fail"),
         )  # fmt: skip
-        self._check_columns(table, statement, source)
+        table = self._with_key(table, statement, source)
         made = self._topic_of(table, statement, options, source)
         self._catalog.tables[name] = table
         self._catalog.save()
         return Message(f"{table.kind} {name} reads the topic {topic}{made}")
 
-    def _check_columns(self, table: Table, statement: CreateTable, source: Source) -> None:
+    def _with_key(self, table: Table, statement: CreateTable, source: Source) -> Table:
+        """The table with its key in the spelling of its columns. Raises SqlError for columns that do not fit."""
+
         def fault(what: str, token: Token = statement.name) -> SqlError:
             return SqlError(what, source, token.at, token.end)
 
@@ -80,18 +77,21 @@ class Definitions:
             )
         if table.format == "json" and not table.columns:
             raise fault("format json needs columns: CREATE TABLE name (column TYPE, ...) WITH (...)")
-        if table.format == "text" and len(table.columns) != 1:
-            raise fault("format text needs one column, such as (line STRING)")
         try:
             schema = self._session.frames.schema(table)
             self._session.frames.check(table)
         except HeadraceError as error:
             raise fault(error.message, statement.options["subject"].value if "subject" in statement.options
                         else statement.name) from None  # fmt: skip
-        missing = [name for name in table.key if name.lower() not in [each.lower() for each in schema.fieldNames()]]
+        what = text_fault(table.format, schema) or column_fault(schema.fieldNames())
+        if what is not None:
+            raise fault(what)
+        key = spelled(table.key, schema.fieldNames())
+        missing = [name for name in key if name not in schema.fieldNames()]
         if missing:
             what = f"there is no column {missing[0]}; the columns are {', '.join(schema.fieldNames())}"
             raise fault(what, statement.options["key"].value if "key" in statement.options else statement.name)
+        return replace(table, key=tuple(key))
 
     def _topic_of(self, table: Table, statement: CreateTable, options: Mapping[str, str], source: Source) -> str:
         """Create the topic if WITH has ``partitions`` and there is none; returns a text for the message."""
@@ -124,52 +124,73 @@ class Definitions:
             raise SqlError(what, source, token.at, token.end)
         with pointing(statement.query):
             frame, _ = self._session.streaming(statement.query, name)
-        columns = () if options.get("format") == "avro" else _declared(frame.schema)
+        table = self._table_of(frame, name, topic, options, statement, source)
+        self._catalog.tables[name] = table
+        self._catalog.save()  # before the topic, so that DROP TABLE finds a topic that a crash leaves
+        is_created = False
+        try:
+            self._create_topic(table, options)
+            is_created = True
+            query = self._start(table, statement.query)
+        except BaseException:
+            if is_created:
+                self._session.delete_topic(topic)
+            del self._catalog.tables[name]
+            self._catalog.save()
+            raise
+        return Message(f"{table.kind} {name} is written by the query {query.id}, to the topic {topic}")
+
+    def _table_of(
+        self,
+        frame: DataFrame,
+        name: str,
+        topic: str,
+        options: Mapping[str, str],
+        statement: CreateTableAs,
+        source: Source,
+    ) -> Table:
+        """The table that a SELECT fills. Raises SqlError for columns that do not fit, and for a wrong key."""
+        form = options.get("format", "json")
         changes = is_aggregate(frame)
-        key = _names(options["key"]) if "key" in options else tuple(group_keys(frame) or ()) if changes else ()
+        groups = group_keys(frame) if changes else None
+        given = statement.options["key"].value if "key" in options else statement.name
+        key = _names(options["key"]) if "key" in options else tuple(each for each in groups or () if each is not None)
         if changes and not key:
             what = (
                 "the SELECT aggregates, so the table needs a key: WITH (key = 'column'), or GROUP BY columns that the "
             )
             raise SqlError(what + "SELECT has", source, statement.name.at, statement.name.end)
+        if (fault := key_fault(key, frame.columns, groups)) is not None:
+            raise SqlError(fault, source, given.at, given.end)
+        fault = text_fault(form, frame.schema) or column_fault(frame.columns)
+        if fault is not None:
+            raise _fault_of_select(fault, statement.query)
         table = Table(
-            name, topic, options.get("format", "json"), columns, key, changes,
-            options.get("subject", f"{topic}-value"), options.get("bad_records", "fail"),
+            name, topic, form, () if form == "avro" else _declared(frame.schema), tuple(spelled(key, frame.columns)),
+            changes, options.get("subject", f"{topic}-value"), options.get("bad_records", "fail"),
         )  # fmt: skip
         with pointing(statement.query):
             self._session.frames.check(table)
-        self._create_topic(table, options)
-        self._catalog.tables[name] = table
-        try:
-            query = self._start(table, statement.query)
-        except BaseException:
-            del self._catalog.tables[name]
-            self._session.admin.delete_topics([topic])
-            raise
-        return Message(f"{table.kind} {name} is written by the query {query.id}, to the topic {topic}")
+            wanted = self._session.frames.schema(table)
+        _check_names(frame, wanted, table, statement.query)
+        return replace(table, key=tuple(spelled(key, wanted.fieldNames())))
 
     def insert_select(self, statement: InsertSelect, source: Source) -> Result:
         table = self._session.table(statement.table, source)
         with pointing(statement.query):
             frame, _ = self._session.streaming(statement.query, table.name)
         wanted = self._session.frames.schema(table)
-        if [each.lower() for each in frame.schema.fieldNames()] != [each.lower() for each in wanted.fieldNames()]:
-            what = (
-                f"the columns are {', '.join(frame.schema.fieldNames())}, and those of {table.name} are "
-                + ", ".join(wanted.fieldNames())
-            )
-            at = statement.query.piece.tokens[statement.query.first]
-            raise SqlError(what, source, at.at, at.end)
+        _check_names(frame, wanted, table, statement.query)
         _check_types(frame, wanted, statement.query)
         query = self._start(table, statement.query)
         return Message(f"query {query.id} writes to {table.name}")
 
     def _start(self, table: Table, select: Query) -> ContinuousQuery:
         """Start a continuous query, and keep it in the catalog."""
-        reads = tuple(sorted(self._session.tables_in(select)))
         name = self._catalog.new_id(table.name)
-        query = ContinuousQuery(name, table.name, select.text, f"sql.{name}.{secrets.token_hex(8)}", reads)
-        shutil.rmtree(self._session.continuous.checkpoint(name), ignore_errors=True)
+        new = ContinuousQuery(name, table.name, select.text, f"sql.{name}.{secrets.token_hex(8)}")
+        query = with_uses(new, self._catalog)
+        self._session.continuous.forget(name)
         self._catalog.queries[name] = query
         self._catalog.save()
         try:
@@ -186,6 +207,11 @@ class Definitions:
         is_replaced = statement.replaces and name in self._catalog.views
         if not is_replaced and (there := self._there(statement.name, source, statement.if_not_exists)) is not None:
             return there
+        if is_replaced:
+            check_unused(self._catalog, "view", statement.name, source)
+        if name in uses_of(statement.query, self._catalog).views:
+            what = f"the view {name} would read itself"
+            raise SqlError(what, source, statement.name.at, statement.name.end)
         self._session.bounded(statement.query)  # finds the faults of the SELECT
         self._catalog.views[name] = statement.query.text
         self._catalog.save()
@@ -197,6 +223,10 @@ class Definitions:
             if statement.if_not_exists:
                 return Message(f"function {name} is there already")
             raise _is_there("function", statement.name, source)
+        check_unused(self._catalog, "function", statement.name, source)
+        if name in uses_of_function(statement.text, self._catalog):
+            what = f"the function {name} would call itself"
+            raise SqlError(what, source, statement.name.at, statement.name.end)
         rest = Query(statement.piece, statement.piece.tokens.index(statement.name), len(statement.piece.tokens))
         with pointing(rest):
             self._session.spark.sql(f"CREATE OR REPLACE TEMPORARY FUNCTION {statement.text}")
@@ -213,49 +243,6 @@ class Definitions:
             return Message(f"{kind} {found} is there already")
         raise _is_there(kind, name, source)
 
-    # -- DROP and TERMINATE
-
-    def drop(self, statement: Drop, source: Source) -> Result:
-        name, kind = statement.name.value.lower(), statement.kind.lower()
-        known: dict[str, Collection[str]] = {
-            "table": self._catalog.tables,
-            "view": self._catalog.views,
-            "function": self._catalog.functions,
-        }
-        if name not in known[kind]:
-            if statement.if_exists:
-                return Message(f"there is no {kind} {name}")
-            raise SqlError(f"there is no {kind} {name}", source, statement.name.at, statement.name.end)
-        if users := self._catalog.users_of(name):
-            what = f"the query {users[0]} uses {name}; TERMINATE {users[0]} first"
-            raise SqlError(what, source, statement.name.at, statement.name.end)
-        text = f"{kind} {name} is dropped"
-        if kind == "table":
-            topic = self._catalog.tables.pop(name).topic
-            if statement.with_topic:
-                self._session.admin.delete_topics([topic])
-            text += f", with the topic {topic}" if statement.with_topic else f"; the topic {topic} stays"
-        elif kind == "view":
-            del self._catalog.views[name]
-        else:
-            del self._catalog.functions[name]
-            self._session.spark.sql(f"DROP TEMPORARY FUNCTION IF EXISTS `{name}`")
-        self._session.spark.catalog.dropTempView(name)
-        self._catalog.save()
-        return Message(text)
-
-    def terminate(self, statement: Terminate, source: Source) -> Result:
-        name = statement.query.value.lower()
-        if name not in self._catalog.queries:
-            known = ", ".join(self._catalog.queries) or "none"
-            raise SqlError(f"there is no query {name}; the queries are: {known}", source, statement.query.at,
-                           statement.query.end)  # fmt: skip
-        self._session.continuous.stop([name])
-        query = self._catalog.queries.pop(name)
-        self._catalog.save()
-        shutil.rmtree(self._session.continuous.checkpoint(name), ignore_errors=True)
-        return Message(f"query {name} has ended after its batch; the table {query.target} stays")
-
 
 def _values(options: Mapping[str, Option], source: Source) -> dict[str, str]:
     """The values of WITH. Raises SqlError at an unknown option, and at a wrong value."""
@@ -269,8 +256,8 @@ def _values(options: Mapping[str, Option], source: Source) -> dict[str, str]:
         if allowed is not None and value.value not in allowed:
             what = f"{name} is one of {', '.join(allowed)}, not {value.value}"
             raise SqlError(what, source, value.at, value.end)
-        if name in ("partitions", "replication") and not (value.kind is Kind.NUMBER and value.value.isdecimal()):
-            raise SqlError(f"{name} is a whole number", source, value.at, value.end)
+        if name in ("partitions", "replication"):
+            whole_number(value, source, name, least=1)
     return {name: option.value.value for name, option in options.items()}
 
 
@@ -283,17 +270,44 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
+def _checked(column: Column, source: Source) -> str:
+    """The declaration of a column for Spark. Raises SqlError at a type that Spark does not know."""
+    text = f"{quoted(column.name.value)} {column.type}{' NOT NULL' if column.not_null else ''}"
+    try:
+        StructType.fromDDL(text)
+    except PySparkException as error:
+        raise SqlError(message_of(error), source, column.type_at, column.type_end) from None
+    return text
+
+
 def _declared(schema: StructType) -> tuple[str, ...]:
     """The columns of a SELECT as declarations; all may be null."""
-    return tuple(f"`{each.name}` {each.dataType.simpleString()}" for each in schema.fields)
+    return tuple(f"{quoted(each.name)} {each.dataType.simpleString()}" for each in schema.fields)
+
+
+def text_fault(form: str, schema: StructType) -> str | None:
+    """Why records of text cannot hold these columns; None if they can, or for another format."""
+    if form == "text" and [each.dataType.simpleString() for each in schema.fields] != ["string"]:
+        return "format text needs one column of type STRING, such as (line STRING)"
+    return None
+
+
+def _fault_of_select(what: str, query: Query) -> SqlError:
+    at = query.piece.tokens[query.first]
+    return SqlError(what, query.piece.source, at.at, at.end)
+
+
+def _check_names(frame: DataFrame, wanted: StructType, table: Table, query: Query) -> None:
+    if [each.lower() for each in frame.columns] != [each.lower() for each in wanted.fieldNames()]:
+        what = f"the columns are {', '.join(frame.columns)}, and those of {table.name} are "
+        raise _fault_of_select(what + ", ".join(wanted.fieldNames()), query)
 
 
 def _check_types(frame: DataFrame, wanted: StructType, query: Query) -> None:
     names: Sequence[str] = wanted.fieldNames()
     for name, given, field in zip(names, frame.schema.fields, wanted.fields, strict=True):
         if given.dataType.simpleString() != field.dataType.simpleString():
-            at = query.piece.tokens[query.first]
             what = (
                 f"column {name} is {given.dataType.simpleString()}, and the table has {field.dataType.simpleString()}"
             )
-            raise SqlError(f"{what}; CAST it", query.piece.source, at.at, at.end)
+            raise _fault_of_select(f"{what}; CAST it", query)

@@ -1,4 +1,5 @@
-"""Runs statements: SELECT, EXPLAIN, INSERT ... VALUES and SET here, the rest in definitions.py and showing.py."""
+"""Runs statements: SELECT, EXPLAIN, INSERT ... VALUES and SET here, the rest in definitions.py, dropping.py and
+showing.py."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ from ..errors import QueryFailedError
 from ..queries import cause, started
 from .continuous import is_aggregate
 from .definitions import Definitions
+from .dropping import Dropping
 from .faults import Source, SqlError
+from .naming import ROWS_MAX, quoted, whole_number
 from .results import Arriving, Message, Result, Rows
 from .session import SETTINGS, Session
 from .showing import Showing
@@ -51,7 +54,8 @@ class Engine:
     """Runs statements on a session."""
 
     def __init__(self, session: Session) -> None:
-        self._session, self._definitions, self._showing = session, Definitions(session), Showing(session)
+        self._session, self._showing = session, Showing(session)
+        self._definitions, self._dropping = Definitions(session), Dropping(session)
 
     def run(self, statement: Statement, source: Source) -> Result:
         """Run a statement of ``source``. Raises SqlError, and HeadraceError for a failure of the cluster."""
@@ -77,9 +81,9 @@ class Engine:
             case InsertSelect():
                 return define.insert_select(statement, source)
             case Drop():
-                return define.drop(statement, source)
+                return self._dropping.drop(statement, source)
             case Terminate():
-                return define.terminate(statement, source)
+                return self._dropping.terminate(statement, source)
             case Show():
                 return self._showing.show(statement)
             case Describe():
@@ -118,24 +122,23 @@ class Engine:
             if token.value.lower() not in known:
                 what = f"{table.name} has no column {token.value}; it has {', '.join(schema.fieldNames())}"
                 raise SqlError(what, source, token.at, token.end)
-        with pointing(statement.query):
-            values, rewritten = session.bounded(statement.query)
+        values, rewritten = session.bounded(statement.query)
         first = statement.query.piece.tokens[statement.query.first]
         if len(values.columns) != len(named):
             what = f"{len(values.columns)} values for {len(named)} columns: {', '.join(named)}"
             raise SqlError(what, source, first.at, first.end)
         given = dict(zip(named, values.columns, strict=True))
-        rows = values.select(
-            *[
-                (F.col(f"`{given[name]}`") if name in given else F.lit(None)).cast(field.dataType).alias(field.name)
-                for name, field in known.items()
-            ]
-        )
-        records = rows.select(
-            "*", key_of(rows, table.key).alias(f"__{KEY}"), value_of(rows, table, session.registry).alias(f"__{VALUE}")
-        )
         with pointing(statement.query, rewritten):
-            found = records.collect()
+            rows = values.select(
+                *[
+                    (F.col(quoted(given[name])) if name in given else F.lit(None))
+                    .cast(field.dataType)
+                    .alias(field.name)
+                    for name, field in known.items()
+                ]
+            )
+            key, value = key_of(rows, table), value_of(rows, table, session.registry)
+            found = rows.select("*", key.alias(f"__{KEY}"), value.alias(f"__{VALUE}")).collect()
         for number, row in enumerate(found, 1):
             for field in schema.fields:
                 if not field.nullable and row[field.name] is None:
@@ -159,8 +162,8 @@ class Engine:
         if name in SETTINGS:
             if name in _CHOICES and value.lower() not in _CHOICES[name]:
                 raise SqlError(f"{name} is {' or '.join(_CHOICES[name])}", source, at.at, at.end)
-            if name == "rows.max" and not value.isdecimal():
-                raise SqlError("rows.max is a whole number", source, at.at, at.end)
+            if name == "rows.max":
+                value = str(whole_number(at, source, name, most=ROWS_MAX))
             settings[name] = value.lower()
         elif name.startswith("spark."):
             try:

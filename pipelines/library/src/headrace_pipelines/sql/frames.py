@@ -7,6 +7,7 @@ Beside its own columns a frame has the position of each record if a statement na
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import cast
@@ -15,7 +16,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from headrace import Consumer, TopicPartition
+from headrace import Admin, Consumer, TopicPartition
 from headrace_core.errors import InvalidArgumentError
 from headrace_spark import from_registry
 
@@ -23,7 +24,7 @@ from ..expectations import REASON
 from ..json_parsing import parse_json
 from ..registry_parsing import parse_registry
 from ..sites import Site
-from ..topics import await_markers
+from ..topics import markers_written
 from .catalog import Table
 from .rewriting import AsOf
 
@@ -42,10 +43,6 @@ def position_columns() -> dict[str, Column]:
     }
 
 
-#: Names of the columns of a record's position.
-POSITIONS = ("_partition", "_offset", "_timestamp", "_key", "_reason")
-
-
 @dataclass(frozen=True, slots=True)
 class Ends:
     """The begin and the end of each partition of a topic at one time: the first offset, and one past the last."""
@@ -54,10 +51,11 @@ class Ends:
     ends: Mapping[int, int]
 
 
-def ends_of(consumer: Consumer, servers: str, topic: str) -> Ends:
+def ends_of(consumer: Consumer, admin: Admin, topic: str, is_cancelled: threading.Event) -> Ends:
     """What a reader of committed records finds now. Waits for the markers of decided transactions, so that a statement
-    reads what an earlier one has written. Raises UnknownTopicOrPartitionError."""
-    await_markers(servers)
+    reads what an earlier one has written. Raises UnknownTopicOrPartitionError, and the errors of ``markers_written``.
+    """
+    markers_written(admin, is_cancelled=is_cancelled)
     partitions = [TopicPartition(topic, number) for number in consumer.partitions_for(topic)]
     begins, ends = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
     return Ends({p.partition: begins[p] for p in partitions}, {p.partition: ends[p] for p in partitions})

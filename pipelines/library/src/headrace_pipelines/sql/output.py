@@ -1,6 +1,7 @@
 """Results of statements as a table, as JSON lines, or as CSV.
 
-With json and csv stdout has only rows, and messages go to stderr, so that a pipe gets nothing else.
+With json and csv stdout has only rows, and messages go to stderr, so that a pipe gets nothing else. In JSON the second
+of two columns ``id`` is ``id_2``.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import datetime
 import decimal
 import io
 import json
+import math
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -19,6 +21,7 @@ from pyspark.sql import Row
 
 from headrace_tools.cli.output import note, print_table, say
 
+from .naming import distinct
 from .results import Arriving, Message, Result, Rows
 
 OUTPUTS = ("table", "json", "csv")
@@ -63,8 +66,10 @@ def lines(columns: Sequence[str], rows: Iterable[Sequence[Any]], output: str, *,
         for row in rows:
             yield _csv(["" if value is None else cell(value) for value in row])
         return
+    names = distinct(columns)
     for row in rows:
-        yield json.dumps({name: plain(value) for name, value in zip(columns, row, strict=True)}, ensure_ascii=False)
+        document = {name: plain(value) for name, value in zip(names, row, strict=True)}
+        yield json.dumps(document, ensure_ascii=False, allow_nan=False)
 
 
 def _csv(row: Sequence[Any]) -> str:
@@ -75,6 +80,8 @@ def _csv(row: Sequence[Any]) -> str:
 
 def cell(value: Any) -> Any:
     """A value of a table: numbers stay numbers, which are aligned to the right."""
+    if isinstance(value, float):
+        return value
     found = plain(value)
     if found is None:
         return "NULL"
@@ -84,9 +91,9 @@ def cell(value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """A value of Spark as JSON has it: times in ISO 8601, bytes in base64, decimals as text."""
+    """A value of Spark as JSON has it: times in ISO 8601, bytes in base64, decimals, NaN and Infinity as text."""
     if isinstance(value, Row):
-        return {name: plain(each) for name, each in value.asDict().items()}
+        return {name: plain(each) for name, each in zip(distinct(value.__fields__), value, strict=True)}
     if isinstance(value, dict):
         return {str(name): plain(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
@@ -95,6 +102,8 @@ def plain(value: Any) -> Any:
         return base64.b64encode(value).decode()
     if isinstance(value, datetime.date | datetime.time):
         return value.isoformat()
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, decimal.Decimal):
         return str(value)
     if value is None or isinstance(value, bool | int | float | str):

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from headrace import Admin, Consumer
-from headrace_core.errors import HeadraceError
+from headrace_core.errors import HeadraceError, UnknownTopicOrPartitionError
 
 from ..sites import Site
 from .catalog import Catalog, ContinuousQuery, Table
 from .continuous import Continuous
 from .faults import Source, SqlError
 from .frames import Ends, Frames, ends_as_of, ends_of
-from .parsing import parse
+from .naming import quoted
+from .parsing import select_of
 from .rewriting import Rewritten, Use, rewrite
-from .spark_faults import be_quiet, pointing
-from .statements import Query, Select
+from .spark_faults import be_quiet, message_of, pointing
+from .statements import Query
 from .tokens import Token
+from .uses import with_uses
+from .writing import fitted
 
 #: The name of the shell among pipelines: the prefix of the groups of its queries.
 NAME = "sql"
@@ -40,18 +45,23 @@ class Session:
         self.catalog = Catalog.open(directory)
         self.frames = Frames(spark, self.site, registry)
         self.is_cancelled = threading.Event()
-        self.continuous = Continuous(self.site, self.catalog, registry, self.is_cancelled)
+        self.continuous = Continuous(self.site, registry)
         self.settings = dict(SETTINGS)
         self.admin = Admin({"bootstrap.servers": servers})
         self.consumer = Consumer({"bootstrap.servers": servers, "isolation.level": "read_committed"})
 
+    def next_statements(self) -> threading.Event:
+        """Call before statements run, in the thread that may cancel them. Returns the event that ``cancel`` sets."""
+        self.is_cancelled = threading.Event()
+        return self.is_cancelled
+
     def begin(self) -> None:
-        """Call in the thread of a statement: ``cancel`` stops its jobs."""
-        self.is_cancelled.clear()
+        """Call in the thread of statements: ``cancel`` stops its jobs."""
         self.spark.sparkContext.setJobGroup(_GROUP, "a statement of the shell", interruptOnCancel=True)
 
     def cancel(self) -> None:
-        """Stop the running statement, from another thread. Continuous queries go on."""
+        """Stop the running statements, from another thread. Continuous queries go on. A job that begins later is
+        stopped by a later call."""
         self.is_cancelled.set()
         self.spark.sparkContext.cancelJobGroup(_GROUP)
 
@@ -65,22 +75,36 @@ class Session:
 
     def resume(self) -> list[str]:
         """Create the functions of the catalog, and let its continuous queries go on. Returns what failed."""
-        faults = []
-        for text in self.catalog.functions.values():
-            self.spark.sql(f"CREATE OR REPLACE TEMPORARY FUNCTION {text}")
-        for query in self.catalog.queries.values():
+        faults = [
+            f"function {name} cannot be created: {why}; DROP FUNCTION {name} removes it"
+            for name, why in in_rounds(self.catalog.functions, self._create_function).items()
+        ]
+        for query in list(self.catalog.queries.values()):
             try:
-                self.run(query)
+                self.catalog.queries[query.id] = found = with_uses(query, self.catalog)
+                self.run(found)
             except HeadraceError as error:
                 faults.append(f"query {query.id} does not run: {error.message}")
         return faults
+
+    def _create_function(self, text: str) -> str | None:
+        try:
+            self.spark.sql(f"CREATE OR REPLACE TEMPORARY FUNCTION {text}")
+        except PySparkException as error:
+            return message_of(error)
+        return None
 
     def run(self, query: ContinuousQuery, select: Query | None = None) -> None:
         """Start a continuous query of the catalog. ``select``: its SELECT in the user's text, if there is one; errors
         point into it."""
         found = select or select_of(query.text, f"query {query.id}")
+        target = self.catalog.tables[query.target]
+
+        def frame() -> DataFrame:
+            return fitted(self.streaming(found, query.id)[0], target, self.frames.schema(target))
+
         with pointing(found):
-            self.continuous.start(query, lambda: self.streaming(found, query.id)[0], self.catalog.tables[query.target])
+            self.continuous.start(query, frame, target)
 
     # -- frames of a SELECT
 
@@ -90,7 +114,7 @@ class Session:
 
         def ends(topic: str) -> Ends:
             if topic not in known:
-                known[topic] = ends_of(self.consumer, self.servers, topic)
+                known[topic] = self.ends_of(topic)
             return known[topic]
 
         def make(table: Table, use: Use, rewritten: Rewritten) -> DataFrame:
@@ -135,42 +159,60 @@ class Session:
                 rewritten.source, use.at, use.end,
             )  # fmt: skip
 
-    def _frame(self, query: Query, make: Callable[[Table, Use, Rewritten], DataFrame]) -> tuple[DataFrame, Rewritten]:
+    def _frame(
+        self, query: Query, make: Callable[[Table, Use, Rewritten], DataFrame], within: tuple[str, ...] = ()
+    ) -> tuple[DataFrame, Rewritten]:
+        """The frame of a query in the views ``within``."""
         rewritten = rewrite(query, self.catalog.names)
         with pointing(query, rewritten):
-            for use in rewritten.uses:
-                self._view(use, rewritten, make).createOrReplaceTempView(f"`{use.view}`")
-            return self.spark.sql(rewritten.text), rewritten
+            # Views in views have their frames before the names of this query mean anything.
+            frames = {use.view: self._view(use, rewritten, make, within) for use in rewritten.uses}
+            return self._analyzed(rewritten.text, frames), rewritten
 
-    def _view(self, use: Use, rewritten: Rewritten, make: Callable[[Table, Use, Rewritten], DataFrame]) -> DataFrame:
+    def _analyzed(self, text: str, frames: Mapping[str, DataFrame]) -> DataFrame:
+        """The frame of Spark's text, in which the names of ``frames`` are tables. Spark resolves them here, once."""
+        try:
+            for name, frame in frames.items():
+                frame.createOrReplaceTempView(quoted(name))
+            return self.spark.sql(text)
+        finally:
+            for name in frames:
+                self.spark.catalog.dropTempView(name)
+
+    def _view(
+        self,
+        use: Use,
+        rewritten: Rewritten,
+        make: Callable[[Table, Use, Rewritten], DataFrame],
+        within: tuple[str, ...],
+    ) -> DataFrame:
         if use.name in self.catalog.tables:
             return make(self.catalog.tables[use.name], use, rewritten)
         if use.as_of is not None:
             what = f"{use.name} is a view; write AS OF behind the tables in its SELECT"
             raise SqlError(what, rewritten.source, use.as_of.at, use.as_of.end)
-        return self._frame(select_of(self.catalog.views[use.name], f"view {use.name}"), make)[0]
+        if use.name in within:
+            what = f"the view {use.name} reads itself: {' -> '.join((*within, use.name))}; DROP VIEW {use.name}"
+            raise SqlError(what, rewritten.source, use.at, use.end)
+        select = select_of(self.catalog.views[use.name], f"view {use.name}")
+        return self._frame(select, make, (*within, use.name))[0]
 
-    # -- what a query reads
+    # -- waits
 
-    def tables_in(self, query: Query) -> set[str]:
-        """The tables that a query reads, also through views."""
-        found: set[str] = set()
-        for use in rewrite(query, self.catalog.names).uses:
-            if use.name in self.catalog.views:
-                found |= self.tables_in(select_of(self.catalog.views[use.name], f"view {use.name}"))
-            else:
-                found.add(use.name)
-        return found
+    def ends_of(self, topic: str) -> Ends:
+        """What a reader of committed records finds in a topic now. Raises HeadraceError."""
+        return ends_of(self.consumer, self.admin, topic, self.is_cancelled)
 
     def wait_for(self, table: str) -> None:
         """Wait until the continuous queries that write ``table`` have processed what their topics have now."""
-        for query in self.catalog.writer_of(table):
-            for source in query.reads:
-                self.wait_for(source)
+        for query in self.catalog.writers_of(table):
             topics = {self.catalog.tables[name].topic for name in query.reads}
-            self.continuous.wait(
-                query.id, {topic: ends_of(self.consumer, self.servers, topic) for topic in sorted(topics)}
-            )
+            self.continuous.wait(query.id, {topic: self.ends_of(topic) for topic in sorted(topics)}, self.is_cancelled)
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic, if there is one. Raises HeadraceError."""
+        with contextlib.suppress(UnknownTopicOrPartitionError):
+            self.admin.delete_topics([topic])
 
     def table(self, name: Token, source: Source) -> Table:
         """The table ``name``. Raises SqlError."""
@@ -181,8 +223,12 @@ class Session:
         return found
 
 
-def select_of(text: str, name: str) -> Query:
-    """The query of a stored text."""
-    (statement,) = parse(Source(text, name))
-    assert isinstance(statement, Select)
-    return statement.query
+def in_rounds(texts: Mapping[str, str], create: Callable[[str], str | None]) -> dict[str, str]:
+    """Create what may need each other, in any order: call ``create`` for each text, which returns what is wrong, and
+    again for those that failed, while one more succeeds. Returns what is wrong, by the names of ``texts``."""
+    left = dict(texts)
+    while True:
+        faults = {name: why for name, text in left.items() if (why := create(text)) is not None}
+        if len(faults) == len(left):
+            return faults
+        left = {name: texts[name] for name in faults}

@@ -5,21 +5,26 @@ from __future__ import annotations
 import contextlib
 import re
 import readline
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from headrace_core.errors import HeadraceError
 
+from ..errors import QueryFailedError
+from ..queries import cause
 from ..workers import Worker
 from .engine import Engine
 from .faults import Source
 from .output import fail, show
 from .parsing import parse
+from .results import Result
 from .session import SETTINGS, Session
-from .tokens import is_complete
+from .statements import Statement
+from .tokens import Typed
 
 #: Seconds between two looks at a statement, and the longest wait for the end of one that is cancelled.
-_LOOK_S, _CANCEL_S = 0.05, 30.0
+_LOOK_S, CANCEL_S = 0.05, 30.0
 PROMPT, MORE = "sql> ", "...> "
 _HISTORY_LINES = 10_000
 #: Words of statements that the prompt completes; Spark knows many more.
@@ -38,34 +43,62 @@ class Running(Worker):
     def __init__(self, engine: Engine, session: Session, source: Source, output: str) -> None:
         super().__init__("statements")
         self._engine, self._session, self._source, self._output = engine, session, source, output
+        self._is_cancelled = session.next_statements()
 
     def work(self) -> None:
         self._session.begin()
         for statement in parse(self._source):
-            if self._session.is_cancelled.is_set():
+            if self._is_cancelled.is_set():
                 return
-            show(self._engine.run(statement, self._source), self._output)
+            show(self._run(statement), self._output)
+
+    def _run(self, statement: Statement) -> Result:
+        try:
+            return self._engine.run(statement, self._source)
+        except HeadraceError:
+            raise
+        except Exception as error:  # an error that no part of the shell foresees ends the statement, not the shell
+            what = f"the statement failed: {type(error).__name__}: {cause(str(error))}"
+            raise QueryFailedError(f"{what}; the shell does not know this error: please report it") from error
 
 
-def run_text(engine: Engine, session: Session, source: Source, output: str) -> None:
-    """Run the statements of ``source`` up to the first that fails. Raises HeadraceError, and KeyboardInterrupt after
-    Ctrl-C, when the statement has ended."""
-    running = Running(engine, session, source, output)
-    try:
-        running.start()
-        while running.is_alive():
-            running.join(_LOOK_S)
-    except BaseException:
-        session.cancel()
-        running.join(_CANCEL_S)
-        raise
-    running.result()
+class Shell:
+    """Runs texts on an engine and a session, one at a time."""
+
+    def __init__(self, engine: Engine, session: Session, output: str, *, cancel_s: float = CANCEL_S) -> None:
+        self._engine, self._session, self._output = engine, session, output
+        self._cancel_s = cancel_s
+        self.last: Running | None = None
+
+    def run(self, source: Source) -> None:
+        """Run the statements of ``source`` up to the first that fails.
+
+        Raises HeadraceError, and KeyboardInterrupt after Ctrl-C, when the statement has ended, or when it has not ended
+        within CANCEL_S seconds. Until it has, further texts raise QueryFailedError.
+        """
+        if self.last is not None and self.last.is_alive():
+            raise QueryFailedError(
+                "the cancelled statement has not ended; repeat this statement later, or press Ctrl-D to end the shell"
+            )
+        self.last = running = Running(self._engine, self._session, source, self._output)
+        try:
+            running.start()
+            while running.is_alive():
+                running.join(_LOOK_S)
+        except BaseException:
+            deadline_s = time.monotonic() + self._cancel_s
+            # again and again: a job may begin after a cancel
+            while running.is_alive() and time.monotonic() < deadline_s:
+                self._session.cancel()
+                running.join(_LOOK_S)
+            raise
+        running.result()
 
 
 def interactive(engine: Engine, session: Session, history: Path, output: str) -> None:
     """Read statements from the terminal until Ctrl-D. A statement ends with a semicolon, in any line."""
     _prepare(history, lambda: words_of(session))
-    number = 1
+    shell, number = Shell(engine, session, output), 1
     try:
         while True:
             try:
@@ -77,7 +110,7 @@ def interactive(engine: Engine, session: Session, history: Path, output: str) ->
                 print()
                 continue
             if text.strip():
-                _run_typed(engine, session, Source(text, "sql", number), output)
+                _run_typed(shell, Source(text, "sql", number))
             number += text.count("\n") + 1
     finally:
         with contextlib.suppress(OSError):
@@ -86,15 +119,16 @@ def interactive(engine: Engine, session: Session, history: Path, output: str) ->
 
 def read_statement(read: Callable[[str], str]) -> str:
     """Lines up to a semicolon; ``read`` prints a prompt, and returns a line without its end."""
-    text = read(PROMPT)
-    while not is_complete(text):
-        text += "\n" + read(MORE)
-    return text
+    typed = Typed()
+    is_complete = typed.add(read(PROMPT))
+    while not is_complete:
+        is_complete = typed.add(read(MORE))
+    return typed.text
 
 
-def _run_typed(engine: Engine, session: Session, source: Source, output: str) -> None:
+def _run_typed(shell: Shell, source: Source) -> None:
     try:
-        run_text(engine, session, source, output)
+        shell.run(source)
     except KeyboardInterrupt:
         fail("interrupted")
     except HeadraceError as error:

@@ -2,40 +2,103 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import operator
+from typing import cast
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, MapType, StructType
+from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, MapType, StructField, StructType
 
 from headrace_spark import to_registry
 
 from .catalog import Table
+from .naming import quoted, spelled
 
 KEY, VALUE = "key", "value"
+#: The key of a row whose only key is NULL: a byte that is in no UTF-8 text, so that it is no other row's key.
+NULL_KEY = b"\xff"
+#: Times with all digits that Spark has; by default to_json writes milliseconds.
+_TIMES = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+
+
+def fitted(frame: DataFrame, table: Table, schema: StructType) -> DataFrame:
+    """``frame``, whose columns are those of ``schema`` in any case, in the spelling of ``schema``; a row with NULL in a
+    column that is NOT NULL fails the query, and names the column."""
+    named = frame.toDF(*spelled(frame.columns, schema.fieldNames()))
+    required = {field.name for field in schema.fields if not field.nullable}
+    columns = []
+    for name in named.columns:
+        column = F.col(quoted(name))
+        if name in required:
+            what = f"{table.name}: a row has NULL in the column {name}, which is NOT NULL"
+            kind = named.schema[name].dataType
+            column = F.when(column.isNull(), F.raise_error(what).cast(kind)).otherwise(column).alias(name)
+        columns.append(column)
+    return named.select(*columns)
 
 
 def with_records(frame: DataFrame, table: Table, registry: str | None) -> DataFrame:
     """``frame``, whose columns are those of ``table``, as the columns ``key`` and ``value`` of its records."""
-    return frame.select(key_of(frame, table.key).alias(KEY), value_of(frame, table, registry).alias(VALUE))
+    return frame.select(key_of(frame, table).alias(KEY), value_of(frame, table, registry).alias(VALUE))
 
 
 def value_of(frame: DataFrame, table: Table, registry: str | None) -> Column:
-    """The value of each row."""
-    names = [F.col(f"`{name}`") for name in frame.columns]
+    """The value of each row. In JSON a number that is NaN or infinite fails the query: JSON has no such number."""
+    names = [F.col(quoted(name)) for name in frame.columns]
     if table.format == "text":
         return names[0].cast("string")
     if table.format == "avro":
         return to_registry(F.struct(*names), registry, subject=table.subject)
-    return F.to_json(F.struct(*names), {"ignoreNullFields": "false"})
+    checked = [_finite(column, field, table) for column, field in zip(names, frame.schema.fields, strict=True)]
+    return F.to_json(F.struct(*checked), {"ignoreNullFields": "false", **_TIMES})
 
 
-def key_of(frame: DataFrame, key: Sequence[str]) -> Column:
-    """The key of each row: the text of one column, the JSON of several, or null."""
-    columns = [F.col(f"`{name}`") for name in key]
+def key_of(frame: DataFrame, table: Table) -> Column:
+    """The key of each row: the text of one column, the JSON of several, or null.
+
+    A table with a primary key has a key in each record, because a compacted topic takes no record without one. There
+    NULL is NULL_KEY."""
+    columns = [F.col(quoted(name)) for name in table.key]
     if not columns:
         return F.lit(None).cast("string")
-    kind = frame.schema[key[0]].dataType
-    if len(columns) > 1 or isinstance(kind, StructType | ArrayType | MapType):
-        return F.to_json(F.struct(*columns))
-    return columns[0].cast("string")
+    field = frame.schema[table.key[0]]
+    if len(columns) > 1 or isinstance(field.dataType, StructType | ArrayType | MapType):
+        return F.to_json(F.struct(*columns), _TIMES)
+    text = columns[0].cast("string")
+    if not table.is_latest or not field.nullable:
+        return text
+    return F.coalesce(text.cast("binary"), F.lit(bytearray(NULL_KEY)))
+
+
+def _finite(column: Column, field: StructField, table: Table) -> Column:
+    wrong = _is_not_finite(column, field.dataType)
+    if wrong is None:
+        return column
+    what = f"{table.name}: the column {field.name} is NaN or infinite, which JSON cannot hold; nanvl() replaces NaN"
+    failed = F.raise_error(what).cast(field.dataType)
+    return F.when(wrong, failed).otherwise(column).alias(field.name)
+
+
+def _is_not_finite(column: Column, kind: DataType) -> Column | None:
+    """True for a value with a number that is NaN or infinite, at any depth; None for a type without such numbers."""
+    if isinstance(kind, FloatType | DoubleType):
+        return F.coalesce(F.isnan(column) | (F.abs(column) == F.lit(float("inf"))), F.lit(False))
+    if isinstance(kind, ArrayType):
+        return _any(column, kind.elementType)
+    if isinstance(kind, MapType):
+        return _any(F.map_values(column), kind.valueType)
+    if not isinstance(kind, StructType):
+        return None
+    found = [_is_not_finite(column.getField(field.name), field.dataType) for field in kind.fields]
+    wrong = [each for each in found if each is not None]
+    return functools.reduce(operator.or_, wrong) if wrong else None
+
+
+def _any(column: Column, kind: DataType) -> Column | None:
+    if _is_not_finite(F.lit(None), kind) is None:
+        return None
+    return F.coalesce(F.exists(column, lambda each: cast("Column", _is_not_finite(each, kind))), F.lit(False))
