@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from headrace import Admin, Consumer
 from headrace_core.errors import HeadraceError, UnknownTopicOrPartitionError
 
+from ..checkpoints import remove_unbegun
 from ..sites import Site
 from .catalog import Catalog, ContinuousQuery, Table
 from .continuous import Continuous
@@ -79,6 +80,7 @@ class Session:
             f"function {name} cannot be created: {why}; DROP FUNCTION {name} removes it"
             for name, why in in_rounds(self.catalog.functions, self._create_function).items()
         ]
+        remove_unbegun(self.site.directory / "checkpoints")
         for query in list(self.catalog.queries.values()):
             try:
                 self.catalog.queries[query.id] = found = with_uses(query, self.catalog)
