@@ -134,6 +134,7 @@ def test_a_line_without_a_name_is_named_by_its_position(parse: Callable[..., lis
 def test_every_line_goes_to_one_topic_and_a_dead_letter_is_the_line(spark: Any) -> None:
     from headrace_pipelines.clickstream import parsing, schema
     from headrace_pipelines.dead_letters import header
+    from headrace_pipelines.json_rows import decoded
 
     long = b"x" * 70_000
     rows = [(b"k", value, "log", 1, 40 + i, NOON, []) for i, value in enumerate((GOOD.encode(), long, None))]
@@ -144,8 +145,8 @@ def test_every_line_goes_to_one_topic_and_a_dead_letter_is_the_line(spark: Any) 
     (letter,) = records.where("topic = 'log.dead-letters'").select("*", *map(header, names)).collect()
     assert (bytes(letter["key"]), bytes(letter["value"])) == (b"k", long)
     assert letter[4:] == ("the line is longer than 65536 bytes", "log", "1", "41", "0")
-    decoded = schema.decoded(records.where("topic = 'requests'"), schema.REQUEST)
-    read = {row["address"]: row for row in decoded.collect()}
+    read_back = decoded(records.where("topic = 'requests'"), schema.REQUEST)
+    read = {row["address"]: row for row in read_back.collect()}
     assert read["10.0.0.7"].asDict() == parsing.requests(parsed).where("address IS NOT NULL").collect()[0].asDict()
     assert read[None]["time"] == NOON
 

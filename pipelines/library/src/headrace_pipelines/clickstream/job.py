@@ -20,6 +20,7 @@ from headrace import NewTopic
 from ..checkpoints import batches, checkpoints
 from ..dead_letters import LARGE_RECORDS, header
 from ..errors import PipelineFailedError, StoppedError
+from ..json_rows import decoded, encoded
 from ..lags import group_of
 from ..local_spark import local_spark
 from ..outcome import Outcome
@@ -135,8 +136,8 @@ class Job:
             ("counts", counts, "name", schema.COUNTS),
             ("conversions", conversions, "address", schema.CONVERSIONS),
         ):
-            viewed = views(schema.decoded(self._stream(schema.REQUESTS, name, columns="value BINARY"), schema.REQUEST))
-            queries[name] = self._sink(name, schema.encoded(rows_of(viewed), key), topic=topic)
+            viewed = views(decoded(self._stream(schema.REQUESTS, name, columns="value BINARY"), schema.REQUEST))
+            queries[name] = self._sink(name, encoded(rows_of(viewed), key), topic=topic)
         return Queries(queries)
 
     def _stream(self, topic: str, query: str, columns: str | None = None, **options: str) -> DataFrame:
@@ -180,7 +181,7 @@ class Job:
         )
 
     def _rows_of(self, topic: str, columns: str) -> DataFrame:
-        return schema.decoded(self._records_of(topic), columns)
+        return decoded(self._records_of(topic), columns)
 
     # -- the run
 
@@ -193,7 +194,8 @@ class Job:
             try:
                 with self._show.meter("lines", len(content)) as meter:
                     self._follow(queries, replay, meter)
-                sent = replay.result()
+                replay.result()
+                sent = replay.total
                 self._show.step("closing the last windows and sessions: one tick, 30 days later")
                 send_tick(self._servers, content)
                 for names in _IN_ORDER:

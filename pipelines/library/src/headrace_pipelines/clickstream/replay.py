@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import re
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from headrace import Consumer, Producer
 from headrace_core.errors import InvalidArgumentError
 
 from ..topics import records_in_topic
+from ..workers import Worker
 from .parsing import CLOCK_S_MAX
 from .schema import LINE_HEADER, LOG
 
@@ -120,7 +120,7 @@ def lines_in_topic(servers: str) -> Counter[bytes]:
     return found
 
 
-class Replay(threading.Thread):
+class Replay(Worker):
     """Sends ``content`` in a thread. ``speed``: seconds of the log that pass in one second. ``repeat_every``: every
     N-th line is sent twice, as a log shipper does after a crash (0: no line is sent twice). ``there``: the lines that
     an earlier run has sent (``lines_in_topic``); the replay sends only the other lines."""
@@ -134,25 +134,17 @@ class Replay(threading.Thread):
         repeat_every: int,
         there: Mapping[bytes, int] | None = None,
     ) -> None:
-        super().__init__(name="clickstream replay", daemon=True)
+        super().__init__("clickstream replay")
         self._servers, self._speed, self._lines = servers, speed, len(content)
         copies = [2 if repeat_every and number % repeat_every == 0 else 1 for number in range(1, len(content) + 1)]
         self._repeats = sum(copies) - len(content)
         missing = [count - (there or {}).get(line.name, 0) for line, count in zip(content, copies, strict=True)]
         self._missing = [(line, count) for line, count in zip(content, missing, strict=True) if count > 0]
         self._before = sum(copies) - sum(count for _, count in self._missing)
-        self._stop_asked = threading.Event()
         self._began_s = 0.0
-        self._failure: BaseException | None = None
         self._sent_s: list[float] = []  # times at which the records were sent
 
-    def run(self) -> None:
-        try:
-            self._send_all()
-        except BaseException as error:  # noqa: BLE001 - ``result`` raises it in the thread that waits
-            self._failure = error
-
-    def _send_all(self) -> None:
+    def work(self) -> None:
         futures: list[Future[Any]] = []
         with Producer({"bootstrap.servers": self._servers, "acks": "all", "linger.ms": 10}) as producer:
             self._began_s = time.monotonic()
@@ -177,11 +169,11 @@ class Replay(threading.Thread):
 
     def _wait_until(self, due_s: float) -> bool:
         """Returns False if the replay was stopped."""
-        while not self._stop_asked.is_set():
+        while not self.is_stopped.is_set():
             left_s = due_s - time.monotonic()
             if left_s <= 0:
                 return True
-            self._stop_asked.wait(min(left_s, _LOOK_S))
+            self.is_stopped.wait(min(left_s, _LOOK_S))
         return False
 
     @property
@@ -202,14 +194,9 @@ class Replay(threading.Thread):
         span_s = (self._missing[-1][0].time_ms - self._missing[0][0].time_ms) / 1000
         return max(0.0, self._began_s + span_s / self._speed - time.monotonic())
 
-    def stop(self) -> None:
-        self._stop_asked.set()
-
-    def result(self) -> Sent:
-        """Wait for the end; raises the error that ended the replay."""
-        self.join()
-        if self._failure is not None:
-            raise self._failure
+    @property
+    def total(self) -> Sent:
+        """What the replay and the runs before it have sent at its end."""
         return Sent(lines=self._lines, repeats=self._repeats)
 
 

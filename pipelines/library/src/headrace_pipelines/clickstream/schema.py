@@ -13,9 +13,6 @@ read a later time, and a log that has ended brings no later time. A tick becomes
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-
 from ..dead_letters import dead_letter_topic
 
 LOG = "clickstream.log"
@@ -40,13 +37,3 @@ SESSION = "address STRING, began TIMESTAMP, ended TIMESTAMP, views INT, first_pa
 COUNT = "hour TIMESTAMP, kind STRING, name STRING, views BIGINT"
 #: The visitor viewed ``page`` at most half an hour before the download of ``download``.
 CONVERSION = "address STRING, downloaded TIMESTAMP, download STRING, viewed TIMESTAMP, page STRING"
-
-
-def decoded(records: DataFrame, schema: str) -> DataFrame:
-    """The rows of a topic of JSON; ``records`` has the column ``value``."""
-    return records.select(F.from_json(F.col("value").cast("string"), schema).alias("row")).select("row.*")
-
-
-def encoded(rows: DataFrame, key: str) -> DataFrame:
-    """``rows`` as records of JSON, with the column ``key`` as their key."""
-    return rows.select(F.col(key).alias("key"), F.to_json(F.struct(*rows.columns)).alias("value"))

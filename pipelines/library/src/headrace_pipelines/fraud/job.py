@@ -163,6 +163,7 @@ class Job:
             finally:
                 traffic.stop()
                 watch.stop()
+                watch.result()
             self._show.step("summing up")
             return self._summarize(queries, traffic, watch, is_continued=is_continued)
 

@@ -14,6 +14,7 @@ from headrace.partitioners import key_partition
 
 from ..replays import is_replayed
 from ..topics import records_in_topic
+from ..workers import Worker
 from .planting import Event, Fraud
 from .schema import ACCOUNTS, ALERTS, PAYMENTS, Account, Alert, Payment, alert_of
 
@@ -50,7 +51,7 @@ def sent_before(servers: str) -> Before:
     return Before(events, sum(ends.values()))
 
 
-class Traffic(threading.Thread):
+class Traffic(Worker):
     """Sends the first accounts of ``events``, waits for ``pay``, and sends the rest with ``rate`` payments per second.
 
     ``before``: the events that earlier runs have sent, which the traffic does not send again. ``payments`` counts all
@@ -60,13 +61,11 @@ class Traffic(threading.Thread):
     def __init__(
         self, servers: str, events: Iterable[Event], *, rate: float, partitions: int = 1, before: Before | None = None
     ) -> None:
-        super().__init__(name="fraud traffic", daemon=True)
+        super().__init__("fraud traffic")
         self._servers, self._events, self._rate = servers, events, rate
         self._partitions, self._before = partitions, before or Before(Counter(), 0)
         self._paid_before = 0
-        self._stop_asked = threading.Event()
         self._may_pay = threading.Event()
-        self._failure: BaseException | None = None
         self.has_sent_accounts = threading.Event()
         self.truth: dict[int, Fraud] = {}
         self.payments = 0
@@ -74,12 +73,11 @@ class Traffic(threading.Thread):
         self.began_ms = 0.0  #: when the first payment of this run was sent
         self.ended_s = 0.0
 
-    def run(self) -> None:
+    def work(self) -> None:
         try:
             self._send_all()
-        except BaseException as error:  # noqa: BLE001 - ``result`` raises it in the thread that waits
-            self._failure = error
-        self.ended_s = time.time()
+        finally:
+            self.ended_s = time.time()
 
     def _send_all(self) -> None:
         began_s: float | None = None
@@ -139,8 +137,8 @@ class Traffic(threading.Thread):
         """Wait if the payment is not due in this slice. Returns False if the traffic was stopped."""
         left_s = due_s - time.monotonic()
         if left_s > _SLICE_S:
-            self._stop_asked.wait(left_s)
-        return not self._stop_asked.is_set()
+            self.is_stopped.wait(left_s)
+        return not self.is_stopped.is_set()
 
     @property
     def payments_per_s(self) -> float:
@@ -152,14 +150,10 @@ class Traffic(threading.Thread):
         self._may_pay.set()
 
     def stop(self) -> None:
-        self._stop_asked.set()
+        """Ask the thread to end, also while it waits for ``pay``; and wait for its end."""
+        self.is_stopped.set()
         self._may_pay.set()
-
-    def result(self) -> None:
-        """Wait for the end; raises the error that ended the traffic."""
-        self.join()
-        if self._failure is not None:
-            raise self._failure
+        super().stop()
 
 
 def _topic(event: Event) -> str:
@@ -180,32 +174,20 @@ class Seen(NamedTuple):
     seen_ms: float
 
 
-class Watch(threading.Thread):
+class Watch(Worker):
     """Reads the alerts as an application would: with ``read_committed``, and from the first alert."""
 
     def __init__(self, servers: str, partitions: int) -> None:
-        super().__init__(name="fraud watch", daemon=True)
+        super().__init__("fraud watch")
         self._servers = servers
         self._partitions = [TopicPartition(ALERTS, number) for number in range(partitions)]
-        self._stop_asked = threading.Event()
-        self._failure: BaseException | None = None
         self.seen: list[Seen] = []
 
-    def run(self) -> None:
-        try:
-            settings = {"bootstrap.servers": self._servers, "isolation.level": "read_committed"}
-            with Consumer(settings) as consumer:
-                consumer.assign(self._partitions)
-                consumer.seek_to_beginning(*self._partitions)
-                while not self._stop_asked.is_set():
-                    for record in consumer.poll(timeout=0.2):
-                        self.seen.append(Seen(alert_of(record.value), record.timestamp_ms, time.time() * 1000))
-        except BaseException as error:  # noqa: BLE001 - ``stop`` raises it
-            self._failure = error
-
-    def stop(self) -> None:
-        """End the watch; raises the error that ended the watch earlier."""
-        self._stop_asked.set()
-        self.join()
-        if self._failure is not None:
-            raise self._failure
+    def work(self) -> None:
+        settings = {"bootstrap.servers": self._servers, "isolation.level": "read_committed"}
+        with Consumer(settings) as consumer:
+            consumer.assign(self._partitions)
+            consumer.seek_to_beginning(*self._partitions)
+            while not self.is_stopped.is_set():
+                for record in consumer.poll(timeout=0.2):
+                    self.seen.append(Seen(alert_of(record.value), record.timestamp_ms, time.time() * 1000))

@@ -17,9 +17,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from headrace import Consumer, NewTopic, Producer, TopicPartition
 
 from ..clickstream.replay import read_log
-from ..clickstream.schema import decoded
 from ..dead_letters import LARGE_RECORDS, dead_letter_topic, header
 from ..errors import PipelineFailedError, StoppedError
+from ..json_rows import decoded
 from ..local_spark import local_spark
 from ..members import Member
 from ..outcome import Outcome

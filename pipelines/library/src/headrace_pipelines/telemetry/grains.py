@@ -10,8 +10,8 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from ..clickstream.schema import decoded
 from ..expectations import REASON
+from ..json_rows import decoded
 from .schema import GRAIN
 
 MINUTE, FIVE, QUARTER = WIDTHS = ("1 minute", "5 minutes", "15 minutes")
