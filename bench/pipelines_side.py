@@ -70,6 +70,7 @@ from headrace_pipelines.clickstream import schema as clickstream  # noqa: E402
 from headrace_pipelines.clickstream.conversions import conversions  # noqa: E402
 from headrace_pipelines.clickstream.sessions import sessions  # noqa: E402
 from headrace_pipelines.clickstream.views import WATERMARK, counts, views  # noqa: E402
+from headrace_pipelines.json_rows import decoded, encoded  # noqa: E402
 from headrace_pipelines.lake import schema as lake  # noqa: E402
 from headrace_pipelines.lake.lakes import Lake, lakes, write_batch  # noqa: E402
 from headrace_pipelines.queries import started  # noqa: E402
@@ -182,8 +183,8 @@ class Clickstream:
             ("conversions", conversions, "address", clickstream.CONVERSIONS),
         ):
             requests = run.stream(run.prefix + clickstream.REQUESTS, columns="value BINARY")
-            viewed = views(clickstream.decoded(requests, clickstream.REQUEST))
-            run.sink(name, clickstream.encoded(rows_of(viewed), key), topic=run.prefix + topic)
+            viewed = views(decoded(requests, clickstream.REQUEST))
+            run.sink(name, encoded(rows_of(viewed), key), topic=run.prefix + topic)
 
     def backlog(self) -> None:
         self.start_first()

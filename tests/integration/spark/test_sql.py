@@ -14,6 +14,7 @@ import pytest
 from headrace import Admin, ConfigResource, Consumer, LocalCluster, NewTopic, Producer
 from headrace.schemas import Schema, SchemaRegistry
 from headrace_core.errors import HeadraceError
+from headrace_pipelines.access import Access
 from headrace_pipelines.sql.catalog import Table
 from headrace_pipelines.sql.engine import Engine
 from headrace_pipelines.sql.faults import Source, SqlError
@@ -44,7 +45,7 @@ class Shell:
     def open(self) -> list[str]:
         """Returns what cannot go on."""
         registry = self.cluster.registry_urls
-        self.session = Session(self._spark, self.cluster.bootstrap_servers, self._directory, registry)
+        self.session = Session(self._spark, Access(self.cluster.bootstrap_servers), self._directory, registry)
         self._engine = Engine(self.session)
         return self.session.resume()
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace_pipelines.sql.faults import Source, SqlError
+from headrace_pipelines.sql.faults import Source, SqlError, pointed
 from headrace_pipelines.sql.parsing import parse
 from headrace_pipelines.sql.statements import (
     CreateFunction,
@@ -235,6 +235,22 @@ def test_a_new_name_is_no_path(kind: str, name: str) -> None:
         f"q.sql:1:{9 + len(kind)}: the name of a {kind.lower()} has letters, digits and underscores only, at most 200"
     )
     assert one(f"CREATE {kind} `2nd_Name` AS SELECT 1" if kind != "STREAM" else "CREATE STREAM `2nd_Name` (a INT)")
+
+
+def test_text_that_is_not_utf8_is_pointed_at() -> None:
+    with pytest.raises(SqlError, match=r"sql:2:8: the text is not UTF-8 here"):
+        list(parse(Source("SELECT 1;\nSELECT " + b"\xff".decode(errors="surrogateescape"))))
+
+
+@pytest.mark.parametrize("at", [0, 5, 500, 995, 999])
+def test_an_error_shows_a_part_of_a_long_line(at: int) -> None:
+    line = "x" * at + "@" + "y" * (999 - at)
+    message = pointed("wrong", Source("\n" + line + "\n"), at + 1, at + 2)
+    first, shown, carets = message.splitlines()
+    assert first == f"sql:2:{at + 1}: wrong"
+    assert shown[carets.index("^")] == "@"
+    assert carets.count("^") == 1
+    assert len(shown) < 260
 
 
 def test_statements_before_a_fault_are_parsed() -> None:

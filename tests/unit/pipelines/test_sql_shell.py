@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import decimal
+import io
 import json
 import os
+import re
 import signal
 import threading
 from collections.abc import Iterator
@@ -20,9 +23,10 @@ from headrace_pipelines import cli
 from headrace_pipelines.errors import QueryFailedError
 from headrace_pipelines.sql import shell
 from headrace_pipelines.sql.catalog import Catalog, ContinuousQuery, Table
+from headrace_pipelines.sql.command import source_of
 from headrace_pipelines.sql.faults import Source, SqlError
 from headrace_pipelines.sql.frames import Ends, ends_as_of
-from headrace_pipelines.sql.output import cell, lines, plain, show
+from headrace_pipelines.sql.output import cell, fail, lines, plain, show
 from headrace_pipelines.sql.results import Arriving, Message, Rows
 from headrace_pipelines.sql.rewriting import AsOf
 from headrace_pipelines.sql.statements import Show
@@ -223,6 +227,17 @@ def test_rows_and_messages_do_not_mix_in_a_pipe(capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().out.splitlines() == ["table t is there", " n  name", "10  a", " 2  NULL"]
 
 
+def test_a_record_cannot_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    value = "a\x1b[2J\nb\u202e\x9b"
+    show(Rows(("text",), [(value,)]), "table")
+    fail(f"t-0@0: {value}\nsecond line")
+    said = capsys.readouterr()
+    assert r"a\x1b[2J\nb\u202e\x9b" in said.out
+    assert said.err == "1 row\nt-0@0: a\\x1b[2J\nb\\u202e\\x9b\nsecond line\n"
+    show(Rows(("text",), [(value,)]), "csv")
+    assert value in capsys.readouterr().out, "a program gets what the record has"
+
+
 def test_rows_that_arrive_are_printed_one_by_one(capsys: pytest.CaptureFixture[str]) -> None:
     said: list[str] = []
 
@@ -324,3 +339,36 @@ def test_without_a_cluster_the_command_says_how_to_start_one(
     said = capsys.readouterr().err
     assert "127.0.0.1:1" in said
     assert "Start a cluster with `headrace up --data ./data -d`, or give --bootstrap-servers" in said
+
+
+def test_a_text_that_is_not_utf8_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "q.sql"
+    for name, content in ((str(path), b"SHOW TABLES;\nSELECT '\xff'"), ("stdin", b"\xff")):
+        path.write_bytes(content)
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
+        file = path if name != "stdin" else None
+        line = content.count(b"\n") + 1
+        with pytest.raises(InvalidArgumentError, match=f"{re.escape(name)}:{line}: the text is not UTF-8"):
+            source_of(argparse.Namespace(execute=None, file=file, serve=False))
+    path.write_bytes("\ufeffSELECT 'é'\r\n".encode())  # as an editor of Windows writes it
+    found = source_of(argparse.Namespace(execute=None, file=path, serve=False))
+    assert found is not None
+    assert found.text == "SELECT 'é'\n"
+
+
+def test_a_line_that_is_not_utf8_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def read(prompt: str) -> str:
+        if not asked:
+            asked.append(prompt)
+            return b"\xff".decode()
+        raise EOFError
+
+    asked: list[str] = []
+    both: Any = Interrupted()
+    monkeypatch.setattr(shell, "input", read, raising=False)
+    monkeypatch.setattr(shell, "_prepare", lambda history, words: None)
+    shell.interactive(both, both, tmp_path / "history", "table")
+    assert asked
+    assert "the line is not UTF-8, and is left out: invalid start byte" in capsys.readouterr().err

@@ -10,10 +10,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .access import Access
 from .lags import group_of
 
 
@@ -21,7 +23,8 @@ from .lags import group_of
 class Site:
     """``directory`` has the checkpoints. ``prefix`` begins the names of all topics, so that tests do not share topics.
     ``ends``: the queries end at the present end of their topics; otherwise they run until they are stopped.
-    ``checkpoints``: the URL under which the queries have their checkpoints, if they are not in ``directory``."""
+    ``checkpoints``: the URL under which the queries have their checkpoints, if they are not in ``directory``. ``keys``:
+    client keys for TLS and login."""
 
     pipeline: str
     bootstrap_servers: str
@@ -29,6 +32,12 @@ class Site:
     prefix: str = ""
     ends: bool = False
     checkpoints: str | None = None
+    keys: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
+
+    @property
+    def access(self) -> Access:
+        """How clients, the source and the sink reach the cluster."""
+        return Access(self.bootstrap_servers, self.keys)
 
     def topic(self, name: str) -> str:
         """The topic's name in the cluster."""
@@ -38,7 +47,7 @@ class Site:
         """Options of a stream that reads topics from their start, with headers. The stream commits its progress to a
         consumer group, whose lag is the lag of the stream."""
         return {
-            "headrace.bootstrap.servers": self.bootstrap_servers,
+            **self.access.source(),
             "headrace.group.id": group_of(self.prefix + self.pipeline, query),
             "subscribe": ",".join(map(self.topic, names)),
             "startingOffsets": "earliest",
@@ -50,7 +59,7 @@ class Site:
         """Options of a stream that writes exactly once; without ``name`` the column ``topic`` names the topics."""
         topic = {} if name is None else {"topic": self.topic(name)}
         return {
-            "headrace.bootstrap.servers": self.bootstrap_servers,
+            **self.access.sink(),
             "headrace.delivery": "exactly-once",
             "queryName": query,
             "checkpointLocation": f"{self.checkpoints or self.directory / 'checkpoints'}/{query}",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import sys
 import warnings
@@ -13,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from headrace_core.errors import HeadraceError, InvalidArgumentError
 
+from ..access import Access, access_of
+from ..access import add_arguments as add_access
 from ..errors import QueryFailedError
 from ..places import local_master, whole
 from ..runs import recorded
@@ -28,10 +29,7 @@ ABOUT = "SQL over topics: a prompt, -e STATEMENT, -f FILE, or statements from a 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``sql``."""
-    parser.add_argument(
-        "--bootstrap-servers", metavar="HOST:PORT,...",
-        help="addresses of brokers (default: HEADRACE_BOOTSTRAP_SERVERS, or 127.0.0.1:9095)",
-    )  # fmt: skip
+    add_access(parser)
     parser.add_argument("--registry", metavar="URL", help="schema registry of tables with format = 'avro'")
     parser.add_argument(
         "--out", type=Path, metavar="DIR", default=Path("build/pipelines/sql"),
@@ -81,58 +79,67 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace, out: Path, stop: Stop) -> int:
-    from headrace.settings import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP
-
     from ..local_spark import local_spark
     from ..runs import serving
     from .engine import Engine
     from .session import Session
     from .shell import Shell, interactive
 
-    servers = arguments.bootstrap_servers or os.environ.get(BOOTSTRAP_VARIABLE) or DEFAULT_BOOTSTRAP
-    _check_cluster(servers)
-    serving(out, servers)
+    access = access_of(arguments)
+    _check_cluster(access)
+    serving(out, access.servers)
     with local_spark("headrace sql", master=arguments.master) as spark:
         spark.sparkContext.setLogLevel("OFF")
         # Spark's own handler cancels the jobs of continuous queries, too.
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        session = Session(spark, servers, out, arguments.registry)
+        session = Session(spark, access, out, arguments.registry)
         session.settings["rows.max"] = str(arguments.rows_max)
         try:
             for fault in session.resume():
                 print(fault, file=sys.stderr, flush=True)
             engine = Engine(session)
-            source = _source(arguments)
+            source = source_of(arguments)
             if source is not None:
                 Shell(engine, session, arguments.output).run(source)
             elif not arguments.serve:
-                _greet(servers, session)
+                _greet(access.servers)
                 interactive(engine, session, out / "history", arguments.output)
             return _serve(session, stop) if arguments.serve else 0
         finally:
             session.close()
 
 
-def _source(arguments: argparse.Namespace) -> Source | None:
+def source_of(arguments: argparse.Namespace) -> Source | None:
     """The statements to run; None: ask at the prompt."""
     if arguments.execute is not None:
         return Source(arguments.execute, "-e")
     if arguments.file is not None:
         try:
-            return Source(arguments.file.read_text(), str(arguments.file))
-        except (OSError, UnicodeDecodeError) as error:
+            return Source(_text(arguments.file.read_bytes(), str(arguments.file)), str(arguments.file))
+        except OSError as error:
             raise InvalidArgumentError(f"cannot read {arguments.file}: {error}") from None
     if not sys.stdin.isatty() and not arguments.serve:
-        return Source(sys.stdin.read(), "stdin")
+        return Source(_text(sys.stdin.buffer.read(), "stdin"), "stdin")
     return None
 
 
-def _check_cluster(servers: str) -> None:
+def _text(content: bytes, name: str) -> str:
+    """The text of a file in UTF-8, in every locale; a byte order mark is left out. Raises InvalidArgumentError."""
+    try:
+        return content.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise InvalidArgumentError(
+            f"{name}:{line}: the text is not UTF-8: {error.reason} at byte {error.start}"
+        ) from None
+
+
+def _check_cluster(access: Access) -> None:
     """Ask the cluster once, before Spark starts, which takes seconds. Raises HeadraceError."""
     from headrace import Admin
     from headrace_core.errors import BootstrapError
 
-    with Admin({"bootstrap.servers": servers, "default.api.timeout.ms": 10_000}) as admin:
+    with Admin(access.admin() | {"default.api.timeout.ms": "10000"}) as admin:
         try:
             admin.list_topics()
         except BootstrapError as error:
@@ -142,7 +149,7 @@ def _check_cluster(servers: str) -> None:
             ) from None
 
 
-def _greet(servers: str, session: object) -> None:
+def _greet(servers: str) -> None:
     print(f"Headrace SQL on {servers}. A statement ends with ; and Ctrl-D ends the shell.", file=sys.stderr)
 
 

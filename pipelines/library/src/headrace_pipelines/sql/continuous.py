@@ -18,6 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace_core.errors import InvalidArgumentError, RequestTimedOutError
 
+from ..access import Registry
 from ..checkpoints import checkpoints
 from ..errors import QueryFailedError
 from ..queries import Queries, cause, started
@@ -34,7 +35,7 @@ _LOOK_S, WAIT_S = 0.05, 60.0
 class Continuous:
     """The running queries by their ids."""
 
-    def __init__(self, site: Site, registry: str | None) -> None:
+    def __init__(self, site: Site, registry: Registry) -> None:
         self._site, self._registry = site, registry
         self._running: dict[str, StreamingQuery] = {}
 
@@ -53,7 +54,7 @@ class Continuous:
 
     def _writer(self, query: ContinuousQuery, target: Table) -> Callable[[DataFrame, int], None]:
         options = {
-            "headrace.bootstrap.servers": self._site.bootstrap_servers,
+            **self._site.access.sink(),
             "headrace.delivery": "exactly-once",
             "headrace.txn.app.id": query.application,
             "topic": target.topic,

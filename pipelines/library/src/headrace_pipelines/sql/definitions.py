@@ -16,6 +16,7 @@ from headrace_core.errors import HeadraceError
 
 from .catalog import BAD_RECORDS, FORMATS, ContinuousQuery, Table
 from .continuous import group_keys, is_aggregate
+from .cycles import check_acyclic
 from .dropping import check_unused
 from .faults import Source, SqlError
 from .naming import column_fault, key_fault, quoted, spelled, whole_number
@@ -131,7 +132,7 @@ class Definitions:
         try:
             self._create_topic(table, options)
             is_created = True
-            query = self._start(table, statement.query)
+            query = self._start(table, statement.query, statement.name, source)
         except BaseException:
             if is_created:
                 self._session.delete_topic(topic)
@@ -182,14 +183,15 @@ class Definitions:
         wanted = self._session.frames.schema(table)
         _check_names(frame, wanted, table, statement.query)
         _check_types(frame, wanted, statement.query)
-        query = self._start(table, statement.query)
+        query = self._start(table, statement.query, statement.table, source)
         return Message(f"query {query.id} writes to {table.name}")
 
-    def _start(self, table: Table, select: Query) -> ContinuousQuery:
-        """Start a continuous query, and keep it in the catalog."""
+    def _start(self, table: Table, select: Query, target: Token, source: Source) -> ContinuousQuery:
+        """Start a continuous query, and keep it in the catalog. ``target``: the name of the table in ``source``."""
         name = self._catalog.new_id(table.name)
         new = ContinuousQuery(name, table.name, select.text, f"sql.{name}.{secrets.token_hex(8)}")
         query = with_uses(new, self._catalog)
+        check_acyclic(query, self._catalog, source, target.at, target.end)
         self._session.continuous.forget(name)
         self._catalog.queries[name] = query
         self._catalog.save()

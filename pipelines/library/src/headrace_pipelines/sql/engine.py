@@ -26,7 +26,7 @@ from .naming import ROWS_MAX, quoted, whole_number
 from .results import Arriving, Message, Result, Rows
 from .session import SETTINGS, Session
 from .showing import Showing
-from .spark_faults import pointing
+from .spark_faults import message_of, pointing
 from .statements import (
     CreateFunction,
     CreateTable,
@@ -43,7 +43,7 @@ from .statements import (
     Statement,
     Terminate,
 )
-from .writing import KEY, VALUE, key_of, value_of
+from .writing import key_of, value_of
 
 _CHOICES = {"wait": ("on", "off"), "emit.from": ("latest", "earliest")}
 #: Seconds between two looks at a query whose rows arrive.
@@ -67,7 +67,8 @@ class Engine:
                 return self._insert(statement, source)
             case Explain():
                 frame, _ = self._session.bounded(statement.query)
-                return Message(frame._jdf.queryExecution().explainString(_formatted(frame)).rstrip())
+                plan = frame._jdf.queryExecution().explainString(_formatted(frame)).rstrip()
+                return Message(self._session.access.hidden(plan))
             case Set():
                 return self._set(statement, source)
             case CreateTable():
@@ -137,19 +138,20 @@ class Engine:
                     for name, field in known.items()
                 ]
             )
-            key, value = key_of(rows, table), value_of(rows, table, session.registry)
-            found = rows.select("*", key.alias(f"__{KEY}"), value.alias(f"__{VALUE}")).collect()
-        for number, row in enumerate(found, 1):
-            for field in schema.fields:
-                if not field.nullable and row[field.name] is None:
-                    what = f"row {number}: column {field.name} is NOT NULL"
-                    raise SqlError(what, source, first.at, first.end)
-        self._send(table.topic, [(row[f"__{KEY}"], row[f"__{VALUE}"]) for row in found])
+            # Only what is needed, by position: Python has no date before the year 1, and names may be taken.
+            required = [field.name for field in schema.fields if not field.nullable]
+            missing = [F.col(quoted(name)).isNull() for name in required]
+            found = rows.select(key_of(rows, table), value_of(rows, table, session.registry), *missing).collect()
+        for number, (_, _, *is_missing) in enumerate(found, 1):
+            if any(is_missing):
+                what = f"row {number}: column {required[is_missing.index(True)]} is NOT NULL"
+                raise SqlError(what, source, first.at, first.end)
+        self._send(table.topic, [(key, value) for key, value, *_ in found])
         return Message(f"{len(found)} row{'s' if len(found) != 1 else ''} sent to {table.topic}")
 
     def _send(self, topic: str, records: Sequence[tuple[str | None, str | bytes | None]]) -> None:
         """Send the records in one transaction: all of them, or none."""
-        settings = {"bootstrap.servers": self._session.servers, "transactional.id": f"sql-{secrets.token_hex(8)}"}
+        settings = self._session.access.producer() | {"transactional.id": f"sql-{secrets.token_hex(8)}"}
         with Producer(settings) as producer, producer.transaction():
             for key, value in records:
                 producer.send(topic, value=_bytes(value), key=_bytes(key))
@@ -169,7 +171,7 @@ class Engine:
             try:
                 self._session.spark.conf.set(statement.name.value, value)
             except PySparkException as error:
-                raise SqlError(cause(str(error)), source, at.at, at.end) from None
+                raise SqlError(message_of(error), source, at.at, at.end) from None
         else:
             what = f"there is no setting {name}; there are {', '.join(SETTINGS)}, and Spark's, spark.sql...."
             raise SqlError(what, source, statement.name.at, statement.name.end)

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 
 from headrace_core.errors import InvalidArgumentError
 
+#: How many characters of a line a message shows.
+_WIDTH = 240
+
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -33,6 +36,15 @@ class Source:
         return self.text[begin:] if end < 0 else self.text[begin:end]
 
 
+def _shown(line: str, at: int) -> tuple[str, int]:
+    """The part of a long line around the character ``at``, and where this character is in it."""
+    if len(line) <= _WIDTH:
+        return line, at
+    begin = max(0, at - _WIDTH // 2)
+    left, right = "... " if begin else "", " ..." if begin + _WIDTH < len(line) else ""
+    return left + line[begin : begin + _WIDTH] + right, len(left) + at - begin
+
+
 class SqlError(InvalidArgumentError):
     """A statement cannot be run. ``at`` and ``end`` are the characters of the source that are wrong."""
 
@@ -45,10 +57,10 @@ class SqlError(InvalidArgumentError):
 
 def pointed(what: str, source: Source, at: int, end: int) -> str:
     """The message ``what`` with its place, the line of the source, and carets under the characters ``at`` to ``end``.
-    Carets end with the line."""
+    Carets end with the line. Of a long line only the part around ``at`` is shown."""
     number, column = source.place(at)
-    line = source.line(at)
-    indent = "".join("\t" if character == "\t" else " " for character in line[: column - 1])
-    carets = "^" * max(1, min(end - at, len(line) - column + 1))
+    line, before = _shown(source.line(at), column - 1)
+    indent = "".join("\t" if character == "\t" else " " for character in line[:before])
+    carets = "^" * max(1, min(end - at, len(line) - before))
     margin = " " * len(str(number))
     return f"{source.name}:{number}:{column}: {what}\n  {number} | {line}\n  {margin} | {indent}{carets}"

@@ -20,6 +20,7 @@ from headrace import Admin, Consumer, TopicPartition
 from headrace_core.errors import InvalidArgumentError
 from headrace_spark import from_registry
 
+from ..access import Registry
 from ..expectations import REASON
 from ..json_parsing import parse_json
 from ..registry_parsing import parse_registry
@@ -88,16 +89,16 @@ def ends_as_of(consumer: Consumer, topic: str, now: Ends, as_of: AsOf) -> Mappin
 
 
 class Frames:
-    """Makes the frames of tables. ``registry``: the URL of the schema registry, None for the default."""
+    """Makes the frames of tables. ``registry``: the URL or the settings of the registry; None: the default one."""
 
-    def __init__(self, spark: SparkSession, site: Site, registry: str | None) -> None:
+    def __init__(self, spark: SparkSession, site: Site, registry: Registry) -> None:
         self._spark, self._site, self._registry = spark, site, registry
 
     def batch(self, table: Table, ends: Mapping[int, int], words: Collection[str]) -> DataFrame:
         """The rows of a table up to ``ends``, by partition. ``words``: the names in the statement."""
         raw = (
             self._spark.read.format("headrace")
-            .option("headrace.bootstrap.servers", self._site.bootstrap_servers)
+            .options(**self._site.access.source())
             .option("subscribe", table.topic)
             .option("startingOffsets", "earliest")
             .option("endingOffsets", json.dumps({table.topic: {str(number): end for number, end in ends.items()}}))
@@ -114,7 +115,7 @@ class Frames:
     def live(self, table: Table, words: Collection[str], starting: str) -> DataFrame:
         """The rows that arrive; ``starting``: earliest, or latest."""
         options = {
-            "headrace.bootstrap.servers": self._site.bootstrap_servers,
+            **self._site.access.source(),
             "subscribe": table.topic,
             "startingOffsets": starting,
             "isolation.level": "read_committed",

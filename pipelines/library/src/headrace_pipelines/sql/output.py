@@ -13,6 +13,7 @@ import decimal
 import io
 import json
 import math
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -24,6 +25,8 @@ from headrace_tools.cli.output import note, print_table, say
 from .naming import distinct
 from .results import Arriving, Message, Result, Rows
 
+#: Control characters, and the marks that change the direction of text.
+_CONTROL = re.compile("[\0-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 OUTPUTS = ("table", "json", "csv")
 
 
@@ -40,7 +43,10 @@ def show(result: Result, output: str) -> None:
 
 def _show_rows(result: Rows, output: str) -> None:
     if output == "table":
-        print_table(result.columns, [[cell(value) for value in row] for row in result.rows])
+        print_table(
+            [harmless(name) for name in result.columns],
+            [[harmless(cell(value), keep="") for value in row] for row in result.rows],
+        )
     else:
         for line in lines(result.columns, result.rows, output, heading=True):
             say(line)
@@ -111,6 +117,14 @@ def plain(value: Any) -> Any:
     return str(value)
 
 
+def harmless(value: Any, *, keep: str = "\n\t") -> Any:
+    """A text without the control characters of a terminal, except those in ``keep``: records of others may have codes
+    that move the cursor, or change what was typed. Other values stay."""
+    if not isinstance(value, str):
+        return value
+    return _CONTROL.sub(lambda found: found[0] if found[0] in keep else ascii(found[0])[1:-1], value)
+
+
 def fail(text: str) -> None:
     """Print an error."""
-    print(text, file=sys.stderr, flush=True)
+    print(harmless(text), file=sys.stderr, flush=True)

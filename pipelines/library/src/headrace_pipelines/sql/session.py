@@ -13,10 +13,12 @@ from pyspark.sql import DataFrame, SparkSession
 from headrace import Admin, Consumer
 from headrace_core.errors import HeadraceError, UnknownTopicOrPartitionError
 
+from ..access import Access
 from ..checkpoints import remove_unbegun
 from ..sites import Site
 from .catalog import Catalog, ContinuousQuery, Table
 from .continuous import Continuous
+from .cycles import check_acyclic
 from .faults import Source, SqlError
 from .frames import Ends, Frames, ends_as_of, ends_of
 from .naming import quoted
@@ -39,17 +41,17 @@ SETTINGS = {"rows.max": "1000", "wait": "on", "emit.from": "latest"}
 class Session:
     """A shell's connection. ``close`` ends it; ``resume`` starts the continuous queries of the catalog."""
 
-    def __init__(self, spark: SparkSession, servers: str, directory: Path, registry: str | None = None) -> None:
+    def __init__(self, spark: SparkSession, access: Access, directory: Path, registry: str | None = None) -> None:
         be_quiet()
-        self.spark, self.servers, self.registry = spark, servers, registry
-        self.site = Site(NAME, servers, directory)
+        self.spark, self.access, self.registry = spark, access, access.registry(registry)
+        self.site = Site(NAME, access.servers, directory, keys=access.keys)
         self.catalog = Catalog.open(directory)
-        self.frames = Frames(spark, self.site, registry)
+        self.frames = Frames(spark, self.site, self.registry)
         self.is_cancelled = threading.Event()
-        self.continuous = Continuous(self.site, registry)
+        self.continuous = Continuous(self.site, self.registry)
         self.settings = dict(SETTINGS)
-        self.admin = Admin({"bootstrap.servers": servers})
-        self.consumer = Consumer({"bootstrap.servers": servers, "isolation.level": "read_committed"})
+        self.admin = Admin(access.admin())
+        self.consumer = Consumer(access.consumer() | {"isolation.level": "read_committed"})
 
     def next_statements(self) -> threading.Event:
         """Call before statements run, in the thread that may cancel them. Returns the event that ``cancel`` sets."""
@@ -84,6 +86,7 @@ class Session:
         for query in list(self.catalog.queries.values()):
             try:
                 self.catalog.queries[query.id] = found = with_uses(query, self.catalog)
+                check_acyclic(found, self.catalog, Source(found.text, f"query {found.id}"), 0, len(found.text))
                 self.run(found)
             except HeadraceError as error:
                 faults.append(f"query {query.id} does not run: {error.message}")

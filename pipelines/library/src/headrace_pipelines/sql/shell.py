@@ -109,6 +109,9 @@ def interactive(engine: Engine, session: Session, history: Path, output: str) ->
             except KeyboardInterrupt:  # Ctrl-C drops the line
                 print()
                 continue
+            except UnicodeDecodeError as error:
+                fail(f"the line is not UTF-8, and is left out: {error.reason}")
+                continue
             if text.strip():
                 _run_typed(shell, Source(text, "sql", number))
             number += text.count("\n") + 1

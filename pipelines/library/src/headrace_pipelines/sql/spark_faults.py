@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 
@@ -19,10 +21,18 @@ from .statements import Query
 _PLACE = re.compile(r"\(line (\d+), pos (\d+)\)")
 _CODE = re.compile(r"^\[[A-Z0-9_.]+\] *")
 _STATE = re.compile(r"\s*SQLSTATE: \w+.*$", re.DOTALL)
+_TOO_DEEP = "the statement is nested too deeply for Spark; use fewer parentheses, or split it with CREATE VIEW"
+#: What Python says of a time that it cannot hold, when it takes the rows of a result.
+_NO_TIME_OF_PYTHON = ("is out of range", "date value out of range", "timestamp out of range", "too large to convert")
+_NOT_SHOWN = (
+    "a time of the result is before the year 1 or after the year 9999, which the shell cannot show; CAST(column AS "
+    "STRING) shows it"
+)
 
 
 def be_quiet() -> None:
-    """Let the shell alone show errors: pyspark logs each one a second time, with its stack trace."""
+    """Let the shell alone show errors: pyspark and py4j log each one a second time, with its stack trace."""
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).disabled = True
 
@@ -43,6 +53,14 @@ def pointing(query: Query, rewritten: Rewritten | None = None) -> Iterator[None]
         raise SqlError(message_of(error), source, at, end) from error
     except HeadraceError as error:
         raise SqlError(error.message, source, begin.at, begin.end) from error
+    except Py4JJavaError as error:
+        if "java.lang.StackOverflowError" not in str(error):
+            raise
+        raise SqlError(_TOO_DEEP, source, begin.at, begin.end) from None
+    except (ValueError, OverflowError) as error:
+        if not any(text in str(error) for text in _NO_TIME_OF_PYTHON):
+            raise
+        raise SqlError(_NOT_SHOWN, source, begin.at, begin.end) from None
 
 
 def message_of(error: PySparkException) -> str:

@@ -57,6 +57,8 @@ _TOKEN = re.compile(
     |(?P<sign>[(){}\[\],;.<>=!+*/%|&^~:?@$#-])""",
     re.VERBOSE | re.DOTALL,
 )
+#: What Python makes of a byte that is not UTF-8, in the arguments of a command and at a terminal.
+_BROKEN = re.compile("[\ud800-\udfff]")
 _COMMENT = re.compile(r"/\*|\*/")
 _RAW = re.compile("[rR]['\"]")
 _OPENED = {"'": "a string", '"': "a string", "`": "a name"}
@@ -72,8 +74,10 @@ class OpenError(SqlError):
 
 def tokens(source: Source) -> Iterator[Token]:
     """The tokens of ``source`` without comments. Raises OpenError for a string, name or comment that does not end, and
-    SqlError for a character that no token has."""
+    SqlError for a character that no token has, and for text that is not UTF-8."""
     text, at = source.text, 0
+    if (broken := _BROKEN.search(text)) is not None:
+        raise SqlError("the text is not UTF-8 here", source, broken.start())
     while at < len(text):
         if text.startswith("/*", at):
             at = _comment_end(source, at)

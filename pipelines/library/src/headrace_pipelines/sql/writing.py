@@ -12,6 +12,7 @@ from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, MapTyp
 
 from headrace_spark import to_registry
 
+from ..access import Registry
 from .catalog import Table
 from .naming import quoted, spelled
 
@@ -41,12 +42,12 @@ def fitted(frame: DataFrame, table: Table, schema: StructType) -> DataFrame:
     return named.select(*columns)
 
 
-def with_records(frame: DataFrame, table: Table, registry: str | None) -> DataFrame:
+def with_records(frame: DataFrame, table: Table, registry: Registry) -> DataFrame:
     """``frame``, whose columns are those of ``table``, as the columns ``key`` and ``value`` of its records."""
     return frame.select(key_of(frame, table).alias(KEY), value_of(frame, table, registry).alias(VALUE))
 
 
-def value_of(frame: DataFrame, table: Table, registry: str | None) -> Column:
+def value_of(frame: DataFrame, table: Table, registry: Registry) -> Column:
     """The value of each row. In JSON a number that is NaN or infinite fails the query: JSON has no such number."""
     names = [F.col(quoted(name)) for name in frame.columns]
     if table.format == "text":

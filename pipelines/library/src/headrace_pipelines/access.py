@@ -1,0 +1,158 @@
+"""How a command reaches a secured cluster: the flags ``--command-config`` and ``-X`` of ``headrace``, with the same
+keys, for clients and for Spark's source and sink. Secrets are in no ``repr`` and in no message."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from headrace.settings import ADMIN, BOOTSTRAP_VARIABLE, CONSUMER, DEFAULT_BOOTSTRAP, PRODUCER, from_file
+from headrace_core.config import ConfigDef, Kind
+from headrace_core.errors import InvalidConfigError
+from headrace_tools.cli.times import config_value
+
+CONFIG_VARIABLE = "HEADRACE_COMMAND_CONFIG"
+_SERVERS = "bootstrap.servers"
+#: Keys of Spark's source and sink (headrace_spark.delegation): tasks log in with a delegation token.
+_TOKENS = ("delegation.token.enabled", "sasl.token.mechanism")
+#: Keys of the schema registry's client, with this prefix.
+_REGISTRY = "schema.registry."
+#: Keys that a pipeline sets itself, or that its source and sink refuse. A file for several programs may have them; they
+#: are left out.
+_OWN = frozenset((
+    _SERVERS, "group.id", "group.instance.id", "client.id", "isolation.level", "auto.offset.reset",
+    "enable.auto.commit", "transactional.id", "interceptor.classes", "partitioner.class",
+    "key.serializer", "value.serializer", "key.deserializer", "value.deserializer",
+))  # fmt: skip
+#: The settings of a schema registry, its URL, or None for the default one.
+Registry = Mapping[str, str] | str | None
+_KINDS = (ADMIN, PRODUCER, CONSUMER)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """``servers``: HOST:PORT,... of brokers. ``keys``: further keys of clients, such as those for TLS and login."""
+
+    servers: str
+    keys: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def admin(self) -> dict[str, str]:
+        """The configuration of an Admin."""
+        return self._client(ADMIN)
+
+    def producer(self) -> dict[str, str]:
+        """The configuration of a Producer."""
+        return self._client(PRODUCER)
+
+    def consumer(self) -> dict[str, str]:
+        """The configuration of a Consumer."""
+        return self._client(CONSUMER)
+
+    def source(self) -> dict[str, str]:
+        """Options of Spark's source."""
+        return _options(self.consumer() | self._tokens())
+
+    def sink(self) -> dict[str, str]:
+        """Options of Spark's sink."""
+        return _options(self.producer() | self._tokens())
+
+    def registry(self, url: str | None) -> Registry:
+        """The settings of the schema registry at ``url`` (None: the default one)."""
+        keys = {name: value for name, value in self.keys.items() if name.startswith(_REGISTRY)}
+        if not keys:
+            return url
+        return keys if url is None else keys | {f"{_REGISTRY}url": url}
+
+    def hidden(self, text: str) -> str:
+        """``text`` without the secrets of the keys."""
+        for name, value in self.keys.items():
+            if value and _is_secret(name):
+                text = text.replace(value, "[hidden]")
+        return text
+
+    def _client(self, kind: ConfigDef) -> dict[str, str]:
+        return {_SERVERS: self.servers} | {name: value for name, value in self.keys.items() if _is_of(kind, name)}
+
+    def _tokens(self) -> dict[str, str]:
+        return {name: self.keys[name] for name in _TOKENS if name in self.keys}
+
+
+def _options(keys: Mapping[str, str]) -> dict[str, str]:
+    return {f"headrace.{name}": value for name, value in keys.items()}
+
+
+def _is_of(kind: ConfigDef, name: str) -> bool:
+    return name in kind.keys or any(name.startswith(prefix) for prefix in kind.families)
+
+
+def _is_secret(name: str) -> bool:
+    known = [kind.key(name).kind is Kind.PASSWORD for kind in _KINDS if _is_of(kind, name)]
+    return any(known) or name.startswith(f"{_REGISTRY}basic.auth")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add ``--bootstrap-servers``, ``--command-config`` and ``-X``."""
+    parser.add_argument(
+        "--bootstrap-servers", "-b", metavar="HOST:PORT,...",
+        help=f"addresses of brokers (default: {BOOTSTRAP_VARIABLE}, or {DEFAULT_BOOTSTRAP})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--command-config", type=Path, metavar="FILE", default=_path(os.environ.get(CONFIG_VARIABLE)),
+        help="a properties file with client keys, such as security.protocol and ssl.truststore.location (default: "
+        f"{CONFIG_VARIABLE})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--property", "-X", dest="properties", type=_pair, action="append", metavar="KEY=VALUE",
+        help="a client key, such as delegation.token.enabled=true; repeatable",
+    )  # fmt: skip
+
+
+def access_of(arguments: argparse.Namespace) -> Access:
+    """What the flags of ``add_arguments`` say. ``-X`` has precedence over the file.
+
+    Raises InvalidConfigError for a key that no client has, a key that a pipeline sets itself, and a wrong value.
+    """
+    typed = dict(arguments.properties or ())
+    kept = {} if arguments.command_config is None else _of_file(arguments.command_config)
+    servers = (
+        arguments.bootstrap_servers
+        or typed.get(_SERVERS)
+        or os.environ.get(BOOTSTRAP_VARIABLE)
+        or kept.get(_SERVERS)
+        or DEFAULT_BOOTSTRAP
+    )
+    for name, value in typed.items():
+        _check(name, value)
+    given = kept | typed
+    return Access(servers, {name: value for name, value in given.items() if name not in _OWN})
+
+
+def _of_file(path: Path) -> dict[str, str]:
+    """The keys of a file that some client has. Raises InvalidConfigError."""
+    return {name: value for kind in _KINDS for name, value in from_file(kind, path).items()}
+
+
+def _check(name: str, value: str) -> None:
+    if name in _TOKENS:
+        return  # the source and the sink check their values
+    if name.startswith(_REGISTRY) or name == _SERVERS:
+        return
+    if name in _OWN:
+        raise InvalidConfigError(f"-X {name}: this command sets the key itself; leave it out")
+    kinds: Iterable[ConfigDef] = [kind for kind in _KINDS if _is_of(kind, name)] or [CONSUMER]
+    for kind in kinds:
+        kind.parse({name: value}, defaults=False)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise argparse.ArgumentTypeError(f"{name!r}: must be KEY=VALUE")
+    return name.strip(), config_value(name.strip(), value.strip())
+
+
+def _path(text: str | None) -> Path | None:
+    return Path(text) if text else None
