@@ -14,7 +14,7 @@ from headrace_core.errors import InvalidRequestError
 from headrace_core.metadata.records import AclRecord
 from headrace_core.security.acl import AclFilter, check_entry
 from headrace_core.security.acl_types import Operation, PatternType, Permission, ResourceType
-from headrace_core.security.authorizer import Authorizer
+from headrace_core.security.authorizer import KEPT_MAX, Authorizer
 from headrace_core.security.caller import Caller
 from headrace_core.security.principal import Principal
 
@@ -189,6 +189,60 @@ def test_a_match_filter_finds_the_patterns_that_concern_a_name() -> None:
     assert [each.resource_name for each in acls if wanted.matches(each)] == ["ab", "*", "a"]
     exact = AclFilter(resource_name="ab", pattern_type=PatternType.ANY)
     assert [each.resource_name for each in acls if exact.matches(each)] == ["ab"]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(entries, max_size=8), st.lists(st.tuples(st.integers(0, 7), entries), max_size=6), st.booleans())
+def test_an_authorizer_of_changed_entries_decides_as_the_plain_model(
+    acls: list[AclRecord], changes: list[tuple[int, AclRecord]], everyone: bool
+) -> None:
+    before = Authorizer(acls, allow_everyone=everyone)
+    now, kept = before, list(acls)
+    for place, new in changes:  # replace an entry, or add one
+        removed = [kept.pop(place)] if place < len(kept) else []
+        kept.append(new)
+        now = now.changed(removed, [new])
+    for authorizer, of in ((before, acls), (now, kept)):
+        assert authorizer.names_hosts is any(each.host != "*" for each in of)
+        for who in (caller("alice", "10.0.0.2"), caller("bob", "::1")):
+            for topic in (*NAMES, "abcd", "zzz"):
+                expected = slow(of, who, Operation.READ, TOPIC, topic, everyone=everyone)
+                assert authorizer.allows(who, Operation.READ, TOPIC, topic) is expected
+                assert (topic in authorizer.granted(who, Operation.READ, TOPIC)) is expected
+
+
+def test_a_changed_authorizer_loses_its_last_prefix() -> None:
+    prefix = entry("o", pattern=PatternType.PREFIXED)
+    authorizer = Authorizer([prefix, entry("other")])
+    assert authorizer.allows(caller(), Operation.READ, TOPIC, "orders")
+    changed = authorizer.changed([prefix], [])
+    assert not changed.allows(caller(), Operation.READ, TOPIC, "orders")
+    assert changed.allows(caller(), Operation.READ, TOPIC, "other")
+    assert authorizer.allows(caller(), Operation.READ, TOPIC, "orders")
+    with pytest.raises(ValueError, match="not in list"):
+        changed.changed([prefix], [])
+
+
+def test_granted_names_are_of_one_caller_and_one_operation() -> None:
+    authorizer = Authorizer([entry("t", host="10.0.0.1"), entry("t", Operation.WRITE)])
+    assert authorizer.allows(caller(), Operation.READ, TOPIC, "t")
+    assert authorizer.granted(caller(), Operation.READ, TOPIC) == {"t"}
+    assert not authorizer.granted(caller(), Operation.WRITE, TOPIC)
+    assert not authorizer.granted(caller(), Operation.READ, GROUP)
+    assert not authorizer.granted(caller("bob"), Operation.READ, TOPIC)
+    assert not authorizer.granted(caller(host="10.0.0.2"), Operation.READ, TOPIC)
+    assert not authorizer.allows(caller(), Operation.READ, TOPIC, "refused")
+    assert authorizer.granted(caller(), Operation.READ, TOPIC) == {"t"}
+
+
+def test_granted_names_are_bounded() -> None:
+    authorizer = Authorizer([entry("*")])
+    for number in range(2 * KEPT_MAX + 7):
+        assert authorizer.allows(caller(), Operation.READ, TOPIC, f"t{number}")
+        assert authorizer.allows(caller(host=f"10.0.{number >> 8}.{number & 255}"), Operation.READ, TOPIC, "t")
+    sets = authorizer._granted
+    assert len(sets) <= KEPT_MAX
+    assert sum(map(len, sets.values())) <= KEPT_MAX
 
 
 def test_ten_thousand_entries_cost_microseconds_a_check() -> None:

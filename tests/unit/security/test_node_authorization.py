@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from headrace_core.errors import InvalidConfigError
-from headrace_core.metadata.records import AclRecord
-from headrace_core.metadata.security import SecurityImage
+from headrace_core.metadata.records import AclRecord, RemoveAclRecord
+from headrace_core.metadata.security import SecurityBuilder, SecurityImage
+from headrace_core.metadata.sorted_map import SortedMap
 from headrace_core.security.access import Access
 from headrace_core.security.acl_types import Operation, PatternType, Permission, ResourceType
 from headrace_core.security.audit import LINES_PER_S_MAX, AuditLog, audit_log_of
@@ -33,6 +35,43 @@ def test_a_changed_image_applies_to_the_next_check_of_an_open_stream() -> None:
     assert access.version is not before
     assert access.allows(Operation.READ, ResourceType.TOPIC, "orders")
     assert access.version is access.version
+
+
+def test_a_small_change_of_many_entries_applies_to_the_next_request() -> None:
+    def entry(number: int, permission: Permission = Permission.ALLOW) -> AclRecord:
+        name = f"t{number // 2}"
+        return replace(READ_ORDERS, acl_id=number.to_bytes(16, "big"), resource_name=name, permission=permission)
+
+    images = [SecurityImage(acls=SortedMap({each.acl_id: each for each in map(entry, range(40))}))]
+    authorization = authorization_of(KEYS, lambda: images[-1])
+    access = Access(ALICE, authorization)
+    assert all(access.allows(Operation.READ, ResourceType.TOPIC, f"t{number}") for number in range(20))
+    assert access.granted(Operation.READ, ResourceType.TOPIC) == {f"t{number}" for number in range(20)}
+    builder = SecurityBuilder(images[-1])
+    builder.replay(RemoveAclRecord(entry(6).acl_id))
+    builder.replay(entry(9, Permission.DENY))
+    builder.replay(replace(READ_ORDERS, resource_name="new"))
+    images.append(builder.finish())
+    assert access.granted(Operation.READ, ResourceType.TOPIC) == set()
+    allowed = {f"t{number}" for number in range(20) if access.allows(Operation.READ, ResourceType.TOPIC, f"t{number}")}
+    assert allowed == {f"t{number}" for number in range(20)} - {"t4"}
+    assert access.allows(Operation.READ, ResourceType.TOPIC, "new")
+    removed = SecurityBuilder(images[-1])
+    removed.replay(RemoveAclRecord(entry(7).acl_id))
+    images.append(removed.finish())
+    assert not access.allows(Operation.READ, ResourceType.TOPIC, "t3")
+
+
+def test_with_a_sample_no_permission_bypasses_the_audit_log() -> None:
+    image = SecurityImage(acls={READ_ORDERS.acl_id: READ_ORDERS})
+    seen: list[str | None] = []
+    authorization = authorization_of(KEYS, lambda: image, lambda *decision: seen.append(decision[3]), 1)
+    access = Access(ALICE, authorization)
+    for _ in range(3):
+        assert not access.granted(Operation.READ, ResourceType.TOPIC)
+        assert access.allows(Operation.READ, ResourceType.TOPIC, "orders")
+    assert seen == ["orders"] * 3
+    assert Access(ALICE, None).granted(Operation.READ, ResourceType.TOPIC) is None
 
 
 def test_without_an_authorizer_every_caller_may_do_everything() -> None:

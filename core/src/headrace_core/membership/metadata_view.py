@@ -115,8 +115,9 @@ class MetadataView:
             answer.controllers.add(controller_id=node_id, host=host, port=port)
         yield answer
         access = current_access()
+        granted = access.granted(Operation.DESCRIBE, ResourceType.TOPIC)
         for name in sorted(image.topic_ids) if request.all_topics else dict.fromkeys(request.topics):
-            if not access.is_limited:
+            if granted is None or name in granted:
                 answer.topics.append(self._topic(image, name))
             elif request.all_topics:
                 if access.sees(Operation.DESCRIBE, ResourceType.TOPIC, name):

@@ -7,7 +7,7 @@ the node's present authorizer, so a changed ACL applies to the next request of a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from contextvars import ContextVar
 from typing import Protocol
 
@@ -17,6 +17,7 @@ from .refusals import refusal
 
 #: KIP-430: the value of authorized operations that were not asked for.
 NOT_ASKED = -(2**31)
+NO_NAMES: frozenset[str] = frozenset()
 
 
 class Decider(Protocol):
@@ -25,6 +26,10 @@ class Decider(Protocol):
     @property
     def names_hosts(self) -> bool:
         """Whether a decision can depend on the caller's host."""
+        ...
+
+    def granted(self, caller: Caller, operation: int, resource_type: int) -> Set[str]:
+        """Names of resources on which ``allows`` has allowed the operation; others may be allowed too."""
         ...
 
     def allows(self, caller: Caller, operation: int, resource_type: int, name: str) -> bool: ...
@@ -40,23 +45,29 @@ class Authorization:
     """A node's authorizer, which changes with the ACLs; None: no authorizer, every caller may do everything.
     ``observe`` gets all refusals, and every ``sample``-th permission (0: none)."""
 
-    __slots__ = ("_allowed", "_sample", "authorizer", "observe")
+    __slots__ = ("_allowed", "authorizer", "observe", "sample")
 
     def __init__(self, authorizer: Decider | None = None, observe: Observer | None = None, sample: int = 0) -> None:
         self.authorizer = authorizer
         self.observe = observe
-        self._sample = sample if observe is not None else 0
+        #: Of how many permissions the observer gets one; 0: none.
+        self.sample = sample if observe is not None else 0
         self._allowed = 0
+
+    @property
+    def is_limiting(self) -> bool:
+        """Whether there is an authorizer."""
+        return self.authorizer is not None
 
     def note(
         self, caller: Caller, operation: int, resource_type: int, name: str | None, is_allowed: bool, method: str
     ) -> None:
         """Report a decision to the observer."""
         if is_allowed:
-            if not self._sample:
+            if not self.sample:
                 return
             self._allowed += 1
-            if self._allowed % self._sample:
+            if self._allowed % self.sample:
                 return
         if self.observe is not None:
             self.observe(caller, Operation(operation), ResourceType(resource_type), name, is_allowed, method)
@@ -76,12 +87,21 @@ class Access:
     @property
     def is_limited(self) -> bool:
         """Whether anything may be refused; handlers may skip their checks otherwise."""
-        return self._authorization is not None and self._authorization.authorizer is not None
+        return self._authorization is not None and self._authorization.is_limiting
 
     @property
     def version(self) -> object:
         """An object that is another one when the ACLs have changed."""
         return None if self._authorization is None else self._authorization.authorizer
+
+    def granted(self, operation: int, resource_type: int) -> Set[str] | None:
+        """Names of resources on which the caller may do ``operation``; None: on all. A missing name may be allowed
+        too, so ask ``allows`` or ``require``, which also audit: the set is a shortcut for requests with many names.
+        Do not keep the set: ask for it in each request."""
+        authorization = self._authorization
+        if authorization is None or (authorizer := authorization.authorizer) is None:
+            return None
+        return NO_NAMES if authorization.sample else authorizer.granted(self.caller, operation, resource_type)
 
     def allows(self, operation: int, resource_type: int, name: str = CLUSTER_NAME) -> bool:
         """Whether the caller may do ``operation`` on the resource; the decision is audited."""
@@ -89,7 +109,8 @@ class Access:
         if authorization is None or (authorizer := authorization.authorizer) is None:
             return True
         is_allowed = authorizer.allows(self.caller, operation, resource_type, name)
-        authorization.note(self.caller, operation, resource_type, name, is_allowed, self.method)
+        if not is_allowed or authorization.sample:
+            authorization.note(self.caller, operation, resource_type, name, is_allowed, self.method)
         return is_allowed
 
     def sees(self, operation: int, resource_type: int, name: str) -> bool:

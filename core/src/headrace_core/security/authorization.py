@@ -1,19 +1,25 @@
 """A node's authorizer: from its configuration, and from the ACLs of its metadata image.
 
-The authorizer is made again when a check finds other ACLs in the image. Making it takes about 6 µs an entry.
+When a check finds other ACLs in the image, it makes another authorizer. After a change of a few entries, the new one
+shares with the former one what did not change. Making an authorizer of all entries takes about 6 µs an entry.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import Any
 
 from ..errors import InvalidConfigError, InvalidRequestError, ServerBusyError
+from ..metadata.records import AclRecord
 from ..metadata.security import SecurityImage
-from .access import Authorization, Decider, Observer
+from ..metadata.sorted_map import SortedMap
+from .access import NO_NAMES, Authorization, Decider, Observer
 from .authorizer import Authorizer
 from .caller import Caller
 from .principal import parse_principal
+
+#: If the changed entries times this number exceed all entries, the authorizer is made of all entries.
+_ALL_AGAIN_SHARE = 4
 
 
 def parse_super_users(text: str | None) -> frozenset[str]:
@@ -33,6 +39,10 @@ class Unready:
 
     def __init__(self, super_users: frozenset[str]) -> None:
         self._super_users = super_users
+
+    def granted(self, caller: Caller, operation: int, resource_type: int) -> Set[str]:
+        """No names: ``allows`` decides each time."""
+        return NO_NAMES
 
     def allows(self, caller: Caller, operation: int, resource_type: int, name: str) -> bool:
         """Raises ServerBusyError."""
@@ -64,7 +74,7 @@ class NodeAuthorization(Authorization):
         self._super_users = super_users
         self._allow_everyone = allow_everyone
         self._acls: Mapping[bytes, Any] | None = None
-        self._built: Decider | None = None
+        self._built: Authorizer | None = None
         self._unready = Unready(super_users)
         super().__init__(None, observe, sample)
 
@@ -76,13 +86,26 @@ class NodeAuthorization(Authorization):
             return self._unready
         acls = image.acls
         if acls is not self._acls or self._built is None:
-            self._built = Authorizer(acls.values(), self._super_users, allow_everyone=self._allow_everyone)
+            self._built = self._made(acls)
             self._acls = acls
         return self._built
 
     @authorizer.setter
     def authorizer(self, _: Decider | None) -> None:
         self._built, self._acls = None, None
+
+    @property
+    def is_limiting(self) -> bool:
+        return True
+
+    def _made(self, acls: Mapping[bytes, AclRecord]) -> Authorizer:
+        before = self._acls
+        if self._built is not None and isinstance(before, SortedMap) and isinstance(acls, SortedMap):
+            differing = list(before.differing(acls))
+            if len(differing) * _ALL_AGAIN_SHARE <= len(acls):
+                removed = [before[key] for key in differing if key in before]
+                return self._built.changed(removed, [acls[key] for key in differing if key in acls])
+        return Authorizer(acls.values(), self._super_users, allow_everyone=self._allow_everyone)
 
 
 def authorization_of(

@@ -238,8 +238,10 @@ def check(access: Access, found: MethodAccess, request: Any) -> None:
             if not access.allows_any(rule.operation, rule.resource):
                 raise refusal(rule.operation, rule.resource, "*", access.caller.principal)
             continue
+        granted = access.granted(rule.operation, rule.resource)
         for name in dict.fromkeys(rule.names(request)):
-            access.require(rule.operation, rule.resource, name)
+            if granted is not None and name not in granted:
+                access.require(rule.operation, rule.resource, name)
     alternatives = found.alternatives
     if not alternatives or any(rule.each for rule in alternatives):
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -45,15 +45,14 @@ class MethodAccess:
     is_open: bool
     is_authenticated: bool
     roles: frozenset[str]
+    #: The rules whose refusal fails the whole call.
+    of_call: tuple[Rule, ...] = field(init=False)
+    alternatives: tuple[Rule, ...] = field(init=False)
 
-    @property
-    def of_call(self) -> tuple[Rule, ...]:
-        """The rules whose refusal fails the whole call."""
-        return tuple(rule for rule in self.rules if not rule.each and not rule.alternative)
-
-    @property
-    def alternatives(self) -> tuple[Rule, ...]:
-        return tuple(rule for rule in self.rules if rule.alternative)
+    def __post_init__(self) -> None:
+        of_call = tuple(rule for rule in self.rules if not rule.each and not rule.alternative)
+        object.__setattr__(self, "of_call", of_call)
+        object.__setattr__(self, "alternatives", tuple(rule for rule in self.rules if rule.alternative))
 
 
 def values_at(message: Any, path: tuple[str, ...]) -> Iterator[str]:

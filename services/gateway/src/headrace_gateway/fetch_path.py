@@ -9,7 +9,7 @@ client unchanged.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Any
 
 from headrace_core.errors import (
@@ -221,8 +221,9 @@ class _Fetch:
     def start(self, session: FetchSession) -> None:
         committed = self._request.isolation_level == 1
         groups: dict[int, list[tuple[Key, TopicImage, Wanted]]] = {}
+        granted = self._call.access.granted(READ, TOPIC)
         for key, wanted in session.wanted.items():
-            found = self._topic(key)
+            found = self._topic(key, granted)
             if isinstance(found, HeadraceError):
                 self._refuse(key, found)
                 continue
@@ -236,7 +237,8 @@ class _Fetch:
             self._path.forget_others(set(groups))
         self._finish_one()
 
-    def _topic(self, key: Key) -> TopicImage | HeadraceError:
+    def _topic(self, key: Key, granted: Set[str] | None) -> TopicImage | HeadraceError:
+        """``granted``: names of topics that the client may read; see Access.granted."""
         name, topic_id, index = key
         cluster = self._call.cluster
         topic: TopicImage | None
@@ -247,7 +249,7 @@ class _Fetch:
             name = topic.name
         else:
             topic = cluster.topic(name)
-        if self._call.access.is_limited and not self._call.allows(READ, TOPIC, name):
+        if granted is not None and name not in granted and not self._call.allows(READ, TOPIC, name):
             return self._call.refusal(READ, TOPIC, name)
         if topic is None or not 0 <= index < len(topic.partitions):
             return UnknownTopicOrPartitionError(f"partition {name}-{index} does not exist")

@@ -190,13 +190,15 @@ class _Produce:
     def start(self) -> None:
         request = self._request
         acks, by_id = _ACKS.get(request.acks), self._call.version >= 13
-        refused = self._refused_transaction() if self._call.access.is_limited else None
+        granted = self._call.access.granted(WRITE, TOPIC)
+        refused = None if granted is None else self._refused_transaction()
         groups: dict[int, list[_Item]] = {}
         for topic_data in request.topic_data:
             results: list[dict[str, Any]] = []
             self._results.append(results)
             topic = self._topic(topic_data)
-            hidden = self._hidden(topic_data.name if topic is None else topic.name)
+            name = topic_data.name if topic is None else topic.name
+            hidden = None if granted is None or name in granted else self._hidden(name)
             for data in topic_data.partition_data:
                 result: dict[str, Any] = {"index": data.index, "base_offset": -1, "log_append_time": -1}
                 results.append(result)
@@ -235,7 +237,7 @@ class _Produce:
     def _hidden(self, name: str) -> HeadraceError | None:
         """The error for a topic to which the client may not write. The name is empty for an unknown topic id."""
         call = self._call
-        if not name or not call.access.is_limited or call.allows(WRITE, TOPIC, name):
+        if not name or call.allows(WRITE, TOPIC, name):
             return None
         return call.refusal(WRITE, TOPIC, name)
 

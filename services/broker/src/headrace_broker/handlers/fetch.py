@@ -476,9 +476,12 @@ class FetchStream(StreamHandler[Any]):
             self._drop(TopicPartition(item.topic, item.partition))
         if self._acls is not self._access.version:
             self._check_again()
+        granted = self._access.granted(Operation.READ, ResourceType.TOPIC)
         for item in request.partitions:
             partition = TopicPartition(item.topic, item.partition)
             try:
+                if granted is not None and partition.topic not in granted:
+                    self._access.require(Operation.READ, ResourceType.TOPIC, partition.topic)
                 self._put(partition, item)
             except HeadraceError as error:
                 self._drop(partition)
@@ -497,8 +500,6 @@ class FetchStream(StreamHandler[Any]):
                 self._refused.append(self._failure(partition, -1, error))
 
     def _put(self, partition: TopicPartition, item: Any) -> None:
-        if self._access.is_limited:
-            self._access.require(Operation.READ, ResourceType.TOPIC, partition.topic)
         replica = self._readable(partition)
         reads = replica.reads
         check_topic_id(reads, item.topic_id)

@@ -296,8 +296,8 @@ class ProduceStream(StreamHandler[Any]):
         if transactional_id and refused is None:
             refused = self._refusal_of_transaction(request)
         access = self._access
-        is_limited = access.is_limited
-        if is_limited and transactional_id and refused is None:
+        granted = access.granted(Operation.WRITE, ResourceType.TOPIC)
+        if granted is not None and transactional_id and refused is None:
             refused = _refused(access, ResourceType.TRANSACTIONAL_ID, transactional_id)
         if refused is not None:
             for index in range(len(partitions)):
@@ -313,8 +313,8 @@ class ProduceStream(StreamHandler[Any]):
             pending.order = list(partitions)
         for index, item in enumerate(items):
             try:
-                if is_limited:
-                    access.require(Operation.WRITE, ResourceType.TOPIC, item.topic)
+                if granted is not None and (topic := partitions[index].topic) not in granted:
+                    access.require(Operation.WRITE, ResourceType.TOPIC, topic)
                 fence = fence_of(item, self._writers)
                 if transactional_id:
                     transaction = self._transaction_of(request, records[index])

@@ -92,10 +92,11 @@ def _cluster_part(call: Call, request: Message, topics: list[dict[str, Any]]) ->
 
 def _describable(call: Call, names: Iterable[str], *, are_named: bool) -> list[str]:
     """The topics that the client may describe. ``are_named``: by the client, so that refusals are audited."""
-    if not call.access.is_limited:
+    granted = call.access.granted(DESCRIBE, TOPIC)
+    if granted is None:
         return list(names)
     may = call.allows if are_named else call.sees
-    return [name for name in names if may(DESCRIBE, TOPIC, name)]
+    return [name for name in names if name in granted or may(DESCRIBE, TOPIC, name)]
 
 
 async def _named(call: Call, request: Message) -> tuple[list[str], list[dict[str, Any]]]:
