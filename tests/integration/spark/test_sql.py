@@ -200,6 +200,10 @@ FAULTS = [
     ("CREATE TABLE t (id INT COMMENT 'k' PRIMARY KEY) WITH (topic = 'orders')", "q.sql:1:20", "INT COMMENT 'k'", "NOT"),
     ("INSERT INTO orders (id) VALUES (DATE'2026-01-01')", "q.sql:1:25", "VALUES", "DATE"),
     ("INSERT INTO orders (id) VALUES (array(1))", "q.sql:1:25", "VALUES", "ARRAY"),
+    ("CREATE STREAM t (a INT, z BINARY) WITH (partitions = 1)", "q.sql:1:25", "z", "field z: JSON has no binary"),
+    ("CREATE STREAM t (a INT) WITH (topic = '../x', partitions = 1)", "q.sql:1:39", "'../x'", "is not legal"),
+    ("CREATE STREAM t (a INT) WITH (partitions = 1, replication = 5)", "q.sql:1:61", "5", "needs 5 brokers"),
+    ("CREATE STREAM t (a INT) WITH (partitions = 100000000)", "q.sql:1:44", "100000000", "100000000"),
     ("SET rows.max = 2147483647", "q.sql:1:16", "2147483647", "rows.max is a whole number from 0 to 2,147,483,646"),
 ]
 
@@ -302,6 +306,38 @@ def test_continuous_queries_follow_each_other_exactly_once(shell: Shell) -> None
     assert len(shell.records("words")) == sum(expected.values())
     assert dict(shell.rows("SELECT word, n FROM counts")) == expected
     assert [row[3] for row in shell.rows("SHOW QUERIES")] == ["running", "running"]
+    # a query that would read its own rows, through the two others
+    message = shell.fault("INSERT INTO lines SELECT word AS line FROM counts EMIT CHANGES")
+    assert "has a primary key" in message
+    message = shell.fault("INSERT INTO lines SELECT word AS line FROM words")
+    assert "without an end: words -(query lines)-> lines -(query words)-> words; write to a table" in message
+    assert pointed(message) == ("q.sql:1:13", "lines")
+    assert [row[0] for row in shell.rows("SHOW QUERIES")] == ["words", "counts"]
+
+
+def test_a_deleted_topic_fails_its_query_and_is_not_made_again(shell: Shell) -> None:
+    shell.run(
+        "CREATE STREAM orders (id INT, item STRING) WITH (partitions = 1);"
+        "CREATE TABLE counts AS SELECT item, count(*) AS n FROM orders GROUP BY item;"
+        "INSERT INTO orders VALUES (1, 'a')"
+    )
+    assert shell.rows("SELECT * FROM counts") == [("a", 1)]
+    with Admin(bootstrap_servers=shell.cluster.bootstrap_servers) as admin:
+        admin.delete_topics(["counts"])
+        shell.run("INSERT INTO orders VALUES (2, 'b')")
+        message = shell.fault("SELECT * FROM counts")
+        assert "counts" in message
+        assert "does not exist" in message
+        assert "counts" not in admin.list_topics()
+        assert [row[3] for row in shell.rows("SHOW QUERIES")] == ["failed"]
+        # Its rows are gone, so the query begins again with its first record.
+        shell.run("TERMINATE counts; DROP TABLE counts DELETE TOPIC")
+        shell.run("CREATE TABLE counts AS SELECT item, count(*) AS n FROM orders GROUP BY item")
+        assert shell.rows("SELECT * FROM counts ORDER BY item") == [("a", 1), ("b", 1)]
+        admin.delete_topics(["orders"])
+        with pytest.raises(HeadraceError):
+            shell.run("INSERT INTO orders VALUES (3, 'c')")
+        assert "orders" not in admin.list_topics()
 
 
 def test_windows_with_a_watermark(shell: Shell) -> None:
@@ -426,6 +462,20 @@ def test_a_group_without_a_value_has_a_key(shell: Shell) -> None:
     shell.run("INSERT INTO orders VALUES (6, NULL)")
     assert shell.rows("SELECT n FROM counts WHERE item IS NULL") == [(3,)]
     assert {key for key, _ in shell.records("counts")} == {b"a", b"NULL", b"", b"\xff"}
+
+
+def test_times_that_python_has_not(shell: Shell) -> None:
+    shell.run(
+        "CREATE STREAM t (id INT, at TIMESTAMP) WITH (partitions = 1);"
+        "INSERT INTO t VALUES (1, timestamp '0001-01-01'), (2, timestamp '2076-11-27')"
+    )
+    message = shell.fault("SELECT * FROM t")
+    assert "before the year 1 or after the year 9999" in message
+    assert "CAST(column AS STRING)" in message
+    assert shell.rows("SELECT CAST(at AS STRING) FROM t ORDER BY id") == [
+        ("0001-01-01 00:00:00",),
+        ("2076-11-27 00:00:00",),
+    ]
 
 
 def test_what_a_table_cannot_hold_is_not_written(shell: Shell) -> None:

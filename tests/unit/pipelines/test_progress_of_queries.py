@@ -64,6 +64,8 @@ headrace_spark.errors.DataLossError: log-0: offsets 3 to 5 are gone
 Identifier: clickstream-requests
 Thread State: RUNNABLE"""
     assert cause(text) == "headrace_spark.errors.DataLossError: log-0: offsets 3 to 5 are gone"
+    assert cause(text.replace(" are gone", " are gone\nSQLSTATE: 38000")) == cause(text)
+    assert cause(text.replace(" are gone", " are gone SQLSTATE: 38000")) == cause(text)
     assert cause("") == ""
 
 

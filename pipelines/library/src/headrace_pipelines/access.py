@@ -29,6 +29,8 @@ _OWN = frozenset((
 ))  # fmt: skip
 #: The settings of a schema registry, its URL, or None for the default one.
 Registry = Mapping[str, str] | str | None
+#: Attributes of the parsed flags that may have secrets, or name a file that has.
+PRIVATE = frozenset(("properties", "command_config"))
 _KINDS = (ADMIN, PRODUCER, CONSUMER)
 
 
@@ -93,12 +95,12 @@ def _is_secret(name: str) -> bool:
     return any(known) or name.startswith(f"{_REGISTRY}basic.auth")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add ``--bootstrap-servers``, ``--command-config`` and ``-X``."""
+def add_arguments(parser: argparse.ArgumentParser, default: str = "") -> None:
+    """Add ``--bootstrap-servers``, ``--command-config`` and ``-X``. ``default``: the cluster without a flag."""
+    default = default or f"{BOOTSTRAP_VARIABLE}, or {DEFAULT_BOOTSTRAP}"
     parser.add_argument(
-        "--bootstrap-servers", "-b", metavar="HOST:PORT,...",
-        help=f"addresses of brokers (default: {BOOTSTRAP_VARIABLE}, or {DEFAULT_BOOTSTRAP})",
-    )  # fmt: skip
+        "--bootstrap-servers", "-b", metavar="HOST:PORT,...", help=f"addresses of brokers (default: {default})"
+    )
     parser.add_argument(
         "--command-config", type=Path, metavar="FILE", default=_path(os.environ.get(CONFIG_VARIABLE)),
         help="a properties file with client keys, such as security.protocol and ssl.truststore.location (default: "
@@ -110,15 +112,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def access_of(arguments: argparse.Namespace) -> Access:
-    """What the flags of ``add_arguments`` say. ``-X`` has precedence over the file.
+def access_of(arguments: argparse.Namespace, servers: str | None = None) -> Access:
+    """What the flags of ``add_arguments`` say. ``-X`` has precedence over the file. ``servers``: the cluster, if the
+    flags need not name it.
 
     Raises InvalidConfigError for a key that no client has, a key that a pipeline sets itself, and a wrong value.
     """
     typed = dict(arguments.properties or ())
     kept = {} if arguments.command_config is None else _of_file(arguments.command_config)
     servers = (
-        arguments.bootstrap_servers
+        servers
+        or arguments.bootstrap_servers
         or typed.get(_SERVERS)
         or os.environ.get(BOOTSTRAP_VARIABLE)
         or kept.get(_SERVERS)

@@ -12,7 +12,7 @@ from pathlib import Path
 from headrace_core.errors import HeadraceError
 from headrace_tools.cli.times import time_ms
 
-from . import commands
+from . import access, commands
 from .errors import StoppedError
 from .registry import Pipeline, pipelines
 from .runs import recorded
@@ -88,11 +88,7 @@ def _parser(words: list[str], known: Mapping[str, Pipeline]) -> argparse.Argumen
                     help="how long to wait for the end of the run (default %(default)g)",
                 )  # fmt: skip
             elif command in ("status", "replay"):
-                named.add_argument(
-                    "--bootstrap-servers",
-                    metavar="HOST:PORT,...",
-                    help="addresses of brokers (default: the cluster of the run)",
-                )
+                access.add_arguments(named, "the cluster of the run")
             if command == "replay":
                 _add_replay(named)
     return parser
@@ -145,7 +141,7 @@ def _run(pipeline: Pipeline, arguments: argparse.Namespace) -> int:
     stop.listen()
     show = Show(on_stderr=arguments.output == "json")
     out: Path = arguments.out.resolve()
-    own = {"command", "name", "out", "output", "master", "restart"}
+    own = {"command", "name", "out", "output", "master", "restart", *access.PRIVATE}
     flags = {f"--{name.replace('_', '-')}": str(value) for name, value in vars(arguments).items() if name not in own}
     restart = getattr(arguments, "restart", False)
     with recorded(out, pipeline.name, flags, restart=restart) as ends:

@@ -18,6 +18,7 @@ from headrace import Admin
 from headrace_core.errors import HeadraceError, InvalidArgumentError
 from headrace_tools.cli.output import print_table
 
+from .access import Access, access_of
 from .checkpoints import Checkpoint, checkpoints
 from .lags import TIMEOUT_S, Lag, lags
 from .registry import LIBRARY, Pipeline
@@ -36,7 +37,8 @@ def status(pipeline: Pipeline, arguments: argparse.Namespace) -> int:
     run = _run_of(pipeline, out)
     found = checkpoints(out / "checkpoints")
     servers = _servers(run, arguments)
-    behind = _lags(servers, pipeline.name, [each.query for each in found])
+    access = None if servers is None else access_of(arguments, servers)
+    behind = _lags(access, pipeline.name, [each.query for each in found])
     if arguments.output == "json":
         print(json.dumps(_document(pipeline.name, run, found, behind)))
         return 0
@@ -62,11 +64,11 @@ def _servers(run: Run | None, arguments: argparse.Namespace) -> str | None:
     return given or (run.bootstrap_servers if run is not None and run.state == "running" else None)
 
 
-def _lags(servers: str | None, pipeline: str, queries: list[str]) -> dict[str, Lag]:
-    if servers is None or not queries:
+def _lags(access: Access | None, pipeline: str, queries: list[str]) -> dict[str, Lag]:
+    if access is None or not queries:
         return {}
     try:
-        with Admin({"bootstrap.servers": servers, "default.api.timeout.ms": int(TIMEOUT_S * 1000)}) as admin:
+        with Admin(access.admin() | {"default.api.timeout.ms": str(int(TIMEOUT_S * 1000))}) as admin:
             return lags(admin, pipeline, queries)
     except HeadraceError as error:
         print(f"headrace-pipelines: the lags are unknown: {error.message}", file=sys.stderr)
@@ -149,15 +151,16 @@ def replay(pipeline: Pipeline, arguments: argparse.Namespace) -> int:
             f"no pipeline runs in {arguments.out}; give --bootstrap-servers, or the directory of a run with --out"
         )
     from_ms: int = arguments.from_ms
+    access = access_of(arguments, servers)
 
     def is_wanted(letter: DeadLetter) -> bool:
         return letter.written_ms >= from_ms
 
-    with Admin({"bootstrap.servers": servers}) as admin:
+    with Admin(access.admin()) as admin:
         there = set(admin.list_topics())
     topics = [dead_letter_topic(topic) for topic in pipeline.job().SOURCES]
     older = {
-        topic: waiting_before(topic, from_ms, bootstrap_servers=servers)
+        topic: waiting_before(topic, from_ms, bootstrap_servers=servers, keys=access.keys)
         for topic in topics
         if from_ms and topic in there
     }
@@ -168,7 +171,7 @@ def replay(pipeline: Pipeline, arguments: argparse.Namespace) -> int:
         )
     document = {
         topic: dataclasses.asdict(
-            replayed(topic, bootstrap_servers=servers, tries_max=arguments.tries_max, only=is_wanted)
+            replayed(topic, bootstrap_servers=servers, keys=access.keys, tries_max=arguments.tries_max, only=is_wanted)
         )
         for topic in topics
         if topic in there

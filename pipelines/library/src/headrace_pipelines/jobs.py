@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -15,10 +14,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace import Admin, NewTopic
-from headrace.settings import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP
 from headrace_core.errors import HeadraceError, InvalidArgumentError
 from headrace_spark import session
 
+from .access import access_of
+from .access import add_arguments as add_access
 from .dead_letters import create_dead_letter_topics
 from .errors import StoppedError
 from .lags import Lag, lags
@@ -49,10 +49,7 @@ class StreamingJob:
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add the flags of ``run``."""
-        parser.add_argument(
-            "--bootstrap-servers", metavar="HOST:PORT,...",
-            help=f"addresses of brokers (default: {BOOTSTRAP_VARIABLE}, or {DEFAULT_BOOTSTRAP})",
-        )  # fmt: skip
+        add_access(parser)
         parser.add_argument(
             "--master", metavar="URL", help="Spark's master (default: the master of spark-submit, or local[*])"
         )
@@ -69,15 +66,18 @@ class StreamingJob:
 
     def run(self, arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> Outcome:
         """Run until the queries end, or until SIGTERM (StoppedError). Raises HeadraceError."""
-        servers = arguments.bootstrap_servers or os.environ.get(BOOTSTRAP_VARIABLE) or DEFAULT_BOOTSTRAP
-        with Admin({"bootstrap.servers": servers}) as admin:
+        access = access_of(arguments)
+        servers = access.servers
+        with Admin(access.admin()) as admin:
             create_topics(admin, self.SOURCES)
             show.step(f"starting Spark, for the cluster {servers}")
             spark = session(self._name, master=arguments.master, **SETTINGS)
             logging.getLogger("py4j").setLevel(logging.ERROR)
             spark.sparkContext.setLogLevel("ERROR")
             serving(out, servers)
-            site = Site(self._name, servers, out, ends=arguments.once, checkpoints=arguments.checkpoints)
+            site = Site(
+                self._name, servers, out, ends=arguments.once, checkpoints=arguments.checkpoints, keys=access.keys
+            )
             try:
                 check_checkpoints(spark.sparkContext.master or "", arguments.checkpoints)
                 return self._follow(spark, site, admin, show, stop)

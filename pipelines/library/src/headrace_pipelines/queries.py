@@ -180,8 +180,9 @@ def started(start: Callable[[], Started]) -> list[StreamingQuery]:
 def cause(text: str) -> str:
     """Find the line of Spark's error that says what is wrong: the last line before the description of the query."""
     lines = [line.strip() for line in text.partition("\n=== Streaming Query ===")[0].splitlines() if line.strip()]
-    frames = ("at ", "File ", "... ")
-    return next((line for line in reversed(lines) if not line.startswith(frames)), text)
+    frames = ("at ", "File ", "... ", "SQLSTATE: ")
+    found = next((line for line in reversed(lines) if not line.startswith(frames)), text)
+    return found.partition(" SQLSTATE: ")[0]
 
 
 def _process_all(query: StreamingQuery) -> None:

@@ -15,13 +15,14 @@ that occurs twice is replayed once: a replay reads the headers of the whole topi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from headrace import Consumer, Producer, Record, TopicPartition
 from headrace.errors import UnknownTopicOrPartitionError
 from headrace_core.errors import HeadraceError, InvalidArgumentError
 
+from .access import Access
 from .dead_letters import PREFIX
 from .errors import ReplayError
 from .topics import records_in_topic
@@ -108,13 +109,15 @@ def replay(
     topic: str,
     *,
     bootstrap_servers: str,
+    keys: Mapping[str, str] | None = None,
     tries_max: int = 3,
     only: Callable[[DeadLetter], bool] | None = None,
 ) -> Replayed:
     """Replay the dead letters that are in ``topic`` now, and return what happened to them.
 
-    ``only`` chooses dead letters, for instance by reason; the call skips all other dead letters, and later replays do
-    not return to the skipped ones. To replay a topic from its start again, delete the group ``<topic>.replay``.
+    ``keys``: client keys for TLS and login. ``only`` chooses dead letters, for instance by reason; the call skips all
+    other dead letters, and later replays do not return to the skipped ones. To replay a topic from its start again,
+    delete the group ``<topic>.replay``.
 
     Raises ReplayError, which names the source position, if a source topic does not exist or refuses a record;
     InvalidArgumentError; and the client's errors. Replayed records stay committed after an error; call ``replay`` again
@@ -124,17 +127,16 @@ def replay(
         raise InvalidArgumentError(f"tries_max={tries_max}: must be 1 or more")
     group = f"{topic}.replay"
     done = Replayed()
+    access = Access(bootstrap_servers, keys or {})
     with (
         Consumer(
-            bootstrap_servers=bootstrap_servers,
+            access.consumer(),
             group_id=group,
             isolation_level="read_committed",
             enable_auto_commit=False,
             auto_offset_reset="earliest",
         ) as consumer,
-        Producer(
-            bootstrap_servers=bootstrap_servers, transactional_id=group, max_request_size=REQUEST_BYTES
-        ) as producer,
+        Producer(access.producer(), transactional_id=group, max_request_size=REQUEST_BYTES) as producer,
     ):
         producer.init_transactions()  # ends the transaction of a replay that died, so that its offsets are not pending
         begun = _progress(consumer, topic)
@@ -170,11 +172,11 @@ def replay(
     return done
 
 
-def waiting_before(topic: str, time_ms: int, *, bootstrap_servers: str) -> int:
+def waiting_before(topic: str, time_ms: int, *, bootstrap_servers: str, keys: Mapping[str, str] | None = None) -> int:
     """The number of dead letters that were written before ``time_ms`` and that no replay has handled."""
     found = 0
     with Consumer(
-        bootstrap_servers=bootstrap_servers,
+        Access(bootstrap_servers, keys or {}).consumer(),
         group_id=f"{topic}.replay",
         isolation_level="read_committed",
         enable_auto_commit=False,

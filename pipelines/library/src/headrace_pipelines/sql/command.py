@@ -86,7 +86,7 @@ def _run(arguments: argparse.Namespace, out: Path, stop: Stop) -> int:
     from .shell import Shell, interactive
 
     access = access_of(arguments)
-    _check_cluster(access)
+    check_cluster(access)
     serving(out, access.servers)
     with local_spark("headrace sql", master=arguments.master) as spark:
         spark.sparkContext.setLogLevel("OFF")
@@ -134,7 +134,7 @@ def _text(content: bytes, name: str) -> str:
         ) from None
 
 
-def _check_cluster(access: Access) -> None:
+def check_cluster(access: Access) -> None:
     """Ask the cluster once, before Spark starts, which takes seconds. Raises HeadraceError."""
     from headrace import Admin
     from headrace_core.errors import BootstrapError

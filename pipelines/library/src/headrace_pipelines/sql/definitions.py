@@ -11,7 +11,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from headrace import NewTopic
 from headrace_core.errors import HeadraceError
 
 from .catalog import BAD_RECORDS, FORMATS, ContinuousQuery, Table
@@ -19,6 +18,7 @@ from .continuous import group_keys, is_aggregate
 from .cycles import check_acyclic
 from .dropping import check_unused
 from .faults import Source, SqlError
+from .made_topics import create_topic
 from .naming import column_fault, key_fault, quoted, spelled, whole_number
 from .results import Message, Result
 from .session import Session
@@ -82,8 +82,7 @@ class Definitions:
             schema = self._session.frames.schema(table)
             self._session.frames.check(table)
         except HeadraceError as error:
-            raise fault(error.message, statement.options["subject"].value if "subject" in statement.options
-                        else statement.name) from None  # fmt: skip
+            raise fault(error.message, _named_in(error.message, statement)) from None
         what = text_fault(table.format, schema) or column_fault(schema.fieldNames())
         if what is not None:
             raise fault(what)
@@ -102,16 +101,8 @@ class Definitions:
             token = statement.options["topic"].value if "topic" in statement.options else statement.name
             what = f"there is no topic {table.topic}; WITH (partitions = 3) creates it, SHOW TOPICS lists the topics"
             raise SqlError(what, source, token.at, token.end)
-        self._create_topic(table, options)
+        create_topic(self._session.admin, table, options, statement, source)
         return ", which is new"
-
-    def _create_topic(self, table: Table, options: Mapping[str, str]) -> None:
-        config = {"cleanup.policy": "compact"} if table.is_latest else {}
-        replicas = int(options["replication"]) if "replication" in options else None
-        new = NewTopic(
-            table.topic, partitions=int(options.get("partitions", "1")), replication_factor=replicas, config=config
-        )
-        self._session.admin.create_topics([new])
 
     def create_table_as(self, statement: CreateTableAs, source: Source) -> Result:
         if (there := self._there(statement.name, source, statement.if_not_exists)) is not None:
@@ -130,7 +121,7 @@ class Definitions:
         self._catalog.save()  # before the topic, so that DROP TABLE finds a topic that a crash leaves
         is_created = False
         try:
-            self._create_topic(table, options)
+            create_topic(self._session.admin, table, options, statement, source)
             is_created = True
             query = self._start(table, statement.query, statement.name, source)
         except BaseException:
@@ -261,6 +252,15 @@ def _values(options: Mapping[str, Option], source: Source) -> dict[str, str]:
         if name in ("partitions", "replication"):
             whole_number(value, source, name, least=1)
     return {name: option.value.value for name, option in options.items()}
+
+
+def _named_in(message: str, statement: CreateTable) -> Token:
+    """The column that a message begins with (``field x: ...``), the subject, or the name of the table."""
+    for column in statement.columns:
+        name = column.name.value
+        if any(message.startswith(f"field {shown}{mark}") for shown in (name, repr(name)) for mark in (":", ".", "[")):
+            return column.name
+    return statement.options["subject"].value if "subject" in statement.options else statement.name
 
 
 def _is_there(kind: str, name: Token, source: Source) -> SqlError:

@@ -36,6 +36,8 @@ NAME = "sql"
 _GROUP = "headrace-sql"
 #: Settings of a shell: rows of a SELECT, whether a SELECT waits for continuous queries, where EMIT CHANGES begins.
 SETTINGS = {"rows.max": "1000", "wait": "on", "emit.from": "latest"}
+#: A deleted topic makes its queries fail. Otherwise their next batch would create it, without the rows of earlier ones.
+_NO_NEW_TOPICS = {"allow.auto.create.topics": "false"}
 
 
 class Session:
@@ -43,8 +45,9 @@ class Session:
 
     def __init__(self, spark: SparkSession, access: Access, directory: Path, registry: str | None = None) -> None:
         be_quiet()
-        self.spark, self.access, self.registry = spark, access, access.registry(registry)
-        self.site = Site(NAME, access.servers, directory, keys=access.keys)
+        self.spark, self.registry = spark, access.registry(registry)
+        self.site = Site(NAME, access.servers, directory, keys=_NO_NEW_TOPICS | dict(access.keys))
+        self.access = access = self.site.access
         self.catalog = Catalog.open(directory)
         self.frames = Frames(spark, self.site, self.registry)
         self.is_cancelled = threading.Event()
