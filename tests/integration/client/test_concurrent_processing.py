@@ -285,15 +285,27 @@ def test_misuse_is_named(cluster: LocalCluster) -> None:
         errors: list[BaseException] = []
 
         def handle(record: Record) -> None:
-            try:
-                consumer.process(print)
-            except IllegalStateError as error:
-                errors.append(error)
+            takes: tuple[Callable[[], object], ...] = (
+                lambda: consumer.process(print),
+                lambda: consumer.poll(0),
+                lambda: next(iter(consumer)),
+                lambda: consumer.fetch_arrow(0),
+            )
+            for take in takes:
+                try:
+                    take()
+                except IllegalStateError as error:
+                    errors.append(error)
             stop.set()
 
         world.write(1)
         consumer.process(handle, stop=stop)
         assert "one process() at a time" in str(errors[0])
+        taken = [str(error).partition("]")[2] or str(error) for error in errors[1:]]
+        assert [what in each for what, each in zip(("poll", "iteration", "fetch_arrow"), taken, strict=True)] == [
+            True
+        ] * 3
+        assert consumer.poll(0) == []
 
 
 def test_async_handlers(cluster: LocalCluster) -> None:
@@ -311,8 +323,10 @@ def test_async_handlers(cluster: LocalCluster) -> None:
             running[0] -= 1
             if record.value == b"5":
                 raise ValueError("broken")
+            if record.value == b"6":
+                raise asyncio.CancelledError  # as from a task that the handler awaits, and that was cancelled
             world.note(record)
-            if len(world.seen) == 999:
+            if len(world.seen) == 998:
                 stop.set()
 
         async with AsyncConsumer(
@@ -324,8 +338,16 @@ def test_async_handlers(cluster: LocalCluster) -> None:
 
     asyncio.run(main())
     assert running[1] == 32
-    assert sorted(Counter(world.seen).values()) == [1] * 999
+    assert sorted(Counter(world.seen).values()) == [1] * 998
     assert in_order(world.seen)
+    with Consumer(bootstrap_servers=world.bootstrap, auto_offset_reset="earliest") as reader:
+        reader.assign([TopicPartition(f"{world.topic}.dead-letters", 0)])
+        letters: dict[bytes | None, dict[str, Any]] = {}
+        until(
+            lambda: letters.update({each.value: dict(each.headers) for each in reader.poll(0.2)}) or len(letters) == 2
+        )
+    assert letters[b"5"]["headrace.dead-letter.reason"] == b"ValueError: broken"
+    assert b"the handler awaited something that was cancelled" in letters[b"6"]["headrace.dead-letter.reason"]
 
 
 def test_a_cancelled_run_keeps_what_is_unfinished(cluster: LocalCluster) -> None:

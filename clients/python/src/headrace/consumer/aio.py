@@ -237,6 +237,10 @@ class AsyncConsumer(ConsumerFace):
         Each poll lets the event loop run once, even when fetched records are already queued. When a poll is cancelled,
         its rebalance callback continues; the next poll waits for that callback before it returns records.
         """
+        self._core.refuse_during_process("poll")
+        return await self._poll(timeout, max_records)
+
+    async def _poll(self, timeout: float, max_records: int | None) -> list[Record]:
         core = self._core
         timeout, most = arguments.polling(timeout, max_records)
         await asyncio.sleep(0)  # yield before records are taken, because a cancelled poll would lose taken records
@@ -346,10 +350,11 @@ class AsyncConsumer(ConsumerFace):
             commit_interval=commit_interval,
         )
         check_callback("handler", handler, may_be_async=True)
-        await AsyncRun(self._core, self.poll, self._begin_poll, handler, settings).run(stop)
+        await AsyncRun(self._core, self._poll, self._begin_poll, handler, settings).run(stop)
 
     async def __aiter__(self) -> AsyncIterator[Record]:
         core = self._core
+        core.refuse_during_process("iteration")
         await self._begin_poll()
         monotonic = time.monotonic
         began = monotonic()
@@ -404,6 +409,7 @@ class AsyncConsumer(ConsumerFace):
         core = self._core
         timeout = arguments.fetching(timeout, columns, include_headers, max_bytes)
         schema = arrow_schema(None if columns is None else tuple(columns), include_headers)
+        core.refuse_during_process("fetch_arrow")
         await self._begin_poll()
         deadline = deadline_after(timeout)
         while True:

@@ -235,6 +235,10 @@ class Consumer(ConsumerFace):
         Returns at most ``max_records`` (default ``max.poll.records``) of one or more partitions; the records of each
         partition are in offset order.
         """
+        self._core.refuse_during_process("poll")
+        return self._poll(timeout, max_records)
+
+    def _poll(self, timeout: float, max_records: int | None) -> list[Record]:
         core = self._core
         timeout, most = arguments.polling(timeout, max_records)
         self._begin_poll()
@@ -362,12 +366,13 @@ class Consumer(ConsumerFace):
             commit_interval=commit_interval,
         )
         check_callback("handler", handler)
-        Run(self._core, self.poll, self._begin_poll, handler, settings).run(stop)
+        Run(self._core, self._poll, self._begin_poll, handler, settings).run(stop)
 
     def __iter__(self) -> Iterator[Record]:
         """Iterate over records without end; the iteration waits for new records. A seek or pause takes effect at the
         next record."""
         core = self._core
+        core.refuse_during_process("iteration")
         self._begin_poll()
         while core.reading.state == "open":
             iterator = core.reading.next_iterator()
@@ -411,6 +416,7 @@ class Consumer(ConsumerFace):
         core = self._core
         timeout = arguments.fetching(timeout, columns, include_headers, max_bytes)
         schema = arrow_schema(None if columns is None else tuple(columns), include_headers)
+        core.refuse_during_process("fetch_arrow")
         self._begin_poll()
         deadline = deadline_after(timeout)
         while True:

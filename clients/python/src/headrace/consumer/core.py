@@ -76,6 +76,12 @@ class ConsumerCore:
             raise not_both(subscribed=False)
         group.subscribe(subscription_of(topics, pattern), callbacks)
 
+    def refuse_during_process(self, what: str) -> None:
+        """Raise IllegalStateError while ``process`` runs: records that ``what`` took would never reach its handler, and
+        would be committed."""
+        if self.group is not None and self.group.is_processing:
+            raise IllegalStateError(f"{what}: process() runs, and its handler gets the records of this consumer")
+
     def begin_poll(self) -> None:
         self.reading.check_open()
         if self.is_subscribed:

@@ -307,6 +307,11 @@ class GroupConsumer:
         """The auto-commit also covers partitions of ``assign``, as in Kafka."""
         return self._commits_itself and bool(self._reading.partitions) and now >= self._next_commit_at
 
+    @property
+    def is_processing(self) -> bool:
+        """Whether ``process`` runs."""
+        return self._progress is not None
+
     def begin_progress(self, progress: Progress, interval_s: float) -> None:
         """Commit what ``progress`` says, every ``interval_s`` seconds, until ``end_progress``; also if auto-commit is
         off. Raises IllegalStateError if a run is in progress already."""

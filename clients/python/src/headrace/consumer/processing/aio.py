@@ -19,7 +19,7 @@ from ..core import ConsumerCore
 from ..group import GroupConsumer
 from .book import Book, Work
 from .flow import DRAIN_S, POLL_RECORDS, POLL_S, Flow, go_back
-from .settings import Settings, failure_of, letter_of, producer_config
+from .settings import Settings, described, failure_of, letter_of, producer_config
 
 logger = logging.getLogger("headrace")
 
@@ -129,7 +129,7 @@ class AsyncRun:
         if error is None:
             self._book.finish(work)
         elif self._settings.may_retry(work, error):
-            logger.info("process: %s: try %d failed: %r", work, work.attempts, error)
+            logger.info("process: %s: try %d failed: %s", work, work.attempts, described(error))
             self._book.again(work, asyncio.get_running_loop().time() + self._settings.delay_s(work))
         else:
             self._book.give_back(work)
@@ -145,9 +145,17 @@ class AsyncRun:
                 returned = self._handler(await self._record_of(work))
                 if inspect.isawaitable(returned):
                     await returned
-        except Exception as error:  # noqa: BLE001 - it decides what becomes of the record
-            return error if self._settings.may_retry(work, error) else await self._bury(work, error)
-        return None
+        except asyncio.CancelledError as cancelled:
+            if _is_cancelled():
+                raise
+            # the handler's own doing; a record that is only given back would be handled by no one
+            error: Exception = RuntimeError("the handler awaited something that was cancelled")
+            error.__cause__ = cancelled
+        except Exception as raised:  # noqa: BLE001 - it decides what becomes of the record
+            error = raised
+        else:
+            return None
+        return error if self._settings.may_retry(work, error) else await self._bury(work, error)
 
     async def _record_of(self, work: Work) -> Record:
         reading, record = self._core.reading, work.record
@@ -170,7 +178,7 @@ class AsyncRun:
             await self._dead_letters.send(topic, **letter_of(work, error))
         except Exception as failure:  # noqa: BLE001 - any error ends the run; a task that died would hang it
             return failure
-        logger.warning("process: %s is a dead letter in %s: %r", work, topic, error)
+        logger.warning("process: %s is a dead letter in %s: %s", work, topic, described(error))
         return None
 
     async def _end(self) -> None:
@@ -209,3 +217,9 @@ class AsyncRun:
 
     def positions(self, read: Mapping[TopicPartition, OffsetAndMetadata]) -> dict[TopicPartition, OffsetAndMetadata]:
         return self._book.positions(read)
+
+
+def _is_cancelled() -> bool:
+    """Whether this task is cancelled, and not only what it awaited."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -20,7 +20,7 @@ from ..core import ConsumerCore
 from ..group import GroupConsumer
 from .book import Book, Work
 from .flow import DRAIN_S, POLL_RECORDS, POLL_S, Flow, go_back
-from .settings import Settings, failure_of, letter_of, producer_config
+from .settings import Settings, described, failure_of, letter_of, producer_config
 
 logger = logging.getLogger("headrace")
 
@@ -113,7 +113,7 @@ class Run:
             if error is None:
                 self._book.finish(work)
             elif isinstance(error, Exception) and self._settings.may_retry(work, error):
-                logger.info("process: %s: try %d failed: %r", work, work.attempts, error)
+                logger.info("process: %s: try %d failed: %s", work, work.attempts, described(error))
                 self._book.again(work, time.monotonic() + self._settings.delay_s(work))
             else:
                 self._book.give_back(work)
@@ -156,7 +156,7 @@ class Run:
             self._dead_letters.send(topic, **letter_of(work, error)).result()
         except Exception as failure:  # noqa: BLE001 - any error ends the run; a thread that died would hang it
             return failure
-        logger.warning("process: %s is a dead letter in %s: %r", work, topic, error)
+        logger.warning("process: %s is a dead letter in %s: %s", work, topic, described(error))
         return None
 
     def _end(self) -> None:
