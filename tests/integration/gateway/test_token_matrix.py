@@ -86,7 +86,8 @@ def answers(connect: Connect) -> Answers:
 
 
 def _asked(wire: KafkaWire, name: str, hmac: bytes, tokens: dict[str, str]) -> Iterator[tuple[str, Any]]:
-    for owners in (None, [], [user("zoe")], [user("zoe"), user("ghost")], [user("ghost")]):
+    asked_for = ("zoe", "ghost", "renewer", "maker")
+    for owners in (None, [], [user("zoe"), user("ghost")], *([user(each)] for each in asked_for)):
         shown = _described(wire, owners)
         yield f"describe {owners}", sorted(label for token_id, label in tokens.items() if token_id in shown)
     for token_id, label in tokens.items():

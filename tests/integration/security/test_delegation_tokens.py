@@ -107,7 +107,9 @@ def test_only_owner_and_renewers_renew_and_expire(cluster: LocalCluster) -> None
         assert ann.renew_delegation_token(token.hmac, period_ms=10_000) < token.expires_at_ms
         assert bob.renew_delegation_token(token.hmac) >= token.expires_at_ms
         assert bob.renew_delegation_token(token.hmac, period_ms=10**15) <= token.max_lifetime_at_ms
-        assert [each.token_id for each in bob.describe_delegation_token(["User:ann"])].count(token.token_id) == 1
+        for named in ("User:ann", "User:bob"):  # the owner, and a renewer
+            assert [each.token_id for each in bob.describe_delegation_token([named])].count(token.token_id) == 1
+        assert token.token_id not in {each.token_id for each in bob.describe_delegation_token(["User:eve"])}
         assert token.token_id not in {each.token_id for each in eve.describe_delegation_token()}
         bob.expire_delegation_token(token.hmac)
         for gone in (ann.renew_delegation_token, ann.expire_delegation_token):

@@ -31,8 +31,9 @@ from headrace_core.errors import (
     PolicyViolationError,
     UnsupportedVersionError,
 )
-from headrace_core.metadata import METADATA_VERSION_FEATURE
+from headrace_core.metadata import METADATA_VERSION_FEATURE, MetadataImage
 from headrace_core.metadata.records import DelegationTokenRecord
+from headrace_core.metadata.security import SecurityImage
 from headrace_core.security import token_calls
 from headrace_core.security.access import Access, Authorization, set_access
 from headrace_core.security.authorizer import Authorizer
@@ -245,6 +246,40 @@ def test_without_a_secret_a_cluster_has_no_tokens(request_: Any) -> None:
     name = type(request_).__name__.removesuffix("Request")
     with pytest.raises(DelegationTokenAuthDisabledError, match=r"delegation\.token\.secret\.key"):
         _handled(name, request_, _client("ann"), secret=None)
+
+
+@pytest.mark.parametrize(
+    ("owners", "described"),
+    [
+        ([], ["made", "own", "renewed"]),
+        ([ANN], ["made", "own"]),
+        ([EVE], ["made", "renewed"]),
+        (["User:zoe"], ["renewed"]),
+        (["User:zoe", ANN], ["made", "own", "renewed"]),
+        (["User:ghost"], []),
+    ],
+)
+def test_a_description_has_the_tokens_that_the_users_own_asked_for_or_may_renew(
+    owners: list[str], described: list[str]
+) -> None:
+    """As in Kafka: TokenInformation.ownerOrRenewer."""
+    tokens = {
+        "own": DelegationTokenRecord("own", ANN, ANN, (), 0, 1, 2),
+        "made": DelegationTokenRecord("made", ANN, EVE, (), 0, 1, 2),
+        "renewed": DelegationTokenRecord("renewed", "User:zoe", "User:zoe", (EVE,), 0, 1, 2),
+    }
+
+    class Driver:
+        image = MetadataImage(security=SecurityImage(tokens=tokens))
+
+        async def barrier(self) -> None:
+            pass
+
+    driver: Any = Driver()
+    clock: Any = None
+    handler = Tokens(driver, "key", clock, check_interval_s=1)
+    answer = asyncio.run(handler.describe(security_pb2.DescribeDelegationTokensRequest(owners=owners)))
+    assert sorted(each.token_id for each in answer.tokens) == described
 
 
 def test_a_request_that_does_not_say_who_asks_is_refused() -> None:

@@ -78,7 +78,8 @@ class Tokens:
         )
 
     async def describe(self, request: Any) -> Any:
-        """The tokens of the owners. Raises DelegationTokenAuthDisabledError."""
+        """The tokens that one of the owners owns, has asked for or may renew, as in Kafka (KIP-373); without owners,
+        all tokens. Raises DelegationTokenAuthDisabledError."""
         self._key()
         await self._driver.barrier()
         image, owners = self._driver.image, frozenset(request.owners)
@@ -87,7 +88,7 @@ class Tokens:
             tokens=[
                 _described(each, self._hmacs[each.token_id])
                 for each in image.security.tokens.values()
-                if not owners or each.owner in owners
+                if not owners or not owners.isdisjoint((each.owner, each.requester, *each.renewers))
             ]
         )
 
