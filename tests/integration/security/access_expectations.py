@@ -5,7 +5,7 @@ names just these resources. "any" instead of rights: every authenticated caller.
 format. Names of topics, groups and so on do not exist, so an allowed call has few effects.
 
 ``NODES``: for each call on internal listeners, the roles of nodes that may make it. A call that is in neither table is
-a mistake.
+a mistake. ``NAMED``: for each of these calls that names its sender, a request of the node with the id 77.
 """
 
 from __future__ import annotations
@@ -153,4 +153,20 @@ NODES: dict[str, set[str]] = {
     "Metadata/GetMetadata": {"gateway"},
     "Metadata/WatchMetadata": {"gateway"},
     "Node/DescribeNode": _FOLLOWING,
+}
+
+NAMED: dict[str, str] = {
+    "Cluster/RegisterBroker": "wanted_broker_id: 77",
+    "Cluster/BrokerHeartbeat": "broker_id: 77",
+    "Cluster/AssignReplicasToDirs": "broker_id: 77",
+    "Cluster/AlterPartition": "broker_id: 77",
+    "Cluster/RegisterController": "controller_id: 77",
+    "Cluster/RegisterCoordinator": "wanted_coordinator_id: 77",
+    "Cluster/CoordinatorHeartbeat": "coordinator_id: 77",
+    "Raft/Exchange": "hello {sender {node_id: 77}}",
+    "Replication/Follow": "hello {broker_id: 77}",
+}
+#: Service/Method: request by role.
+NAMED_BY_ROLE: dict[str, dict[str, str]] = {
+    "Cluster/AllocateProducerIds": {"broker": "broker_id: 77", "coordinator": "broker_id: -1 coordinator_id: 77"},
 }

@@ -22,7 +22,7 @@ from headrace_core.security.acl_types import Operation, PatternType, Permission,
 from headrace_core.security.rules import access_of
 from headrace_protos.v1 import security_pb2
 from headrace_tools.certs.authority import USER, Authority, Subject
-from tests.integration.security.access_expectations import NODES, OPEN, RIGHTS
+from tests.integration.security.access_expectations import NAMED, NAMED_BY_ROLE, NODES, OPEN, RIGHTS
 
 ROLES = ("controller", "broker", "coordinator", "gateway", "registry")
 #: Numbers of the errors that refuse a caller: 29 topic, 30 group, 31 cluster, 53 transactional id, 65 token.
@@ -257,9 +257,15 @@ def test_internal_ports_take_each_call_from_its_roles_only(world: World) -> None
                 wanted[name, port, caller] = "unauthenticated"
             for role in ROLES:
                 allowed = role in NODES.get(name, set())
+                text = NAMED.get(name) or NAMED_BY_ROLE.get(name, {}).get(role, "")
+                if allowed and text:
+                    seen[name, port, f"another {role}"] = world.call(
+                        port, f"role-{role}", method, text.replace("77", "1")
+                    )
+                    wanted[name, port, f"another {role}"] = "refused"
                 if allowed and name in DISTURBING:
                     continue
-                seen[name, port, role] = world.call(port, f"role-{role}", method)
+                seen[name, port, role] = world.call(port, f"role-{role}", method, text)
                 wanted[name, port, role] = "let in" if allowed else "refused"
     assert {key: value for key, value in seen.items() if value != wanted[key]} == {}
 

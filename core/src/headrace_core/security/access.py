@@ -76,12 +76,21 @@ class Authorization:
 class Access:
     """The rights of one call. ``method``: "Service/Method", for the audit log."""
 
-    __slots__ = ("_authorization", "caller", "method")
+    __slots__ = ("_authorization", "_reporting", "caller", "method")
 
-    def __init__(self, caller: Caller, authorization: Authorization | None, method: str = "") -> None:
-        """``authorization`` None: the caller may do everything, such as another node."""
+    def __init__(
+        self,
+        caller: Caller,
+        authorization: Authorization | None,
+        method: str = "",
+        *,
+        reporting: Authorization | None = None,
+    ) -> None:
+        """``authorization`` None: the caller may do everything, such as another node. ``reporting``: reports the
+        refusals of a node (``note_refusal``)."""
         self.caller = caller
         self._authorization = authorization
+        self._reporting = reporting
         self.method = method
 
     @property
@@ -128,6 +137,11 @@ class Access:
         is_allowed = authorizer.allows_any(self.caller, operation, resource_type)
         authorization.note(self.caller, operation, resource_type, None, is_allowed, self.method)
         return is_allowed
+
+    def note_refusal(self, operation: Operation, resource_type: ResourceType, name: str) -> None:
+        """Audit a refusal of a node, which has no ACLs."""
+        if self._reporting is not None:
+            self._reporting.note(self.caller, operation, resource_type, name, False, self.method)
 
     def require(self, operation: Operation, resource_type: ResourceType, name: str = CLUSTER_NAME) -> None:
         """Raise the error of the resource's type unless the caller may do ``operation``."""

@@ -6,8 +6,8 @@ For each call, in this order:
    names the client for which it calls. On listeners for clients: SSL by the client's certificate, SASL by the session
    of the connection; PLAINTEXT callers are User:ANONYMOUS. A caller that cannot be identified is refused before its
    request is read.
-2. *Check* the call's rules (rules.py). Nodes need the role; clients need the rights. Refused resources of rules with
-   ``each`` get their errors one by one (shapes.py, or the handler of a stream).
+2. *Check* the call's rules (rules.py). Nodes need the role, and name no other node (node_ids.py); clients need the
+   rights. Refused resources of rules with ``each`` get their errors one by one (shapes.py, or the handler of a stream).
 
 A listener without security has an open gate, which does nothing.
 """
@@ -22,6 +22,7 @@ from ..errors import ClusterAuthorizationFailedError, HeadraceError, InvalidRequ
 from .access import Access, Authorization, current_access, set_access
 from .acl_types import CLUSTER_NAME, Operation, ResourceType, plain_address
 from .caller import Caller, set_caller
+from .node_ids import CLAIMS, check_claim
 from .principal import ANONYMOUS, PRINCIPAL_CHARS_MAX, Principal, parse_principal
 from .refusals import refusal
 from .rules import MethodAccess, access_of
@@ -185,7 +186,7 @@ class Gate:
                 raise ClusterAuthorizationFailedError(
                     f"a {caller.role} may not call {method} on listener {self.listener}"
                 )
-            return _set(Access(caller, None, found.method))
+            return _set(Access(caller, None, found.method, reporting=self._authorization))
         if found is None and not path.startswith(_REFLECTION):
             raise ClusterAuthorizationFailedError(f"{path} has no access rules")
         method = path.rpartition(".")[2] if found is None else found.method
@@ -200,6 +201,8 @@ class Gate:
             return behaviour
         if found is None:
             raise LookupError(f"{path} has no option (access) in its proto: it says who may call the method")
+        if found.method in CLAIMS and has_request:
+            return _claimed(behaviour, found.method)
         if found.is_open or not found.rules:
             return self._shaped(behaviour, found)
         needs_shape = any(rule.each for rule in found.rules) or not has_request
@@ -229,6 +232,16 @@ class Gate:
             return await shape(access, found, request, lambda rest: behaviour(rest, context))
 
         return shaped
+
+
+def _claimed(behaviour: Any, method: str) -> Any:
+    """Wrap the handler of a call between nodes: a node may name only itself."""
+
+    async def claimed(request: Any, context: Any) -> Any:
+        check_claim(method, request)
+        return await behaviour(request, context)
+
+    return claimed
 
 
 def check(access: Access, found: MethodAccess, request: Any) -> None:

@@ -29,6 +29,7 @@ from headrace_core.log import ReadResult
 from headrace_core.metadata import MetadataDelta, MetadataImage
 from headrace_core.metadata.records import ConfigResourceType
 from headrace_core.rpc.streams import ServerStream, StreamHandler
+from headrace_core.security.node_ids import check_claim
 from headrace_core.types import TopicPartition
 from headrace_core.unexpected import answer_to, log_fields
 from headrace_protos.v1 import replication_pb2_grpc
@@ -202,6 +203,8 @@ class LeaderStream(StreamHandler[Any]):
     def on_request(self, request: Any) -> None:
         lane = self._lane
         if lane is None:
+            if request.HasField("hello"):
+                check_claim("Replication/Follow", request)
             hello = hello_of(request)
             self._lane = self._service.lane(hello, self)
             self._key = (hello.broker_id, hello.lane)

@@ -10,7 +10,7 @@ import asyncio
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from headrace_core.clock import Clock
 from headrace_core.errors import (
@@ -23,6 +23,7 @@ from headrace_core.item_errors import error_to_proto
 from headrace_core.metadata import BrokerEndpoint, FeatureRange
 from headrace_core.rpc.server import Listener
 from headrace_core.rpc.streams import ServerStream, StreamHandler
+from headrace_core.security.node_ids import check_claim
 from headrace_protos.v1 import cluster_pb2, cluster_pb2_grpc
 
 from ..cluster.leadership import CannotLead
@@ -255,6 +256,8 @@ class _Heartbeats(StreamHandler[Any]):
     """One node's stream. The driver is notified when a heartbeat stream ends, for any reason. ``_numbers`` gives each
     stream a number; no stream has the number 0, which stands for a registration."""
 
+    METHOD: ClassVar[str]  #: "Service/Method"
+
     _numbers = itertools.count(1)
 
     def __init__(self, driver: ControllerDriver, stream: ServerStream[Any, Any], clock: Clock) -> None:
@@ -278,6 +281,7 @@ class _Heartbeats(StreamHandler[Any]):
         raise NotImplementedError
 
     def on_request(self, request: Any) -> None:
+        check_claim(self.METHOD, request)  # before the node is noted, because the end of its stream fences it
         self._node = self.identity(request)  # note the node now, because the stream may break before the answer
         task = asyncio.ensure_future(self._beat(request))
         self._tasks.add(task)
@@ -306,6 +310,8 @@ class _Heartbeats(StreamHandler[Any]):
 
 
 class _BrokerHeartbeats(_Heartbeats):
+    METHOD = "Cluster/BrokerHeartbeat"
+
     seen: BrokerSeen | None = None
 
     def identity(self, request: cluster_pb2.BrokerHeartbeatRequest) -> tuple[int, int]:
@@ -343,6 +349,8 @@ class _BrokerHeartbeats(_Heartbeats):
 
 
 class _CoordinatorHeartbeats(_Heartbeats):
+    METHOD = "Cluster/CoordinatorHeartbeat"
+
     def identity(self, request: cluster_pb2.CoordinatorHeartbeatRequest) -> tuple[int, int]:
         return request.coordinator_id, request.coordinator_epoch
 

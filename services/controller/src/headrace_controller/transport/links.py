@@ -38,6 +38,7 @@ from headrace_core.rpc.duplex import Duplex
 from headrace_core.rpc.outage import Backoff, Outage
 from headrace_core.rpc.server import Listener
 from headrace_core.rpc.streams import ServerStream, StreamHandler
+from headrace_core.security.node_ids import check_claim
 from headrace_protos.v1 import raft_pb2, raft_pb2_grpc
 
 from ..raft import NO_DIRECTORY, Message, ReplicaKey, VoterSet
@@ -245,6 +246,8 @@ class _Accepted(StreamHandler[Envelope]):
             self.finish(error)
 
     def _greet(self, request: Envelope) -> None:
+        if request.HasField("hello"):
+            check_claim("Raft/Exchange", request)
         key = self._links.greeted(request)
         self._stream.send(self._links.hello(key), 1)
         if key == self._links.key:  # a bootstrap address leads to this process itself
