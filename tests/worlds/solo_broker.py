@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace_broker.budget import ByteBudget
+from headrace_broker.bulk_turns import BulkTurns
 from headrace_broker.context import BrokerContext, BrokerLimits, BrokerMetrics
 from headrace_broker.deadlines import Deadlines
 from headrace_broker.handlers.fetch import FetchStream
@@ -222,6 +223,7 @@ class SoloBroker:
             metadata=MetadataState(),
             partitions=self.partitions,
             pushes=pushes,
+            turns=BulkTurns(loop),
         )
 
     async def __aenter__(self) -> SoloBroker:

@@ -79,6 +79,7 @@ from headrace_protos.v1 import (
 
 from .assignments import DirectoryAssignments
 from .budget import ByteBudget
+from .bulk_turns import BulkTurns
 from .collector import BrokerCollector
 from .context import BrokerContext, BrokerLimits, BrokerMetrics
 from .controller_link import ControllerLink
@@ -233,6 +234,7 @@ class Broker:
             metadata=self.metadata,
             partitions=self.partitions,
             pushes=pushes,
+            turns=BulkTurns(loop),
             producer_ids=self._producer_ids,
             verifier=self._verifier,
             reads_by_rack=values["replica.selector.class"] in RACK_AWARE_SELECTORS,

@@ -15,6 +15,7 @@ from headrace_core.quotas import QuotaManager
 from headrace_core.telemetry import Counter, Emitter, Metrics
 
 from .budget import ByteBudget, UnreadAnswers
+from .bulk_turns import BulkTurns
 from .client_limits import NewConnections
 from .controller_link import REQUEST_TIMEOUT_MS
 from .deadlines import Deadlines
@@ -91,6 +92,7 @@ class BrokerContext:
     metadata: MetadataState
     partitions: PartitionTable
     pushes: PendingPushes
+    turns: BulkTurns  #: Turns of large messages in the event loop.
     #: The allocator of this broker's producer ids; None in unit tests, which have no controller.
     producer_ids: ProducerIds | None = None
     #: Asks the coordinators of transactions; None in unit tests, which have no coordinator.

@@ -6,6 +6,9 @@ A fetch stream is in one of three states::
     waiting   a long poll without min_bytes                      -> enough new bytes, time over, or a newer request
     reading   a cold read (not in the page cache) on a thread    -> the read's end
 
+After a large response the session is a bulk session, until a small response. The next request of a bulk session is
+handled in its turn (``BulkTurns``), so that other clients are served between two large responses.
+
 Callbacks handle all states of a fetch stream: an idle session needs no task, and a waiting request needs one timer. A
 session's position advances only when a response is queued, so an abandoned request changes no position.
 
@@ -47,6 +50,7 @@ from headrace_core.types import TopicPartition
 from headrace_core.unexpected import answer_to, log_fields
 from headrace_protos.v1 import common_pb2, fetch_pb2, fetch_pb2_grpc
 
+from ..bulk_turns import BULK_BYTES
 from ..client_limits import StreamBrake
 from ..context import BrokerContext
 from ..leader_replica import LeaderReplica
@@ -134,6 +138,7 @@ class FetchStream(StreamHandler[Any]):
         "_committed",
         "_current",
         "_held_back",
+        "_is_bulk",
         "_looked_ms",
         "_looked_s",
         "_loop",
@@ -147,6 +152,7 @@ class FetchStream(StreamHandler[Any]):
         "_started_s",
         "_stream",
         "_timer",
+        "_turn_asked",
         "_unread",
         "_wake_scheduled",
     )
@@ -179,6 +185,8 @@ class FetchStream(StreamHandler[Any]):
         self._cold: dict[TopicPartition, _ColdRead] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._reading = False
+        self._is_bulk = False  # whether the last response was large
+        self._turn_asked = False  # whether a turn will call ``_take_turn``
         self._wake_scheduled = False
         self._closed = False
 
@@ -197,6 +205,8 @@ class FetchStream(StreamHandler[Any]):
             self._look(give_up=True)  # a newer request ends the wait of the older request
         elif len(self._requests) > QUEUED_REQUESTS_MAX:
             self._stream.pause()
+        if not self._is_bulk:
+            self._broker.turns.note()
         self._pump()
 
     def is_idle(self) -> bool:
@@ -226,13 +236,40 @@ class FetchStream(StreamHandler[Any]):
         self._session.close()
 
     def _pump(self) -> None:
-        """Process queued requests until a request has to wait, too many responses are unwritten, or this callback has
-        run for long."""
+        """Process queued requests, those of a bulk session in its turn."""
+        if self._is_bulk:
+            self._ask_turn()
+        else:
+            self._process()
+
+    def _ask_turn(self) -> None:
+        if not self._turn_asked:
+            self._turn_asked = True
+            self._broker.turns.ask(self._take_turn)
+
+    def _take_turn(self) -> None:
+        self._turn_asked = False
+        if not self._closed:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Answer the request in progress, if it can be answered now, and process queued requests."""
+        if self._current is not None and not self._reading:
+            self._look(give_up=self._current.max_wait_ms == 0)
+        self._process()
+
+    def _process(self) -> None:
+        """Process queued requests until a request has to wait, a response is large, too many responses are unwritten,
+        or this callback has run for long."""
         looked_up = 0
-        brake = self._brake
+        brake, has_answered = self._brake, False
         while self._requests and self._current is None and self._stream.queued_bytes < self._queued_bytes_max():
             if brake is not None and brake.is_on:  # the client is over a quota: its next request waits
                 break
+            if has_answered and self._is_bulk:
+                self._ask_turn()
+                break
+            has_answered = True
             if looked_up > TURN_PARTITIONS_MAX:
                 self._loop.call_soon(self._pump)
                 return
@@ -398,6 +435,9 @@ class FetchStream(StreamHandler[Any]):
         metrics = self._broker.metrics
         metrics.client_times.of("Fetch").observe(time.perf_counter() - self._started_s)
         metrics.fetch_bytes.value += size
+        self._is_bulk = size >= BULK_BYTES
+        if not self._is_bulk:
+            self._broker.turns.note()
         if self._brake is not None:
             self._throttle(self._brake, response, total_size)
         self._stream.send(response, total_size + _OVERHEAD_BYTES * len(response.results))
@@ -420,9 +460,12 @@ class FetchStream(StreamHandler[Any]):
 
     def _woken(self) -> None:
         self._wake_scheduled = False
-        if self._current is not None and not self._reading and not self._waits_for_markers():
-            self._look(give_up=False)
-            self._pump()
+        if self._current is None or self._reading or self._waits_for_markers():
+            return
+        if self._is_bulk:
+            self._ask_turn()
+        else:
+            self._go_on()
 
     def _waits_for_markers(self) -> bool:
         """Whether the waiting request was woken only by bytes of open transactions, which it cannot read yet. (A
@@ -467,16 +510,17 @@ class FetchStream(StreamHandler[Any]):
             logger.error("%s failed", what, exc_info=error, extra=log_fields(error))
             found = answer_to(error, what)
         self._cold[partition] = _ColdRead(position, cuts, found)
-        if self._current is not None:
-            self._look(give_up=self._current.max_wait_ms == 0)
-        self._pump()
+        if self._is_bulk:
+            self._ask_turn()
+        else:
+            self._go_on()
 
     def _apply(self, request: Any) -> None:
         for item in request.forgotten:
             self._drop(TopicPartition(item.topic, item.partition))
         if self._acls is not self._access.version:
             self._check_again()
-        granted = self._access.granted(Operation.READ, ResourceType.TOPIC)
+        granted = self._access.granted(Operation.READ, ResourceType.TOPIC) if request.partitions else None
         for item in request.partitions:
             partition = TopicPartition(item.topic, item.partition)
             try:

@@ -46,6 +46,7 @@ from headrace_core.security.acl_types import Operation, ResourceType
 from headrace_core.types import FlushPolicy, TopicPartition
 from headrace_protos.v1 import common_pb2, produce_pb2, produce_pb2_grpc
 
+from ..bulk_turns import BULK_BYTES
 from ..client_limits import StreamBrake
 from ..context import BrokerContext
 from ..deadlines import Expiring
@@ -62,8 +63,8 @@ _DURABILITY = {
 #: When a client leaves more than UNREAD_BYTES_MAX bytes of answers unread, the broker stops reading its stream.
 UNREAD_BYTES_MAX = 1024 * 1024
 #: Reasons why the broker does not read a produce stream: the stream's own limit, the broker's limit for all streams,
-#: unread answers, or a quota of the client.
-_OWN_LIMIT, _BROKER_LIMIT, _UNREAD_ANSWERS, _QUOTA = 1, 2, 4, 8
+#: unread answers, a quota of the client, or the wait for the turn after a large request (``BulkTurns``).
+_OWN_LIMIT, _BROKER_LIMIT, _UNREAD_ANSWERS, _QUOTA, _TURN = 1, 2, 4, 8, 16
 #: Error codes for a produce request with invalid records. A produce request that fails only with codes for invalid
 #: records counts against its connection.
 _WORTHLESS = ("CORRUPT_MESSAGE", "INVALID_RECORD", "INVALID_TIMESTAMP", "MESSAGE_TOO_LARGE", "RECORD_LIST_TOO_LARGE")
@@ -275,6 +276,12 @@ class ProduceStream(StreamHandler[Any]):
             self._handle(request, self._stream.request_bytes)
         if is_timed and brake is not None:
             brake.worked(started_s)
+
+        if self._stream.request_bytes < BULK_BYTES:
+            self._broker.turns.note()
+        else:  # the stream's next request is read after other clients had their turn
+            self._hold(_TURN)
+            self._broker.turns.ask(partial(self._release, _TURN))
 
     def _handle(self, request: Any, size: int) -> None:
         """Handle one request of ``size`` bytes."""
@@ -557,6 +564,7 @@ class ProduceStream(StreamHandler[Any]):
         response = produce_pb2.ProduceResponse(
             correlation_id=pending.correlation_id, results=results, throttle_time_ms=throttle_ms(pending.throttle_s)
         )
+        self._broker.turns.note()
         self._stream.send(response, response.ByteSize())
         if self._stream.queued_bytes > UNREAD_BYTES_MAX:
             self._hold(_UNREAD_ANSWERS)

@@ -69,7 +69,8 @@ class ReplicationService(replication_pb2_grpc.ReplicationServicer):
         self._broker = broker
         self.followers = JoinedReplicas()  #: The joined followers of all streams.
         self._pacer = Pacer(UNLIMITED, self.now_ms())
-        self.pushes, self.metrics, self.traces = broker.pushes, broker.metrics, broker.traces
+        self.pushes, self.turns = broker.pushes, broker.turns
+        self.metrics, self.traces = broker.metrics, broker.traces
         self._streams: dict[tuple[int, Lane], LeaderStream] = {}
         self._throttled = _ThrottledReplicas()
         broker.metadata.watch(self._metadata_changed)
@@ -217,6 +218,8 @@ class LeaderStream(StreamHandler[Any]):
             # current stream.
             return
         lane.touch()
+        if self._key[1] is Lane.LIVE:
+            self._service.turns.note()
         said = request_of(request)
         for handle in said.leaves:
             lane.leave(handle, cannot_append=handle in said.cannot_append)
@@ -232,7 +235,10 @@ class LeaderStream(StreamHandler[Any]):
 
     def on_written(self) -> None:
         if not self._stream.queued_bytes and self._lane is not None and self._lane.has_work:
-            self._turn()
+            if self._key[1] is Lane.CATCH_UP:
+                self.wake()
+            else:
+                self._turn()
 
     def on_closed(self) -> None:
         self._closed = True
@@ -279,9 +285,15 @@ class LeaderStream(StreamHandler[Any]):
         self._heartbeat_timer = self._loop.call_later(HEARTBEAT_S, self._send_heartbeat)
 
     def wake(self) -> None:
-        """Schedule one ``_turn`` at the end of the present event loop pass, because there may be messages to send."""
-        if not self._is_scheduled and not self._closed:
-            self._is_scheduled = True
+        """Schedule one ``_turn``, because there may be messages to send: at the end of the present event loop pass for
+        a live stream, in its turn (``BulkTurns``) for a stream of replicas that catch up, for which no flush waits."""
+        if self._is_scheduled or self._closed:
+            return
+        self._is_scheduled = True
+        if self._key[1] is Lane.CATCH_UP:
+            self._service.turns.ask(self._turn)
+        else:
+            self._service.turns.note()
             self._service.pushes.begin(self)
             self._loop.call_soon(self._turn)
 
