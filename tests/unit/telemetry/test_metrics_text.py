@@ -15,8 +15,8 @@ import pytest
 from headrace_core.metrics import catalog
 from headrace_core.metrics.exposition import Exposition
 from headrace_core.metrics.histogram import DURATION_BOUNDS_S, Histogram, RecentQuantiles, quantile
-from headrace_core.metrics.model import Kind, Metric, Quantiles, Row, Rows, Source
-from headrace_core.metrics.text import lines_of, text, wants_openmetrics
+from headrace_core.metrics.model import COLUMN_MAX, Column, Kind, Metric, Quantiles, Row, Rows, Source, in_columns
+from headrace_core.metrics.text import Writer, heads_of, wants_openmetrics
 
 
 def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
@@ -33,30 +33,92 @@ def _metric(kind: Kind = Kind.GAUGE, *labels: str) -> Metric:
     return Metric("m", kind, 'what "it" is\nin two lines', labels, ("broker",), Source.HEADRACE)
 
 
+def lines_of(row: Row | Column) -> list[str]:
+    return Writer().lines_of(row).decode().splitlines()
+
+
+def plain(metric: Metric, labels: tuple[str | int, ...], value: int) -> str:
+    """A line as the format's page describes it, made without the writer."""
+    escaped = [str(each).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") for each in labels]
+    pairs = ",".join(f'{name}="{each}"' for name, each in zip(metric.labels, escaped, strict=True))
+    return f"{metric.sample_name}{{{pairs}}} {value}\n"
+
+
 def test_a_counter_has_total_and_its_family_only_in_prometheus_text() -> None:
     metric = _metric(Kind.COUNTER, "topic")
-    families = {metric: list(lines_of(Row(metric, ("a",), 3)))}
-    assert families[metric] == ['m_total{topic="a"} 3']
-    assert "# TYPE m counter\n" in text(families, openmetrics=True)
-    assert text(families, openmetrics=True).endswith("# EOF\n")
-    assert "# TYPE m_total counter\n" in text(families, openmetrics=False)
-    assert "EOF" not in text(families, openmetrics=False)
+    assert lines_of(Row(metric, ("a",), 3)) == ['m_total{topic="a"} 3']
+    openmetrics, prometheus = heads_of(metric)
+    assert b"# TYPE m counter\n" in openmetrics
+    assert b"# TYPE m_total counter\n" in prometheus
 
 
 def test_labels_and_help_are_escaped_and_a_total_has_no_labels() -> None:
     metric = _metric(Kind.GAUGE, "topic", "partition")
-    assert list(lines_of(Row(metric, ('a"\\\n', 7), 1.5))) == ['m{topic="a\\"\\\\\\n",partition="7"} 1.5']
-    assert list(lines_of(Row(metric, (), math.inf))) == ["m +Inf"]
-    assert '# HELP m what "it" is\\nin two lines\n' in text({metric: []}, openmetrics=False)
+    assert lines_of(Row(metric, ('a"\\\n', 7), 1.5)) == ['m{topic="a\\"\\\\\\n",partition="7"} 1.5']
+    assert lines_of(Row(metric, (), math.inf)) == ["m +Inf"]
+    assert heads_of(metric)[1].startswith(b'# HELP m what "it" is\\nin two lines\n')
     with pytest.raises(ValueError, match="zip"):
-        list(lines_of(Row(metric, ("a",), 1)))
+        lines_of(Row(metric, ("a",), 1))
+
+
+def test_a_column_has_the_lines_of_its_rows_also_with_labels_that_need_care() -> None:
+    metric = _metric(Kind.COUNTER, "topic", "partition")
+    writer, names = Writer(), ["a%d", "100%", 'q"', "back\\", "two\nlines", "ünï", ""]
+    for turn in range(3):
+        labels = [(name, number) for name in names for number in range(turn, 3)]
+        values = [number * 7 - turn for number in range(len(labels))]
+        wanted = "".join(map(plain, [metric] * len(labels), labels, values))
+        assert writer.lines_of(Column(metric, labels, values)) == wanted.encode()
+        assert writer.lines_of(Column(metric, [], [])) == b""
+        writer.end_scrape()
+
+
+def test_partitions_that_come_and_go_get_their_own_names_and_values() -> None:
+    metric, writer = _metric(Kind.GAUGE, "topic", "partition"), Writer()
+    for labels in ([("a", 0), ("b", 0)], [("a", 0), ("b", 1)], [("a", 0)], [("b", 0), ("a", 0)], [("a", 0), ("b", 0)]):
+        values = list(range(len(labels)))
+        wanted = "".join(map(plain, [metric] * len(labels), labels, values))
+        assert writer.lines_of(Column(metric, labels, values)).decode() == wanted
+        writer.end_scrape()
+
+
+def test_the_writer_forgets_the_names_that_a_scrape_did_not_use() -> None:
+    metric, histogram, writer = _metric(Kind.GAUGE, "topic"), Histogram(), Writer()
+    for number in range(50):
+        writer.lines_of(Row(metric, (f"t{number}",), 1))
+        writer.lines_of(Column(metric, [(f"c{number}",)], [1]))
+        writer.lines_of(Row(metric, (f"h{number}",), histogram))
+        writer.lines_of(Row(metric, (f"q{number}",), Quantiles([], histogram)))
+        writer.end_scrape()
+        assert len(writer._kept) == 4
+
+
+def test_a_writer_shows_each_change_of_a_histogram_and_of_its_quantiles() -> None:
+    histogram, writer = Histogram((1, 2)), Writer()
+    recent = RecentQuantiles(histogram)
+    for number, value in enumerate((0.5, 0.0, 1.5, 9.0, 9.0)):
+        histogram.observe(value)
+        summary = Quantiles(recent.read(number), histogram)
+        for row in (Row(_metric(Kind.HISTOGRAM, "x%"), ("5%",), histogram), Row(_metric(Kind.SUMMARY), (), summary)):
+            shown = writer.lines_of(row)
+            assert shown == writer.lines_of(row) == Writer().lines_of(row)
+            assert f"{number + 1}\n".encode() in shown
+        writer.end_scrape()
+
+
+def test_slices_for_columns_have_each_item_once() -> None:
+    items = list(range(2 * COLUMN_MAX + 1))
+    slices = list(in_columns(items))
+    assert [each for some in slices for each in some] == items
+    assert max(map(len, slices)) == COLUMN_MAX
+    assert list(in_columns([])) == []
 
 
 def test_a_histogram_counts_a_value_on_a_bound_below_it() -> None:
     histogram = Histogram((1, 2))
     for value in (0.5, 1, 1.5, 2, 9):
         histogram.observe(value)
-    assert list(lines_of(Row(_metric(Kind.HISTOGRAM), (), histogram))) == [
+    assert lines_of(Row(_metric(Kind.HISTOGRAM), (), histogram)) == [
         'm_bucket{le="1.0"} 2',
         'm_bucket{le="2.0"} 4',
         'm_bucket{le="+Inf"} 5',
@@ -92,10 +154,10 @@ def test_quantiles_forget_what_is_older_than_their_window() -> None:
 
 def test_a_summary_is_scaled_and_has_no_lines_for_quantiles_that_it_does_not_know() -> None:
     histogram = Histogram()
-    lines = list(lines_of(Row(_metric(Kind.SUMMARY), (), Quantiles([("0.99", math.nan)], histogram))))
+    lines = lines_of(Row(_metric(Kind.SUMMARY), (), Quantiles([("0.99", math.nan)], histogram)))
     assert lines == ["m_sum 0.0", "m_count 0"]
     histogram.observe(0.5)
-    lines = list(lines_of(Row(_metric(Kind.SUMMARY), (), Quantiles([("0.99", 0.5)], histogram, 1_000))))
+    lines = lines_of(Row(_metric(Kind.SUMMARY), (), Quantiles([("0.99", 0.5)], histogram, 1_000)))
     assert lines == ['m{quantile="0.99"} 500.0', "m_sum 500.0", "m_count 1"]
 
 
@@ -161,14 +223,18 @@ async def test_a_greedy_scraper_does_not_keep_the_collectors_at_work() -> None:
 
 
 @on_loop
-async def test_a_text_of_many_families_is_what_one_join_gives() -> None:
-    exposition = Exposition()
+async def test_rows_and_columns_give_the_same_text() -> None:
     labels = [("t", number) for number in range(12_000)]
-    exposition.add(lambda: iter([Row(catalog.LOG_END, each, each[1]) for each in labels]))
-    found = await exposition.text(openmetrics=True)
-    lines = [line for each in labels for line in lines_of(Row(catalog.LOG_END, each, each[1]))]
-    assert found.startswith(text({catalog.LOG_END: lines}, openmetrics=True).removesuffix("# EOF\n"))
-    assert found.endswith("# EOF\n")
+    texts = []
+    for rows in (
+        [Row(catalog.LOG_END, each, each[1]) for each in labels],
+        [Column(catalog.LOG_END, some, [number for _, number in some]) for some in in_columns(labels)],
+    ):
+        exposition = Exposition()
+        exposition.add(lambda rows=rows: iter(rows))  # type: ignore[misc]
+        texts.append((await exposition.text(openmetrics=True)).partition("# HELP headrace_metrics")[0])
+    head = heads_of(catalog.LOG_END)[0].decode()
+    assert texts[0] == texts[1] == head + "".join(plain(catalog.LOG_END, each, each[1]) for each in labels)
 
 
 def test_the_catalog_has_only_legal_names_and_words() -> None:

@@ -677,6 +677,13 @@ CONNECTIONS = _jmx(
     "kafka.server:type=socket-server-metrics",
     "Open connections of Kafka clients.",
 )
+FAILED_AUTHENTICATIONS = _jmx(
+    Kind.COUNTER,
+    "kafka_server_socket_server_metrics_failed_authentication",
+    GATEWAY,
+    "kafka.server:type=socket-server-metrics",
+    "Connections of Kafka clients whose TLS handshake or login failed.",
+)
 GATEWAY_IN = _ours(Kind.COUNTER, "gateway_bytes_in", GATEWAY, "Bytes of requests from Kafka clients.")
 GATEWAY_OUT = _ours(Kind.COUNTER, "gateway_bytes_out", GATEWAY, "Bytes of answers to Kafka clients.")
 GATEWAY_QUEUED = _ours(Kind.GAUGE, "gateway_queued_bytes", GATEWAY, "Bytes of requests in the gateway's memory.")

@@ -14,12 +14,11 @@ import time
 
 from .catalog import COLLECTOR_ERRORS, SCRAPE_SECONDS
 from .model import Collector, Metric, Row
-from .text import END, head_of, lines_of
+from .text import END, Writer, heads_of
 
 logger = logging.getLogger("headrace.metrics")
 
 TURN_S = 0.001  #: Time that a collection works before it lets the event loop do other work.
-LINES_PER_TURN = 5_000  #: Lines that one turn joins.
 ROWS_PER_LOOK = 16  #: Rows between two looks at the clock.
 FRESH_S = 0.1  #: A scrape gets the text of a collection that ended at most this long ago,
 REST = 4.0  #: or at most this many times the duration of the collection,
@@ -31,6 +30,7 @@ class Exposition:
 
     def __init__(self) -> None:
         self._collectors: list[Collector] = []
+        self._writer = Writer()
         self._errors = 0
         self._seconds = 0.0
         self._bodies = {True: b"", False: b""}  # by whether it is OpenMetrics
@@ -65,10 +65,11 @@ class Exposition:
 
     async def _collect(self) -> None:
         started_s = time.monotonic()
-        families: dict[Metric, list[str]] = {}
+        families: dict[Metric, list[bytes]] = {}
+        turns = _Turns()
         for collector in self._collectors:
             try:
-                await self._rows_of(collector, families)
+                await self._rows_of(collector, families, turns)
             except Exception:
                 # A node whose metrics have a bug must go on serving; the counter shows the bug.
                 self._errors += 1
@@ -76,30 +77,44 @@ class Exposition:
         now_s = time.monotonic()
         self._seconds = now_s - started_s
         for metric, value in ((COLLECTOR_ERRORS, self._errors), (SCRAPE_SECONDS, self._seconds)):
-            families[metric] = list(lines_of(Row(metric, (), value)))
-        self._bodies, self._ended_s = await _bodies_of(families), now_s
+            families[metric] = [self._writer.lines_of(Row(metric, (), value))]
+        self._writer.end_scrape()
+        await turns.look()
+        self._bodies, self._ended_s = _bodies_of(families), now_s
 
-    async def _rows_of(self, collector: Collector, families: dict[Metric, list[str]]) -> None:
-        due_s = time.perf_counter() + TURN_S
+    async def _rows_of(self, collector: Collector, families: dict[Metric, list[bytes]], turns: _Turns) -> None:
+        lines_of = self._writer.lines_of
         for number, row in enumerate(collector()):
-            if row is not None:
-                families.setdefault(row.metric, []).extend(lines_of(row))
-            if number % ROWS_PER_LOOK == 0 and time.perf_counter() >= due_s:
-                await asyncio.sleep(0)
-                due_s = time.perf_counter() + TURN_S
+            if row is None:
+                await turns.look()
+                continue
+            lines = lines_of(row)
+            if lines:
+                families.setdefault(row.metric, []).append(lines)
+            if number % ROWS_PER_LOOK == 0:
+                await turns.look()
 
 
-async def _bodies_of(families: dict[Metric, list[str]]) -> dict[bool, bytes]:
-    """Both formats. They share the bytes of the samples, which are joined one family to a turn of the event loop."""
-    parts: dict[bool, list[bytes]] = {True: [], False: []}
+class _Turns:
+    """The turns of one collection."""
+
+    def __init__(self) -> None:
+        self._due_s = time.perf_counter() + TURN_S
+
+    async def look(self) -> None:
+        """Let the event loop do other work if this turn took TURN_S."""
+        if time.perf_counter() >= self._due_s:
+            await asyncio.sleep(0)
+            self._due_s = time.perf_counter() + TURN_S
+
+
+def _bodies_of(families: dict[Metric, list[bytes]]) -> dict[bool, bytes]:
+    """Both formats. Only the heads of their families differ."""
+    openmetrics: list[bytes] = []
+    plain: list[bytes] = []
     for metric, lines in families.items():
-        for begin in range(0, len(lines), LINES_PER_TURN):
-            samples = ("\n".join(lines[begin : begin + LINES_PER_TURN]) + "\n").encode()
-            for openmetrics, found in parts.items():
-                if begin == 0:
-                    found.append(head_of(metric, openmetrics=openmetrics).encode())
-                found.append(samples)
-            if len(lines) >= ROWS_PER_LOOK:
-                await asyncio.sleep(0)
-    parts[True].append(END.encode())
-    return {openmetrics: b"".join(found) for openmetrics, found in parts.items()}
+        for found, head in zip((openmetrics, plain), heads_of(metric), strict=True):
+            found.append(head)
+            found += lines
+    openmetrics.append(END)
+    return {True: b"".join(openmetrics), False: b"".join(plain)}

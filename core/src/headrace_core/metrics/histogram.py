@@ -59,22 +59,28 @@ class RecentQuantiles:
     quantiles favour the last five minutes. Each read may store the counts at the time of the read; the reads of a
     scrape are the only clock."""
 
-    __slots__ = ("_histogram", "_snapshots", "_step_s", "_window_s")
+    __slots__ = ("_found", "_histogram", "_of", "_snapshots", "_step_s", "_window_s")
 
     def __init__(self, histogram: Histogram, *, window_s: float = 300.0) -> None:
         self._histogram = histogram
         self._window_s = window_s
         self._step_s = window_s / 5
         self._snapshots: deque[tuple[float, list[int]]] = deque()
+        self._of: list[int] = []  # the counts to which ``_found`` belongs
+        self._found: list[tuple[str, float]] = []
 
     def read(self, now_s: float) -> list[tuple[str, float]]:
-        """The quantiles as pairs (text of the label, value). ``now_s``: any steady clock."""
-        snapshots, counts = self._snapshots, self._histogram.counts
+        """The quantiles as pairs (text of the label, value): the same object as before if no count has changed.
+        ``now_s``: any steady clock."""
+        snapshots, counts = self._snapshots, list(self._histogram.counts)
         while len(snapshots) > 1 and snapshots[1][0] <= now_s - self._window_s:
             snapshots.popleft()
         recent = counts
         if snapshots and snapshots[0][0] <= now_s - self._window_s:
             recent = [now - before for now, before in zip(counts, snapshots[0][1], strict=True)]
         if not snapshots or snapshots[-1][0] <= now_s - self._step_s:
-            snapshots.append((now_s, list(counts)))
-        return [(text, quantile(self._histogram.bounds, recent, share)) for share, text in QUANTILES]
+            snapshots.append((now_s, counts))
+        if recent != self._of:
+            self._of = recent
+            self._found = [(text, quantile(self._histogram.bounds, recent, share)) for share, text in QUANTILES]
+        return self._found

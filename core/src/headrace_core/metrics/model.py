@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from .histogram import Histogram
+
+T = TypeVar("T")
 
 
 class Kind(enum.StrEnum):
@@ -63,9 +65,28 @@ class Row(NamedTuple):
     value: float | Histogram | Quantiles
 
 
+#: Maximum number of labels of one Column, so that a turn of the event loop stays short.
+COLUMN_MAX = 128
+
+
+class Column(NamedTuple):
+    """Whole numbers of one metric: one row for each of ``labels``. Its text is made at once, from a template that the
+    next scrape uses again if the labels are the same. A column that a collector yields again as the same object keeps
+    its text, too."""
+
+    metric: Metric
+    labels: Sequence[tuple[str | int, ...]]
+    values: Sequence[int]
+
+
+def in_columns(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    """The items in slices, each for one Column."""
+    return (items[begin : begin + COLUMN_MAX] for begin in range(0, len(items), COLUMN_MAX))
+
+
 #: The rows of one part of a node. None is a place where the event loop may do other work, for a collector that computes
 #: long without a row.
-Rows = Iterator[Row | None]
+Rows = Iterator[Row | Column | None]
 #: Returns rows. They are read in several turns of the event loop: a collector copies a collection before it iterates
 #: over it.
 Collector = Callable[[], Rows]

@@ -27,7 +27,7 @@ logger = logging.getLogger("headrace.metrics")
 #: idle strangers cannot keep Prometheus out. If none is idle, it closes the new one.
 CONNECTIONS_MAX = 16
 HANDSHAKE_S = 10.0  #: Seconds for the TLS handshake.
-CHUNK_BYTES = 64 * 1024  #: Bytes of an answer that a slow reader can hold in memory, in addition to the shared text.
+CHUNK_BYTES = 128 * 1024  #: Bytes of an answer that a slow reader can hold in memory, in addition to the shared text.
 REQUEST_BYTES_MAX = 8 * 1024  #: Bytes of a request: the request line and the headers.
 REQUEST_S = 10.0  #: Seconds in which a request must arrive whole, after its first byte.
 IDLE_S = 300.0  #: Seconds that a connection may be idle between two scrapes.

@@ -8,51 +8,94 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from itertools import accumulate
+from typing import Any, cast
 
 from .histogram import Histogram
-from .model import Metric, Quantiles, Row
+from .model import Column, Metric, Quantiles, Row
 
 OPENMETRICS_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 PROMETHEUS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-END = "# EOF\n"  #: The last line of OpenMetrics.
-
-#: Names with labels that ``_named`` keeps. A scrape makes the same ones each time; without the cache, they are most of
-#: its processor time.
-NAMES_KEPT = 1 << 16
+END = b"# EOF\n"  #: The last line of OpenMetrics.
 
 _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 _HELP_ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n"})
 
-
-def lines_of(row: Row) -> Iterable[str]:
-    """The sample lines of one row."""
-    metric, values, value = row
-    if type(value) is int:  # most rows
-        return (f"{_named(metric, values)} {value}",)
-    if isinstance(value, Histogram):
-        return _histogram(metric.name, _pairs(metric, values), value)
-    if isinstance(value, Quantiles):
-        return _summary(metric.name, _pairs(metric, values), value)
-    return (f"{_named(metric, values)} {_number(value)}",)
+Labels = tuple[str | int, ...]
 
 
-def text(families: Mapping[Metric, Iterable[str]], *, openmetrics: bool) -> str:
-    """The whole text. ``families``: the sample lines of each metric."""
-    parts = [
-        head_of(metric, openmetrics=openmetrics) + "".join(f"{line}\n" for line in families[metric])
-        for metric in families
-    ]
-    return "".join(parts) + (END if openmetrics else "")
+class Writer:
+    """Writes the sample lines of rows. Names with labels are the same in each scrape, and making them again would be
+    most of a scrape's processor time. So the writer keeps them, and the text of values that do not change, from one
+    scrape to the next. ``end_scrape`` drops what the scrape did not use, such as the names of a deleted topic."""
+
+    def __init__(self) -> None:
+        self._kept: dict[Any, Any] = {}
+        self._used: dict[Any, Any] = {}
+
+    def lines_of(self, row: Row | Column) -> bytes:
+        """The lines of one row or column, in UTF-8, each with its line break."""
+        if isinstance(row, Column):
+            return self._column(row)
+        metric, labels, value = row
+        if isinstance(value, Histogram):
+            return self._histogram(metric, labels, value)
+        if isinstance(value, Quantiles):
+            return self._summary(metric, labels, value)
+        key = metric, labels
+        name = self._used[key] = self._kept.get(key) or _name(metric, labels)
+        return f"{name} {value if type(value) is int else _number(value)}\n".encode()
+
+    def end_scrape(self) -> None:
+        self._kept, self._used = self._used, {}
+
+    def _column(self, column: Column) -> bytes:
+        metric, labels, values = column
+        if not labels:
+            return b""
+        key = metric, labels[0], Column
+        before, template, text = cast("tuple[Column | None, str, bytes]", self._kept.get(key, _NOTHING))
+        if before is not column:
+            if before is None or before.labels != labels:
+                template = "".join(f"{_literal(_name(metric, each))} %d\n" for each in labels)
+            text = (template % tuple(values)).encode()
+        self._used[key] = column, template, text
+        return text
+
+    def _histogram(self, metric: Metric, labels: Labels, histogram: Histogram) -> bytes:
+        key = metric, labels
+        counts, total = list(histogram.counts), histogram.total
+        before, template, text = cast("tuple[Any, str, bytes]", self._kept.get(key, _NOTHING))
+        if before != (counts, total):
+            template = template or _template(metric, labels, histogram)
+            seen = list(accumulate(counts))
+            text = (template % (*seen, _number(total), seen[-1])).encode()
+        self._used[key] = (counts, total), template, text
+        return text
+
+    def _summary(self, metric: Metric, labels: Labels, value: Quantiles) -> bytes:
+        key = metric, labels
+        now = value.quantiles, value.scale, value.histogram.total, value.histogram.count
+        before, _, text = cast("tuple[Any, str, bytes]", self._kept.get(key, _NOTHING))
+        if before != now:
+            text = _summary(metric.name, _pairs(metric, labels), value).encode()
+        self._used[key] = now, "", text
+        return text
+
+
+#: What is kept of a new row: no value, no template, no text.
+_NOTHING = (None, "", b"")
 
 
 @functools.cache
-def head_of(metric: Metric, *, openmetrics: bool) -> str:
-    """The lines in front of a family's samples."""
-    name = metric.name if openmetrics else metric.sample_name
-    help_text = metric.help.translate(_ESCAPES if openmetrics else _HELP_ESCAPES)
-    return f"# HELP {name} {help_text}\n# TYPE {name} {metric.kind}\n"
+def heads_of(metric: Metric) -> tuple[bytes, bytes]:
+    """The lines in front of a family's samples, in OpenMetrics and in Prometheus's text."""
+    return _head(metric, metric.name, _ESCAPES), _head(metric, metric.sample_name, _HELP_ESCAPES)
+
+
+def _head(metric: Metric, name: str, escapes: dict[int, str]) -> bytes:
+    return f"# HELP {name} {metric.help.translate(escapes)}\n# TYPE {name} {metric.kind}\n".encode()
 
 
 def wants_openmetrics(accept: str | None) -> bool:
@@ -76,33 +119,38 @@ def _weight(given: str) -> float:
     return found if 0 <= found <= 1 else 0.0
 
 
-@functools.lru_cache(NAMES_KEPT)
-def _named(metric: Metric, values: tuple[str | int, ...]) -> str:
+def _name(metric: Metric, labels: Labels) -> str:
     """The name of a sample with its labels."""
-    return f"{metric.sample_name}{_braces(_pairs(metric, values))}"
+    return f"{metric.sample_name}{_braces(_pairs(metric, labels))}"
 
 
-def _pairs(metric: Metric, values: tuple[str | int, ...]) -> list[str]:
-    return [f'{name}="{_escaped(given)}"' for name, given in zip(metric.labels, values, strict=bool(values))]
+def _literal(text: str) -> str:
+    """The text as a part of a template for the operator %."""
+    return text.replace("%", "%%")
 
 
-def _histogram(name: str, pairs: list[str], histogram: Histogram) -> Iterator[str]:
-    seen = 0
-    for bound, count in zip((*histogram.bounds, math.inf), list(histogram.counts), strict=True):
-        seen += count
-        labels = _braces([*pairs, f'le="{_number(float(bound))}"'])
-        yield f"{name}_bucket{labels} {seen}"
-    yield f"{name}_sum{_braces(pairs)} {_number(histogram.total)}"
-    yield f"{name}_count{_braces(pairs)} {seen}"
+def _pairs(metric: Metric, labels: Labels) -> list[str]:
+    return [f'{name}="{_escaped(given)}"' for name, given in zip(metric.labels, labels, strict=bool(labels))]
 
 
-def _summary(name: str, pairs: list[str], value: Quantiles) -> Iterator[str]:
+def _template(metric: Metric, labels: Labels, histogram: Histogram) -> str:
+    """The template of a histogram's lines."""
+    name, pairs = metric.name, _pairs(metric, labels)
+    buckets = [_braces([*pairs, f'le="{_number(float(bound))}"']) for bound in (*histogram.bounds, math.inf)]
+    own = _literal(_braces(pairs))
+    lines = [f"{name}_bucket{_literal(each)} %d\n" for each in buckets]
+    return "".join([*lines, f"{name}_sum{own} %s\n", f"{name}_count{own} %d\n"])
+
+
+def _summary(name: str, pairs: list[str], value: Quantiles) -> str:
+    lines = []
     for share, found in value.quantiles:
         if not math.isnan(found):
             labels = _braces([*pairs, f'quantile="{share}"'])
-            yield f"{name}{labels} {_number(found * value.scale)}"
-    yield f"{name}_sum{_braces(pairs)} {_number(value.histogram.total * value.scale)}"
-    yield f"{name}_count{_braces(pairs)} {value.histogram.count}"
+            lines.append(f"{name}{labels} {_number(found * value.scale)}\n")
+    lines.append(f"{name}_sum{_braces(pairs)} {_number(value.histogram.total * value.scale)}\n")
+    lines.append(f"{name}_count{_braces(pairs)} {value.histogram.count}\n")
+    return "".join(lines)
 
 
 def _braces(pairs: list[str]) -> str:

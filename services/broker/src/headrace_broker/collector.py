@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace_core.log import PartitionLog
 from headrace_core.metrics import catalog
-from headrace_core.metrics.model import Metric, Row, Rows
+from headrace_core.metrics.model import Column, Metric, Row, Rows, in_columns
 from headrace_core.metrics.node import NodeMetrics
 from headrace_core.telemetry import IsrExpanded, IsrShrunk
 from headrace_core.types import TopicPartition
@@ -78,31 +78,29 @@ class BrokerCollector:
     def _replicas(self) -> Rows:
         table = self._context.partitions
         led = list(table.led.items())
-        found: Counter[Metric] = Counter()
+        under = under_min = at_min = late = 0
         behind: dict[int, int] = {}
         now_ms = self._context.clock.now_ms()
         of_partitions = len(led) <= self._partitions_max
-        for (topic, partition), replica in led:
-            leader = replica.leader
+        for some in in_columns(led):
             yield None
-            in_sync, least = len(leader.isr), min(leader.min_insync, len(leader.replicas))
-            found[catalog.UNDER_REPLICATED] += in_sync < len(leader.replicas)
-            found[catalog.UNDER_MIN_ISR] += leader.is_below_min_insync
-            found[catalog.AT_MIN_ISR] += in_sync == least
-            found[catalog.LATE_TRANSACTIONS] += self._is_late(replica, now_ms)
-            for progress in leader.progress[1:]:
-                lag = max(0, leader.log_end - progress.log_end)
-                behind[progress.broker_id] = max(behind.get(progress.broker_id, 0), lag)
+            for _, replica in some:
+                leader = replica.leader
+                in_sync, replicas = len(leader.isr), len(leader.replicas)
+                least = min(leader.min_insync, replicas)
+                under += in_sync < replicas
+                under_min += in_sync < least
+                at_min += in_sync == least
+                late += self._is_late(replica, now_ms)
+                end = leader.log_end
+                for broker_id, follower_end in leader.follower_ends:
+                    behind[broker_id] = max(behind.get(broker_id, 0), end - follower_end)
             if of_partitions:
-                yield Row(catalog.CURRENT_OFFSET, (topic, partition), leader.high_watermark)
-                yield Row(catalog.OLDEST_OFFSET, (topic, partition), leader.log_start)
-        for metric in (
-            catalog.UNDER_REPLICATED,
-            catalog.UNDER_MIN_ISR,
-            catalog.AT_MIN_ISR,
-            catalog.LATE_TRANSACTIONS,
-        ):
-            yield Row(metric, (), found[metric])
+                yield from _leader_columns(some)
+        yield Row(catalog.UNDER_REPLICATED, (), under)
+        yield Row(catalog.UNDER_MIN_ISR, (), under_min)
+        yield Row(catalog.AT_MIN_ISR, (), at_min)
+        yield Row(catalog.LATE_TRANSACTIONS, (), late)
         for broker_id, lag in sorted(behind.items()):
             yield Row(catalog.FOLLOWER_LAG, (broker_id,), lag)
         yield Row(catalog.LEADER_COUNT, (), len(led))
@@ -122,13 +120,14 @@ class BrokerCollector:
         logs = self._storage.logs()
         of_partitions = len(logs) <= self._partitions_max
         bytes_of: Counter[str] = Counter()
-        for partition, log in logs:
+        for some in in_columns(logs):
             yield None
-            if log.is_closed:
-                continue
-            bytes_of[partition.topic] += log.size_bytes
+            open_ones = [(partition, log) for partition, log in some if not log.is_closed]
+            sizes = [log.size_bytes for _, log in open_ones]
+            for (partition, _), size in zip(open_ones, sizes, strict=True):
+                bytes_of[partition.topic] += size
             if of_partitions:
-                yield from _log_rows(partition, log)
+                yield from _log_columns(open_ones, sizes)
         if len(bytes_of) <= self._partitions_max:
             for topic, size in bytes_of.items():
                 yield Row(catalog.TOPIC_BYTES, (topic,), size)
@@ -166,8 +165,21 @@ class BrokerCollector:
         yield Row(catalog.CLIENT_STREAMS, (), len(context.streams))
 
 
-def _log_rows(partition: TopicPartition, log: PartitionLog) -> Rows:
-    yield Row(catalog.LOG_SIZE, partition, log.size_bytes)
-    yield Row(catalog.LOG_START, partition, log.log_start_offset)
-    yield Row(catalog.LOG_END, partition, log.log_end_offset)
-    yield Row(catalog.LOG_SEGMENTS, partition, log.segment_count)
+def _leader_columns(led: Sequence[tuple[TopicPartition, LeaderReplica]]) -> list[Column]:
+    """The columns of some partitions, all as they are now."""
+    partitions, leaders = [partition for partition, _ in led], [replica.leader for _, replica in led]
+    return [
+        Column(catalog.CURRENT_OFFSET, partitions, [leader.high_watermark for leader in leaders]),
+        Column(catalog.OLDEST_OFFSET, partitions, [leader.log_start for leader in leaders]),
+    ]
+
+
+def _log_columns(logs: Sequence[tuple[TopicPartition, PartitionLog]], sizes: Sequence[int]) -> list[Column]:
+    """The columns of some open logs, all as they are now."""
+    partitions = [partition for partition, _ in logs]
+    return [
+        Column(catalog.LOG_SIZE, partitions, sizes),
+        Column(catalog.LOG_START, partitions, [log.log_start_offset for _, log in logs]),
+        Column(catalog.LOG_END, partitions, [log.log_end_offset for _, log in logs]),
+        Column(catalog.LOG_SEGMENTS, partitions, [log.segment_count for _, log in logs]),
+    ]

@@ -7,10 +7,11 @@ partitions, and the names of kafka_exporter, so that each of them has one series
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 
-from headrace_core.metadata import MetadataImage
+from headrace_core.metadata import MetadataImage, PartitionImage, TopicImage
 from headrace_core.metrics import catalog
-from headrace_core.metrics.model import Metric, Row, Rows
+from headrace_core.metrics.model import Column, Metric, Row, Rows, in_columns
 from headrace_core.node.listeners import CLIENT
 
 from .driver import ControllerDriver
@@ -26,8 +27,10 @@ class ControllerCollector:
         self._storage = storage
         self._directory = directory
         self._partitions_max = partitions_max
-        self._counted: MetadataImage | None = None  # the image to which ``_counts`` belong
+        self._counted: Mapping[bytes, TopicImage] | None = None  # the topics to which ``_counts`` belong
         self._counts: list[tuple[Metric, int]] = []
+        self._shown: Mapping[bytes, TopicImage] | None = None  # the topics to which ``_rows`` belong
+        self._rows: list[Row | Column] = []
 
     def collect(self) -> Rows:
         image = self._driver.image
@@ -62,29 +65,35 @@ class ControllerCollector:
                 yield Row(catalog.VOTER_LAG_SECONDS, labels, math.inf if ago is None else ago * tick_s)
 
     def _cluster(self, image: MetadataImage) -> Rows:
-        if self._counted is not image:
-            offline = under = imbalanced = partitions = 0
-            for topic in list(image.topics.values()):
-                for part in topic.partitions:
-                    yield None
-                    partitions += 1
-                    offline += part.leader < 0
-                    under += len(set(part.replicas) - set(part.isr) - set(part.adding)) > 0
-                    imbalanced += part.leader != part.replicas[0]
-            active = sum(not broker.fenced for broker in image.brokers.values())
-            self._counts = [
-                (catalog.ACTIVE_BROKERS, active),
-                (catalog.FENCED_BROKERS, len(image.brokers) - active),
-                (catalog.TOPIC_COUNT, len(image.topics)),
-                (catalog.GLOBAL_PARTITIONS, partitions),
-                (catalog.OFFLINE_PARTITIONS, offline),
-                (catalog.IMBALANCE, imbalanced),
-                (catalog.CLUSTER_UNDER_REPLICATED, under),
-                (catalog.REASSIGNMENTS, len(image.ledger.reassigning)),
-            ]
-            self._counted = image
-        for metric, value in self._counts:
+        if self._counted is not image.topics:
+            yield from self._count(image.topics)
+        active = sum(not broker.fenced for broker in image.brokers.values())
+        for metric, value in (
+            (catalog.ACTIVE_BROKERS, active),
+            (catalog.FENCED_BROKERS, len(image.brokers) - active),
+            (catalog.TOPIC_COUNT, len(image.topics)),
+            *self._counts,
+            (catalog.REASSIGNMENTS, len(image.ledger.reassigning)),
+        ):
             yield Row(metric, (), value)
+
+    def _count(self, topics: Mapping[bytes, TopicImage]) -> Rows:
+        """Count the partitions; they change only with the map of topics."""
+        offline = under = imbalanced = partitions = 0
+        for topic in list(topics.values()):
+            for part in topic.partitions:
+                yield None
+                partitions += 1
+                offline += part.leader < 0
+                under += _lacks(part)
+                imbalanced += part.leader != part.replicas[0]
+        self._counts = [
+            (catalog.GLOBAL_PARTITIONS, partitions),
+            (catalog.OFFLINE_PARTITIONS, offline),
+            (catalog.IMBALANCE, imbalanced),
+            (catalog.CLUSTER_UNDER_REPLICATED, under),
+        ]
+        self._counted = topics
 
     def _brokers(self, image: MetadataImage) -> Rows:
         yield Row(catalog.BROKERS, (), sum(not broker.fenced for broker in image.brokers.values()))
@@ -94,27 +103,49 @@ class ControllerCollector:
             yield Row(catalog.BROKER_INFO, (broker.broker_id, address), 1)
 
     def _topics(self, image: MetadataImage) -> Rows:
-        topics = list(image.topics.values())
+        if self._shown is not image.topics:
+            rows: list[Row | Column] = []
+            for row in self._made(list(image.topics.values())):
+                if row is None:
+                    yield None
+                else:
+                    rows.append(row)
+            self._shown, self._rows = image.topics, rows
+        yield from self._rows
+
+    def _made(self, topics: list[TopicImage]) -> Rows:
         if len(topics) > self._partitions_max:
             return
-        of_partitions = sum(len(topic.partitions) for topic in topics) <= self._partitions_max
+        if sum(len(topic.partitions) for topic in topics) <= self._partitions_max:
+            named = [((topic.name, number), part) for topic in topics for number, part in enumerate(topic.partitions)]
+            for some in in_columns(named):
+                yield None
+                yield from _partition_columns(some)
         for topic in topics:
             under = offline = 0
-            for number, part in enumerate(topic.partitions):
+            for part in topic.partitions:
                 yield None
-                lacks = bool(set(part.replicas) - set(part.isr) - set(part.adding))
-                under += lacks
+                under += _lacks(part)
                 offline += part.leader < 0
-                if of_partitions:
-                    labels = topic.name, number
-                    yield Row(catalog.PARTITION_LEADER, labels, part.leader)
-                    yield Row(catalog.PARTITION_REPLICAS, labels, len(part.replicas))
-                    yield Row(catalog.PARTITION_ISR, labels, len(part.isr))
-                    yield Row(catalog.PREFERRED, labels, int(part.leader == part.replicas[0]))
-                    yield Row(catalog.PARTITION_UNDER_REPLICATED, labels, int(lacks))
             yield Row(catalog.TOPIC_PARTITIONS, (topic.name,), len(topic.partitions))
             yield Row(catalog.TOPIC_UNDER_REPLICATED, (topic.name,), under)
             yield Row(catalog.TOPIC_OFFLINE, (topic.name,), offline)
+
+
+def _partition_columns(named: Sequence[tuple[tuple[str, int], PartitionImage]]) -> list[Column]:
+    labels, parts = [label for label, _ in named], [part for _, part in named]
+    return [
+        Column(catalog.PARTITION_LEADER, labels, [part.leader for part in parts]),
+        Column(catalog.PARTITION_REPLICAS, labels, [len(part.replicas) for part in parts]),
+        Column(catalog.PARTITION_ISR, labels, [len(part.isr) for part in parts]),
+        Column(catalog.PREFERRED, labels, [part.leader == part.replicas[0] for part in parts]),
+        Column(catalog.PARTITION_UNDER_REPLICATED, labels, [_lacks(part) for part in parts]),
+    ]
+
+
+def _lacks(part: PartitionImage) -> bool:
+    """Whether a replica that is not only being added is out of sync."""
+    return bool(set(part.replicas) - set(part.isr) - set(part.adding))
 
 
 def _missing(replica: ReplicaStatus, end: int) -> int:

@@ -252,6 +252,11 @@ class PartitionLeader:
         return (own, *others)
 
     @property
+    def follower_ends(self) -> list[tuple[int, int]]:
+        """Broker id and log end of each follower."""
+        return [(follower.broker_id, follower.log_end) for follower in self._in_sync.followers]
+
+    @property
     def low_watermark(self) -> int:
         """The smallest log start of this replica, the joined followers and the other members of the in-sync set. A
         replica that becomes the leader next has no records below the low watermark. Returns -1 if a member of the
