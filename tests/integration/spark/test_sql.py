@@ -175,7 +175,7 @@ FAULTS = [
     ("CREATE TABLE t (a INT) WITH (topic = 'orderz')", "q.sql:1:38", "'orderz'", "there is no topic orderz"),
     ("CREATE TABLE t (a INT) WITH (topik = 'orders')", "q.sql:1:30", "topik", "did you mean topic?"),
     ("CREATE TABLE t (a INT) WITH (format = 'xml')", "q.sql:1:39", "'xml'", "format is one of json, avro, text"),
-    ("CREATE TABLE t (a BINARY) WITH (topic = 'orders')", "q.sql:1:14", "t", "JSON has no binary"),
+    ("CREATE TABLE t (a BINARY) WITH (topic = 'orders')", "q.sql:1:17", "a", "JSON has no binary"),
     ("CREATE TABLE orders (a INT)", "q.sql:1:14", "orders", "there is a table orders already"),
     ("INSERT INTO orders VALUES (1)", "q.sql:1:20", "VALUES", "1 values for 2 columns: id, item"),
     ("INSERT INTO orders VALUES (NULL, 'x')", "q.sql:1:20", "VALUES", "row 1: column id is NOT NULL"),
@@ -330,10 +330,7 @@ def test_a_deleted_topic_fails_its_query_and_is_not_made_again(shell: Shell) -> 
         assert "does not exist" in message
         assert "counts" not in admin.list_topics()
         assert [row[3] for row in shell.rows("SHOW QUERIES")] == ["failed"]
-        # Its rows are gone, so the query begins again with its first record.
         shell.run("TERMINATE counts; DROP TABLE counts DELETE TOPIC")
-        shell.run("CREATE TABLE counts AS SELECT item, count(*) AS n FROM orders GROUP BY item")
-        assert shell.rows("SELECT * FROM counts ORDER BY item") == [("a", 1), ("b", 1)]
         admin.delete_topics(["orders"])
         with pytest.raises(HeadraceError):
             shell.run("INSERT INTO orders VALUES (3, 'c')")

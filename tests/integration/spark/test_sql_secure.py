@@ -76,8 +76,9 @@ def test_the_shell_logs_in_and_shows_no_secret(
 
 
 def test_a_wrong_login_is_named_before_spark_starts(cluster: LocalCluster) -> None:
+    module = "org.apache.kafka.common.security.scram.ScramLoginModule"
     with pytest.raises(SaslAuthenticationFailedError) as error:
-        check_cluster(access(cluster, "-X", "sasl.username=admin", "-X", "sasl.password=gu3ssed"))
+        check_cluster(access(cluster, "-X", f'sasl.jaas.config={module} required username="admin" password="gu3ssed";'))
     assert "gu3ssed" not in error.value.message
     with pytest.raises(HeadraceError):
         check_cluster(Access(cluster.bootstrap_servers))
