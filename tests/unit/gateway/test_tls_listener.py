@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import ssl
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -13,6 +14,7 @@ from typing import Any, cast
 import pytest
 
 from headrace_core.errors import InvalidConfigError, SaslAuthenticationFailedError
+from headrace_core.security.audit import AuditLog
 from headrace_core.security.protocols import SecurityProtocol
 from headrace_core.security.tls import LOOK_S, TlsSettings, TlsSource
 from headrace_gateway import connection as module
@@ -141,6 +143,50 @@ def test_a_certificate_of_another_authority_is_refused(authority: TestAuthority,
             assert server.seen == []
 
     asyncio.run(scenario())
+
+
+def test_every_failed_handshake_leaves_a_line_in_the_audit_log(authority: TestAuthority, tmp_path: Path) -> None:
+    """And no line for a client that only connects, as a health check does."""
+    other = TestAuthority(tmp_path)
+    other.issue("alice.pem", name="alice")
+    stranger = context(authority)
+    stranger.load_cert_chain(other.directory / "alice.pem")
+    lines: list[str] = []
+
+    async def refused(server: Server, using: ssl.SSLContext) -> None:
+        with pytest.raises((ssl.SSLError, OSError, asyncio.IncompleteReadError)):
+            await ask(*await connect(server, using))
+
+    async def scenario() -> None:
+        async with serving(authority, "required") as server:
+            server.connections.audit = AuditLog(lines.append)
+            for expected, using in enumerate(
+                (context(authority), stranger, context(other), context(authority, "node.pem")), 1
+            ):
+                await refused(server, using)
+                await until_async(lambda wanted=expected: server.connections.failed_authentications == wanted)
+            _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write(b"GET / HTTP/1.1\r\n\r\n")
+            await until_async(lambda: server.connections.failed_authentications == 5)
+            _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.close()
+            await ask(*await connect(server, context(authority, "alice.pem")))
+            assert server.connections.failed_authentications == 5
+
+    asyncio.run(scenario())
+    found = [json.loads(line) for line in lines]
+    assert {(each["call"], each["host"], each["listener"], each["principal"], each["decision"]) for each in found} == {
+        ("TLS handshake", "127.0.0.1", "SSL", None, "DENIED")
+    }
+    whys = [each["why"] for each in found]
+    parts = (
+        "the client has no certificate",
+        "certificate verify failed",
+        "may not trust this certificate",
+        "broker",
+        "speaks HTTP",
+    )
+    assert [part in why for part, why in zip(parts, whys, strict=True)] == [True] * 5, whys
 
 
 def test_a_nodes_certificate_and_a_name_without_rule_are_refused(

@@ -14,7 +14,7 @@ from headrace_core.metadata.security import SecurityBuilder, SecurityImage
 from headrace_core.metadata.sorted_map import SortedMap
 from headrace_core.security.access import Access
 from headrace_core.security.acl_types import Operation, PatternType, Permission, ResourceType
-from headrace_core.security.audit import LINES_PER_S_MAX, AuditLog, audit_log_of
+from headrace_core.security.audit import HANDSHAKES_PER_S_MAX, LINES_PER_S_MAX, AuditLog, audit_log_of
 from headrace_core.security.authorization import authorization_of, parse_super_users
 from headrace_core.security.caller import Caller
 from headrace_core.security.principal import Principal
@@ -122,3 +122,27 @@ def test_a_flood_of_refusals_is_counted_and_not_written() -> None:
     now[0] = 101.0
     audit(ALICE, Operation.READ, ResourceType.TOPIC, "t", False, "Fetch/Fetch")
     assert json.loads(lines[-1])["dropped"] == 5
+
+
+def test_failed_handshakes_leave_lines_for_refusals() -> None:
+    """A handshake costs a client nothing, so a flood of them must not push a refusal out of the log."""
+    lines: list[str] = []
+    audit = AuditLog(lines.append, lambda: 100.0)
+    for _ in range(2 * LINES_PER_S_MAX):
+        audit.handshake_failed("10.0.0.7", "SSL", "x" * 10_000)
+    assert len(lines) == HANDSHAKES_PER_S_MAX
+    assert max(map(len, lines)) < 1_000
+    audit(ALICE, Operation.READ, ResourceType.TOPIC, "t", False, "Fetch/Fetch")
+    assert json.loads(lines[-1]) == {
+        "at": "1970-01-01T00:01:40.000Z",
+        "decision": "DENIED",
+        "principal": "User:alice",
+        "host": "10.0.0.1",
+        "client_id": "",
+        "listener": "",
+        "call": "Fetch/Fetch",
+        "operation": "READ",
+        "resource_type": "TOPIC",
+        "resource": "t",
+        "dropped": 2 * LINES_PER_S_MAX - HANDSHAKES_PER_S_MAX,
+    }

@@ -11,8 +11,14 @@ client has proved no name, and a user may have typed the password as the name:
      "listener": "client", "call": "Authentication/Authenticate", "mechanism": "SCRAM-SHA-512",
      "error": "SASL_AUTHENTICATION_FAILED", "why": "SCRAM-SHA-512: the credentials are wrong; check ..."}
 
+A failed TLS handshake at a gateway has the reason, in OpenSSL's words. (gRPC hides the handshakes of nodes.)
+
+    {"at": "2026-11-26T12:00:00.123Z", "decision": "DENIED", "principal": null, "host": "10.0.0.7", "client_id": "",
+     "listener": "SASL_SSL", "call": "TLS handshake", "error": "SSL_HANDSHAKE_FAILED", "why": "certificate expired"}
+
 The file is rotated by size. Each second has a limited number of lines, so a client that is refused all the time cannot
-fill the disk; the next line then says how many are missing (``dropped``).
+fill the disk; the next line then says how many are missing (``dropped``). Handshakes, which cost a client nothing, have
+a tenth of the lines.
 """
 
 from __future__ import annotations
@@ -30,7 +36,8 @@ from .acl_types import Operation, ResourceType
 from .caller import Caller
 
 LINES_PER_S_MAX = 1_000
-LOGIN = "Authentication/Authenticate"
+HANDSHAKES_PER_S_MAX = LINES_PER_S_MAX // 10
+LOGIN, HANDSHAKE = "Authentication/Authenticate", "TLS handshake"
 TEXT_CHARS_MAX = 512  #: Longer names are cut: a line has at most a few KiB.
 
 
@@ -40,7 +47,7 @@ class AuditLog:
     def __init__(self, write: Callable[[str], None], now_s: Callable[[], float] = time.time) -> None:
         self._write = write
         self._now_s = now_s
-        self._second, self._lines, self._dropped = 0, 0, 0
+        self._second = self._lines = self._handshakes = self._dropped = 0
 
     def __call__(
         self,
@@ -77,15 +84,30 @@ class AuditLog:
             why=error.message[:TEXT_CHARS_MAX],
         )
 
-    def _add(self, **values: str | None) -> None:
+    def handshake_failed(self, host: str, listener: str, why: str) -> None:
+        """Write a TLS handshake that has failed."""
+        self._add(
+            is_handshake=True,
+            decision="DENIED",
+            principal=None,
+            host=host,
+            client_id="",
+            listener=listener,
+            call=HANDSHAKE,
+            error="SSL_HANDSHAKE_FAILED",
+            why=why[:TEXT_CHARS_MAX],
+        )
+
+    def _add(self, *, is_handshake: bool = False, **values: str | None) -> None:
         """Write a line, unless this second has enough of them."""
         now_s = self._now_s()
         if int(now_s) != self._second:
-            self._second, self._lines = int(now_s), 0
-        if self._lines >= LINES_PER_S_MAX:
+            self._second, self._lines, self._handshakes = int(now_s), 0, 0
+        if self._lines >= LINES_PER_S_MAX or (is_handshake and self._handshakes >= HANDSHAKES_PER_S_MAX):
             self._dropped += 1
             return
         self._lines += 1
+        self._handshakes += is_handshake
         at = datetime.fromtimestamp(now_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         line: dict[str, Any] = {"at": at, **values}
         if self._dropped:

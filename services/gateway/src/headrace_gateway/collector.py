@@ -17,6 +17,7 @@ class GatewayCollector:
     def collect(self) -> Rows:
         connections = self._connections
         yield Row(catalog.CONNECTIONS, (), len(connections.open))
+        yield Row(catalog.FAILED_AUTHENTICATIONS, (), connections.failed_authentications)
         yield Row(catalog.GATEWAY_IN, (), connections.bytes_in)
         yield Row(catalog.GATEWAY_OUT, (), connections.bytes_out)
         yield Row(catalog.GATEWAY_QUEUED, (), connections.budget.used)

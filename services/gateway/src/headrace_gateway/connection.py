@@ -151,7 +151,8 @@ class Connections:
         self.handlers = handlers
         self.fast = fast
         self.quotas = quotas
-        self.audit: AuditLog | None = None  #: Gets the failed logins.
+        self.audit: AuditLog | None = None  #: Gets the failed logins and TLS handshakes.
+        self.failed_authentications = 0  #: Number of failed logins and TLS handshakes.
         self.budget = Budget(settings.queued_bytes_max)
         self.answers = Answers()
         self.starts = Rounds(STARTS_MAX)
@@ -360,8 +361,12 @@ class Connection(asyncio.Protocol):
         self.client.authenticated(principal)
 
     def unsecured(self, why: str) -> None:
-        """Log why the TLS handshake failed."""
-        self._shared.log("TLS handshake of %s failed: %s", self.client.host, why[:200])
+        """Report why the TLS handshake failed."""
+        shared, client = self._shared, self.client
+        shared.log("TLS handshake of %s failed: %s", client.host, why[:200])
+        shared.failed_authentications += 1
+        if shared.audit is not None:
+            shared.audit.handshake_failed(client.host, client.listener, why)
 
     def data_received(self, data: bytes) -> None:
         if self._closing_since >= 0:
@@ -598,6 +603,7 @@ class Connection(asyncio.Protocol):
         """Report a failed authentication, and wait before its answer, so that guessing takes time."""
         client, audit = self.client, self._shared.audit
         self._shared.log("authentication of %s failed: %s", client.host, str(error)[:200])
+        self._shared.failed_authentications += 1
         if audit is not None and client.authentication is not None:
             audit.login_refused(client.host, client.client_id, client.listener, client.authentication.mechanism, error)
         await asyncio.sleep(self._security.failure_delay_ms / 1_000)

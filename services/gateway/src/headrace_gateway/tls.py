@@ -82,13 +82,14 @@ class SecuredProtocol(Protocol):
 class TlsTransport(asyncio.Protocol):
     """The protocol of a socket's transport, and the transport of a connection."""
 
-    __slots__ = ("_above", "_incoming", "_is_reading", "_is_secure", "_outgoing", "_raw", "_tls")
+    __slots__ = ("_above", "_incoming", "_is_greeted", "_is_reading", "_is_secure", "_outgoing", "_raw", "_tls")
 
     def __init__(self, above: SecuredProtocol, context: ssl.SSLContext) -> None:
         self._above = above
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._is_secure = False
+        self._is_greeted = False  # True while a handshake that the client has begun is not complete
         self._is_reading = True
         self._raw: asyncio.Transport = cast("asyncio.Transport", None)
 
@@ -104,7 +105,10 @@ class TlsTransport(asyncio.Protocol):
             self._read()
 
     def eof_received(self) -> bool:
-        return self._above.eof_received() if self._is_secure else False
+        if self._is_secure:
+            return self._above.eof_received()
+        self._gone()
+        return False
 
     def pause_writing(self) -> None:
         self._above.pause_writing()
@@ -113,10 +117,22 @@ class TlsTransport(asyncio.Protocol):
         self._above.resume_writing()
 
     def connection_lost(self, error: Exception | None) -> None:
+        if error is not None:
+            self._gone()
         self._above.connection_lost(error)
+
+    def _gone(self) -> None:
+        """The client has closed the connection. Many clients that do not trust the certificate say nothing else."""
+        if self._is_greeted:
+            self._failed("the client closed the connection; it may not trust this certificate")
+
+    def _failed(self, why: str) -> None:
+        self._is_greeted = False
+        self._above.unsecured(why)
 
     def _shake_hands(self) -> bool:
         """Continue the handshake; True when it is complete."""
+        self._is_greeted = True
         try:
             self._tls.do_handshake()
         except ssl.SSLWantReadError:
@@ -124,11 +140,11 @@ class TlsTransport(asyncio.Protocol):
             return False
         except ssl.SSLError as error:
             self._flush()  # the alert that tells the client why
-            self._above.unsecured(_reason(error))
+            self._failed(_reason(error))
             self._raw.close()
             return False
         self._flush()
-        self._is_secure = True
+        self._is_secure, self._is_greeted = True, False
         self._above.secured(self._tls.getpeercert(binary_form=True))
         return not self._raw.is_closing()
 
