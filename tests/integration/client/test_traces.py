@@ -80,8 +80,12 @@ def process_one(cluster: LocalCluster, topic: str, handler: Any) -> None:
 
 def broker_spans(collecting: Collector, trace_id: str) -> list[Span]:
     """The leader's span and both followers' spans of a trace, once all three have arrived."""
-    until(lambda: len(collecting.spans(trace_id)) >= 3, f"three spans of trace {trace_id}: {collecting.spans()}")
-    return collecting.spans(trace_id)
+
+    def found() -> list[Span]:
+        return [span for span in collecting.spans(trace_id) if span.service == "headrace-broker"]
+
+    until(lambda: len(found()) >= 3, f"three spans of trace {trace_id}: {collecting.spans()}")
+    return found()
 
 
 def test_one_trace_has_the_send_the_append_both_replications_and_the_processing(
@@ -217,7 +221,11 @@ def test_a_send_without_an_active_span_continues_the_trace_of_its_headers(cluste
     assert (sent.trace_id, sent.parent) == ("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7")
 
 
-def test_the_brokers_spans_of_a_kafka_clients_batch_are_in_the_trace_of_its_header(
+def gateway_spans(collecting: Collector, trace_id: str) -> list[Span]:
+    return [span for span in collecting.spans(trace_id) if span.service == "headrace-gateway"]
+
+
+def test_the_gateways_and_the_brokers_spans_of_a_kafka_clients_batch_are_in_the_trace_of_its_header(
     cluster: LocalCluster, collecting: Collector
 ) -> None:
     topic = make_topic(cluster)
@@ -228,12 +236,18 @@ def test_the_brokers_spans_of_a_kafka_clients_batch_are_in_the_trace_of_its_head
         for trace_id, flags in zip(ids, ("00", "01", "01"), strict=True)
     )
     for codec, contexts in ((None, (unsampled, sampled)), ("gzip", (compressed,))):
-        producer = KafkaProducer(bootstrap_servers=gateway, linger_ms=500, compression_type=codec)
+        producer = KafkaProducer(bootstrap_servers=gateway, linger_ms=500, compression_type=codec, client_id="till-7")
         for context in contexts:
             producer.send(topic, b"x", headers=[("a", b"1"), ("traceparent", context)])
         producer.close(timeout=60)
     append, *replications = broker_spans(collecting, ids[1])
-    assert (append.name, append.parent) == (f"append {topic}-0", "00f067aa0ba902b7")
+    until(lambda: bool(gateway_spans(collecting, ids[1])), "the gateway's span")
+    (passed,) = gateway_spans(collecting, ids[1])
+    assert (passed.name, passed.parent, passed.has_error) == (f"produce {topic}-0", "00f067aa0ba902b7", False)
+    assert passed.attributes["messaging.client.id"] == "till-7"
+    assert passed.attributes["messaging.kafka.offset"] == append.attributes["messaging.kafka.offset"] == 0
+    assert passed.begin_ns <= append.begin_ns <= append.end_ns <= passed.end_ns
+    assert (append.name, append.parent) == (f"append {topic}-0", passed.span_id)
     assert [span.parent for span in replications] == [append.span_id] * 2
     assert [collecting.spans(trace_id) for trace_id in (ids[0], ids[2])] == [[], []]
 

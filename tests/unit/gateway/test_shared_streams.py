@@ -459,13 +459,12 @@ def test_an_answer_quotes_no_more_of_a_clients_name_than_fits() -> None:
             cluster = SimpleNamespace(
                 topic=lambda name: topic if name == "t" else None, broker_address=lambda broker_id: server.address
             )
-            one, upstream = client(), SimpleNamespace(produce=shared_links(), channels=PLAINTEXT)
+            one, upstream = client(), SimpleNamespace(produce=shared_links(), channels=PLAINTEXT, traces=None)
             call: Any = SimpleNamespace(
                 version=8,
                 cluster=cluster,
                 client=one,
                 upstream=upstream,
-                settings=SimpleNamespace(finds_traces=False),
                 access=EVERYTHING,
                 throttle_ms=0,
             )

@@ -8,10 +8,10 @@ TRACES = (
     honoured(
         "otel.exporter.otlp.endpoint",
         "",
-        "The URL of the collector to which brokers and coordinators send OpenTelemetry spans by OTLP over HTTP, such "
-        "as http://127.0.0.1:4318 (extra otel). They make spans only for records and calls that clients trace. An "
-        "empty value exports no traces. A gateway with a value looks for contexts in uncompressed batches of Kafka's "
-        "clients.",
+        "The URL of the collector to which brokers, coordinators and gateways send OpenTelemetry spans by OTLP over "
+        "HTTP, such as http://127.0.0.1:4318 (extra otel). They make spans only for records and calls that clients "
+        "trace. An empty value exports no traces. A gateway with a value looks for contexts in uncompressed batches "
+        "of Kafka's clients.",
         source=HEADRACE,
     ),
     honoured(

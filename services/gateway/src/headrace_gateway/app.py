@@ -43,6 +43,7 @@ from .produce_path import shared_links
 from .quotas import Quotas
 from .secured import listener_security
 from .settings import GatewaySettings
+from .tracing import GatewayTraces
 from .upstream import Upstream
 from .wire.apis import Api
 from .wire.schema import prepare
@@ -82,7 +83,8 @@ class Gateway:
             self._security.authorization,
             node_listener=CLIENT if channels.credentials is None else GATEWAY,
         )
-        self.upstream = Upstream(self.cluster, shared_links(channels), channels)
+        self._traces = GatewayTraces.of(config.values)
+        self.upstream = Upstream(self.cluster, shared_links(channels), channels, self._traces)
         quotas = Quotas.of(lambda: self.cluster.image.security, config.values)
         self.connections = Connections(self.settings, self.cluster, self.upstream, HANDLERS, FAST, quotas)
         self.connections.audit = self._security.audit
@@ -136,6 +138,8 @@ class Gateway:
         await self._tasks.unless_failed(follower.wait_current())
         self._is_current = True
         self.metadata.advance(follower.image, MetadataDelta(0, follower.image.next_offset))
+        if self._traces is not None:
+            self._traces.node.start(config.node_id)
         await asyncio.to_thread(prepare, FIRST_APIS)
         await self.listeners.start(self.metadata.image.brokers)
         self._own_changed()
@@ -243,6 +247,8 @@ class Gateway:
         if self._follower is not None and not at_once:
             await self._follower.save()
         await self._exporter.stop()
+        if self._traces is not None:
+            await asyncio.to_thread(self._traces.node.close)
         remove_state(self.config.state_file)
         self.events.emit(NodeStopped(role="gateway", node_id=self.config.node_id, clean=not at_once))
 

@@ -30,7 +30,6 @@ from headrace_core.errors import (
 from headrace_core.metadata import TopicImage
 from headrace_core.rpc.channel import PLAINTEXT, ChannelPurpose, Channels
 from headrace_core.rpc.limits import PARTITIONS_MAX
-from headrace_core.tracing.batches import sampled_traceparent_in
 from headrace_protos.v1 import produce_pb2, produce_pb2_grpc
 
 from .access import TOPIC, TRANSACTIONAL_ID, WRITE
@@ -38,6 +37,7 @@ from .call import AnswerParts, Call
 from .client import BOOTSTRAP, Client
 from .errors import kafkas, number
 from .links import Done, Link, Links, SharedLinks
+from .tracing import ending
 from .wire.apis import Api
 from .wire.frames import RequestHeader, finish, response_start
 from .wire.schema import Message, request_body, response_body
@@ -289,13 +289,13 @@ class _Produce:
             if request.transactional_id is not None:
                 asked.transactional_id = request.transactional_id
                 asked.transaction_version = 2 if call.version >= _TRANSACTIONS_V2 else 1
-            finds_traces = call.settings.finds_traces
             for _, name, topic_id, index, records in part:
-                data = bytes(records)
-                added = asked.partitions.add(topic=name, partition=index, topic_id=topic_id, records=data)
-                if finds_traces and (traceparent := sampled_traceparent_in(data)) is not None:
-                    added.traceparent = traceparent
+                asked.partitions.add(topic=name, partition=index, topic_id=topic_id, records=bytes(records))
             results = [item[0] for item in part]
+            done: Done = partial(self._answered, results)
+            traces = call.upstream.traces
+            if traces is not None and (spans := traces.produce(asked, call.client_id)):
+                done = ending(spans, done)
             self._left += 1
             if streams.is_shared(asked, has_answer=not self._is_silent):  # no broker counts it for its client
                 size = sum(map(len, (each.records for each in asked.partitions)))
@@ -305,7 +305,7 @@ class _Produce:
                 address,
                 asked,
                 (timeout_ms or call.settings.request_timeout_ms) / 1_000 + GRACE_S,
-                lambda response, error, results=results: self._answered(results, response, error),  # type: ignore[misc]
+                done,
                 has_answer=not self._is_silent,
             )
 

@@ -24,8 +24,7 @@ _PORTS = re.compile(r"(?P<name>[A-Za-z0-9_-]+):(?P<base>\d{1,5})\Z")
 class GatewaySettings:
     """``broker_ports`` maps a listener name to its base port: the port of broker N is base + N; a listener without a
     base port uses free ports. ``request_bytes_max``: maximum size of a frame in bytes. ``protocols``: the security
-    protocol of each listener, by name. ``has_tokens``: whether delegation tokens exist. ``finds_traces``: whether the
-    gateway looks for the contexts of traces in uncompressed batches, because the cluster exports traces."""
+    protocol of each listener, by name. ``has_tokens``: whether delegation tokens exist."""
 
     listeners: tuple[ListenerAddress, ...] = ()
     advertised: tuple[ListenerAddress, ...] = ()
@@ -42,7 +41,6 @@ class GatewaySettings:
     fetch_sessions_max: int = from_key(SERVER, "max.incremental.fetch.session.cache.slots")
     protocols: Mapping[str, SecurityProtocol] = field(default_factory=dict)
     has_tokens: bool = from_key(SERVER, "delegation.token.secret.key", bool)
-    finds_traces: bool = from_key(SERVER, "otel.exporter.otlp.endpoint", bool)
     described_partitions_max: int = from_key(SERVER, "max.request.partition.size.limit")
 
     @classmethod

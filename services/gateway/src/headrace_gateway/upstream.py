@@ -33,6 +33,7 @@ from headrace_core.rpc.status import error_from_rpc
 from .client import BOOTSTRAP, Client
 from .cluster import Cluster
 from .links import SharedLinks
+from .tracing import GatewayTraces
 
 CALLS_MAX = 24  #: Maximum number of calls in flight on one channel; a node accepts 32 calls on a connection.
 CHANNELS_MAX = 250  #: Maximum number of channels to one node: together 6,000 calls in flight.
@@ -57,9 +58,17 @@ class Upstream:
     """Makes calls to nodes; a gateway has one Upstream. All methods raise HeadraceError. ``timeout_ms`` limits a whole
     call."""
 
-    def __init__(self, cluster: Cluster, produce: SharedLinks, channels: Channels = PLAINTEXT) -> None:
-        """``produce``: the streams for Produce requests that connections share. ``channels`` opens the channels."""
+    def __init__(
+        self,
+        cluster: Cluster,
+        produce: SharedLinks,
+        channels: Channels = PLAINTEXT,
+        traces: GatewayTraces | None = None,
+    ) -> None:
+        """``produce``: the streams for Produce requests that connections share. ``channels`` opens the channels.
+        ``traces``: None if the gateway exports no traces."""
         self.produce = produce
+        self.traces = traces
         self.channels = channels
         self._cluster = cluster
         self._pools: NodeLinks[_Pool] = NodeLinks(cluster.state)

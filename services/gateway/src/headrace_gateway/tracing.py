@@ -1,0 +1,83 @@
+"""The spans of a gateway: ``produce`` for each traced partition of a Kafka client's Produce request.
+
+Of Kafka's requests only Produce has a place for the context of a trace: the headers of its records. The span is a child
+of the first sampled ``traceparent`` in an uncompressed batch, and the broker's ``append`` is a child of the span. A
+gateway without ``otel.exporter.otlp.endpoint`` has no GatewayTraces, and does not look into batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from headrace_core.errors import HeadraceError
+from headrace_core.rpc.status import error_of
+from headrace_core.tracing.batches import sampled_traceparent_in
+from headrace_core.tracing.node import NodeSpan, NodeTraces
+
+from .links import Done
+
+#: Maximum length in a span of the id that a client gives itself.
+CLIENT_ID_CHARS_MAX = 255
+
+#: Spans by the position of their partition in a request to a broker.
+Spans = dict[int, NodeSpan]
+
+
+class GatewayTraces:
+    """Makes the spans of one gateway. Call all methods in the event loop."""
+
+    def __init__(self, node: NodeTraces) -> None:
+        self.node = node
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> GatewayTraces | None:
+        """From the gateway's configuration; None if the gateway exports no traces. Raises InvalidConfigError,
+        MissingDependencyError."""
+        node = NodeTraces.of("gateway", values)
+        return None if node is None else cls(node)
+
+    def produce(self, request: Any, client_id: str) -> Spans:
+        """Begin the spans of a ProduceRequest to a broker, and write their contexts into the request. A traced
+        partition without a span, because of the limit of spans in a second, keeps the client's context."""
+        found: Spans = {}
+        for index, part in enumerate(request.partitions):
+            records = part.records
+            traceparent = sampled_traceparent_in(records)
+            if traceparent is None:
+                continue
+            span = self.node.begin(
+                f"produce {part.topic}-{part.partition}",
+                traceparent,
+                {
+                    "messaging.destination.name": part.topic,
+                    "messaging.destination.partition.id": str(part.partition),
+                    "messaging.client.id": client_id[:CLIENT_ID_CHARS_MAX],
+                    "headrace.batch.bytes": len(records),
+                },
+            )
+            part.traceparent = traceparent if span is None else span.traceparent
+            if span is not None:
+                found[index] = span
+        return found
+
+
+def ending(spans: Spans, done: Done) -> Done:
+    """Wrap the function that gets a broker's response, to end the spans after it. (A fault of a span must not cost the
+    answer.)"""
+
+    def end(response: Any, error: HeadraceError | None) -> None:
+        try:
+            done(response, error)
+        finally:
+            for index, span in spans.items():
+                _end(span, None if response is None else response.results[index], error)
+
+    return end
+
+
+def _end(span: NodeSpan, result: Any | None, error: HeadraceError | None) -> None:
+    failure = error if error is not None or result is None else error_of(result.error)
+    if failure is None and result is not None:
+        span.set({"messaging.kafka.offset": result.base_offset})
+    span.end(failure)
