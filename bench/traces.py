@@ -1,11 +1,15 @@
 """What traces cost: a producer that traces against the same producer without traces, in one run.
 
     traces.py [--rounds 8] [--seconds 8] [--ratio 0.01] [--per-second 20] [--smoke] [--save]
+    traces.py --alone
+
 
 A producer sends as fast as it can with ``send``, in turns of ``--seconds``: one turn with otel.traces.ratio, and one
 without traces, in changing order. All spans go to a collector: those of the producer by OpenTelemetry's exporter, those
 of the three brokers by their own. The figures are the records per second, and for each million records the processor
 time of all nodes and of this process, which other work on the machine disturbs less. The bar of the design is 1 %.
+
+The turns differ by more than traces cost. ``--alone`` measures the paths of traces without a cluster (traces_alone.py).
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ from opentelemetry import trace
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from traces_alone import measured
 
 from headrace import Admin, LocalCluster, NewTopic, Producer
 
@@ -89,7 +94,13 @@ def main() -> int:
     parser.add_argument("--per-second", type=int, default=20)
     parser.add_argument("--smoke", action="store_true", help="one short round; its figures mean nothing")
     parser.add_argument("--save", action="store_true")
+    parser.add_argument("--alone", action="store_true", help="measure the paths of traces, without a cluster")
     asked = parser.parse_args()
+    if asked.alone:
+        with collecting_process() as (url, _):
+            alone = measured(url, asked.per_second)
+        print(table(alone))
+        return 0
     rounds, seconds = (1, 2.0) if asked.smoke else (asked.rounds, asked.seconds)
     samples = Samples()
     emit(machine=machine())
