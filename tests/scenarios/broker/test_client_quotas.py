@@ -139,6 +139,34 @@ async def test_a_consumer_over_its_quota_gets_its_next_response_later() -> None:
 
 
 @in_a_loop
+async def test_a_client_gets_no_more_by_new_streams() -> None:
+    """The attack: each request on a stream of its own. Its first request was free of the quota."""
+    async with SoloBroker(CrashingFileSystem()) as broker:
+        await broker.topic("orders")
+        limited(broker, producer_byte_rate=RATE, consumer_byte_rate=500_000)
+        first, answers = producer(broker, "limited")
+        for number in range(12):  # 200 kB over the burst
+            first.on_request(produce(number, "orders", RECORDS))
+        assert (await answers.wait_sent(12))[-1].throttle_time_ms > 100
+        second, stream = producer(broker, "limited")
+        assert stream.paused, "it is not read before its client is within the quota"
+        free, others = producer(broker, "free")
+        assert not others.paused
+        await until_async(lambda: not stream.paused)
+        reader, got = consumer(broker, "limited")
+        reader.on_request(fetch(1, "orders"))
+        await got.wait_sent(1)
+        reader.on_request(fetch(2))
+        assert (await got.wait_sent(2))[1].throttle_time_ms > 0
+        again, fetched = consumer(broker, "limited")
+        again.on_request(fetch(1, "orders"))
+        assert fetched.sent == []
+        assert len(await fetched.wait_sent(1)) == 1
+        for each in (first, second, free, reader, again):
+            each.on_closed()
+
+
+@in_a_loop
 async def test_the_time_of_requests_counts_where_a_quota_limits_it() -> None:
     async with SoloBroker(CrashingFileSystem()) as broker:
         await broker.topic("orders")

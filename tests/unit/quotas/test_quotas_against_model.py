@@ -197,3 +197,26 @@ def test_a_response_is_at_most_one_window_long() -> None:
 
 def test_waits_are_rounded_up() -> None:
     assert [throttle_ms(wait) for wait in (-1.0, 0.0, 0.0001, 1.0, 1e12)] == [0, 0, 1, 1000, 2**31 - 1]
+
+
+def test_the_first_request_of_a_stream_waits_for_what_the_client_owes() -> None:
+    manager = QuotaManager()
+    manager.apply({entity_of("alice", False): {KEY: 100.0, "request_percentage": 1.0}})
+    streams = [ClientLimits(manager, "alice", "app") for _ in range(4)]
+    assert streams[0].first_wait_s(KEY, 0.0) == 0.0
+    assert streams[0].produced(400, 0.0) == 3.0
+    assert [each.first_wait_s(KEY, 1.0) for each in streams] == [2.0] * 4
+    assert ClientLimits(manager, "bob", "app").first_wait_s(KEY, 1.0) == 0.0
+    streams[0].worked(100.0, 1.0)
+    assert streams[1].first_wait_s("request_percentage", 1.0) == manager.window_s
+
+
+def test_one_new_stream_in_twenty_seconds_waits_less_than_the_client_owes() -> None:
+    """Otherwise clients with timeouts of 30 s never get in; and if all did so, the quota would be none."""
+    manager = QuotaManager()
+    manager.apply({entity_of("alice", False): {KEY: 100.0}})
+    streams = [ClientLimits(manager, "alice", "app") for _ in range(3)]
+    streams[0].produced(10_100, 0.0)
+    assert [each.first_wait_s(KEY, 0.0) for each in streams] == [20.0, 100.0, 100.0]
+    assert [each.first_wait_s(KEY, 20.0) for each in streams] == [20.0, 80.0, 80.0]
+    assert [each.first_wait_s(KEY, 85.0) for each in streams] == [15.0] * 3

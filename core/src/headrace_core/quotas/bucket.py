@@ -23,13 +23,14 @@ def throttle_ms(wait_s: float) -> int:
 class TokenBucket:
     """One bucket, full at first. Times are seconds of a monotonic clock."""
 
-    __slots__ = ("_at_s", "_tokens", "burst", "rate")
+    __slots__ = ("_at_s", "_tokens", "burst", "excused_s", "rate")
 
     def __init__(self, rate: float, burst: float, now_s: float) -> None:
         self.rate = rate
         self.burst = burst
         self._tokens = burst
         self._at_s = now_s
+        self.excused_s = -math.inf  #: When a stream last waited less than the client owes (ClientLimits.first_wait_s).
 
     def set_rate(self, rate: float, burst: float, now_s: float) -> None:
         """Change the rate. A full bucket stays full, and a client in debt keeps the time that it has to wait."""

@@ -22,6 +22,9 @@ from .table import Applicable, QuotaTable
 WINDOW_S, WINDOWS = 1.0, 11
 #: Maximum number of buckets. Clients choose their client ids, so buckets must have a bound; full buckets go first.
 BUCKETS_MAX = 10_000
+#: Nothing tells a client how long the first request of a stream waits, so the wait should be shorter than the request
+#: timeouts of clients (30 s). If every stream had this limit, a client with many streams would be above its quota.
+FIRST_WAIT_S_MAX = 20.0
 
 _BucketKey = tuple[str, str | None, str | None]
 
@@ -142,6 +145,22 @@ class ClientLimits:
         """Count time that the node spent on the client's requests (KIP-124); returns how many seconds the client must
         wait, at most one window, as in Kafka. 100 percent is the whole event loop of the node."""
         return self._spend(REQUEST_PERCENTAGE, seconds, now_s, self._manager.window_s)
+
+    def first_wait_s(self, key: str, now_s: float) -> float:
+        """How many seconds a new stream of the client must wait before its first request, for what the client has used
+        of ``key`` before. Above FIRST_WAIT_S_MAX, one stream waits only so long, and the next ones wait in full."""
+        if key not in self._manager.table.keys:
+            return 0.0
+        bucket = self._bucket(key, now_s)
+        if bucket is None:
+            return 0.0
+        wait_s = bucket.wait_s(now_s)
+        if key == REQUEST_PERCENTAGE:
+            return min(wait_s, self._manager.window_s)
+        if wait_s > FIRST_WAIT_S_MAX and now_s - bucket.excused_s >= FIRST_WAIT_S_MAX:
+            bucket.excused_s = now_s
+            return FIRST_WAIT_S_MAX
+        return wait_s
 
     def fetch_bytes_max(self, now_s: float) -> int | None:
         """The most bytes of one response: what the quota gives in one window. None: no quota."""

@@ -200,6 +200,8 @@ class ServerStream(Generic[Request, Response]):
     async def _read(self) -> None:
         read, handle = self._context.read, self._handler.on_request
         try:
+            if self._resumed is not None:  # the handler paused the stream before its first request
+                await self._resumed
             while not (self.closed or self._ending):
                 request = await read()
                 if request is grpc.aio.EOF:

@@ -5,6 +5,9 @@ listener without security, the user is ANONYMOUS, and the client id is what the 
 gets its response at once, with ``throttle_time_ms``; then the broker reads nothing from the client's stream until the
 wait is over (KIP-219). Other streams go on.
 
+A client that opens another stream while it is over its quota waits on this stream before its first request. Otherwise
+a client that sends each request on a new stream would have no limit.
+
 A gateway opens a fetch stream for each client, and names the client in the call. It sends the produce requests of
 several clients on one stream; that stream has no limits here, because the gateway counts for its clients.
 """
@@ -16,7 +19,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from headrace_core.quotas import CONNECTION_CREATION_RATE, ClientLimits, QuotaManager
+from headrace_core.quotas import CONNECTION_CREATION_RATE, REQUEST_PERCENTAGE, ClientLimits, QuotaManager
 from headrace_core.security.caller import current_caller
 from headrace_core.security.gate import host_of
 
@@ -58,6 +61,12 @@ class StreamBrake:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._until_s = 0.0
+
+    def begin(self, key: str) -> None:
+        """The stream begins: hold it while its client owes time for its other or former streams. ``key``: the quota of
+        the stream's bytes."""
+        now_s = time.monotonic()
+        self._wait(max(self.limits.first_wait_s(each, now_s) for each in (key, REQUEST_PERCENTAGE)))
 
     def produced(self, size: int) -> float:
         """Count a produce request of ``size`` bytes; returns the wait in seconds."""

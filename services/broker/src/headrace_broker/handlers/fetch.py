@@ -39,7 +39,7 @@ from headrace_core.errors import (
 )
 from headrace_core.item_errors import error_to_proto
 from headrace_core.log import ReadResult
-from headrace_core.quotas import ClientLimits, throttle_ms
+from headrace_core.quotas import CONSUMER_BYTE_RATE, ClientLimits, throttle_ms
 from headrace_core.quotas.callers import limits_of
 from headrace_core.rpc.memory import give_memory_back
 from headrace_core.rpc.streams import ServerStream, StreamHandler
@@ -189,6 +189,8 @@ class FetchStream(StreamHandler[Any]):
         self._turn_asked = False  # whether a turn will call ``_take_turn``
         self._wake_scheduled = False
         self._closed = False
+        if self._brake is not None:
+            self._brake.begin(CONSUMER_BYTE_RATE)
 
     def on_request(self, request: Any) -> None:
         if request.max_wait_ms < 0 or request.min_bytes < 0 or request.max_bytes < 0:

@@ -36,7 +36,7 @@ from headrace_core.item_errors import error_to_proto
 from headrace_core.log import AppendInfo
 from headrace_core.log.fencing import Fence
 from headrace_core.metadata.shards import INTERNAL_TOPICS, SHARD_TOPICS
-from headrace_core.quotas import ClientLimits, throttle_ms
+from headrace_core.quotas import PRODUCER_BYTE_RATE, ClientLimits, throttle_ms
 from headrace_core.quotas.callers import limits_of
 from headrace_core.records import read_header
 from headrace_core.rpc.streams import ServerStream, StreamHandler
@@ -262,6 +262,8 @@ class ProduceStream(StreamHandler[Any]):
         self._holds = 0  # reasons why the stream is not read, as bits (see ``pause``)
         self._appending: dict[Hashable, int] = {}  # number of appends in progress by ``_Pending.order``
         self._held: dict[Hashable, deque[_Held]] = {}
+        if self._brake is not None:
+            self._brake.begin(PRODUCER_BYTE_RATE)
 
     # -- StreamHandler -----------------------------------------------------------------------------------------------
 
