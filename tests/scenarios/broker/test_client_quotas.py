@@ -143,25 +143,20 @@ async def test_a_client_gets_no_more_by_new_streams() -> None:
     """The attack: each request on a stream of its own. Its first request was free of the quota."""
     async with SoloBroker(CrashingFileSystem()) as broker:
         await broker.topic("orders")
-        limited(broker, producer_byte_rate=RATE, consumer_byte_rate=500_000)
+        limited(broker, producer_byte_rate=20_000, consumer_byte_rate=20_000)
         first, answers = producer(broker, "limited")
-        for number in range(12):  # 200 kB over the burst
-            first.on_request(produce(number, "orders", RECORDS))
-        assert (await answers.wait_sent(12))[-1].throttle_time_ms > 100
+        first.on_request(produce(1, "orders", RECORDS))
+        assert (await answers.wait_sent(1))[0].throttle_time_ms > 3_000
         second, stream = producer(broker, "limited")
         assert stream.paused, "it is not read before its client is within the quota"
         free, others = producer(broker, "free")
         assert not others.paused
-        await until_async(lambda: not stream.paused)
         reader, got = consumer(broker, "limited")
         reader.on_request(fetch(1, "orders"))
-        await got.wait_sent(1)
-        reader.on_request(fetch(2))
-        assert (await got.wait_sent(2))[1].throttle_time_ms > 0
+        assert (await got.wait_sent(1))[0].throttle_time_ms > 3_000
         again, fetched = consumer(broker, "limited")
         again.on_request(fetch(1, "orders"))
         assert fetched.sent == []
-        assert len(await fetched.wait_sent(1)) == 1
         for each in (first, second, free, reader, again):
             each.on_closed()
 

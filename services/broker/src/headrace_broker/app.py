@@ -404,7 +404,7 @@ class Broker:
                 # for coordinators, which read their shards and the high watermarks here when listeners are secured
                 (
                     fetch_pb2_grpc.add_FetchServicer_to_server,
-                    FetchService(context, has_quotas=False),
+                    FetchService(context, is_internal=True),
                     "headrace.v1.Fetch",
                 ),
                 (offsets_pb2_grpc.add_OffsetsServicer_to_server, OffsetsService(context), "headrace.v1.Offsets"),

@@ -36,9 +36,11 @@ from headrace_core.errors import (
     InvalidRequestError,
     OffsetNotAvailableError,
     OffsetOutOfRangeError,
+    TopicAuthorizationFailedError,
 )
 from headrace_core.item_errors import error_to_proto
 from headrace_core.log import ReadResult
+from headrace_core.metadata.shards import SHARD_TOPICS
 from headrace_core.quotas import CONSUMER_BYTE_RATE, ClientLimits, throttle_ms
 from headrace_core.quotas.callers import limits_of
 from headrace_core.rpc.memory import give_memory_back
@@ -88,20 +90,21 @@ _EMPTY = b""
 
 
 class FetchService(fetch_pb2_grpc.FetchServicer):
-    """headrace.v1.Fetch. ``has_quotas``: whether quotas apply, as to clients; coordinators have none."""
+    """headrace.v1.Fetch. ``is_internal``: the service is for coordinators, which have no quotas, and read only their
+    shards; so a stolen certificate of a coordinator reads no topic of users."""
 
-    def __init__(self, broker: BrokerContext, *, has_quotas: bool = True) -> None:
+    def __init__(self, broker: BrokerContext, *, is_internal: bool = False) -> None:
         self._broker = broker
-        self._has_quotas = has_quotas
+        self._is_internal = is_internal
 
     async def Fetch(self, request_iterator: Any, context: Any) -> None:
-        limits = limits_of(self._broker.quotas, context) if self._has_quotas else None
+        limits = None if self._is_internal else limits_of(self._broker.quotas, context)
         if limits is not None:
             await self._broker.connections.admitted(context)
         stream: ServerStream[Any, Any] = ServerStream(context)
         self._broker.streams.add(stream)
         try:
-            await stream.run(FetchStream(self._broker, stream, limits))
+            await stream.run(FetchStream(self._broker, stream, limits, only_shards=self._is_internal))
         finally:
             self._broker.streams.discard(stream)
 
@@ -142,6 +145,7 @@ class FetchStream(StreamHandler[Any]):
         "_looked_ms",
         "_looked_s",
         "_loop",
+        "_only_shards",
         "_rack",
         "_reading",
         "_refused",
@@ -158,10 +162,17 @@ class FetchStream(StreamHandler[Any]):
     )
 
     def __init__(
-        self, broker: BrokerContext, stream: ServerStream[Any, Any], limits: ClientLimits | None = None
+        self,
+        broker: BrokerContext,
+        stream: ServerStream[Any, Any],
+        limits: ClientLimits | None = None,
+        *,
+        only_shards: bool = False,
     ) -> None:
-        """``limits``: the quotas of the stream's client; None: no quotas."""
+        """``limits``: the quotas of the stream's client; None: no quotas. ``only_shards``: only the topics of the
+        coordinators may be read."""
         self._broker = broker
+        self._only_shards = only_shards
         self._brake = None if limits is None else StreamBrake(limits, lambda: None, self._pump)
         self._stream = stream
         self._loop = asyncio.get_running_loop()
@@ -526,6 +537,11 @@ class FetchStream(StreamHandler[Any]):
         for item in request.partitions:
             partition = TopicPartition(item.topic, item.partition)
             try:
+                if self._only_shards and partition.topic not in SHARD_TOPICS:
+                    raise TopicAuthorizationFailedError(
+                        f"{partition.topic}: the internal listener serves only {' and '.join(SHARD_TOPICS)}, to "
+                        "coordinators; read other topics at a listener for clients"
+                    )
                 if granted is not None and partition.topic not in granted:
                     self._access.require(Operation.READ, ResourceType.TOPIC, partition.topic)
                 self._put(partition, item)
