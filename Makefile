@@ -1,7 +1,8 @@
 # Thin on purpose: what a target does is in tools/, and each line can be run by hand.
 .DEFAULT_GOAL := help
 .PHONY: help setup demo demo-cdc test fuzz check proto bench bench-peers bench-replicated bench-peers-replicated bench-failover \
-	bench-pipelines bench-hostile bench-partitions bench-metadata bench-quorum bench-groups bench-idle bench-transactions bench-gateway bench-security sim \
+	bench-pipelines bench-hostile bench-budget bench-partitions bench-metadata bench-quorum bench-groups bench-idle bench-transactions \
+	bench-gateway bench-security sim \
 	failed-flushes soak site verify \
 	compose-test dist try-dist clean
 
@@ -44,6 +45,9 @@ bench-replicated: setup ## three replicas: throughput, latencies, the headline o
 
 bench-peers-replicated: setup ## the same beside three nodes of Apache Kafka, in one run (Java, Maven)
 	@$(PYTHON) bench/replicated.py --peers $(BENCH)
+
+bench-budget: setup ## Python frames, system calls and copied bytes per record, hop by hop; fails on growth (strace; BENCH=--save)
+	@$(PYTHON) bench/budget.py $(BENCH)
 
 bench-failover: setup ## leaders killed, frozen, moved under load: how long nobody may write (half an hour)
 	@$(PYTHON) bench/failover.py $(BENCH)

@@ -39,6 +39,10 @@ COPIES = frozenset(
 )
 
 
+class BudgetError(Exception):
+    """The counts could not be made; the message says why and what to do."""
+
+
 @dataclass(frozen=True, slots=True)
 class BudgetPath:
     """``records``: of one operation; ``operations``: the number that is counted; ``hops``: judged processes."""

@@ -25,7 +25,7 @@ from random import Random
 from typing import Any
 
 import pyarrow as pa
-from budget_model import PATHS, ROWS, BudgetPath, Counts, calls_by_phase, mean, without_idle
+from budget_model import PATHS, ROWS, BudgetError, BudgetPath, Counts, calls_by_phase, mean, without_idle
 from measure import ROOT
 
 from headrace import Admin, Consumer, LocalCluster, NewTopic, Producer, TopicPartition
@@ -50,10 +50,6 @@ import budget_frames
 del sys.path[:{count}]
 budget_frames.record(Path({directory!r}))
 """
-
-
-class BudgetError(Exception):
-    """The counts could not be made; the message says why and what to do."""
 
 
 class World:

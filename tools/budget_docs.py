@@ -28,8 +28,8 @@ def rendered(baseline: dict[str, Any]) -> str:
             what += f" of {path['records']:,} records"
         lines += ["", f"### {path['title'][0].upper()}{path['title'][1:]}", "", f"Counts are {what}.", ""]
         lines += [
-            "| hop | frames | system calls | bytes copied | futex | context switches |",
-            "|---|---|---|---|---|---|",
+            "| hop | frames | system calls | bytes copied | wake-ups | futex | context switches |",
+            "|---|---|---|---|---|---|---|",
         ]
         for hop, counts in path["hops"].items():
             reported = counts["reported"]

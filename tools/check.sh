@@ -30,6 +30,7 @@ check access $bin/python tools/access_docs.py check
 check kafka $bin/python tools/kafka_docs.py check
 check configuration $bin/python tools/config_docs.py check
 check metrics $bin/python tools/metrics_docs.py check
+check budget $bin/python tools/budget_docs.py check
 check dashboards $bin/python tools/dashboards.py check
 check glossary $bin/python tools/glossary.py
 check words $bin/python tools/private_words.py
