@@ -218,10 +218,7 @@ def hooked(directory: Path) -> Iterator[mmap.mmap]:
 @contextmanager
 def traced(pids: list[int], output: Path) -> Iterator[None]:
     """Trace all threads of the processes with strace, from the beginning of the block to its end."""
-    strace = shutil.which("strace")
-    if strace is None:
-        raise BudgetError("strace is not installed; install the Debian package strace")
-    command = [strace, "-f", "-qq", "-s", "1", "-e", "signal=none", "-o", str(output), "-p", ",".join(map(str, pids))]
+    command = ["strace", "-f", "-qq", "-s", "1", "-e", "signal=none", "-o", str(output), "-p", ",".join(map(str, pids))]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
         deadline = time.monotonic() + 20
@@ -354,5 +351,7 @@ def _trace_phase(name: str, _: int) -> None:
 
 def measured(directory: Path, paths: tuple[BudgetPath, ...] = PATHS) -> dict[str, dict[str, Counts]]:
     """path -> hop -> counts per operation, on a new cluster in ``directory``. Raises BudgetError."""
+    if shutil.which("strace") is None:
+        raise BudgetError("strace is not installed; install the Debian package strace")
     with hooked(directory) as phase, ExitStack() as stack:
         return Passes(World(directory, stack), directory, phase, paths).counts()
