@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from headrace_core.errors import InvalidConfigError
+from headrace_core.errors import InvalidConfigError, SaslAuthenticationFailedError
 from headrace_core.metadata.records import AclRecord, RemoveAclRecord
 from headrace_core.metadata.security import SecurityBuilder, SecurityImage
 from headrace_core.metadata.sorted_map import SortedMap
 from headrace_core.security.access import Access
 from headrace_core.security.acl_types import Operation, PatternType, Permission, ResourceType
-from headrace_core.security.audit import HANDSHAKES_PER_S_MAX, LINES_PER_S_MAX, AuditLog, audit_log_of
+from headrace_core.security.audit import LINES_PER_S_MAX, UNKNOWN_PER_S_MAX, AuditLog, audit_log_of
 from headrace_core.security.authorization import authorization_of, parse_super_users
 from headrace_core.security.caller import Caller
+from headrace_core.security.certificates import NodeIdentity
+from headrace_core.security.gate import SESSION_KEY, Gate
 from headrace_core.security.principal import Principal
 
 ALICE = Caller(Principal("User", "alice"), "10.0.0.1")
@@ -130,7 +133,7 @@ def test_failed_handshakes_leave_lines_for_refusals() -> None:
     audit = AuditLog(lines.append, lambda: 100.0)
     for _ in range(2 * LINES_PER_S_MAX):
         audit.handshake_failed("10.0.0.7", "SSL", "x" * 10_000)
-    assert len(lines) == HANDSHAKES_PER_S_MAX
+    assert len(lines) == UNKNOWN_PER_S_MAX
     assert max(map(len, lines)) < 1_000
     audit(ALICE, Operation.READ, ResourceType.TOPIC, "t", False, "Fetch/Fetch")
     assert json.loads(lines[-1]) == {
@@ -144,5 +147,47 @@ def test_failed_handshakes_leave_lines_for_refusals() -> None:
         "operation": "READ",
         "resource_type": "TOPIC",
         "resource": "t",
-        "dropped": 2 * LINES_PER_S_MAX - HANDSHAKES_PER_S_MAX,
+        "dropped": 2 * LINES_PER_S_MAX - UNKNOWN_PER_S_MAX,
     }
+
+
+def test_a_call_of_an_unknown_caller_leaves_a_line() -> None:
+    """A user's certificate at a port for nodes; a session key of another connection; no certificate at all."""
+    lines: list[str] = []
+
+    def unknown(pem: bytes) -> NodeIdentity:
+        raise SaslAuthenticationFailedError("the certificate of CN=eve is not a node's")
+
+    class Sessions:
+        def session_of(self, token: str, peer: str) -> Any:
+            raise SaslAuthenticationFailedError("the session is not one of this connection")
+
+    class Context:
+        def __init__(self, pem: bytes | None, *metadata: tuple[str, str]) -> None:
+            self.invocation_metadata = lambda: metadata
+            self.auth_context = lambda: {} if pem is None else {"x509_pem_cert": [pem]}
+            self.peer = lambda: "ipv4:10.0.0.7:4711"
+
+    audit = AuditLog(lines.append)
+    sessions: Any = Sessions()
+    nodes = Gate("internal", "SSL", node_identity=unknown, on_unknown=audit.call_refused)
+    clients = Gate("client", "SASL_SSL", sessions=sessions, on_unknown=audit.call_refused)
+    for gate, path, context in (
+        (nodes, "/headrace.v1.Raft/Exchange", Context(b"eve")),
+        (nodes, "/headrace.v1.Raft/Exchange", Context(None)),
+        (clients, "/headrace.v1.Produce/Produce", Context(None, (SESSION_KEY, "stolen-key"))),
+        (clients, "/headrace.v1.Produce/Produce", Context(None)),
+    ):
+        with pytest.raises(SaslAuthenticationFailedError):
+            gate.admit(path, context)
+    found = [json.loads(line) for line in lines]
+    assert [(each["call"], each["listener"], each["why"].split(":")[0]) for each in found] == [
+        ("Raft/Exchange", "internal", "the certificate of CN=eve is not a node's"),
+        ("Raft/Exchange", "internal", "listener internal takes only nodes with a certificate"),
+        ("Produce/Produce", "client", "the session is not one of this connection"),
+        ("Produce/Produce", "client", "listener client is SASL_SSL, and the connection is not authenticated"),
+    ]
+    assert {(each["host"], each["principal"], each["error"]) for each in found} == {
+        ("10.0.0.7", None, "SASL_AUTHENTICATION_FAILED")
+    }
+    assert "stolen-key" not in "".join(lines)

@@ -104,6 +104,7 @@ class NodeSecurity:
             node_identity=node_identity,
             principal_of=found.principal_of,
             sessions=sessions or self.sessions_of(listener),
+            **({} if self.audit is None else {"on_unknown": self.audit.call_refused}),
         )
         takes_plaintext = self.takes_plaintext and listener == INTERNAL
         return {"credentials": self.credentials(listener), "takes_plaintext": takes_plaintext, "gate": gate}

@@ -16,9 +16,15 @@ A failed TLS handshake at a gateway has the reason, in OpenSSL's words. (gRPC hi
     {"at": "2026-11-26T12:00:00.123Z", "decision": "DENIED", "principal": null, "host": "10.0.0.7", "client_id": "",
      "listener": "SASL_SSL", "call": "TLS handshake", "error": "SSL_HANDSHAKE_FAILED", "why": "certificate expired"}
 
+A call whose caller is unknown, such as one with a wrong session key, or with a user's certificate at a port for nodes,
+has the call and the error:
+
+    {"at": "2026-11-26T12:00:00.123Z", "decision": "DENIED", "principal": null, "host": "10.0.0.7", "client_id": "",
+     "listener": "internal", "call": "Raft/Exchange", "error": "SASL_AUTHENTICATION_FAILED", "why": "the ..."}
+
 The file is rotated by size. Each second has a limited number of lines, so a client that is refused all the time cannot
-fill the disk; the next line then says how many are missing (``dropped``). Handshakes, which cost a client nothing, have
-a tenth of the lines.
+fill the disk; the next line then says how many are missing (``dropped``). Handshakes and calls of unknown callers cost
+a client nothing, so they have a tenth of the lines.
 """
 
 from __future__ import annotations
@@ -36,7 +42,7 @@ from .acl_types import Operation, ResourceType
 from .caller import Caller
 
 LINES_PER_S_MAX = 1_000
-HANDSHAKES_PER_S_MAX = LINES_PER_S_MAX // 10
+UNKNOWN_PER_S_MAX = LINES_PER_S_MAX // 10  #: Lines a second about clients that have not proved who they are.
 LOGIN, HANDSHAKE = "Authentication/Authenticate", "TLS handshake"
 TEXT_CHARS_MAX = 512  #: Longer names are cut: a line has at most a few KiB.
 
@@ -47,7 +53,7 @@ class AuditLog:
     def __init__(self, write: Callable[[str], None], now_s: Callable[[], float] = time.time) -> None:
         self._write = write
         self._now_s = now_s
-        self._second = self._lines = self._handshakes = self._dropped = 0
+        self._second = self._lines = self._of_unknown = self._dropped = 0
 
     def __call__(
         self,
@@ -86,28 +92,35 @@ class AuditLog:
 
     def handshake_failed(self, host: str, listener: str, why: str) -> None:
         """Write a TLS handshake that has failed."""
+        self._of_unknown_caller(host, listener, HANDSHAKE, "SSL_HANDSHAKE_FAILED", why)
+
+    def call_refused(self, host: str, listener: str, call: str, error: HeadraceError) -> None:
+        """Write a call whose caller could not be identified."""
+        self._of_unknown_caller(host, listener, call, error.code, error.message)
+
+    def _of_unknown_caller(self, host: str, listener: str, call: str, error: str, why: str) -> None:
         self._add(
-            is_handshake=True,
+            is_of_unknown=True,
             decision="DENIED",
             principal=None,
             host=host,
             client_id="",
             listener=listener,
-            call=HANDSHAKE,
-            error="SSL_HANDSHAKE_FAILED",
+            call=call[:TEXT_CHARS_MAX],
+            error=error,
             why=why[:TEXT_CHARS_MAX],
         )
 
-    def _add(self, *, is_handshake: bool = False, **values: str | None) -> None:
+    def _add(self, *, is_of_unknown: bool = False, **values: str | None) -> None:
         """Write a line, unless this second has enough of them."""
         now_s = self._now_s()
         if int(now_s) != self._second:
-            self._second, self._lines, self._handshakes = int(now_s), 0, 0
-        if self._lines >= LINES_PER_S_MAX or (is_handshake and self._handshakes >= HANDSHAKES_PER_S_MAX):
+            self._second, self._lines, self._of_unknown = int(now_s), 0, 0
+        if self._lines >= LINES_PER_S_MAX or (is_of_unknown and self._of_unknown >= UNKNOWN_PER_S_MAX):
             self._dropped += 1
             return
         self._lines += 1
-        self._handshakes += is_handshake
+        self._of_unknown += is_of_unknown
         at = datetime.fromtimestamp(now_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         line: dict[str, Any] = {"at": at, **values}
         if self._dropped:

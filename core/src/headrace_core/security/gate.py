@@ -84,6 +84,7 @@ class Gate:
     ``protocol``: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL. ``authorization``: the node's authorizer.
     ``node_identity`` reads a node's certificate (PEM) and raises SaslAuthenticationFailedError for any other.
     ``principal_of`` returns the principal of a client's certificate (PEM). ``sessions``: needed for SASL.
+    ``on_unknown(host, listener, call, error)`` is called for each call whose caller cannot be identified.
     """
 
     def __init__(
@@ -95,7 +96,9 @@ class Gate:
         node_identity: Callable[[bytes], NodeCertificate] | None = None,
         principal_of: Callable[[bytes], Principal] | None = None,
         sessions: Sessions | None = None,
+        on_unknown: Callable[[str, str, str, HeadraceError], None] = lambda *_: None,
     ) -> None:
+        self._on_unknown = on_unknown
         self.listener = listener
         self.protocol = str(protocol)
         self._authorization = authorization or Authorization()
@@ -176,7 +179,11 @@ class Gate:
         found = access_of(path)
         if (found is not None and found.is_open) or path.startswith(_HEALTH):
             return _set(Access(Caller(host=self._host_of(context.peer()), listener=self.listener), None))
-        caller = self.identify(context)
+        try:
+            caller = self.identify(context)
+        except SaslAuthenticationFailedError as error:
+            self._on_unknown(self._host_of(context.peer()), self.listener, path.rpartition(".")[2], error)
+            raise
         if caller.role is not None:
             if found is None or caller.role not in found.roles:
                 method = path.rpartition(".")[2]
