@@ -539,6 +539,15 @@ def test_a_pattern_takes_topics_that_come_and_lets_go_of_those_that_go() -> None
     assert not shard.groups.is_subscribed(GROUP, "__consumer_offsets")
 
 
+def test_a_pattern_with_the_name_of_an_internal_topic_matches_it() -> None:
+    """franz-go sends such a pattern, and Kafka's coordinator also assigns internal topics."""
+    shard = GroupShardWorld(orders=1, __consumer_offsets=2, __transaction_state=1)
+    client = Client(shard, "a", subscribes=(), topic_regex=r".*(?:orders|_\_consumer_offsets).*")
+    assert client.join().assignment == parts("orders", 0) | parts("__consumer_offsets", 0, 1)
+    assert shard.groups.is_subscribed(GROUP, "__consumer_offsets")
+    assert not shard.groups.is_subscribed(GROUP, "__transaction_state")
+
+
 def _may_describe(**names: str) -> Authorizer:
     """ACLs: each named user may, from 10.0.0.1, describe the topics in its text."""
     kind, operation, allow = ResourceType.TOPIC, Operation.DESCRIBE, Permission.ALLOW

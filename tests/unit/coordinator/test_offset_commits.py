@@ -10,9 +10,12 @@ from headrace_coordinator.offsets.logic import NAMESAKE_AGE_MS, OffsetSettings
 from headrace_coordinator.offsets.messages import (
     NO_OFFSET,
     DeleteOffsets,
+    DescribeLag,
     FetchOffsets,
     OffsetToCommit,
     OffsetToFetch,
+    PartitionEnd,
+    WatermarksSeen,
 )
 from headrace_core.errors import (
     GroupIdNotFoundError,
@@ -154,15 +157,29 @@ def test_what_is_no_offset_of_any_partition_is_refused_by_itself() -> None:
     world = OffsetsWorld()
     decision = world.commit(
         "g",
-        OffsetToCommit("t", 0, -1),
         OffsetToCommit("t", -1, 1),
         OffsetToCommit("../t", 0, 1),
         OffsetToCommit("t", 0, 1, topic_id=b"short"),
         OffsetToCommit("t", 3, 9),
     )
-    codes = ["INVALID_REQUEST", "UNKNOWN_TOPIC_OR_PARTITION", "INVALID_TOPIC_EXCEPTION", "INVALID_REQUEST", None]
+    codes = ["UNKNOWN_TOPIC_OR_PARTITION", "INVALID_TOPIC_EXCEPTION", "INVALID_REQUEST", None]
     assert _codes(decision) == codes
     assert list(world.fetch("g")) == [("t", 3)]
+
+
+def test_a_negative_offset_is_committed_as_in_kafka_and_has_no_lag() -> None:
+    """kafkajs's resetOffsets commits -2 for the first record and -1 for the end."""
+    world = OffsetsWorld()
+    world.commit("g", OffsetToCommit("t", 0, 5), OffsetToCommit("t", 1, 7))
+    assert _codes(world.commit("g", OffsetToCommit("t", 0, -2))) == [None]
+    world.logic.watermarks_seen(WatermarksSeen((PartitionEnd("t", 0, 100), PartitionEnd("t", 1, 10))), NOW_MS)
+    for logic in (world.logic, world.successor()):
+        assert logic.book.of("g")[TopicPartition("t", 0)].offset == -2
+        lag = logic.describe_lag(DescribeLag("g"), NOW_MS).reply
+        assert [one.partition for one in lag.partitions] == [1]
+        assert set(logic.lags.watched()) == {("t", 1)}
+    assert _codes(world.commit("g", OffsetToCommit("t", 0, 6))) == [None]
+    assert set(world.logic.lags.watched()) == {("t", 0), ("t", 1)}
 
 
 def test_a_commit_that_no_batch_holds_is_refused_and_nothing_of_it_counts() -> None:

@@ -2,9 +2,10 @@
 
 Patterns of subscriptions have RE2's syntax (KIP-848: SubscriptionPattern) and must match a whole name, as in Java's
 ``Pattern.matches``. For any pattern, RE2 needs a time in proportion to the text and a bounded amount of memory.
-Python's ``re`` can take forever for a pattern such as ``(a*)*b``, so one member could block a coordinator. Internal
-topics never match a pattern, as with Kafka's default exclude.internal.topics=true; members can subscribe to them by
-name.
+Python's ``re`` can take forever for a pattern such as ``(a*)*b``, so one member could block a coordinator. A
+pattern matches an internal topic only if the pattern contains the topic's name, so ``.*`` does not read
+``__consumer_offsets``. In Kafka, ``.*`` matches internal topics in the coordinator, and clients of the classic protocol
+leave them out (exclude.internal.topics).
 
 A name needs the right to describe the topic, which is checked when the member sends it. A pattern includes only topics
 that the member may describe, now and whenever topics or ACLs change; otherwise a pattern would tell a member the names
@@ -55,6 +56,14 @@ def compile_pattern(regex: str) -> re2._Regexp:
         ) from None
 
 
+def _includes(regex: str, topic: str) -> bool:
+    """Whether a pattern matches a topic. An internal topic must also have its name in the pattern; backslashes that
+    quote characters of the name do not count."""
+    if topic in SHARD_TOPICS and topic not in regex.replace("\\", ""):
+        return False
+    return compile_pattern(regex).fullmatch(topic) is not None
+
+
 class Subscription(NamedTuple):
     """Topic names and a pattern ("": none), and the member for whom the pattern is resolved. ``principal`` "": the
     pattern includes every topic. Without a pattern, principal and host are "", so that equal subscriptions are equal.
@@ -70,9 +79,7 @@ class Subscription(NamedTuple):
         describe the topic."""
         if topic in self.names:
             return True
-        if not self.regex or topic in SHARD_TOPICS:
-            return False
-        return compile_pattern(self.regex).fullmatch(topic) is not None
+        return bool(self.regex) and _includes(self.regex, topic)
 
 
 class Topics:
@@ -127,10 +134,7 @@ class Topics:
     def _matches(self, regex: str) -> tuple[str, ...]:
         found = self._matching.get(regex)
         if found is None:
-            pattern = compile_pattern(regex)
-            found = tuple(
-                name for name in self.by_name or {} if name not in SHARD_TOPICS and pattern.fullmatch(name) is not None
-            )
+            found = tuple(name for name in self.by_name or {} if _includes(regex, name))
             if len(self._matching) >= REMEMBERED_MAX:
                 self._matching.clear()
             self._matching[regex] = found

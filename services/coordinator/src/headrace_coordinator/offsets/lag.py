@@ -65,9 +65,11 @@ class LagBook:
             self._histories.pop(partition, None)
 
     def describe(self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset], now_ms: int) -> GroupLag:
-        """The group's lag. ``offsets``: its commits."""
+        """The group's lag. ``offsets``: its commits; a partition with a negative offset has no lag."""
         lags = tuple(
-            self._partition(group_id, partition, committed, now_ms) for partition, committed in sorted(offsets.items())
+            self._partition(group_id, partition, committed, now_ms)
+            for partition, committed in sorted(offsets.items())
+            if committed.offset >= 0
         )
         return GroupLag(group_id, worst([one.status for one in lags]), sum(one.lag or 0 for one in lags), lags)
 

@@ -133,7 +133,7 @@ class OffsetsLogic:
 
     def _apply(self, group_id: str, partition: TopicPartition, committed: CommittedOffset | None) -> None:
         self.book.apply(group_id, partition, committed)
-        if committed is None:
+        if committed is None or committed.offset < 0:
             self.lags.forgotten(group_id, partition)
         else:
             self.lags.committed(group_id, partition, committed)
@@ -272,7 +272,8 @@ class OffsetsLogic:
             )
 
     def _refused(self, offset: OffsetToCommit) -> HeadraceError | None:
-        """The error of one partition in a commit; None if it can be committed."""
+        """The error of one partition in a commit; None if it can be committed. A negative offset can be committed, as
+        in Kafka: kafkajs commits -2 to restart a group at the first record. Readers treat it as no offset."""
         if self._topics is None or offset.topic not in self._topics:
             try:
                 check_topic_name(offset.topic)
@@ -280,8 +281,6 @@ class OffsetsLogic:
                 return error.with_traceback(None)
         if offset.partition < 0:
             return UnknownTopicOrPartitionError(f"{_where(offset)}: partition numbers start at 0")
-        if offset.offset < 0:
-            return InvalidRequestError(f"{_where(offset)}: offset {offset.offset} is negative; must be 0 or more")
         if offset.topic_id is not None and len(offset.topic_id) != TOPIC_ID_BYTES:
             return InvalidRequestError(
                 f"{_where(offset)}: the topic id has {len(offset.topic_id)} bytes, not {TOPIC_ID_BYTES}"
