@@ -1,0 +1,369 @@
+"""What a client notices of a neighbour that floods with a quota: its latency alone, and beside the limited client.
+
+    quotas.py [--rounds 5] [--seconds 10] [--kinds sdk,arrow,gateway,fetch] [--short] [--save]
+
+One broker, one controller, one coordinator and one gateway. The neighbour sends 200 small records a second (acks=all)
+and measures each from its scheduled time to its acknowledgement. The limited client has quotas of 5 MB/s and sends as
+much as it can: single records (sdk), tables (arrow), librdkafka at the gateway (gateway), or it fetches (fetch). Each
+is a process that runs from the start; between its slices it is idle.
+
+Slices take turns: alone, sdk, alone, arrow, alone, gateway, alone, fetch. A slice beside a limited client is compared
+with the one alone before it, so a slow minute affects both. The first seconds of a slice do not count: the quota's
+burst, and requests in flight. A figure is the median over the rounds. The bar: the neighbour's p99 grows by less than
+20 %, and each limited client gets its rate within 10 %.
+
+    --kinds unlimited    also the same flood without a quota: shows that this tool can see a disturbance
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from measure import PYTHON, ROOT, WORK, Samples, cpu_seconds, emit, machine, save, settle, table
+
+from headrace import Admin, Consumer, LocalCluster, Producer, QuotaEntity, TopicPartition
+
+RATE = 5_000_000  # bytes a second
+RATE_SHARE, P99_RATIO_MAX = 0.1, 1.2
+NEIGHBOUR_RATE = 200  # records a second
+VALUE, TABLE_ROWS = bytes(10_000), 50
+BUFFER_BYTES = 4 << 20
+FLOODED, BESIDE = "flooded", "beside"
+LIMITED, OTHER = "limited", "unlimited"
+KINDS = ("sdk", "arrow", "gateway", "fetch")
+WARM_S = 1.5  # of a slice, until the burst of the quota is over
+
+
+# -- the clients, each in a process ------------------------------------------------------------------------------------
+
+
+class Orders:
+    """Orders of the parent on standard input: "go", then "stop"; the end of the input ends the process."""
+
+    def __init__(self) -> None:
+        self.is_on = threading.Event()
+        self.is_over = threading.Event()
+        self._went = threading.Event()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        for line in sys.stdin:
+            if line.strip() == "go":
+                self.is_on.set()
+                self._went.set()
+            else:
+                self.is_on.clear()
+        self.is_over.set()
+        self.is_on.clear()
+        self._went.set()
+
+    def slices(self) -> Iterator[None]:
+        """One item for each slice, at its beginning."""
+        while True:
+            self._went.wait()
+            self._went.clear()
+            if self.is_over.is_set():
+                return
+            yield
+
+
+def neighbour(cluster: dict[str, str], orders: Orders, out: Path) -> None:
+    """Send at the rate from the first order to the end; then write [scheduled, seconds] of each record."""
+    seen: list[tuple[float, float]] = []
+
+    def note(due_s: float, sent: Any) -> None:
+        if sent.exception() is None:
+            seen.append((due_s, time.monotonic() - due_s))
+
+    with Producer(bootstrap_servers=cluster["headrace"], client_id="neighbour", acks="all", linger_ms=0) as producer:
+        producer.send(BESIDE, b"x" * 100).result(60)
+        print("ready", flush=True)
+        for _ in orders.slices():
+            break
+        due = time.monotonic()
+        while orders.is_on.is_set():
+            due += 1 / NEIGHBOUR_RATE
+            time.sleep(max(due - time.monotonic(), 0))
+            producer.send(BESIDE, b"x" * 100).add_done_callback(partial(note, due))
+        producer.flush()
+        throttled_ms = producer.metrics()["produce-throttle-time-max"]
+    assert not throttled_ms, "the neighbour has no quota"
+    out.write_text(json.dumps(seen))
+
+
+class Rate:
+    """Bytes per second after the first seconds of a slice."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._from: tuple[float, int] | None = None
+        self._bytes = 0
+
+    def add(self, size: int) -> None:
+        self._bytes += size
+        now = time.monotonic()
+        if self._from is None and now - self._began >= WARM_S:
+            self._from = now, self._bytes
+
+    def per_s(self) -> float:
+        if self._from is None:
+            return 0.0
+        at, before = self._from
+        return (self._bytes - before) / (time.monotonic() - at)
+
+
+def flood_with(
+    orders: Orders, send: Callable[[Callable[[], None]], None], size: int, flush: Callable[[], object]
+) -> None:
+    """Send until each "stop", as fast as the client accepts; report the rate of each slice."""
+    print("ready", flush=True)
+    for _ in orders.slices():
+        rate = Rate()
+
+        def acknowledged(rate: Rate = rate) -> None:
+            rate.add(size)
+
+        while orders.is_on.is_set():
+            send(acknowledged)
+        found = rate.per_s()
+        flush()
+        print(json.dumps({"bytes_per_s": found}), flush=True)
+
+
+def sdk(cluster: dict[str, str], orders: Orders, client_id: str = LIMITED, *, tables: bool = False) -> None:
+    import pyarrow as pa
+
+    rows = pa.table({"value": [VALUE] * TABLE_ROWS})
+    server = cluster["headrace"]
+    with Producer(bootstrap_servers=server, client_id=client_id, buffer_memory=BUFFER_BYTES) as producer:
+
+        def send(acknowledged: Callable[[], None]) -> None:
+            sent: Any = producer.send_arrow(FLOODED, rows) if tables else producer.send(FLOODED, VALUE)
+            sent.add_done_callback(lambda done: acknowledged() if done.exception() is None else None)
+
+        flood_with(orders, send, len(VALUE) * (TABLE_ROWS if tables else 1), producer.flush)
+
+
+def gateway(cluster: dict[str, str], orders: Orders) -> None:
+    import confluent_kafka
+
+    config = {"bootstrap.servers": cluster["kafka"], "client.id": LIMITED, "linger.ms": 5}
+    producer = confluent_kafka.Producer({**config, "queue.buffering.max.kbytes": BUFFER_BYTES // 1024})
+
+    def send(acknowledged: Callable[[], None]) -> None:
+        try:
+            producer.produce(FLOODED, VALUE, on_delivery=lambda error, _: None if error else acknowledged())
+            producer.poll(0)
+        except BufferError:
+            producer.poll(0.05)
+
+    flood_with(orders, send, len(VALUE), lambda: producer.flush(60))
+
+
+def fetch(cluster: dict[str, str], orders: Orders) -> None:
+    """Read the flooded topic again and again."""
+    place = TopicPartition(FLOODED, 0)
+    print("ready", flush=True)
+    for _ in orders.slices():
+        rate = Rate()
+        with Consumer(bootstrap_servers=cluster["headrace"], client_id=LIMITED) as consumer:
+            consumer.assign([place])
+            consumer.seek_to_beginning([place])
+            while orders.is_on.is_set():
+                records = consumer.poll(0.2)
+                rate.add(sum(len(each.value or b"") for each in records))
+                if not records:
+                    consumer.seek_to_beginning([place])
+            found = rate.per_s()
+        print(json.dumps({"bytes_per_s": found}), flush=True)
+
+
+def client(kind: str, cluster: dict[str, str], out: Path) -> None:
+    orders = Orders()
+    if kind == "neighbour":
+        neighbour(cluster, orders, out)
+    elif kind == "gateway":
+        gateway(cluster, orders)
+    elif kind == "fetch":
+        fetch(cluster, orders)
+    else:
+        sdk(cluster, orders, OTHER if kind == OTHER else LIMITED, tables=kind == "arrow")
+
+
+class Client:
+    """The parent's side of a client."""
+
+    def __init__(self, kind: str, cluster: LocalCluster, out: Path) -> None:
+        self.kind = kind
+        servers = {"headrace": cluster.bootstrap_servers, "kafka": cluster.kafka_bootstrap_servers}
+        command = [PYTHON, __file__, "--client", kind, "--cluster", json.dumps(servers), "--out", str(out)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        if self._process.stdout.readline().strip() != "ready":
+            raise RuntimeError(f"the client {kind} did not start")
+
+    def order(self, word: str) -> None:
+        assert self._process.stdin is not None
+        print(word, file=self._process.stdin, flush=True)
+
+    def report(self) -> dict[str, float]:
+        assert self._process.stdout is not None
+        found: dict[str, float] = json.loads(self._process.stdout.readline())
+        return found
+
+    def end(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        if self._process.wait(60):
+            raise RuntimeError(f"the client {self.kind} failed")
+
+
+# -- the parent --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Slice:
+    """A time in which the neighbour was alone (``kind`` is alone), or beside a client. Times: time.monotonic()."""
+
+    kind: str
+    from_s: float
+    to_s: float
+    bytes_per_s: float = 0.0
+    cpu: float = 0.0  # of the broker, in cores
+    latencies_ms: list[float] = field(default_factory=list)
+
+    def quantile_ms(self, part: float) -> float:
+        return sorted(self.latencies_ms)[int(len(self.latencies_ms) * part)]
+
+
+@contextmanager
+def running() -> Iterator[LocalCluster]:
+    data = WORK / "quotas"
+    shutil.rmtree(data, ignore_errors=True)
+    with LocalCluster(data=data, brokers=1, controllers=1, coordinators=1, gateways=1) as cluster:
+        with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+            admin.create_topics([FLOODED, BESIDE], timeout=60)
+            rates: dict[str, float | None] = {"producer_byte_rate": RATE, "consumer_byte_rate": RATE}
+            admin.alter_client_quotas({QuotaEntity(client_id=LIMITED): rates})
+        with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:  # for the client that fetches
+            for _ in range(2_000):
+                producer.send(FLOODED, VALUE)
+            producer.flush()
+        yield cluster
+
+
+def one_slice(flooder: Client | None, seconds: float, broker: int) -> Slice:
+    if flooder is not None:
+        flooder.order("go")
+    time.sleep(WARM_S)
+    cpu, began = cpu_seconds([broker]), time.monotonic()
+    time.sleep(seconds)
+    found = Slice("alone" if flooder is None else flooder.kind, began, time.monotonic())
+    found.cpu = (cpu_seconds([broker]) - cpu) / (found.to_s - began)
+    if flooder is not None:
+        flooder.order("stop")
+        found.bytes_per_s = flooder.report()["bytes_per_s"]
+    return found
+
+
+def measured(cluster: LocalCluster, kinds: tuple[str, ...], rounds: int, seconds: float) -> list[Slice]:
+    broker = next(node["pid"] for node in cluster.ps() if node["role"] == "broker")
+    slices: list[Slice] = []
+    with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
+        out = Path(directory) / "latencies.json"
+        beside = Client("neighbour", cluster, out)
+        flooders = [Client(kind, cluster, out) for kind in kinds]
+        for each in flooders:
+            stack.callback(each.end)
+        beside.order("go")
+        settle()
+        for number in range(rounds):
+            emit(round=number + 1, of=rounds)
+            for flooder in flooders:
+                slices += [one_slice(None, seconds, broker), one_slice(flooder, seconds, broker)]
+                emit(beside=flooder.kind, megabytes_per_s=round(slices[-1].bytes_per_s / 1e6, 2))
+        beside.order("stop")
+        beside.end()
+        latencies = json.loads(out.read_text())
+    for one in slices:
+        one.latencies_ms = [1e3 * took for at, took in latencies if one.from_s <= at < one.to_s]
+    return slices
+
+
+def collect(slices: list[Slice], samples: Samples) -> dict[str, list[float]]:
+    """Add the figures of all slices; returns the ratios of p99 by kind, one for each pair of slices."""
+    ratios: dict[str, list[float]] = {}
+    for alone, flooded in zip(slices[::2], slices[1::2], strict=True):
+        for each, name in ((alone, f"{flooded.kind}.alone"), (flooded, f"{flooded.kind}.beside")):
+            samples.add(f"{name}.p50", each.quantile_ms(0.5), "ms")
+            samples.add(f"{name}.p99", each.quantile_ms(0.99), "ms")
+            samples.add(f"{name}.broker", each.cpu, "cores")
+        samples.add(f"{flooded.kind}.rate", flooded.bytes_per_s / 1e6, "MB/s")
+        ratios.setdefault(flooded.kind, []).append(flooded.quantile_ms(0.99) / alone.quantile_ms(0.99))
+    return ratios
+
+
+def verdict(samples: Samples, kind: str, ratios: list[float]) -> str:
+    alone, beside = samples.median(f"{kind}.alone.p99"), samples.median(f"{kind}.beside.p99")
+    rate = samples.median(f"{kind}.rate")
+    assert alone is not None
+    assert beside is not None
+    assert rate is not None
+    of_medians = beside / alone
+    is_met = of_medians < P99_RATIO_MAX and abs(rate * 1e6 / RATE - 1) <= RATE_SHARE
+    word = "" if kind == OTHER else "met" if is_met else "NOT MET"
+    pairs = ", ".join(f"{each:.2f}" for each in ratios)
+    return (
+        f"{kind}: p99 {alone:.2f} ms alone, {beside:.2f} ms beside: {of_medians:.2f} (pairs {pairs}, median "
+        f"{statistics.median(ratios):.2f}); {rate:.2f} MB/s {word}"
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--short", action="store_true", help="2 rounds of 3 s: only whether the tool works")
+    parser.add_argument("--save", action="store_true", help="into bench/results")
+    parser.add_argument("--client", help=argparse.SUPPRESS)
+    parser.add_argument("--cluster", help=argparse.SUPPRESS)
+    parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.client:
+        client(asked.client, json.loads(asked.cluster), asked.out)
+        return 0
+    kinds = tuple(asked.kinds.split(","))
+    if unknown := set(kinds) - {*KINDS, OTHER}:
+        parser.error(f"--kinds: {', '.join(sorted(unknown))}: choose from {', '.join((*KINDS, OTHER))}")
+    rounds, seconds = (2, 3.0) if asked.short else (asked.rounds, asked.seconds)
+    samples = Samples()
+    emit(machine=machine())
+    with running() as cluster:
+        slices = measured(cluster, kinds, rounds, seconds)
+    ratios = collect(slices, samples)
+    print(table(samples))
+    for kind in kinds:
+        print(verdict(samples, kind, ratios[kind]))
+    if asked.save:
+        path = save(samples, what="quotas", extra={"rounds": rounds, "seconds": seconds})
+        print(f"saved: {path.relative_to(ROOT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
