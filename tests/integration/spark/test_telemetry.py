@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import subprocess
@@ -107,6 +108,50 @@ def test_every_row_is_the_one_that_pandas_computes(headrace: Any, tmp_path: Path
     details = json.loads((tmp_path / "details.json").read_text())
     assert set(details["late_dropped"].values()) == {0}
     assert len(details["dead_letters"]) >= 3
+
+
+def test_each_hostile_record_is_a_dead_letter_and_ends_no_query(spark: Any) -> None:
+    from headrace_pipelines.telemetry.readings import judged
+
+    now = datetime.datetime(2026, 11, 27, 12, tzinfo=datetime.UTC)
+    now_ms = int(now.timestamp() * 1000)
+    good = {"device": "d1", "time_ms": now_ms, "centi_celsius": 2_000, "battery": 50, "firmware": "1"}
+    years_ms = 50 * 365 * 86_400_000
+
+    def with_(**fields: Any) -> bytes:
+        return json.dumps(good | fields).encode()
+
+    late, ahead = "time_ms: more than 60 s before the record", "time_ms: more than 5 s after the record"
+    shape = "value: not a JSON object with device, time_ms, centi_celsius, battery and firmware"
+    cases: list[tuple[bytes | None, bytes | None, str | None]] = [
+        (b"d1", with_(), None),
+        (b"d1", None, None),  # a tick
+        (b"d1", with_(firmware="é"), None),
+        (b"d1", with_(firmware="?").replace(b"?", b"\xff"), "value: not UTF-8"),
+        (b"d1", with_(more="?").replace(b"?", b"\xc3"), "value: not UTF-8"),
+        (b"d1", b"x" * 5_000_000, "value: more than 4096 bytes"),
+        (b"d1", b"[" * 4_000, shape),
+        (b"d1", with_(time_ms="soon"), shape),
+        (b"d1", with_(time_ms=2**63), shape),
+        (b"d1", with_(centi_celsius=2**31), shape),
+        (b"d1", with_(time_ms=-(2**63)), late),
+        (b"d1", with_(time_ms=2**63 - 1), ahead),
+        (b"d1", with_(time_ms=now_ms - years_ms), late),
+        (b"d1", with_(time_ms=now_ms + years_ms), ahead),
+        (b"d1", with_(time_ms=now_ms - 60_000), None),
+        (b"d1", with_(time_ms=now_ms + 5_000), None),
+        (b"\xff", with_(), "device: not the key of the record"),
+        (None, with_(), "device: not the key of the record"),
+    ]
+    rows = [(key, value, "r", 0, number, now, []) for number, (key, value, _) in enumerate(cases)]
+    columns = (
+        "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, "
+        "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+    )
+    found = judged(spark.createDataFrame(rows, columns)).select("offset", "reason").collect()
+    assert {row["offset"]: row["reason"] for row in found} == {
+        number: reason for number, (_, _, reason) in enumerate(cases)
+    }
 
 
 @pytest.mark.timeout(int(REAL_MINUTES * 60) + 540)

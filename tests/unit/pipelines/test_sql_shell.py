@@ -22,6 +22,7 @@ from headrace_core.errors import InvalidArgumentError
 from headrace_pipelines import cli
 from headrace_pipelines.errors import QueryFailedError
 from headrace_pipelines.sql import shell
+from headrace_pipelines.sql.arrivals import Arrivals
 from headrace_pipelines.sql.catalog import Catalog, ContinuousQuery, Table
 from headrace_pipelines.sql.command import source_of
 from headrace_pipelines.sql.faults import Source, SqlError
@@ -326,6 +327,22 @@ def test_a_position_that_the_topic_does_not_have_is_refused(offsets: dict[int, i
     consumer: Any = Times()
     with pytest.raises(InvalidArgumentError, match=message):
         ends_as_of(consumer, "t", Ends({0: 2, 1: 0}, {0: 5, 1: 7}), AsOf(offsets))
+
+
+def test_rows_wait_for_a_slow_reader_until_the_statement_ends() -> None:
+    arrivals = Arrivals(2)
+    rows = [(number,) for number in range(5)]
+    putting = threading.Thread(target=arrivals.put, args=(rows,))
+    putting.start()
+    assert [arrivals.get() for _ in range(3)] == rows[:3]
+    putting.join(0.01)
+    arrivals.put([])
+    arrivals.close()
+    putting.join(30)
+    assert not putting.is_alive()
+    arrivals.put([(9,)])  # a batch that ends later
+    left = [row for _ in range(3) if (row := arrivals.get()) is not None]
+    assert left == rows[3 : 3 + len(left)]
 
 
 # -- the command -------------------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@ showing.py."""
 
 from __future__ import annotations
 
-import queue
 import secrets
 import threading
 from collections.abc import Iterator, Sequence
@@ -18,6 +17,7 @@ from headrace import Producer
 
 from ..errors import QueryFailedError
 from ..queries import cause, started
+from .arrivals import Arrivals
 from .continuous import is_aggregate
 from .definitions import Definitions
 from .dropping import Dropping
@@ -46,8 +46,6 @@ from .statements import (
 from .writing import key_of, value_of
 
 _CHOICES = {"wait": ("on", "off"), "emit.from": ("latest", "earliest")}
-#: Seconds between two looks at a query whose rows arrive.
-_LOOK_S = 0.2
 
 
 class Engine:
@@ -99,12 +97,11 @@ class Engine:
 
     def _arriving(self, statement: Select) -> Arriving:
         frame, rewritten = self._session.live(statement.query)
-        arrived: queue.Queue[Sequence[Any]] = queue.Queue()
+        arrived = Arrivals()
 
         def start() -> StreamingQuery:
             def take(batch: DataFrame, number: int) -> None:
-                for row in batch.collect():
-                    arrived.put(tuple(row))
+                arrived.put(map(tuple, batch.collect()))
 
             mode = "update" if is_aggregate(frame) else "append"
             return frame.writeStream.outputMode(mode).foreachBatch(take).start()
@@ -179,20 +176,20 @@ class Engine:
 
 
 def _rows(
-    running: StreamingQuery, arrived: queue.Queue[Sequence[Any]], limit: int | None, is_cancelled: threading.Event
+    running: StreamingQuery, arrived: Arrivals, limit: int | None, is_cancelled: threading.Event
 ) -> Iterator[Sequence[Any]]:
     """The rows of a query as they arrive. The end of the iterator, or its close, stops the query."""
     count = 0
     try:
         while (limit is None or count < limit) and not is_cancelled.is_set():
-            try:
-                yield arrived.get(timeout=_LOOK_S)
+            row = arrived.get()
+            if row is not None:
+                yield row
                 count += 1
-            except queue.Empty:
-                error = running.exception()
-                if error is not None:
-                    raise QueryFailedError(cause(str(error))) from None
+            elif (error := running.exception()) is not None:
+                raise QueryFailedError(cause(str(error)))
     finally:
+        arrived.close()
         running.stop()
 
 

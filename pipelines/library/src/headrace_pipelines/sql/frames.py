@@ -26,6 +26,7 @@ from ..json_parsing import parse_json
 from ..registry_parsing import parse_registry
 from ..sites import Site
 from ..topics import markers_written
+from .arrivals import ROWS_MAX
 from .catalog import Table
 from .rewriting import AsOf
 
@@ -118,6 +119,7 @@ class Frames:
             **self._site.access.source(),
             "subscribe": table.topic,
             "startingOffsets": starting,
+            "maxOffsetsPerTrigger": str(ROWS_MAX),
             "isolation.level": "read_committed",
         }
         raw = self._spark.readStream.format("headrace").options(**options).load()

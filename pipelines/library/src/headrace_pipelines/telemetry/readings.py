@@ -10,9 +10,11 @@ from ..dead_letters import NEEDED
 from ..expectations import REASON
 from .schema import AHEAD_MS_MAX, LATE_MS_MAX, READING, VALUE_BYTES_MAX, WATERMARK_MS
 
-#: Conditions of a bad record, in this order, and the reason of each. ``reading`` is the value as READING.
+#: Conditions of a bad record, in this order, and the reason of each. ``reading`` is the value as READING. The parser
+#: replaces bytes that are not UTF-8. The device chooses ``time_ms``, so a sum or a difference with it may overflow.
 _BAD = (
     (f"octet_length(value) > {VALUE_BYTES_MAX}", f"value: more than {VALUE_BYTES_MAX} bytes"),
+    ("NOT is_valid_utf8(CAST(value AS STRING))", "value: not UTF-8"),
     (
         "reading.device IS NULL OR reading.time_ms IS NULL OR reading.centi_celsius IS NULL OR reading.battery IS NULL "
         "OR reading.firmware IS NULL",
@@ -20,11 +22,11 @@ _BAD = (
     ),
     ("key IS NULL OR reading.device <> CAST(key AS STRING)", "device: not the key of the record"),
     (
-        f"unix_millis(timestamp) - reading.time_ms > {LATE_MS_MAX}",
+        f"reading.time_ms < unix_millis(timestamp) - {LATE_MS_MAX}",
         f"time_ms: more than {LATE_MS_MAX // 1000} s before the record",
     ),
     (
-        f"reading.time_ms - unix_millis(timestamp) > {AHEAD_MS_MAX}",
+        f"reading.time_ms > unix_millis(timestamp) + {AHEAD_MS_MAX}",
         f"time_ms: more than {AHEAD_MS_MAX // 1000} s after the record",
     ),
     ("reading.centi_celsius NOT BETWEEN -10000 AND 20000", "centi_celsius: not from -10000 to 20000"),
