@@ -32,8 +32,8 @@ class _ColdFile:
         self._fs = fs
         self._file = file
 
-    def is_cached(self, size: int, position: int) -> bool:
-        return not self._fs.cold
+    def pread_cached(self, size: int, position: int) -> bytes | None:
+        return None if self._fs.cold else self._file.pread(size, position)
 
     def pread(self, size: int, position: int) -> bytes:
         if threading.current_thread() is not threading.main_thread() and self._fs.cold:

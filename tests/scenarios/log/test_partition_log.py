@@ -258,8 +258,8 @@ class _Cold:
     def __init__(self, file: object) -> None:
         self._file = file
 
-    def is_cached(self, size: int, position: int) -> bool:
-        return False
+    def pread_cached(self, size: int, position: int) -> None:
+        return None
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._file, name)

@@ -56,6 +56,10 @@ def test_both_file_systems_read_back_what_was_written(place: tuple[FileSystem, s
     assert file.pread(10, 7000) == data[7000:7010]
     assert file.pread(10, 100_000) == b""
     assert file.is_cached(len(data), 0)
+    assert file.pread_cached(len(data), 0) == data
+    assert file.pread_cached(10, 7000) == data[7000:7010]
+    assert file.pread_cached(100_000, 5) == data[5:], "fewer bytes only at the end of the file"
+    assert file.pread_cached(10, 100_000) == b""
     file.preallocate(len(data), 1 << 20)
     assert file.size() == len(data)
     file.start_writeback(0, len(data))

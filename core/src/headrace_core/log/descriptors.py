@@ -93,6 +93,13 @@ class CachedFile:
         self._is_used = True
         return file.pread(size, position)
 
+    def pread_cached(self, size: int, position: int) -> bytes | None:
+        file = self._file
+        if file is None:
+            file = self._cache._reopen(self)
+        self._is_used = True
+        return file.pread_cached(size, position)
+
     def is_cached(self, size: int, position: int) -> bool:
         file = self._file
         if file is None:

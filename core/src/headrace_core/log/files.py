@@ -27,6 +27,11 @@ try:
     from ._sync import sync_descriptors as _sync_descriptors
 except ImportError:  # without the compiled module, files are synced one after the other
     _sync_descriptors = None
+_read_cached: Callable[[int, int, int], bytes | None] | None
+try:
+    from ._cached_read import read_cached as _read_cached
+except ImportError:  # without the compiled module, ask first whether the bytes are cached
+    _read_cached = None
 
 Buffer = bytes | bytearray | memoryview
 
@@ -52,6 +57,9 @@ class File(Protocol):
 
     def pread(self, size: int, position: int) -> bytes:
         """Read ``size`` bytes from ``position``; fewer only at the end of the file."""
+
+    def pread_cached(self, size: int, position: int) -> bytes | None:
+        """Read like ``pread`` if the bytes are in memory; None if the read would wait for the disk."""
 
     def is_cached(self, size: int, position: int) -> bool:
         """Whether a read of ``size`` bytes at ``position`` will (very likely) not wait for the disk. The result of
@@ -174,9 +182,14 @@ class RealFile:
             got += len(data)
         return b"".join(parts)
 
+    def pread_cached(self, size: int, position: int) -> bytes | None:
+        if _read_cached is None:
+            return self.pread(size, position) if self.is_cached(size, position) else None
+        return _read_cached(self._fd, size, position)
+
     def is_cached(self, size: int, position: int) -> bool:
-        # preadv2(RWF_NOWAIT) cannot fill a bytes object, so read only one byte in every 64 KiB. One byte suffices,
-        # because the kernel fills and evicts the page cache in long runs of pages.
+        # Read only one byte in every 64 KiB. One byte suffices, because the kernel fills and evicts the page cache in
+        # long runs of pages.
         probe = bytearray(1)
         try:
             for at in range(position, position + size, _PROBE_STEP_BYTES):

@@ -303,9 +303,10 @@ class LogReader:
         if end - position > max_bytes:
             header = segment.header_at(position)
             end, next_offset = segment.cut(Place(position, header), position + max_bytes, end, next_offset)
-        if not wait and not segment.log.is_cached(end - position, position):
+        read = segment.log.pread if wait else segment.log.pread_cached
+        records = read(end - position, position)
+        if records is None:
             return None
-        records = segment.log.pread(end - position, position)
         if len(records) != end - position:
             raise CorruptLogError(
                 f"{segment.path}: {end - position} bytes expected at position {position}, the file has only "

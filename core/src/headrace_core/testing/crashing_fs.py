@@ -514,6 +514,9 @@ class MemoryFile:
             "read", self.path, lambda: bytes(self._inode.live[position : position + size]), position, size
         )
 
+    def pread_cached(self, size: int, position: int) -> bytes | None:
+        return self.pread(size, position)
+
     def is_cached(self, size: int, position: int) -> bool:
         return True
 
