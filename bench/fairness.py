@@ -146,8 +146,8 @@ def main() -> int:
             emit(round=number)
     print(table(samples))
     print(report.verdicts_table(verdicts(samples, BARS)))
-    for failure in samples.failures:
-        print(f"failed: {failure}")
+    for failed in samples.failures:
+        print(f"failed: {failed}")
     if asked.save:
         emit(saved=str(save(samples, what="fairness", extra={"rounds": asked.rounds})))
     return 1 if samples.failures else 0

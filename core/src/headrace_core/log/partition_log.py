@@ -269,7 +269,8 @@ class PartitionLog(LogReader):
         """
         if self.is_closed:
             return [self.closed_error() for _ in appends]
-        before, size_before = self.active, self.active.size
+        before = self.active
+        size_before = before.size
         outcomes = self._append_many(appends)
         segment = self.active
         position = size_before if segment is before else 0
