@@ -11,9 +11,7 @@ timer may be late, code compares a lease with CLOCK_BOOTTIME whenever it uses th
 
 from __future__ import annotations
 
-import functools
 import time
-from collections.abc import Callable
 from typing import Protocol
 
 _BOOTTIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)
@@ -30,11 +28,10 @@ class Clock(Protocol):
         the machine."""
 
 
-#: Nanoseconds since a fixed point in time; the value never decreases. On Linux, the value includes the time during
-#: which the machine was suspended. (A broker reads it more than ten times for each record in flight.)
-boottime_ns: Callable[[], int] = (
-    time.monotonic_ns if _BOOTTIME is None else functools.partial(time.clock_gettime_ns, _BOOTTIME)
-)
+def boottime_ns() -> int:
+    """Nanoseconds since a fixed point in time; the value never decreases. On Linux, the value includes the time during
+    which the machine was suspended."""
+    return time.monotonic_ns() if _BOOTTIME is None else time.clock_gettime_ns(_BOOTTIME)
 
 
 def boottime_s() -> float:
