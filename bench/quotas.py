@@ -175,7 +175,7 @@ def gateway(cluster: dict[str, str], orders: Orders) -> None:
 
 
 def fetch(cluster: dict[str, str], orders: Orders) -> None:
-    """Read the flooded topic again and again."""
+    """Read the flooded topic from its beginning in each slice."""
     place = TopicPartition(FLOODED, 0)
     print("ready", flush=True)
     for _ in orders.slices():
@@ -184,10 +184,7 @@ def fetch(cluster: dict[str, str], orders: Orders) -> None:
             consumer.assign([place])
             consumer.seek_to_beginning([place])
             while orders.is_on.is_set():
-                records = consumer.poll(0.2)
-                rate.add(sum(len(each.value or b"") for each in records))
-                if not records:
-                    consumer.seek_to_beginning([place])
+                rate.add(sum(len(each.value or b"") for each in consumer.poll(0.2)))
             found = rate.per_s()
         print(json.dumps({"bytes_per_s": found}), flush=True)
 
@@ -251,7 +248,8 @@ class Slice:
 
 
 @contextmanager
-def running() -> Iterator[LocalCluster]:
+def running(seconds: float) -> Iterator[LocalCluster]:
+    """A cluster whose flooded topic has enough records for a client that fetches for ``seconds``."""
     data = WORK / "quotas"
     shutil.rmtree(data, ignore_errors=True)
     with LocalCluster(data=data, brokers=1, controllers=1, coordinators=1, gateways=1) as cluster:
@@ -260,7 +258,7 @@ def running() -> Iterator[LocalCluster]:
             rates: dict[str, float | None] = {"producer_byte_rate": RATE, "consumer_byte_rate": RATE}
             admin.alter_client_quotas({QuotaEntity(client_id=LIMITED): rates})
         with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:  # for the client that fetches
-            for _ in range(2_000):
+            for _ in range(int(RATE * (seconds + WARM_S + 2)) // len(VALUE)):
                 producer.send(FLOODED, VALUE)
             producer.flush()
         yield cluster
@@ -353,7 +351,7 @@ def main() -> int:
     rounds, seconds = (2, 3.0) if asked.short else (asked.rounds, asked.seconds)
     samples = Samples()
     emit(machine=machine())
-    with running() as cluster:
+    with running(seconds) as cluster:
         slices = measured(cluster, kinds, rounds, seconds)
     ratios = collect(slices, samples)
     print(table(samples))
