@@ -31,9 +31,9 @@ class Passes:
 class Reader:
     """A consumer that reads a topic from its start with ``max_bytes`` of one batch, and takes each response at once."""
 
-    def __init__(self, broker: SoloBroker, name: str, passes: Passes, told: list[tuple[int, str]]) -> None:
+    def __init__(self, broker: SoloBroker, name: str, passes: Passes, answered: list[tuple[int, str]]) -> None:
         self.handler, self.stream = broker.consumer()
-        self.name, self._passes, self._told = name, passes, told
+        self.name, self._passes, self._answered = name, passes, answered
         self._send = self.stream.send
         self.stream.send = self._sent  # type: ignore[method-assign]
 
@@ -45,7 +45,7 @@ class Reader:
     def _sent(self, response: Any, size: int = 0) -> None:
         self._send(response, size)
         self.stream.queued_bytes = 0
-        self._told.append((self._passes.number, self.name))
+        self._answered.append((self._passes.number, self.name))
 
     @property
     def read(self) -> int:
@@ -59,9 +59,9 @@ def run_readers(count: int) -> tuple[list[tuple[int, str]], list[FakeStream]]:
             await broker.topic("history")
             for _ in range(BATCHES):
                 assert (await broker.append("history", batch(LARGE))).error.code == 0
-            told: list[tuple[int, str]] = []
+            answered: list[tuple[int, str]] = []
             passes = Passes()
-            readers = [Reader(broker, f"reader-{number}", passes, told) for number in range(count)]
+            readers = [Reader(broker, f"reader-{number}", passes, answered) for number in range(count)]
             for reader in readers:
                 reader.ask(0, "history")
                 for number in range(1, BATCHES):
@@ -69,22 +69,22 @@ def run_readers(count: int) -> tuple[list[tuple[int, str]], list[FakeStream]]:
             await until(lambda: all(reader.read == BATCHES for reader in readers))
             for reader in readers:
                 reader.handler.on_closed()
-            return told, [reader.stream for reader in readers]
+            return answered, [reader.stream for reader in readers]
 
     return asyncio.run(scenario())
 
 
 def test_one_pass_of_the_event_loop_has_at_most_one_large_response() -> None:
-    told, _ = run_readers(READERS)
-    later = told[READERS:]  # the first response of a session: the broker does not know yet that it reads in bulk
+    answered, _ = run_readers(READERS)
+    later = answered[READERS:]  # the first response of a session: the broker does not know yet that it reads in bulk
     numbers = [number for number, _ in later]
     assert len(later) == READERS * (BATCHES - 1)
     assert all(after > before for before, after in itertools.pairwise(numbers)), numbers
 
 
 def test_bulk_readers_take_turns() -> None:
-    told, _ = run_readers(READERS)
-    names = [name for _, name in told]
+    answered, _ = run_readers(READERS)
+    names = [name for _, name in answered]
     for at in range(0, len(names), READERS):
         assert len(set(names[at : at + READERS])) == READERS, names
 
@@ -104,9 +104,9 @@ def test_a_reader_that_leaves_before_its_turn_stops_no_other_reader() -> None:
             await broker.topic("history")
             for _ in range(3):
                 await broker.append("history", batch(LARGE))
-            told: list[tuple[int, str]] = []
+            answered: list[tuple[int, str]] = []
             passes = Passes()
-            gone, stays = (Reader(broker, name, passes, told) for name in ("gone", "stays"))
+            gone, stays = (Reader(broker, name, passes, answered) for name in ("gone", "stays"))
             for reader in (gone, stays):
                 reader.ask(0, "history")
                 reader.ask(1)
