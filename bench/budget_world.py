@@ -37,7 +37,7 @@ from trace_record import OFF
 
 IDLE_S = 2.0
 #: Operations before the first count of each path.
-WARM_UP = 10
+WARM_UP = 5
 DEADLINE_S = 60.0
 #: Partition that the consumers read; a consumer reads all of it, so that nothing is fetched in advance.
 READ, READ_BATCHES = TopicPartition("read", 0), 20
