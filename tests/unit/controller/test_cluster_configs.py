@@ -247,6 +247,15 @@ def test_what_is_each_brokers_own_cannot_be_set_for_all(world: ClusterWorld, mon
     assert alter(world, BROKER, put("leader.replication.throttled.rate", "1000")) is None
 
 
+def test_keys_without_effect_that_kafka_alters_for_one_broker_are_altered(world: ClusterWorld) -> None:
+    """librdkafka's test of AlterConfigs sets this key of one broker."""
+    name = "sasl.kerberos.min.time.before.relogin"
+    assert alter(world, BROKER, put(name, "58000")) is None
+    assert world.image.config(*BROKER)[name] == "58000"
+    assert isinstance(alter(world, ALL, put(name, "58000")), InvalidConfigError)
+    assert isinstance(alter(world, BROKER, put("sasl.jaas.config", "x")), InvalidConfigError)
+
+
 @pytest.mark.parametrize(
     ("resource", "name", "value", "hint"),
     [

@@ -31,3 +31,20 @@ def test_a_key_without_a_value_is_null_and_an_empty_list_is_one() -> None:
         "num.partitions": "1",
     }
     assert [len(row["synonyms"]) for row in rows] == [0, 1, 1, 1]
+
+
+def test_a_topics_keys_without_a_value_are_left_out() -> None:
+    """librdkafka's tests send all described entries back with AlterConfigs, which accepts no null."""
+    found = admin_pb2.DescribeConfigsResult(
+        resource=admin_pb2.ConfigResource(type=admin_pb2.CONFIG_RESOURCE_TYPE_TOPIC, name="orders"),
+        entries=[
+            entry("message.format.version", "", admin_pb2.CONFIG_TYPE_STRING),
+            entry("leader.replication.throttled.replicas", "", admin_pb2.CONFIG_TYPE_LIST),
+            entry("retention.ms", "1", admin_pb2.CONFIG_TYPE_LONG),
+        ],
+    )
+    rows = described_entries(found, None, synonyms=False, documentation=False)
+    assert [(row["name"], row["value"]) for row in rows] == [
+        ("leader.replication.throttled.replicas", ""),
+        ("retention.ms", "1"),
+    ]

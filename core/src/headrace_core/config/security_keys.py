@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from .definition import HEADRACE, LONG_MAX, ConfigKey, Kind, Scope, accepted, honoured, refused
+from .definition import HEADRACE, LONG_MAX, ConfigKey, Kind, Scope, Status, accepted, honoured, refused
 
 # -- TLS ---------------------------------------------------------------------------------------------------------------
 
@@ -388,8 +388,30 @@ _VERIFICATION = (
 #: The mechanisms of SASL that a listener may offer.
 SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
 
+#: Keys without effect that Kafka alters for one broker while it runs, so a broker accepts a change of them.
+_ALTERED_PER_BROKER = frozenset(
+    {
+        "sasl.kerberos.kinit.cmd",
+        "sasl.kerberos.min.time.before.relogin",
+        "sasl.kerberos.ticket.renew.jitter",
+        "sasl.kerberos.ticket.renew.window.factor",
+        "sasl.login.refresh.buffer.seconds",
+        "sasl.login.refresh.min.period.seconds",
+        "sasl.login.refresh.window.factor",
+        "sasl.login.refresh.window.jitter",
+        "sasl.mechanism.inter.broker.protocol",
+    }
+)
+
+
+def _altered_per_broker(key: ConfigKey) -> ConfigKey:
+    if key.name in _ALTERED_PER_BROKER and key.status is Status.ACCEPTED:
+        return dataclasses.replace(key, scope=Scope.PER_BROKER)
+    return key
+
+
 #: Keys of SASL on servers. ``listener.name.NAME.MECHANISM.sasl.jaas.config`` has priority over sasl.jaas.config.
-SASL: tuple[ConfigKey, ...] = (
+_SASL = (
     honoured(
         "sasl.enabled.mechanisms",
         ["GSSAPI"],
@@ -459,6 +481,7 @@ SASL: tuple[ConfigKey, ...] = (
         source="KIP-306",
     ),
 )
+SASL: tuple[ConfigKey, ...] = tuple(map(_altered_per_broker, _SASL))
 
 #: Keys of SASL on clients.
 CLIENT_SASL: tuple[ConfigKey, ...] = (

@@ -108,8 +108,10 @@ def _of(error: Any) -> HeadraceError:
 
 def described_entries(found: Any, keys: list[str] | None, *, synonyms: bool, documentation: bool) -> list[Fields]:
     """The entries of a described resource in Kafka's format. ``keys``: the wanted keys; None or an empty list means all
-    keys."""
+    keys. A topic's keys without a value are left out: Kafka's topics have none, and clients that send all entries back
+    with AlterConfigs cannot send a null."""
     wanted = set(keys or ())
+    leaves_out = found.resource.type == admin_pb2.CONFIG_RESOURCE_TYPE_TOPIC
     return [
         {
             "name": entry.name,
@@ -130,7 +132,7 @@ def described_entries(found: Any, keys: list[str] | None, *, synonyms: bool, doc
             ],
         }
         for entry in found.entries
-        if not wanted or entry.name in wanted
+        if (not wanted or entry.name in wanted) and not (leaves_out and _is_unset(entry, entry))
     ]
 
 
