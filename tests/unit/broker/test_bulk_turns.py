@@ -8,28 +8,38 @@ from typing import Any
 
 import pytest
 
-from headrace_broker.bulk_turns import QUIET_PASSES, WAIT_MAX_S, BulkTurns
+from headrace_broker.bulk_turns import LIVE_S, QUIET_PASSES, REST_MAX_S, TURN_PASSES, WAIT_MAX_S, BulkTurns
+
+#: Passes of the event loop from one turn to the next, or from the question to the first turn, without live traffic.
+FIRST, NEXT = QUIET_PASSES + 1, QUIET_PASSES + 1 + TURN_PASSES
+PASS_S = 0.0001
 
 
 class Loop:
     """An event loop whose passes the test runs, with a clock of its own."""
 
     def __init__(self) -> None:
-        self.now_s = 0.0
+        self.now_s = 1.0
         self._ready: list[Callable[[], None]] = []
+        self._timers: list[tuple[float, Callable[[], None]]] = []
 
     def call_soon(self, callback: Callable[..., None], *arguments: Any) -> None:
         self._ready.append(partial(callback, *arguments))
 
-    def run_pass(self, took_s: float = 0.0) -> None:
+    def call_later(self, delay_s: float, callback: Callable[..., None], *arguments: Any) -> None:
+        self._timers.append((self.now_s + delay_s, partial(callback, *arguments)))
+
+    def run_pass(self, took_s: float) -> None:
         self.now_s += took_s
         ready, self._ready = self._ready, []
+        ready += [callback for due_s, callback in self._timers if due_s <= self.now_s]
+        self._timers = [timer for timer in self._timers if timer[0] > self.now_s]
         for callback in ready:
             callback()
 
     @property
     def is_idle(self) -> bool:
-        return not self._ready
+        return not self._ready and not self._timers
 
 
 class World:
@@ -37,11 +47,16 @@ class World:
         self.loop = Loop()
         self.turns = BulkTurns(self.loop, lambda: self.loop.now_s)  # type: ignore[arg-type]
         self.taken: list[str] = []
+        self.turn_s = 0.0  # how long each turn of ``ask`` takes
 
     def ask(self, name: str) -> None:
-        self.turns.ask(lambda: self.taken.append(name))
+        def turn() -> None:
+            self.taken.append(name)
+            self.loop.now_s += self.turn_s
 
-    def passes_until(self, count: int, *, took_s: float = 0.0, note: bool = False) -> int:
+        self.turns.ask(turn)
+
+    def passes_until(self, count: int, *, took_s: float = PASS_S, note: bool = False) -> int:
         """Passes of the event loop until ``count`` turns were taken, each with a small message if ``note``."""
         passes = 0
         while len(self.taken) < count:
@@ -62,26 +77,62 @@ def world() -> World:
 def test_a_turn_comes_after_quiet_passes_and_never_in_the_callback_that_asked(world: World) -> None:
     world.ask("a")
     assert world.taken == []
-    assert world.passes_until(1) == QUIET_PASSES + 1
+    assert world.passes_until(1) == FIRST
+
+
+def test_nothing_runs_when_no_turn_waits(world: World) -> None:
+    world.ask("a")
+    world.passes_until(1)
+    for _ in range(TURN_PASSES):
+        world.loop.run_pass(PASS_S)
     assert world.loop.is_idle
+    world.ask("b")
+    assert world.passes_until(2) == FIRST
 
 
 def test_large_messages_are_handled_one_at_a_time_in_order(world: World) -> None:
     for name in "abc":
         world.ask(name)
-    for count in (1, 2, 3):
-        assert world.passes_until(count) == QUIET_PASSES + 1
+    assert [world.passes_until(count) for count in (1, 2, 3)] == [FIRST, NEXT, NEXT]
     assert world.taken == ["a", "b", "c"]
 
 
 def test_a_small_message_comes_before_a_turn_that_is_due(world: World) -> None:
     world.ask("bulk")
     for _ in range(QUIET_PASSES):
-        world.loop.run_pass()
+        world.loop.run_pass(PASS_S)
     world.turns.note()
-    world.loop.run_pass()
+    world.loop.run_pass(PASS_S)
     assert world.taken == []
     assert world.passes_until(1) == QUIET_PASSES
+
+
+def test_beside_live_traffic_bulk_traffic_gets_at_most_half_of_the_event_loop(world: World) -> None:
+    world.turn_s = 0.005
+    for number in range(40):
+        world.ask(str(number))
+    began_s = world.loop.now_s
+    world.passes_until(40, note=True)
+    share = 40 * world.turn_s / (world.loop.now_s - began_s)
+    assert 0.25 < share <= 0.5 * 40 / 39
+
+
+def test_without_live_traffic_bulk_traffic_gets_nearly_all_of_it(world: World) -> None:
+    world.turn_s = 0.005
+    for number in range(40):
+        world.ask(str(number))
+    began_s = world.loop.now_s
+    world.passes_until(40, took_s=0.00001)
+    assert 40 * world.turn_s / (world.loop.now_s - began_s) > 0.95
+
+
+def test_the_rests_end_with_the_live_traffic(world: World) -> None:
+    for name in "ab":
+        world.ask(name)
+    world.turns.note()
+    world.passes_until(1)
+    world.loop.now_s += LIVE_S
+    assert world.passes_until(2) == NEXT
 
 
 def test_live_traffic_without_end_does_not_stop_bulk_traffic(world: World) -> None:
@@ -89,13 +140,20 @@ def test_live_traffic_without_end_does_not_stop_bulk_traffic(world: World) -> No
         world.ask(name)
     for count in (1, 2, 3):
         passes = world.passes_until(count, took_s=0.0005, note=True)
-        assert passes * 0.0005 <= WAIT_MAX_S + 0.001
+        assert passes * 0.0005 <= WAIT_MAX_S + 2 * TURN_PASSES * 0.0005 + 0.001
     assert world.taken == ["a", "b", "c"]
 
 
-def test_a_pass_longer_than_the_limit_is_followed_by_a_turn(world: World) -> None:
-    world.ask("bulk")
-    assert world.passes_until(1, took_s=1.0, note=True) == 1
+def test_a_process_that_was_stopped_in_a_turn_does_not_rest_as_long(world: World) -> None:
+    world.turn_s = 60.0
+    for name in "ab":
+        world.ask(name)
+    world.turns.note()
+    world.passes_until(1)
+    world.turns.note()
+    resumed_s = world.loop.now_s
+    world.passes_until(2, note=True)
+    assert world.loop.now_s - world.turn_s - resumed_s < REST_MAX_S + WAIT_MAX_S + 20 * PASS_S
 
 
 def test_a_client_that_asks_again_in_its_turn_goes_behind_the_others(world: World) -> None:
@@ -117,5 +175,5 @@ def test_a_turn_that_fails_takes_no_turn_from_others(world: World) -> None:
     world.ask("b")
     with pytest.raises(ValueError, match="planted"):
         world.passes_until(1)
-    assert world.passes_until(1) <= QUIET_PASSES + 1
+    world.passes_until(1)
     assert world.taken == ["b"]

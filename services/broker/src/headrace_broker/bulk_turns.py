@@ -6,8 +6,11 @@ append, answer of the waiting fetch, write of that answer). Without turns the re
 large response to each bulk reader.
 
 With ``BulkTurns`` one large message is handled at a time, after ``QUIET_PASSES`` passes of the event loop in which no
-small message was noted. A turn waits at most ``WAIT_MAX_S``, so live traffic does not stop bulk traffic. If the event
-loop has nothing else to do, a turn comes after two empty passes, so turns cost bulk traffic almost nothing.
+small message was noted. A turn waits at most ``WAIT_MAX_S`` for such passes. While there is live traffic, the event
+loop rests from bulk traffic after each turn for as long as the turn took, so bulk traffic gets at most half of the
+event loop. Without live traffic the next turn comes after some empty passes, which cost almost nothing.
+
+(``rpc.turns`` is for work that takes long because of its many items, and gives it a quarter of the event loop.)
 """
 
 from __future__ import annotations
@@ -22,45 +25,66 @@ BULK_BYTES = 64 * 1024
 #: Passes of the event loop without a small message before a turn. gRPC reports a message in one pass, and the message
 #: is handled in the next pass, so one pass is not enough.
 QUIET_PASSES = 2
-#: The longest time in seconds that a turn waits for quiet passes. With 1 MiB in a turn, bulk traffic gets more than 250
-#: MiB/s beside any number of small messages.
-WAIT_MAX_S = 0.003
+#: Passes after which a turn is over: the stream writes the response in the second pass after the turn.
+TURN_PASSES = 3
+WAIT_MAX_S = 0.003  #: The longest time in seconds that a turn waits for quiet passes.
+#: Live traffic: a small message within this time in seconds.
+LIVE_S = 0.02
+REST_MAX_S = 0.1  #: The longest rest in seconds, for a process that was stopped during a turn.
 
 
 class BulkTurns:
     """The turns of one event loop, first come first served. All methods are called in the event loop."""
 
-    __slots__ = ("_began_s", "_loop", "_now_s", "_quiet", "_waiting")
+    __slots__ = ("_began_s", "_is_busy", "_loop", "_noted_s", "_now_s", "_quiet", "_waiting")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, now_s: Callable[[], float] = time.perf_counter) -> None:
         """``now_s``: a clock in seconds. (uvloop's own clock has whole milliseconds.)"""
         self._loop, self._now_s = loop, now_s
         self._waiting: deque[Callable[[], None]] = deque()
+        self._is_busy = False  # whether a turn waits, or is not over, or the event loop rests after a turn
         self._quiet = 0  # passes since the last small message
-        self._began_s = 0.0  # when the first turn in the queue began to wait
+        self._noted_s = -LIVE_S  # time of the last small message
+        self._began_s = 0.0  # when the present turn began, or when the next turn began to wait
 
     def note(self) -> None:
-        """Record that a small message was received, or is about to be sent."""
+        """Record that a small message of a client was received, or is about to be sent. Messages between brokers do not
+        count, because bulk traffic causes them, too."""
         self._quiet = 0
+        self._noted_s = self._now_s()
 
     def ask(self, turn: Callable[[], None]) -> None:
         """Call ``turn`` in its turn, in a later pass of the event loop. A turn whose client has gone is called as
         well."""
         self._waiting.append(turn)
-        if len(self._waiting) == 1:
-            self._wait()
+        if not self._is_busy:
+            self._is_busy = True
+            self._begin_next()
 
-    def _wait(self) -> None:
+    def _begin_next(self) -> None:
+        if not self._waiting:
+            self._is_busy = False
+            return
         self._quiet = 0
         self._began_s = self._now_s()
-        self._loop.call_soon(self._pass)
+        self._loop.call_soon(self._wait)
 
-    def _pass(self) -> None:
+    def _wait(self) -> None:
         self._quiet += 1
-        if self._quiet <= QUIET_PASSES and self._now_s() - self._began_s < WAIT_MAX_S:
-            self._loop.call_soon(self._pass)
+        now_s = self._now_s()
+        if self._quiet <= QUIET_PASSES and now_s - self._began_s < WAIT_MAX_S:
+            self._loop.call_soon(self._wait)
             return
-        turn = self._waiting.popleft()
-        if self._waiting:
-            self._wait()
-        turn()
+        self._began_s = now_s
+        self._loop.call_soon(self._end, TURN_PASSES - 1)
+        self._waiting.popleft()()
+
+    def _end(self, passes: int) -> None:
+        if passes:
+            self._loop.call_soon(self._end, passes - 1)
+            return
+        now_s = self._now_s()
+        if now_s - self._noted_s < LIVE_S:
+            self._loop.call_later(min(now_s - self._began_s, REST_MAX_S), self._begin_next)
+        else:
+            self._begin_next()

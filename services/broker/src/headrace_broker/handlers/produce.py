@@ -566,7 +566,8 @@ class ProduceStream(StreamHandler[Any]):
         response = produce_pb2.ProduceResponse(
             correlation_id=pending.correlation_id, results=results, throttle_time_ms=throttle_ms(pending.throttle_s)
         )
-        self._broker.turns.note()
+        if pending.size < BULK_BYTES:
+            self._broker.turns.note()
         self._stream.send(response, response.ByteSize())
         if self._stream.queued_bytes > UNREAD_BYTES_MAX:
             self._hold(_UNREAD_ANSWERS)

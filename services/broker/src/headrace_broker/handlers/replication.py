@@ -218,8 +218,6 @@ class LeaderStream(StreamHandler[Any]):
             # current stream.
             return
         lane.touch()
-        if self._key[1] is Lane.LIVE:
-            self._service.turns.note()
         said = request_of(request)
         for handle in said.leaves:
             lane.leave(handle, cannot_append=handle in said.cannot_append)
@@ -293,7 +291,6 @@ class LeaderStream(StreamHandler[Any]):
         if self._key[1] is Lane.CATCH_UP:
             self._service.turns.ask(self._turn)
         else:
-            self._service.turns.note()
             self._service.pushes.begin(self)
             self._loop.call_soon(self._turn)
 
