@@ -1,7 +1,7 @@
 # Thin on purpose: what a target does is in tools/, and each line can be run by hand.
 .DEFAULT_GOAL := help
 .PHONY: help setup demo demo-cdc test fuzz check proto bench bench-peers bench-replicated bench-peers-replicated bench-failover \
-	bench-pipelines bench-hostile bench-budget bench-partitions bench-metadata bench-quorum bench-groups bench-idle bench-transactions \
+	bench-pipelines bench-hostile bench-fairness bench-budget bench-partitions bench-metadata bench-quorum bench-groups bench-idle bench-transactions \
 	bench-gateway bench-security sim \
 	failed-flushes soak site verify \
 	compose-test dist try-dist clean
@@ -51,6 +51,9 @@ bench-budget: setup ## Python frames, system calls and copied bytes per record, 
 
 bench-failover: setup ## leaders killed, frozen, moved under load: how long nobody may write (half an hour)
 	@$(PYTHON) bench/failover.py $(BENCH)
+
+bench-fairness: setup ## live traffic beside readers and producers at full speed: its p50 and p99
+	@$(PYTHON) bench/fairness.py $(BENCH)
 
 bench-hostile: setup ## hostile clients beside a well-behaved one: its p99, and the brokers' memory (minutes)
 	@$(PYTHON) bench/hostile.py $(BENCH)
