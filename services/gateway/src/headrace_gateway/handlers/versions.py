@@ -27,6 +27,10 @@ class Feature(NamedTuple):
 #: Feature levels of Kafka 4.3: MetadataVersion (IBP_4_3_IV0), GroupVersion, TransactionVersion.
 FEATURES = (Feature("group.version", 0, 1), Feature("metadata.version", 7, 30), Feature("transaction.version", 0, 2))
 
+#: Lowest versions in the answer that are below the served ones, as in Kafka 4.3. librdkafka 2.8 compresses with gzip,
+#: snappy and lz4 only if the server lists version 0 of Produce (KAFKA-18659); it then sends version 3 or later.
+_LISTED_LOW = {Api.PRODUCE: 0}
+
 #: First version of ApiVersions whose clients accept features with the lowest level 0 (KIP-1022).
 _LEVEL_ZERO_VERSION = 4
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?\Z")
@@ -41,7 +45,11 @@ async def api_versions(call: Call, request: Message, served: Iterable[Api]) -> d
     return {
         "error_code": NONE,
         "api_keys": [
-            {"api_key": int(api), "min_version": VERSIONS[api].low, "max_version": VERSIONS[api].high}
+            {
+                "api_key": int(api),
+                "min_version": _LISTED_LOW.get(api, VERSIONS[api].low),
+                "max_version": VERSIONS[api].high,
+            }
             for api in sorted(served)
         ],
         "supported_features": [
