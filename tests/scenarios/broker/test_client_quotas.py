@@ -23,6 +23,8 @@ from tests.worlds.waiting import until_async
 
 RATE = 1_000_000.0
 RECORDS = batch(b"x" * 100_000)
+#: A tenth of both, so that a request is not large (``BULK_BYTES``) and holds its stream only for the quota.
+SMALL_RATE, SMALL_RECORDS = 100_000.0, batch(b"x" * 10_000)
 
 
 def in_a_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
@@ -58,19 +60,19 @@ def consumer(broker: SoloBroker, client_id: str) -> tuple[FetchStream, FakeStrea
 async def test_a_producer_over_its_quota_waits_on_its_own_stream() -> None:
     async with SoloBroker(CrashingFileSystem()) as broker:
         await broker.topic("orders")
-        limited(broker, producer_byte_rate=RATE)
+        limited(broker, producer_byte_rate=SMALL_RATE)
         handler, stream = producer(broker, "limited")
         other, others = producer(broker, "free")
         for number in range(12):
-            handler.on_request(produce(number, "orders", RECORDS))
-            other.on_request(produce(number, "orders", RECORDS))
+            handler.on_request(produce(number, "orders", SMALL_RECORDS))
+            other.on_request(produce(number, "orders", SMALL_RECORDS))
+        assert stream.paused
+        assert not others.paused
         answers = await stream.wait_sent(12)
         assert all(answer.results[0].base_offset >= 0 for answer in answers), "over the quota, nothing is refused"
         waits = {answer.correlation_id: answer.throttle_time_ms for answer in answers}
         assert [waits[number] > 0 for number in (*range(9), 10, 11)] == [False] * 9 + [True] * 2
-        assert 150 <= waits[11] <= 230, "200 kB over a quota of 1 MB/s"
-        assert stream.paused
-        assert not others.paused
+        assert 20 <= waits[11] <= 230, "20 kB over a quota of 100 kB/s, less what the requests took"
         assert [answer.throttle_time_ms for answer in await others.wait_sent(12)] == [0] * 12
         began = time.monotonic()
         await until_async(lambda: not stream.paused)
