@@ -188,9 +188,9 @@ def test_the_offsets_of_a_transaction_fit_into_one_batch() -> None:
 
 def test_partitions_that_cannot_be_committed_are_refused_one_by_one() -> None:
     world = OffsetsWorld()
-    decision = world.send("g", OffsetToCommit("t", 0, -1), OffsetToCommit("t", 1, 5))
-    assert [each.error and each.error.code for each in decision.reply.results] == ["INVALID_REQUEST", None]  # type: ignore[attr-defined]
-    assert not world.send("g", OffsetToCommit("t", 0, -1), producer=(8, 0)).records
+    decision = world.send("g", OffsetToCommit("../t", 0, 1), OffsetToCommit("t", 1, 5))
+    assert [each.error and each.error.code for each in decision.reply.results] == ["INVALID_TOPIC_EXCEPTION", None]  # type: ignore[attr-defined]
+    assert not world.send("g", OffsetToCommit("../t", 0, 1), producer=(8, 0)).records
     assert set(world.logic.book.pending.partitions("g")) == {T1}
 
 
