@@ -1,6 +1,5 @@
-"""Rows as records of JSON, for topics that only a pipeline itself writes. json_parsing.py reads
-the records of others, and says what is wrong with them.
-"""
+"""Rows as records of JSON, for topics that only a pipeline itself writes. json_parsing.py reads the records of other
+programs, and says what is wrong with them."""
 
 from __future__ import annotations
 

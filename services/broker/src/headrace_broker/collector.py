@@ -89,7 +89,7 @@ class BrokerCollector:
                 in_sync, replicas = len(leader.isr), len(leader.replicas)
                 least = min(leader.min_insync, replicas)
                 under += in_sync < replicas
-                under_min += in_sync < least
+                under_min += leader.is_below_min_insync
                 at_min += in_sync == least
                 late += self._is_late(replica, now_ms)
                 end = leader.log_end

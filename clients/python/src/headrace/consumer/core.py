@@ -80,7 +80,10 @@ class ConsumerCore:
         """Raise IllegalStateError while ``process`` runs: records that ``what`` took would never reach its handler, and
         would be committed."""
         if self.group is not None and self.group.is_processing:
-            raise IllegalStateError(f"{what}: process() runs, and its handler gets the records of this consumer")
+            raise IllegalStateError(
+                f"{what}: process() runs, and its handler gets the records of this consumer; use another consumer, or "
+                "wait until process() returns"
+            )
 
     def begin_poll(self) -> None:
         self.reading.check_open()

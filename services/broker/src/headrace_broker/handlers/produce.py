@@ -278,7 +278,6 @@ class ProduceStream(StreamHandler[Any]):
             self._handle(request, self._stream.request_bytes)
         if is_timed and brake is not None:
             brake.worked(started_s)
-
         if self._stream.request_bytes < BULK_BYTES:
             self._broker.turns.note()
         else:  # the stream's next request is read after other clients had their turn
