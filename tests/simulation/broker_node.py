@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from headrace_broker.assignments import DirectoryAssignments
+from headrace_broker.bulk_turns import BulkTurns
 from headrace_broker.controller_link import DirectoriesAssigned, IsrAnswer, IsrRequest, ReplicaKey
 from headrace_broker.deadlines import Deadlines
 from headrace_broker.handlers.replication import ReplicationService
@@ -192,6 +193,7 @@ class _Context:
         self.pushes = broker.pushes
         self.events = broker.events
         self.deadlines = Deadlines(self.clock, broker.loop)
+        self.turns = BulkTurns(broker.loop, broker.loop.time)
         self.limits = SimpleNamespace(request_timeout_ms=MARKER_TIMEOUT_MS)
         self.streams: set[Any] = set()
         self.metrics = SimpleNamespace(replication_bytes=SimpleNamespace(value=0))

@@ -397,7 +397,13 @@ def throttled(image: MetadataImage) -> list[int]:
     """The followers that are throttled while they catch up."""
     metadata = SimpleNamespace(image=image, watch=lambda on_change: None)
     broker: Any = SimpleNamespace(
-        broker_id=LEADER, clock=ManualClock(NOW_MS), metadata=metadata, pushes=None, metrics=None, traces=None
+        broker_id=LEADER,
+        clock=ManualClock(NOW_MS),
+        metadata=metadata,
+        pushes=None,
+        turns=None,
+        metrics=None,
+        traces=None,
     )
     service = ReplicationService(broker)
     service.set_throttle(1_000)
