@@ -1,6 +1,6 @@
 """What traces cost: a producer that traces against the same producer without traces, in one run.
 
-    traces.py [--rounds 8] [--seconds 8] [--ratio 0.01] [--per-second 20] [--smoke] [--save]
+    traces.py [--rounds 8] [--seconds 8] [--ratio 0.01] [--per-second 10] [--smoke] [--save]
     traces.py --alone
 
 
@@ -91,7 +91,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--ratio", type=float, default=0.01)
-    parser.add_argument("--per-second", type=int, default=20)
+    parser.add_argument("--per-second", type=int, default=10)
     parser.add_argument("--smoke", action="store_true", help="one short round; its figures mean nothing")
     parser.add_argument("--save", action="store_true")
     parser.add_argument("--alone", action="store_true", help="measure the paths of traces, without a cluster")

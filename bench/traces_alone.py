@@ -98,7 +98,7 @@ def _client_spans(samples: Samples, url: str) -> None:
     provider = TracerProvider()
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(f"{url}/v1/traces")))
     trace.set_tracer_provider(provider)
-    traces = ProducerTraces({"client.id": "till", "otel.traces.ratio": 0.01, "otel.traces.per.second.max": 20})
+    traces = ProducerTraces({"client.id": "till", "otel.traces.ratio": 0.01, "otel.traces.per.second.max": 10})
     metadata = SimpleNamespace(partition=0, offset=7)
     future = SimpleNamespace(cancelled=lambda: False, exception=lambda: None, result=lambda: metadata)
 

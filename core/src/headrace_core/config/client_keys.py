@@ -298,7 +298,7 @@ PRODUCER = ConfigDef(
         ),
         honoured(
             "otel.traces.per.second.max",
-            20,
+            10,
             "With an otel.traces.ratio below 1: about how many records the producer traces in a second at most. A span "
             "takes as much time as a hundred records.",
             source=HEADRACE,
