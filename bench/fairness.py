@@ -10,13 +10,18 @@ topic and reads them. In turn the broker has no other client (quiet) and one bul
     produce                 a producer that sends as fast as it can, to a topic of its own
 
 Each pair of slices is one quiet slice and one slice beside the bulk client; ``ratio`` compares the medians of the
-rounds. The bars are issue 27's: beside a reader of cold data p50 at most twice and p99 at most three times the quiet
+rounds. For the readers of cold data a third pair has the disk alone, without a broker: one process writes and flushes
+one record at a time at the same rate (``disk.quiet``), then beside a process that reads from the disk as many bytes a
+second as the broker did (``disk.cold-arrow``). No broker on this disk can acknowledge flushed records sooner.
+
+The bars are issue 27's: beside a reader of cold data p50 at most twice and p99 at most three times the quiet
 one. The exit code is 1 if a workload failed; a missed bar is printed.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import re
 import subprocess
@@ -27,6 +32,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from unittest import mock
 
+import floors
 import ours
 import report
 from bars import Bar, verdicts
@@ -69,12 +75,45 @@ class Fairness:
     def slices(self, name: str) -> None:
         self._slice(f"quiet.{name}")
         with self._bulk_client(name) as pid, mock.patch.dict(os.environ, HEADRACE_BENCH_SETTLE="0"):
-            before, cpu = time.monotonic(), cpu_seconds([self.cluster.broker_pid])
+            before, cpu, read = time.monotonic(), cpu_seconds([self.cluster.broker_pid]), self._bytes_read()
             self._slice(f"beside.{name}")
-            share = (cpu_seconds([self.cluster.broker_pid]) - cpu) / (time.monotonic() - before)
+            taken_s = time.monotonic() - before
+            share = (cpu_seconds([self.cluster.broker_pid]) - cpu) / taken_s
+            rate = (self._bytes_read() - read) / taken_s
             self.samples.add(f"beside.{name}.broker-cores", share, "cores")
             if not Path(f"/proc/{pid}").exists():
                 raise RuntimeError(f"{name}: the bulk client ended before the slice did: enlarge --bulk-gib")
+        if BULK[name][2]:
+            self._disk_alone(name, rate)
+
+    def _disk_alone(self, name: str, bytes_per_s: float) -> None:
+        """How long the disk takes to flush records without a broker: alone, and beside a reader at this rate."""
+        self.samples.add(f"beside.{name}.disk", bytes_per_s / MIB, "MiB/s")
+        self._flushes(f"disk.quiet.{name}")
+        reader = multiprocessing.get_context("spawn").Process(
+            target=floors.read_at_rate, args=(self._bulk_files(), bytes_per_s), daemon=True
+        )
+        reader.start()
+        try:
+            self._flushes(f"disk.{name}")
+        finally:
+            reader.kill()
+            reader.join()
+
+    def _flushes(self, label: str) -> None:
+        found = floors.forced_portions(
+            self.cluster.directory, size=RECORD_BYTES, every_s=1 / self.asked.rate, seconds=self.asked.seconds, files=1
+        )
+        for quantile in ("p50", "p99"):
+            self.samples.add(f"{label}.{quantile}", found[quantile], "ms")
+
+    def _bytes_read(self) -> int:
+        """Bytes that the broker has read from the disk (``read_bytes`` in proc(5))."""
+        text = Path(f"/proc/{self.cluster.broker_pid}/io").read_text()
+        return int(dict(line.split(": ") for line in text.splitlines())["read_bytes"])
+
+    def _bulk_files(self) -> list[Path]:
+        return sorted(self.cluster.directory.rglob(f"{self.bulk}-*/*.log"))
 
     def _slice(self, label: str) -> None:
         records = str(int(self.asked.seconds * self.asked.rate))
@@ -116,7 +155,7 @@ class Fairness:
         raise RuntimeError(f"{name}: the bulk client does not use the broker")
 
     def _forget_pages(self) -> None:
-        for path in self.cluster.directory.rglob(f"{self.bulk}-*/*.log"):
+        for path in self._bulk_files():
             with path.open("rb") as file:
                 os.fdatasync(file.fileno())
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

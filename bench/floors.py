@@ -2,22 +2,27 @@
 measurement uses no network and almost no program code. Each of three processes appends a portion's bytes to a file and
 flushes the file, every few milliseconds. A portion is done when all three processes have written it, as with acks=all.
 A system that flushes each record on every in-sync replica cannot be faster than this time on the same disk.
+
+``read_at_rate`` is the disk's other user in fairness.py: it reads files from the disk, as for a client that catches up.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from measure import percentiles
 
 #: Seconds from the start signal to the first portion, in which all three processes get ready.
 START_S = 0.2
+READ_BYTES = 1 << 20  #: Bytes of one read of ``read_at_rate``.
 
 
 def forced_portions(directory: Path, *, size: int, every_s: float, seconds: float, files: int = 3) -> dict[str, float]:
@@ -74,6 +79,19 @@ def force_on_schedule(path: Path, size: int, every_s: float, seconds: float) -> 
         with contextlib.suppress(FileNotFoundError):
             path.unlink()
     return late
+
+
+def read_at_rate(paths: Sequence[Path], bytes_per_s: float) -> None:
+    """Read files from the disk, one after another and again and again, until the process is killed. The page cache
+    forgets a file before each reading of it."""
+    begin, done = time.perf_counter(), 0
+    for path in itertools.cycle(paths):
+        with path.open("rb", buffering=0) as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            while part := file.read(READ_BYTES):
+                done += len(part)
+                if (left := begin + done / bytes_per_s - time.perf_counter()) > 0:
+                    time.sleep(left)
 
 
 if __name__ == "__main__":
