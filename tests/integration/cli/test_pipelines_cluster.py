@@ -20,10 +20,10 @@ from headrace import Admin, NewTopic
 from headrace_pipelines.places import Places, cluster_of
 from headrace_pipelines.show import Show
 
-with cluster_of(None, Places(Path(sys.argv[1])), Show(on_stderr=True)) as servers:
-    with Admin({"bootstrap.servers": servers}) as admin:
+with cluster_of(None, Places(Path(sys.argv[1])), Show(on_stderr=True)) as access:
+    with Admin(access.admin()) as admin:
         admin.create_topics([NewTopic("kept")])
-    print(servers, flush=True)
+    print(access.servers, flush=True)
     sys.stdin.read()
 """
 
@@ -38,8 +38,8 @@ def test_the_cluster_of_a_killed_run_starts_again_with_its_data_and_ports(tmp_pa
         before = run.stdout.readline().strip()
         run.kill()
     with (
-        cluster_of(None, Places(tmp_path), Show(on_stderr=True)) as servers,
-        Admin({"bootstrap.servers": servers}) as admin,
+        cluster_of(None, Places(tmp_path), Show(on_stderr=True)) as access,
+        Admin(access.admin()) as admin,
     ):
-        assert servers == before
+        assert access.servers == before
         assert "kept" in admin.list_topics()

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from headrace import LocalCluster
+from headrace_pipelines.access import Access
 from headrace_pipelines.cdc import job
 from headrace_pipelines.cdc.comparison import compare
 from headrace_pipelines.cdc.connect import Worker, debezium, fetch_jars
@@ -104,7 +105,8 @@ def test_lakes_equal_postgres_after_kills_and_a_new_column(connect_jars: Path, t
         workload = Workload(postgres, tmp_path, RATE)
         workload.create_tables()
         postgres.execute(CREATE_SAMPLES)
-        job.create_topics(servers, *MORE)
+        access = Access(servers)
+        job.create_topics(access, *MORE)
         arguments = (servers, str(tmp_path), *TOPICS, *MORE)
         driver = SparkDriver(DRIVER, tmp_path, *arguments)
         try:
@@ -131,7 +133,7 @@ def test_lakes_equal_postgres_after_kills_and_a_new_column(connect_jars: Path, t
             until(lambda: time.monotonic() >= end_s, "the end of the load", 2.0 * SECONDS, pause_s=0.1)
             workload.stop()
             mark = workload.mark()
-            until(lambda: job.has_arrived(servers, mark), "the last change is in its topic", LONG_S, pause_s=0.5)
+            until(lambda: job.has_arrived(access, mark), "the last change is in its topic", LONG_S, pause_s=0.5)
             (tmp_path / "finish").touch()
             driver.wait_ended()
         finally:
@@ -177,6 +179,6 @@ def arrived(servers: str) -> int:
 
 
 def events_by_key(servers: str, table: str, key: str) -> Counter[int]:
-    with job.reader(servers) as consumer:
+    with job.reader(Access(servers)) as consumer:
         records = [record for some in records_in_topic(consumer, f"{PREFIX}.{table}") for record in some]
     return Counter(json.loads(record.value)["payload"]["after"][key] for record in records if record.value is not None)

@@ -17,6 +17,7 @@ import pytest
 
 from headrace_core.testing.verdicts import NotInTimeError
 from headrace_pipelines import cli
+from headrace_pipelines.access import Access
 from tests.worlds import flat_runs
 from tests.worlds.fraud_truth import calculated, records_of, written
 from tests.worlds.spark_drivers import LONG_S
@@ -88,11 +89,12 @@ def test_alerts_are_those_of_the_calculation_and_the_checkpoint_has_no_checksums
     from headrace_pipelines.fraud.traffic import Traffic
     from headrace_pipelines.places import Places
     from headrace_pipelines.show import Show
+    from headrace_pipelines.sites import Site
     from headrace_pipelines.stopping import Stop
 
     servers = headrace.bootstrap_servers
-    create_topics(servers)
-    traffic = Traffic(servers, events(5, 3_000), rate=100_000)
+    create_topics(Access(servers))
+    traffic = Traffic(Access(servers), events(5, 3_000), rate=100_000)
     traffic.pay()
     traffic.start()
     traffic.result()
@@ -111,7 +113,7 @@ def test_alerts_are_those_of_the_calculation_and_the_checkpoint_has_no_checksums
         for key, value in bad:
             producer.send("fraud.payments", key=key, value=value, headers=[trace]).result(timeout=60)
     places = Places(tmp_path)
-    with Job(spark, servers, places, Show(), Stop()).start() as queries:
+    with Job(spark, Site("fraud", servers, places.root), places, Show(), Stop()).start() as queries:
 
         def has_read_all() -> bool:
             queries.look()
@@ -211,7 +213,7 @@ def test_a_payment_whose_account_comes_in_the_next_batch_is_judged_however_long_
     from headrace_pipelines.sites import Site
 
     servers = headrace.bootstrap_servers
-    create_topics(servers)
+    create_topics(Access(servers))
     site = Site("fraud", servers, tmp_path)
     payment = Payment(7, "late", START_MS, 10**9, None)
     for topic, content in (("fraud.payments", payment), ("fraud.accounts", Account("late", 3_000))):

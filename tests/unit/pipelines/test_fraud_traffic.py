@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from headrace.partitioners import key_partition
+from headrace_pipelines.access import Access
 from headrace_pipelines.fraud import traffic
 from headrace_pipelines.fraud.planting import START_MS, Event, events
 from headrace_pipelines.fraud.schema import Account, Payment
@@ -48,7 +49,7 @@ def test_a_payment_that_is_sent_late_has_the_time_when_it_was_due(monkeypatch: p
     paid = [Event("c", Payment(number, "c", START_MS, 500, None)) for number in range(4)]
     late = Event("c", Account("c", 4_000))
     events = [Event("c", Account("c", 3_000)), *paid[:2], late, *paid[2:], Event("c", None)]
-    sender = traffic.Traffic("nowhere", events, rate=100)
+    sender = traffic.Traffic(Access("nowhere"), events, rate=100)
     sender.pay()
     sender.start()
     while not sender.began_ms:
@@ -84,7 +85,7 @@ def test_a_continued_traffic_sends_what_the_topics_lack(monkeypatch: pytest.Monk
     def sent(before: traffic.Before | None) -> tuple[list[tuple[str, bytes, bytes | None]], traffic.Traffic]:
         producer = Recorder()
         monkeypatch.setattr(traffic, "Producer", lambda _: producer)
-        sender = traffic.Traffic("nowhere", events(3, 900), rate=1e6, partitions=2, before=before)
+        sender = traffic.Traffic(Access("nowhere"), events(3, 900), rate=1e6, partitions=2, before=before)
         sender.pay()
         sender.start()
         sender.result()

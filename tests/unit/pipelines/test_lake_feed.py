@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from headrace_pipelines.access import Access
 from headrace_pipelines.lake import feed
 
 
@@ -31,5 +32,5 @@ def test_the_count_of_releases_first_ends_the_transaction_of_a_killed_run(monkey
     monkeypatch.setattr(feed, "Producer", lambda config: StandIn(config, calls))
     monkeypatch.setattr(feed, "Consumer", lambda config: StandIn(config, calls))
     monkeypatch.setattr(feed, "records_in_topic", lambda consumer, topic: [[None] * 3, [None] * 4])
-    assert feed.releases_sent("there:1", planes=7) == 1
+    assert feed.releases_sent(Access("there:1"), planes=7) == 1
     assert calls == ["lake.feed", "init_transactions", "read_committed"]

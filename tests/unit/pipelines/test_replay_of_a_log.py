@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from headrace.errors import HeadraceError
+from headrace_pipelines.access import Access
 from headrace_pipelines.clickstream import replay
 from headrace_pipelines.clickstream.replay import Replay, Sent, lines, read_log, web_log
 
@@ -114,7 +115,7 @@ def test_a_continued_replay_sends_the_lines_that_the_topic_lacks(monkeypatch: py
     def sent(there: dict[bytes, int] | None) -> Counter[bytes]:
         producer = Recorder()
         monkeypatch.setattr(replay, "Producer", lambda _: producer)
-        one = Replay("nowhere", content, speed=1.0, repeat_every=2, there=there)
+        one = Replay(Access("nowhere"), content, speed=1.0, repeat_every=2, there=there)
         one.start()
         one.result()
         assert one.total == Sent(lines=4, repeats=2)

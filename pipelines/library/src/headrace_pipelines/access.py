@@ -39,7 +39,7 @@ class Access:
     """``servers``: HOST:PORT,... of brokers. ``keys``: further keys of clients, such as those for TLS and login."""
 
     servers: str
-    keys: Mapping[str, str] = field(default_factory=dict, repr=False)
+    keys: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
 
     def admin(self) -> dict[str, str]:
         """The configuration of an Admin."""
@@ -102,7 +102,7 @@ def add_arguments(parser: argparse.ArgumentParser, default: str = "") -> None:
         "--bootstrap-servers", "-b", metavar="HOST:PORT,...", help=f"addresses of brokers (default: {default})"
     )
     parser.add_argument(
-        "--command-config", type=Path, metavar="FILE", default=_path(os.environ.get(CONFIG_VARIABLE)),
+        "--command-config", type=Path, metavar="FILE",
         help="a properties file with client keys, such as security.protocol and ssl.truststore.location (default: "
         f"{CONFIG_VARIABLE})",
     )  # fmt: skip
@@ -119,7 +119,8 @@ def access_of(arguments: argparse.Namespace, servers: str | None = None) -> Acce
     Raises InvalidConfigError for a key that no client has, a key that a pipeline sets itself, and a wrong value.
     """
     typed = dict(arguments.properties or ())
-    kept = {} if arguments.command_config is None else _of_file(arguments.command_config)
+    file = arguments.command_config or os.environ.get(CONFIG_VARIABLE)
+    kept = _of_file(Path(file)) if file else {}
     servers = (
         servers
         or arguments.bootstrap_servers
@@ -132,6 +133,13 @@ def access_of(arguments: argparse.Namespace, servers: str | None = None) -> Acce
         _check(name, value)
     given = kept | typed
     return Access(servers, {name: value for name, value in given.items() if name not in _OWN})
+
+
+def given_access(arguments: argparse.Namespace) -> Access | None:
+    """What the flags say; None if the command line has none of them. Variables of the environment alone name no
+    cluster, because a run replaces topics. Raises as ``access_of`` does."""
+    is_given = arguments.bootstrap_servers or arguments.command_config or arguments.properties
+    return access_of(arguments) if is_given else None
 
 
 def _of_file(path: Path) -> dict[str, str]:
@@ -156,7 +164,3 @@ def _pair(text: str) -> tuple[str, str]:
     if not equals or not name.strip():
         raise argparse.ArgumentTypeError(f"{name!r}: must be KEY=VALUE")
     return name.strip(), config_value(name.strip(), value.strip())
-
-
-def _path(text: str | None) -> Path | None:
-    return Path(text) if text else None

@@ -1,15 +1,22 @@
-"""Processes of a run beside Spark. The owner starts a process again when it dies, as a supervisor does."""
+"""Processes of a run beside Spark. The owner starts a process again when it dies, as a supervisor does.
+
+The owner writes how to reach the cluster as a line of JSON to the standard input of each process. So passwords are in
+no argument, no variable of the environment and no file.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from .access import Access
 from .errors import PipelineFailedError
 
 STOP_S = 60.0
@@ -18,6 +25,16 @@ DEATHS_MAX = 60
 HEALTHY_S = 10.0
 #: Shortest time between two starts of a process.
 RESTART_S = 1.0
+
+
+def owner_access() -> Access:
+    """In the process of a member: how to reach the cluster, from the owner. Call it before ``owner_ended``. Ends the
+    process if the owner has died."""
+    with open(0, "rb", buffering=0, closefd=False) as owner:
+        line = owner.readline()
+    if not line.endswith(b"\n"):
+        sys.exit(1)
+    return Access(**json.loads(line))
 
 
 def owner_ended() -> threading.Event:
@@ -36,12 +53,13 @@ def owner_ended() -> threading.Event:
 class Member:
     """A process of a run. ``deaths``: how often it ended by itself, and was started again.
 
-    The process must end when its standard input ends (``owner_ended``), so it does not outlive a killed owner.
+    The process must read ``owner_access``, and end when its standard input ends (``owner_ended``). So it does not
+    outlive a killed owner.
     """
 
-    def __init__(self, role: str, words: Sequence[str], log: Path) -> None:
+    def __init__(self, role: str, words: Sequence[str], log: Path, access: Access) -> None:
         self.role, self.deaths = role, 0
-        self._words, self._log = list(words), log
+        self._words, self._log, self._access = list(words), log, access
         self._started_s, self._in_a_row = 0.0, 0
         self._process = self._start()
 
@@ -49,7 +67,15 @@ class Member:
         self._log.parent.mkdir(parents=True, exist_ok=True)
         self._started_s = time.monotonic()
         with self._log.open("ab") as log:
-            return subprocess.Popen(self._words, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True)
+            process = subprocess.Popen(
+                self._words, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
+            )
+        assert process.stdin is not None
+        line = json.dumps({"servers": self._access.servers, "keys": dict(self._access.keys)})
+        with contextlib.suppress(BrokenPipeError):  # it has died, and ``look`` starts it again
+            process.stdin.write(line.encode() + b"\n")
+            process.stdin.flush()
+        return process
 
     @property
     def is_alive(self) -> bool:

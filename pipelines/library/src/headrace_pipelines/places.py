@@ -12,6 +12,8 @@ from pathlib import Path
 from headrace import LocalCluster
 from headrace_tools.local import ClusterDirectory
 
+from .access import Access
+from .access import add_arguments as add_access
 from .checkpoints import remove_unbegun
 from .runs import find
 from .show import Show
@@ -55,10 +57,10 @@ class Places:
 
 
 @contextmanager
-def cluster_of(servers: str | None, places: Places, show: Show) -> Iterator[str]:
-    """The address of the given cluster, or of a local cluster that is started for the run."""
-    if servers is not None:
-        yield servers
+def cluster_of(given: Access | None, places: Places, show: Show) -> Iterator[Access]:
+    """The given cluster, or a local cluster without TLS and logins that is started for the run."""
+    if given is not None:
+        yield given
         return
     show.step("starting a cluster: real processes, three brokers, three controllers and a coordinator")
     earlier = ClusterDirectory(places.cluster)
@@ -66,23 +68,27 @@ def cluster_of(servers: str | None, places: Places, show: Show) -> Iterator[str]
         earlier.down()
     with LocalCluster(brokers=3, controllers=3, mode="process", data=places.cluster) as cluster:
         show.note(f"serving on {cluster.bootstrap_servers}")
-        yield cluster.bootstrap_servers
+        yield Access(cluster.bootstrap_servers)
+
+
+def add_cluster_flags(parser: argparse.ArgumentParser, topics: str) -> None:
+    """Add the flags of a run that replaces ``topics``: the cluster, and a new beginning."""
+    add_access(
+        parser, f"the command starts a cluster in DIR; in a cluster that a flag names, the run replaces topics {topics}"
+    )
+    parser.add_argument(
+        "--restart", action="store_true", help="start a new run, even if the last run in DIR has not ended"
+    )
 
 
 def add_run_flags(parser: argparse.ArgumentParser, topics: str) -> None:
-    """Add the flags of a run that replaces ``topics``: the cluster, Spark's master, and a new beginning."""
-    parser.add_argument(
-        "--bootstrap-servers", metavar="HOST:PORT,...",
-        help=f"use this cluster and replace its topics {topics}; default: the command starts a cluster in DIR",
-    )  # fmt: skip
+    """Add the flags of a run with Spark that replaces ``topics``: the cluster, a new beginning, Spark's master."""
+    add_cluster_flags(parser, topics)
     parser.add_argument(
         "--master", type=local_master, default="local[2]", metavar="URL",
         help="Spark's master on this machine: local[N], or local-cluster[N,CORES,MB] with N executors "
         "(default %(default)s)",
     )  # fmt: skip
-    parser.add_argument(
-        "--restart", action="store_true", help="start a new run, even if the last run in DIR has not ended"
-    )
 
 
 def local_master(text: str) -> str:

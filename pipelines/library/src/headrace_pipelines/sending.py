@@ -9,6 +9,7 @@ from typing import Any
 
 from headrace import Producer
 
+from .access import Access
 from .workers import Worker
 
 
@@ -17,16 +18,16 @@ class Sending(Worker):
     acknowledgements."""
 
     def __init__(
-        self, name: str, servers: str, topic: str, records: Sequence[tuple[bytes, bytes]], rate: float
+        self, name: str, access: Access, topic: str, records: Sequence[tuple[bytes, bytes]], rate: float
     ) -> None:
         super().__init__(name)
-        self._servers, self._topic, self._records, self._rate = servers, topic, records, rate
+        self._access, self._topic, self._records, self._rate = access, topic, records, rate
         self.sent = 0
 
     def work(self) -> None:
         futures: list[Future[Any]] = []
         began_s = time.monotonic()
-        with Producer({"bootstrap.servers": self._servers, "acks": "all", "linger.ms": 5}) as producer:
+        with Producer(self._access.producer() | {"acks": "all", "linger.ms": 5}) as producer:
             for key, value in self._records:
                 due_s = began_s + self.sent / self._rate
                 while (left_s := due_s - time.monotonic()) > 0 and not self.is_stopped.is_set():

@@ -43,17 +43,20 @@ class Site:
         """The topic's name in the cluster."""
         return self.prefix + name
 
-    def read(self, *names: str, query: str) -> dict[str, str]:
-        """Options of a stream that reads topics from their start, with headers. The stream commits its progress to a
-        consumer group, whose lag is the lag of the stream."""
+    def read_all(self, *names: str) -> dict[str, str]:
+        """Options of a batch (``spark.read``) with all committed records of topics, with headers."""
         return {
             **self.access.source(),
-            "headrace.group.id": group_of(self.prefix + self.pipeline, query),
             "subscribe": ",".join(map(self.topic, names)),
             "startingOffsets": "earliest",
             "isolation.level": "read_committed",
             "includeHeaders": "true",
         }
+
+    def read(self, *names: str, query: str) -> dict[str, str]:
+        """Options of a stream that reads topics from their start, with headers. The stream commits its progress to a
+        consumer group, whose lag is the lag of the stream."""
+        return {**self.read_all(*names), "headrace.group.id": group_of(self.prefix + self.pipeline, query)}
 
     def write(self, name: str | None = None, *, query: str) -> dict[str, str]:
         """Options of a stream that writes exactly once; without ``name`` the column ``topic`` names the topics."""

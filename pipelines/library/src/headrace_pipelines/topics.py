@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from headrace import Admin, Consumer, NewTopic, Record, TopicPartition
 from headrace_core.errors import RequestTimedOutError
 
+from .access import Access
 from .dead_letters import create_dead_letter_topics, dead_letter_topic
 from .errors import QueryFailedError
 from .lags import group_of
@@ -19,7 +20,7 @@ MARKERS_S = 60.0
 
 
 def replace_topics(
-    servers: str, pipeline: str, new: Sequence[NewTopic], *, queries: Iterable[str], sources: Sequence[str] = ()
+    access: Access, pipeline: str, new: Sequence[NewTopic], *, queries: Iterable[str], sources: Sequence[str] = ()
 ) -> None:
     """Create the topics of a run, without records, and the dead-letter topics of ``sources``.
 
@@ -27,7 +28,7 @@ def replace_topics(
     """
     names = {topic.name for topic in new} | {dead_letter_topic(name) for name in sources}
     groups = {group_of(pipeline, query) for query in queries}
-    with Admin({"bootstrap.servers": servers}) as admin:
+    with Admin(access.admin()) as admin:
         if old := names & set(admin.list_topics()):
             admin.delete_topics(sorted(old))
         if old_groups := groups & {group.group_id for group in admin.list_groups()}:

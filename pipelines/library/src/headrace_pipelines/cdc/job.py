@@ -22,6 +22,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace import Admin, Consumer, LocalCluster, NewTopic
 
+from ..access import Access
 from ..errors import PipelineFailedError, StoppedError
 from ..lake.lakes import Lake, lakes
 from ..local_spark import local_spark
@@ -73,41 +74,40 @@ def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> Out
         workload = Workload(postgres, out, arguments.rate)
         workload.create_tables()
         cluster = stack.enter_context(LocalCluster(brokers=3, controllers=1, gateways=1, data=places.cluster))
-        serving(out, cluster.bootstrap_servers)
-        create_topics(cluster.bootstrap_servers)
+        site = Site("cdc", cluster.bootstrap_servers, out)
+        serving(out, site.bootstrap_servers)
+        create_topics(site.access)
         show.step("starting Kafka Connect with Debezium, and Spark")
         worker = stack.enter_context(Worker(jars, out, cluster.kafka_bootstrap_servers))
         spark = stack.enter_context(local_spark("headrace cdc"))
         worker.run_connector(debezium(postgres.port, PREFIX, [*TABLES, MARKER]))
         stack.callback(workload.stop)
-        job = Job(spark, Site("cdc", cluster.bootstrap_servers, out), postgres, workload, show, stop)
+        job = Job(spark, site, postgres, workload, show, stop)
         outcome = job.run(arguments.seconds)
     outcome.details["seconds"] = round(time.perf_counter() - began, 3)
     show.step("done")
     return outcome
 
 
-def create_topics(servers: str, *more: str) -> None:
+def create_topics(access: Access, *more: str) -> None:
     """Create the topics of the tables, and ``more``. A query needs its topics, and Debezium creates a topic with its
     first event."""
     names = [*TOPICS, _MARKER_TOPIC, *more]
-    with Admin(bootstrap_servers=servers) as admin:
+    with Admin(access.admin()) as admin:
         admin.create_topics([NewTopic(name, partitions=PARTITIONS, config={"retention.ms": "-1"}) for name in names])
 
 
-def has_arrived(servers: str, mark: int) -> bool:
+def has_arrived(access: Access, mark: int) -> bool:
     """Whether the marker with the value ``mark`` is in its topic. All changes that were committed before the marker
     are then in their topics: Debezium sends changes in the order of PostgreSQL's log, each once."""
-    with Consumer(
-        bootstrap_servers=servers, isolation_level="read_committed", auto_offset_reset="earliest"
-    ) as consumer:
+    with reader(access) as consumer:
         values = [record.value for records in records_in_topic(consumer, _MARKER_TOPIC) for record in records]
     return any(json.loads(value)["payload"]["after"]["at"] >= mark for value in values if value is not None)
 
 
-def reader(servers: str) -> Consumer:
+def reader(access: Access) -> Consumer:
     """A consumer of committed events, from the start of a topic."""
-    return Consumer(bootstrap_servers=servers, isolation_level="read_committed", auto_offset_reset="earliest")
+    return Consumer(access.consumer() | {"isolation.level": "read_committed", "auto.offset.reset": "earliest"})
 
 
 class Job:
@@ -149,7 +149,7 @@ class Job:
         """Wait until all changes of the load are in their topics, and then in the lakes."""
         mark = self._workload.mark()
         deadline_s = time.monotonic() + ARRIVAL_S
-        while not has_arrived(self._site.bootstrap_servers, mark):
+        while not has_arrived(self._site.access, mark):
             if time.monotonic() > deadline_s:
                 raise PipelineFailedError(
                     f"Debezium has not sent the last change within {ARRIVAL_S:.0f} s; see connect.log in "
@@ -181,7 +181,7 @@ class Job:
         wrong += [f"{name}: {count} dead letters" for name, count in dead.items() if count]
         if wrong:
             raise PipelineFailedError("; ".join(wrong))
-        events = operations(self._site.bootstrap_servers)
+        events = operations(self._site.access)
         counts = {word: sum(each[code] for each in events.values()) for code, word in OPERATIONS.items()}
         rows = {each.table: each.rows for each in found["delta"]}
         path = pictures.draw(events, added_s, rows, self._site.directory / "cdc.png")
@@ -196,12 +196,10 @@ def dead_letters(lake: Lake) -> int:
     return table.read(columns=["offset"]).num_rows if table.exists() else 0
 
 
-def operations(servers: str) -> dict[int, Counter[str]]:
+def operations(access: Access) -> dict[int, Counter[str]]:
     """The number of events by second (since 1970) and operation."""
     found: dict[int, Counter[str]] = {}
-    with Consumer(
-        bootstrap_servers=servers, isolation_level="read_committed", auto_offset_reset="earliest"
-    ) as consumer:
+    with reader(access) as consumer:
         for topic in TOPICS:
             for record in (record for records in records_in_topic(consumer, topic) for record in records):
                 if record.value is not None:

@@ -14,20 +14,22 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from headrace import NewTopic
 
+from ..access import given_access
 from ..checkpoints import batches, checkpoints
 from ..dead_letters import LARGE_RECORDS, header
 from ..errors import PipelineFailedError, StoppedError
 from ..json_rows import decoded, encoded
-from ..lags import group_of
 from ..local_spark import local_spark
 from ..outcome import Outcome
 from ..places import Places, add_run_flags, cluster_of, positive, whole
 from ..queries import LOOK_S, Queries, started
 from ..runs import prepared, serving
 from ..show import Meter, Show
+from ..sites import Site
 from ..stopping import Stop
 from ..topics import replace_topics
 from . import parsing, pictures, schema
@@ -83,20 +85,21 @@ def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> Out
     content = list(lines(read_log(arguments.log), arguments.multiply))
     if not content:
         raise PipelineFailedError(f"the log {arguments.log} is empty; give a log with lines")
-    places = Places(out)
+    given, places = given_access(arguments), Places(out)
     continued = places.begin(show)
     show.step(f"starting Spark ({arguments.master})")
     with (
         local_spark("headrace clickstream", master=arguments.master) as spark,
-        cluster_of(arguments.bootstrap_servers, places, show) as servers,
+        cluster_of(given, places, show) as access,
     ):
-        job = Job(spark, servers, places, show, stop, rows=ROWS_OF_A_BATCH * arguments.multiply)
-        serving(out, servers)
+        site = Site("clickstream", access.servers, out, keys=access.keys)
+        job = Job(spark, site, places, show, stop, rows=ROWS_OF_A_BATCH * arguments.multiply)
+        serving(out, access.servers)
         if not continued:
             job.create_topics()
             prepared(out)
-        there = lines_in_topic(servers) if continued else None
-        replay = Replay(servers, content, speed=arguments.speed, repeat_every=arguments.repeat_every, there=there)
+        there = lines_in_topic(access) if continued else None
+        replay = Replay(access, content, speed=arguments.speed, repeat_every=arguments.repeat_every, there=there)
         outcome = job.stream(content, replay, is_continued=continued > 0)
     outcome.details.update(continued=continued, seconds=round(time.perf_counter() - began, 3))
     show.step("done")
@@ -106,8 +109,8 @@ def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> Out
 class Job:
     """The queries of a run and their topics. ``rows``: the maximum number of rows of a batch."""
 
-    def __init__(self, spark: SparkSession, servers: str, places: Places, show: Show, stop: Stop, *, rows: int) -> None:
-        self._spark, self._servers, self._places = spark, servers, places
+    def __init__(self, spark: SparkSession, site: Site, places: Places, show: Show, stop: Stop, *, rows: int) -> None:
+        self._spark, self._site, self._places = spark, site, places
         self._show, self._stop, self._rows = show, stop, rows
         # The position is the number of rows that earlier runs have read, because the log has no gaps and no markers.
         positions = {each.query: each.position for each in checkpoints(places.root / "checkpoints")}
@@ -117,18 +120,18 @@ class Job:
         """Create the topics, without records. The log is of 2015, so the default retention would delete its records."""
         new = [NewTopic(name, partitions=PARTITIONS, config={"retention.ms": "-1"}) for name in TOPICS]
         queries = [query for names in _IN_ORDER for query in names]
-        replace_topics(self._servers, "clickstream", new, queries=queries, sources=SOURCES)
+        replace_topics(self._site.access, "clickstream", new, queries=queries, sources=SOURCES)
 
     # -- the wiring
 
     def start(self) -> Queries:
         """Start the four queries."""
-        arrived = parsing.parsed(self._stream(schema.LOG, "requests", includeHeaders="true"))
+        arrived = parsing.parsed(self._stream(schema.LOG, "requests"))
         once = arrived.withWatermark("timestamp", WATERMARK).dropDuplicatesWithinWatermark(["line"])
         once = once.observe("lines", *parsing.counted())
         records = parsing.records(once, schema.REQUESTS)
         queries = {
-            "requests": self._sink("requests", records, **LARGE_RECORDS)
+            "requests": self._sink("requests", records.writeStream.options(**LARGE_RECORDS))
         }  # a dead letter is as large as its line
 
         for name, rows_of, key, topic in (
@@ -137,48 +140,27 @@ class Job:
             ("conversions", conversions, "address", schema.CONVERSIONS),
         ):
             viewed = views(decoded(self._stream(schema.REQUESTS, name, columns="value BINARY"), schema.REQUEST))
-            queries[name] = self._sink(name, encoded(rows_of(viewed), key), topic=topic)
+            queries[name] = self._sink(name, encoded(rows_of(viewed), key).writeStream, topic)
         return Queries(queries)
 
-    def _stream(self, topic: str, query: str, columns: str | None = None, **options: str) -> DataFrame:
+    def _stream(self, topic: str, query: str, columns: str | None = None) -> DataFrame:
         """``columns``: the columns that the query needs; the source transfers only these."""
-        reader = self._spark.readStream.format("headrace")
+        reader = self._spark.readStream.format("headrace").options(**self._site.read(topic, query=query))
         if columns is not None:
-            reader = reader.schema(columns)
-        return (
-            reader.option("headrace.bootstrap.servers", self._servers)
-            .option("subscribe", topic)
-            .option("startingOffsets", "earliest")
-            .option("isolation.level", "read_committed")
-            .option("headrace.group.id", group_of("clickstream", query))
-            .option("maxOffsetsPerTrigger", self._rows)
-            .options(**options)
-            .load()
-        )
+            reader = reader.schema(columns).option("includeHeaders", "false")
+        return reader.option("maxOffsetsPerTrigger", self._rows).load()
 
-    def _sink(self, name: str, rows: DataFrame, **options: str) -> StreamingQuery:
+    def _sink(self, name: str, writer: DataStreamWriter, topic: str | None = None) -> StreamingQuery:
+        """Start a query; without ``topic`` the column ``topic`` names the topics."""
         writer = (
-            rows.writeStream.format("headrace")
-            .queryName(f"clickstream-{name}")
-            .option("headrace.bootstrap.servers", self._servers)
-            .option("headrace.delivery", "exactly-once")
-            .option("checkpointLocation", str(self._places.checkpoint(name)))
-            .options(**options)
-            .trigger(processingTime=TRIGGER)
+            writer.format("headrace").options(**self._site.write(topic, query=name)).trigger(processingTime=TRIGGER)
         )
         (query,) = started(writer.start)
         return query
 
     def _records_of(self, topic: str) -> DataFrame:
         """The records that readers see in a topic now."""
-        return (
-            self._spark.read.format("headrace")
-            .option("headrace.bootstrap.servers", self._servers)
-            .option("subscribe", topic)
-            .option("isolation.level", "read_committed")
-            .option("includeHeaders", "true")
-            .load()
-        )
+        return self._spark.read.format("headrace").options(**self._site.read_all(topic)).load()
 
     def _rows_of(self, topic: str, columns: str) -> DataFrame:
         return decoded(self._records_of(topic), columns)
@@ -197,7 +179,7 @@ class Job:
                 replay.result()
                 sent = replay.total
                 self._show.step("closing the last windows and sessions: one tick, 30 days later")
-                send_tick(self._servers, content)
+                send_tick(self._site.access, content)
                 for names in _IN_ORDER:
                     if not queries.drain(names, lambda: not self._stop.is_asked):
                         self._stopped(queries, replay)

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from headrace import Consumer, Producer
 from headrace_core.errors import InvalidArgumentError
 
+from ..access import Access
 from ..topics import records_in_topic
 from ..workers import Worker
 from .parsing import CLOCK_S_MAX
@@ -111,10 +112,10 @@ class Sent:
     repeats: int
 
 
-def lines_in_topic(servers: str) -> Counter[bytes]:
+def lines_in_topic(access: Access) -> Counter[bytes]:
     """The names of the lines in the topic, and how often each was sent."""
     found: Counter[bytes] = Counter()
-    with Consumer({"bootstrap.servers": servers}) as consumer:
+    with Consumer(access.consumer()) as consumer:
         for records in records_in_topic(consumer, LOG):
             found.update(value for each in records for name, value in each.headers if name == LINE_HEADER and value)
     return found
@@ -127,7 +128,7 @@ class Replay(Worker):
 
     def __init__(
         self,
-        servers: str,
+        access: Access,
         content: Sequence[Line],
         *,
         speed: float,
@@ -135,7 +136,7 @@ class Replay(Worker):
         there: Mapping[bytes, int] | None = None,
     ) -> None:
         super().__init__("clickstream replay")
-        self._servers, self._speed, self._lines = servers, speed, len(content)
+        self._access, self._speed, self._lines = access, speed, len(content)
         copies = [2 if repeat_every and number % repeat_every == 0 else 1 for number in range(1, len(content) + 1)]
         self._repeats = sum(copies) - len(content)
         missing = [count - (there or {}).get(line.name, 0) for line, count in zip(content, copies, strict=True)]
@@ -146,7 +147,7 @@ class Replay(Worker):
 
     def work(self) -> None:
         futures: list[Future[Any]] = []
-        with Producer({"bootstrap.servers": self._servers, "acks": "all", "linger.ms": 10}) as producer:
+        with Producer(self._access.producer() | {"acks": "all", "linger.ms": 10}) as producer:
             self._began_s = time.monotonic()
             start_ms = self._missing[0][0].time_ms if self._missing else 0
             for line, count in self._missing:
@@ -200,8 +201,8 @@ class Replay(Worker):
         return Sent(lines=self._lines, repeats=self._repeats)
 
 
-def send_tick(servers: str, content: Sequence[Line]) -> None:
+def send_tick(access: Access, content: Sequence[Line]) -> None:
     """Send the tick that closes the last windows and sessions."""
     last_ms = max((line.time_ms for line in content), default=0)
-    with Producer({"bootstrap.servers": servers, "acks": "all"}) as producer:
+    with Producer(access.producer() | {"acks": "all"}) as producer:
         producer.send(LOG, value=None, partition=0, timestamp_ms=last_ms + _TICK_AFTER_MS).result(timeout=60)

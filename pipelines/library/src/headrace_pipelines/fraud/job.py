@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from headrace import Consumer, NewTopic
 from headrace_spark import low_latency_session
 
+from ..access import Access, given_access
 from ..checkpoints import batches
 from ..dead_letters import LARGE_RECORDS, PREFIX, dead_letter_topic
 from ..errors import PipelineFailedError, StoppedError
@@ -82,36 +83,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> Outcome:
     """Run the pipeline to its end. Raises HeadraceError, and StoppedError after SIGTERM."""
     began = time.perf_counter()
-    places = Places(out)
+    given, places = given_access(arguments), Places(out)
     continued = places.begin(show)
     show.step(f"starting Spark ({arguments.master})")
     with (
         local_spark("headrace fraud", low_latency_session, master=arguments.master) as spark,
-        cluster_of(arguments.bootstrap_servers, places, show) as servers,
+        cluster_of(given, places, show) as access,
     ):
-        serving(out, servers)
+        serving(out, access.servers)
         if not continued:
-            create_topics(servers)
+            create_topics(access)
             prepared(out)
         payments = max(1, round(arguments.rate * arguments.seconds))
-        before = sent_before(servers) if continued else None
+        before = sent_before(access) if continued else None
         planned = events(arguments.seed, payments)
-        traffic = Traffic(servers, planned, rate=arguments.rate, partitions=PARTITIONS, before=before)
-        job = Job(spark, servers, places, show, stop, account_wait_ms=int(arguments.account_wait * 1000))
+        traffic = Traffic(access, planned, rate=arguments.rate, partitions=PARTITIONS, before=before)
+        site = Site("fraud", access.servers, out, keys=access.keys)
+        job = Job(spark, site, places, show, stop, account_wait_ms=int(arguments.account_wait * 1000))
         outcome = job.stream(traffic, payments, is_continued=continued > 0)
     outcome.details.update(continued=continued, seconds=round(time.perf_counter() - began, 3))
     show.step("done")
     return outcome
 
 
-def create_topics(servers: str) -> None:
+def create_topics(access: Access) -> None:
     """Create the topics of the pipeline, without records."""
     new = [
         NewTopic(schema.PAYMENTS, partitions=PARTITIONS),
         NewTopic(schema.ACCOUNTS, partitions=PARTITIONS, config={"cleanup.policy": "compact"}),
         NewTopic(schema.ALERTS, partitions=PARTITIONS),
     ]
-    replace_topics(servers, "fraud", new, queries=[QUERY], sources=SOURCES)
+    replace_topics(access, "fraud", new, queries=[QUERY], sources=SOURCES)
 
 
 class Job:
@@ -120,31 +122,30 @@ class Job:
     def __init__(
         self,
         spark: SparkSession,
-        servers: str,
+        site: Site,
         places: Places,
         show: Show,
         stop: Stop,
         *,
         account_wait_ms: int = ACCOUNT_WAIT_MS,
     ) -> None:
-        self._spark, self._servers, self._places, self._show, self._stop = spark, servers, places, show, stop
+        self._spark, self._site, self._places, self._show, self._stop = spark, site, places, show, stop
         self._account_wait_ms = account_wait_ms
 
     def start(self) -> Queries:
         """Start the query: one source with two topics, one operator with state, one sink with three topics."""
-        site = Site("fraud", self._servers, self._places.root)
         check_grouping(self._places.checkpoint(QUERY))
-        options = site.read(*SOURCES, query=QUERY) | {"maxOffsetsPerTrigger": str(RECORDS_OF_A_BATCH)}
+        options = self._site.read(*SOURCES, query=QUERY) | {"maxOffsetsPerTrigger": str(RECORDS_OF_A_BATCH)}
         source = self._spark.readStream.format("headrace").options(**options).load()
         writer = detected(source, self._account_wait_ms).writeStream.format("headrace").options(**LARGE_RECORDS)
-        (query,) = started(writer.options(**site.write(query=QUERY)).start)
+        (query,) = started(writer.options(**self._site.write(query=QUERY)).start)
         return Queries({QUERY: query})
 
     def stream(self, traffic: Traffic, payments: int, *, is_continued: bool) -> Outcome:
         """Send the payments through the query, wait for the last alerts and timers, and sum up."""
         self._show.step("starting the query: state in RocksDB, alerts exactly once")
         with self._stop.after_batch(), self.start() as queries:
-            watch = Watch(self._servers, PARTITIONS)
+            watch = Watch(self._site.access, PARTITIONS)
             watch.start()
             traffic.start()
             try:
@@ -219,7 +220,7 @@ class Job:
 
     def _wait_for_alerts(self, watch: Watch) -> None:
         """Wait until the watch has seen all alerts in the topic. Raises PipelineFailedError."""
-        with Consumer({"bootstrap.servers": self._servers, "isolation.level": "read_committed"}) as consumer:
+        with Consumer(self._site.access.consumer() | {"isolation.level": "read_committed"}) as consumer:
             expected = sum(map(len, records_in_topic(consumer, schema.ALERTS)))
         deadline = time.monotonic() + DRAIN_S
         while len(watch.seen) < expected:
@@ -231,7 +232,7 @@ class Job:
 
     def _summarize(self, queries: Queries, traffic: Traffic, watch: Watch, *, is_continued: bool) -> Outcome:
         progress = queries.progress[QUERY]
-        letters = dead_letters(self._servers)
+        letters = dead_letters(self._site.access)
         warm_ms = traffic.began_ms + WARM_UP_S * 1000
         steady = [each for each in watch.seen if each.alert.sent_ms >= warm_ms]
         summary: dict[str, Any] = {
@@ -270,10 +271,10 @@ def check_grouping(checkpoint: Path) -> None:
         )
 
 
-def dead_letters(servers: str) -> Counter[str]:
+def dead_letters(access: Access) -> Counter[str]:
     """The dead letters by their reason."""
     reasons: Counter[str] = Counter()
-    with Consumer({"bootstrap.servers": servers, "isolation.level": "read_committed"}) as consumer:
+    with Consumer(access.consumer() | {"isolation.level": "read_committed"}) as consumer:
         for topic in DEAD_LETTERS:
             for records in records_in_topic(consumer, topic):
                 reasons.update((dict(each.headers)[f"{PREFIX}reason"] or b"").decode() for each in records)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from headrace import Consumer, Producer, TopicPartition
 from headrace.partitioners import key_partition
 
+from ..access import Access
 from ..replays import is_replayed
 from ..topics import records_in_topic
 from ..workers import Worker
@@ -32,7 +33,7 @@ class Before(NamedTuple):
     offsets: int
 
 
-def sent_before(servers: str) -> Before:
+def sent_before(access: Access) -> Before:
     """What earlier runs have sent to the topics of the traffic.
 
     The records of a partition are the first events of this partition, because the producer keeps their order. The
@@ -40,7 +41,7 @@ def sent_before(servers: str) -> Before:
     if their transaction is open.
     """
     events: Counter[tuple[str, int]] = Counter()
-    with Consumer({"bootstrap.servers": servers}) as consumer:
+    with Consumer(access.consumer()) as consumer:
         partitions = [
             TopicPartition(name, each) for name in (PAYMENTS, ACCOUNTS) for each in consumer.partitions_for(name)
         ]
@@ -59,10 +60,10 @@ class Traffic(Worker):
     """
 
     def __init__(
-        self, servers: str, events: Iterable[Event], *, rate: float, partitions: int = 1, before: Before | None = None
+        self, access: Access, events: Iterable[Event], *, rate: float, partitions: int = 1, before: Before | None = None
     ) -> None:
         super().__init__("fraud traffic")
-        self._servers, self._events, self._rate = servers, events, rate
+        self._access, self._events, self._rate = access, events, rate
         self._partitions, self._before = partitions, before or Before(Counter(), 0)
         self._paid_before = 0
         self._may_pay = threading.Event()
@@ -83,7 +84,7 @@ class Traffic(Worker):
         began_s: float | None = None
         due_s = 0.0
         futures: deque[Future[Any]] = deque()
-        with Producer({"bootstrap.servers": self._servers, "acks": "all", "linger.ms": 50}) as producer:
+        with Producer(self._access.producer() | {"acks": "all", "linger.ms": 50}) as producer:
             for event in self._events:
                 if self._is_sent(event):
                     continue
@@ -177,15 +178,14 @@ class Seen(NamedTuple):
 class Watch(Worker):
     """Reads the alerts as an application would: with ``read_committed``, and from the first alert."""
 
-    def __init__(self, servers: str, partitions: int) -> None:
+    def __init__(self, access: Access, partitions: int) -> None:
         super().__init__("fraud watch")
-        self._servers = servers
+        self._access = access
         self._partitions = [TopicPartition(ALERTS, number) for number in range(partitions)]
         self.seen: list[Seen] = []
 
     def work(self) -> None:
-        settings = {"bootstrap.servers": self._servers, "isolation.level": "read_committed"}
-        with Consumer(settings) as consumer:
+        with Consumer(self._access.consumer() | {"isolation.level": "read_committed"}) as consumer:
             consumer.assign(self._partitions)
             consumer.seek_to_beginning(*self._partitions)
             while not self.is_stopped.is_set():

@@ -16,6 +16,7 @@ from pyarrow import csv
 
 from headrace import Consumer, Producer
 
+from ..access import Access
 from ..demo.dataset import data_file
 from ..topics import records_in_topic
 from .schema import PLANES, SOURCES
@@ -80,21 +81,21 @@ def records(rows: pa.Table, source: str, release: int) -> pa.Table:
     return texts
 
 
-def releases_sent(servers: str, planes: int) -> int:
+def releases_sent(access: Access, planes: int) -> int:
     """How many releases are in the topics. Each release sends all ``planes`` planes.
 
     First end the transaction of a run that was killed. Until the transaction's markers are written, ``read_committed``
     does not show its release, and the job would send the release again.
     """
-    with _producer(servers) as producer:
+    with _producer(access) as producer:
         producer.init_transactions()
-    with Consumer({"bootstrap.servers": servers, "isolation.level": "read_committed"}) as consumer:
+    with Consumer(access.consumer() | {"isolation.level": "read_committed"}) as consumer:
         return sum(map(len, records_in_topic(consumer, PLANES.topic))) // planes
 
 
-def send(servers: str, sent: Mapping[str, pa.Table]) -> None:
+def send(access: Access, sent: Mapping[str, pa.Table]) -> None:
     """Send records by topic in one transaction: after a crash the topics have all of a release, or nothing."""
-    with _producer(servers) as producer:
+    with _producer(access) as producer:
         producer.init_transactions()
         producer.begin_transaction()
         futures = [producer.send_arrow(topic, table) for topic, table in sent.items()]
@@ -103,10 +104,10 @@ def send(servers: str, sent: Mapping[str, pa.Table]) -> None:
         producer.commit_transaction()
 
 
-def _producer(servers: str) -> Producer:
+def _producer(access: Access) -> Producer:
     return Producer(
-        {
-            "bootstrap.servers": servers,
+        access.producer()
+        | {
             "linger.ms": 20,
             "batch.size": 262_144,
             "transactional.id": "lake.feed",

@@ -20,6 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace import NewTopic
 
+from ..access import given_access
 from ..checkpoints import batches, checkpoints
 from ..errors import PipelineFailedError, StoppedError
 from ..local_spark import local_spark
@@ -58,15 +59,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> Outcome:
     """Run the pipeline to its end. Raises HeadraceError, and StoppedError after SIGTERM."""
     began = time.perf_counter()
-    places = Places(out)
+    given, places = given_access(arguments), Places(out)
     continued = places.begin(show, "delta", "iceberg", FIRST)
     show.step(f"starting Spark ({arguments.master})")
     with (
         local_spark("headrace lake", master=arguments.master) as spark,
-        cluster_of(arguments.bootstrap_servers, places, show) as servers,
+        cluster_of(given, places, show) as access,
     ):
-        serving(out, servers)
-        job = Job(spark, Site("lake", servers, out, ends=True), places, show, stop)
+        serving(out, access.servers)
+        job = Job(spark, Site("lake", access.servers, out, ends=True, keys=access.keys), places, show, stop)
         if not continued:
             job.create_topics()
             prepared(out)
@@ -107,7 +108,7 @@ class Job:
             NewTopic(source.topic, partitions=PARTITIONS, config={"retention.ms": "-1"}) for source in schema.SOURCES
         ]
         queries = [source.name for source in schema.SOURCES]
-        replace_topics(self._site.bootstrap_servers, "lake", new, queries=queries, sources=SOURCES)
+        replace_topics(self._site.access, "lake", new, queries=queries, sources=SOURCES)
 
     def _release(self, release: int, content: dict[str, Any], *, is_done: bool) -> None:
         records = {source: feed.records(content[source.name], source.name, release) for source in schema.SOURCES}
@@ -116,12 +117,12 @@ class Job:
             self._sent[source.name] += table.num_rows
         if is_done:
             return
-        servers = self._site.bootstrap_servers
-        if feed.releases_sent(servers, content["planes"].num_rows) < release:
+        access = self._site.access
+        if feed.releases_sent(access, content["planes"].num_rows) < release:
             if release > 1:
                 check_no_open_batch(self._places.root / "checkpoints")
             self._show.step(f"release {release}: sending {total:,} records to lake.flights, .weather and .planes")
-            feed.send(servers, {source.topic: table for source, table in records.items()})
+            feed.send(access, {source.topic: table for source, table in records.items()})
         self._show.step(f"release {release}: bronze and silver, three queries into two lakes")
         self._stream(release, total)
         self._show.step(f"release {release}: gold")

@@ -16,6 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace import Consumer, NewTopic, Producer, TopicPartition
 
+from ..access import Access, given_access
 from ..clickstream.replay import read_log
 from ..dead_letters import LARGE_RECORDS, dead_letter_topic, header
 from ..errors import PipelineFailedError, StoppedError
@@ -65,22 +66,22 @@ def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> Out
     content = host_lines(read_log(arguments.log))
     if not content:
         raise PipelineFailedError(f"the log {arguments.log} is empty; give a log with lines")
-    places = Places(out)
+    given, places = given_access(arguments), Places(out)
     continued = places.begin(show, "hosts", "archive", "logs", "shipper.name")
     show.step(f"starting Spark ({arguments.master})")
     with (
         local_spark("headrace logs", master=arguments.master) as spark,
-        cluster_of(arguments.bootstrap_servers, places, show) as servers,
+        cluster_of(given, places, show) as access,
     ):
-        serving(out, servers)
+        serving(out, access.servers)
         if not continued:
             new = [NewTopic(name, partitions=PARTITIONS, config={"retention.ms": "-1"}) for name in schema.TOPICS]
-            replace_topics(servers, "logs", new, queries=QUERIES, sources=SOURCES)
+            replace_topics(access, "logs", new, queries=QUERIES, sources=SOURCES)
             # The shipper's positions are known by its name: a new run is a new shipper.
             (out / "shipper.name").write_text(f"logs-{uuid.uuid4().hex[:12]}")
             prepared(out)
         hosts = Hosts(out / "hosts", content, speed=arguments.speed)
-        job = Job(spark, Site("logs", servers, out), places, show, stop, arguments.keep_days)
+        job = Job(spark, Site("logs", access.servers, out, keys=access.keys), places, show, stop, arguments.keep_days)
         outcome = job.stream(content, hosts, is_continued=continued > 0)
     outcome.details.update(continued=continued, seconds=round(time.perf_counter() - began, 3))
     show.step("done")
@@ -90,14 +91,14 @@ def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> Out
 class Arrived(Worker):
     """Reads the shipped lines as a second consumer, for the check: ``by_path`` has the lines of each file in order."""
 
-    def __init__(self, servers: str) -> None:
+    def __init__(self, access: Access) -> None:
         super().__init__("logs arrived")
-        self._servers = servers
+        self._access = access
         self.by_path: dict[str, list[bytes]] = defaultdict(list)
         self.count = 0
 
     def work(self) -> None:
-        with Consumer(bootstrap_servers=self._servers, isolation_level="read_committed") as consumer:
+        with Consumer(self._access.consumer() | {"isolation.level": "read_committed"}) as consumer:
             consumer.assign([TopicPartition(schema.LINES, part) for part in range(PARTITIONS)])
             consumer.seek_to_beginning()
             while not self.is_stopped.is_set():
@@ -140,25 +141,18 @@ class Job:
     def _shipper(self) -> Member:
         name = (self._places.root / "shipper.name").read_text()
         files = str(self._places.root / "hosts" / "*" / FILE)
-        words = [sys.executable, "-m", "headrace_pipelines.logs.shipping", self._site.bootstrap_servers, name, files]
-        return Member("shipper", words, self._places.root / "logs" / "shipper.log")
+        words = [sys.executable, "-m", "headrace_pipelines.logs.shipping", name, files]
+        return Member("shipper", words, self._places.root / "logs" / "shipper.log", self._site.access)
 
     def _records_of(self, topic: str) -> DataFrame:
         """The records that readers see in a topic now."""
-        return (
-            self._spark.read.format("headrace")
-            .option("headrace.bootstrap.servers", self._site.bootstrap_servers)
-            .option("subscribe", topic)
-            .option("isolation.level", "read_committed")
-            .option("includeHeaders", "true")
-            .load()
-        )
+        return self._spark.read.format("headrace").options(**self._site.read_all(topic)).load()
 
     # -- the run
 
     def stream(self, content: list[HostLine], hosts: Hosts, *, is_continued: bool) -> Outcome:
         """Let the hosts write, ship the lines through the queries, close the last windows, and sum up."""
-        arrived = Arrived(self._site.bootstrap_servers)
+        arrived = Arrived(self._site.access)
         hosts.prepare()
         self._show.step("starting three queries, and the shipper of the hosts' files")
         with self._stop.after_batch(), self.start() as queries:
@@ -212,7 +206,7 @@ class Job:
         raise StoppedError({"written": hosts.written, "queries": queries.totals()})
 
     def _tick(self, content: list[HostLine]) -> None:
-        with Producer(bootstrap_servers=self._site.bootstrap_servers) as producer:
+        with Producer(self._site.access.producer()) as producer:
             after_ms = max(line.time_ms for line in content) + TICK_AFTER_MS
             producer.send(schema.LINES, None, b"tick", timestamp_ms=after_ms).result(timeout=60)
 

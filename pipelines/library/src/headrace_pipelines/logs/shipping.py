@@ -1,6 +1,6 @@
 """The shipper of a run: what ``headrace ship`` does, in a process that ends when its owner does.
 
-python -m headrace_pipelines.logs.shipping HOST:PORT NAME PATTERN
+python -m headrace_pipelines.logs.shipping NAME PATTERN
 """
 
 from __future__ import annotations
@@ -12,14 +12,17 @@ from collections.abc import Sequence
 from headrace_core.errors import HeadraceError
 from headrace_tools.ship.shipper import Settings, Shipper
 
-from ..members import owner_ended
+from ..members import owner_access, owner_ended
 from .schema import LINES
 
 
 def main(arguments: Sequence[str]) -> int:
-    servers, name, pattern = arguments
-    keys = {"bootstrap.servers": servers}
-    settings = Settings(config=keys, producer=keys, topic=LINES, paths=[pattern], name=name, host=socket.gethostname())
+    name, pattern = arguments
+    access = owner_access()
+    settings = Settings(
+        config=access.admin(), producer=access.producer(), topic=LINES, paths=[pattern], name=name,
+        host=socket.gethostname(),
+    )  # fmt: skip
     try:
         Shipper(settings, owner_ended(), lambda _: None).run()
     except HeadraceError as error:

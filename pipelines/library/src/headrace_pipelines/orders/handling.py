@@ -30,6 +30,7 @@ from headrace.errors import TransactionAbortableError
 from headrace.partitioners import key_partition
 from headrace_core.errors import RequestTimedOutError
 
+from ..access import Access
 from . import schema
 from .model import InvalidCommandError, Order, apply, check, decide, is_repeated
 
@@ -62,14 +63,14 @@ class Partition:
         self.events += 1
 
 
-def restored(servers: str, number: int) -> Partition:
+def restored(access: Access, number: int) -> Partition:
     """The state of partition ``number`` from snapshots and events. Raises RequestTimedOutError."""
     found = Partition()
     snapshots, events = TopicPartition(schema.SNAPSHOTS, number), TopicPartition(schema.EVENTS, number)
     with (
-        Consumer(bootstrap_servers=servers, isolation_level="read_uncommitted") as ends,
+        Consumer(access.consumer() | {"isolation.level": "read_uncommitted"}) as ends,
         # A position that the log does not have is an error, never the end of the log.
-        Consumer(bootstrap_servers=servers, isolation_level="read_committed", auto_offset_reset="none") as consumer,
+        Consumer(access.consumer() | {"isolation.level": "read_committed", "auto.offset.reset": "none"}) as consumer,
     ):
         until = ends.end_offsets([snapshots, events])
         for record in _records(consumer, snapshots, 0, until[snapshots]):
@@ -108,29 +109,26 @@ class Handler:
     """One member of the group. ``name``: its transactional id; a new handler with the name ends the former one's
     transaction."""
 
-    def __init__(self, servers: str, name: str, *, snapshot_every: int = SNAPSHOT_EVERY) -> None:
-        self._servers, self._name, self._snapshot_every = servers, name, snapshot_every
+    def __init__(self, access: Access, name: str, *, snapshot_every: int = SNAPSHOT_EVERY) -> None:
+        self._access, self._name, self._snapshot_every = access, name, snapshot_every
         self._partitions: dict[int, Partition] = {}
         self._parts: list[int] = []
         self.handled = 0  #: Commands of committed transactions.
 
     def run(self, is_stopped: Callable[[], bool]) -> None:
         """Handle commands until ``is_stopped()``. Raises HeadraceError."""
-        settings = {
-            "bootstrap.servers": self._servers,
+        consuming = self._access.consumer() | {
             "group.id": schema.GROUP,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
             "isolation.level": "read_committed",
             "max.poll.interval.ms": POLL_INTERVAL_MS,
         }
-        timeout = TRANSACTION_TIMEOUT_MS
-        with (
-            Producer(
-                bootstrap_servers=self._servers, transactional_id=self._name, transaction_timeout_ms=timeout
-            ) as producer,
-            Consumer(settings) as consumer,
-        ):
+        producing = self._access.producer() | {
+            "transactional.id": self._name,
+            "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+        }
+        with Producer(producing) as producer, Consumer(consuming) as consumer:
             producer.init_transactions()
             self._parts = consumer.partitions_for(schema.COMMANDS)
             consumer.subscribe([schema.COMMANDS], on_revoked=self._forget)
@@ -146,7 +144,7 @@ class Handler:
         numbers = sorted({record.partition for record in records})
         for number in numbers:
             if number not in self._partitions:
-                self._partitions[number] = restored(self._servers, number)
+                self._partitions[number] = restored(self._access, number)
         last: dict[int, Future[Any]] = {}
         try:
             with producer.transaction():

@@ -11,10 +11,11 @@ from typing import Any
 
 from headrace import Admin, TopicPartition
 
+from ..access import Access, given_access
 from ..errors import PipelineFailedError, StoppedError
 from ..members import Member
 from ..outcome import Outcome
-from ..places import Places, cluster_of, positive, whole
+from ..places import Places, add_cluster_flags, cluster_of, positive, whole
 from ..runs import prepared, serving
 from ..show import Meter, Show
 from ..stopping import Stop
@@ -38,16 +39,12 @@ STALL_S = 180.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``run orders``."""
-    parser.add_argument(
-        "--bootstrap-servers", metavar="HOST:PORT,...",
-        help="use this cluster and replace its topics orders.*; default: the command starts a cluster in DIR",
-    )  # fmt: skip
+    add_cluster_flags(parser, "orders.*")
     parser.add_argument(
         "--database", metavar="URL",
         help="where the tables are: sqlite:///PATH or postgresql://USER@HOST/NAME (default: DIR/orders.db); the run "
         "deletes the rows that an earlier run left there",
     )  # fmt: skip
-    parser.add_argument("--restart", action="store_true", help="start a new run, even if the last run has not ended")
     parser.add_argument("--orders", type=_some, default=ORDERS, metavar="N", help="orders (default %(default)s)")
     parser.add_argument(
         "--rate", type=positive, default=RATE, metavar="X", help="commands a second (default %(default)g)"
@@ -72,23 +69,23 @@ def _some(text: str) -> int:
 def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> Outcome:
     """Run the pipeline to its end. Raises HeadraceError, and StoppedError after SIGTERM."""
     began = time.perf_counter()
-    places = Places(out)
+    given, places = given_access(arguments), Places(out)
     continued = places.begin(show, "logs", "orders.db", "orders.db-wal", "orders.db-shm")
     url = arguments.database or f"sqlite:///{out / 'orders.db'}"
     records = list(commands(arguments.orders, arguments.repeat_every, arguments.seed))
     try:
-        with cluster_of(arguments.bootstrap_servers, places, show) as servers, Database(url) as database:
-            serving(out, servers)
+        with cluster_of(given, places, show) as access, Database(url) as database:
+            serving(out, access.servers)
             if not continued:
-                _create_topics(servers)
+                _create_topics(access)
                 database.clear()
                 prepared(out)
             # A continued run sends all commands again: the handlers know those that they have handled.
-            job = Job(servers, database, places, show, stop, Traffic(servers, records, arguments.rate))
+            job = Job(access, database, places, show, stop, Traffic(access, records, arguments.rate))
             figures = job.stream(len(records), arguments.handlers)
             show.step("checking every row against the commands")
-            expected = truth(servers)
-            if wrong := differences(expected, servers, database):
+            expected = truth(access)
+            if wrong := differences(expected, access, database):
                 raise PipelineFailedError("; ".join(wrong))
             outcome = Outcome(_summary(expected, database, figures), figures)
             show.note(f"picture: {pictures.draw(job.looks, job.rebuilt(), outcome.summary, places.root)}")
@@ -99,8 +96,8 @@ def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> Out
     return outcome
 
 
-def _create_topics(servers: str) -> None:
-    with Admin({"bootstrap.servers": servers}) as admin:
+def _create_topics(access: Access) -> None:
+    with Admin(access.admin()) as admin:
         if old := sorted(set(schema.TOPICS) & set(admin.list_topics())):
             admin.delete_topics(old)
         if schema.GROUP in {group.group_id for group in admin.list_groups()}:
@@ -112,9 +109,9 @@ class Job:
     """The processes of a run. ``looks``: where the tables were, over time."""
 
     def __init__(
-        self, servers: str, database: Database, places: Places, show: Show, stop: Stop, traffic: Traffic
+        self, access: Access, database: Database, places: Places, show: Show, stop: Stop, traffic: Traffic
     ) -> None:
-        self._servers, self._database, self._places = servers, database, places
+        self._access, self._database, self._places = access, database, places
         self._show, self._stop, self._traffic = show, stop, traffic
         self.looks: list[Look] = []
 
@@ -122,13 +119,13 @@ class Job:
         """Send the commands through the processes until the tables have all events; returns figures."""
         names = [f"orders-handler-{number}" for number in range(1, handlers + 1)]
         self._show.step(f"starting {handlers} handlers and the projector of {self._database.url}")
-        members = [member("handler", self._servers, name, self._log(name)) for name in names]
-        members.append(member("projector", self._servers, self._database.url, self._log("projector")))
+        members = [member("handler", self._access, name, self._log(name)) for name in names]
+        members.append(member("projector", self._access, self._database.url, self._log("projector")))
         try:
             with (
                 self._stop.after_batch(),
-                Admin({"bootstrap.servers": self._servers}) as admin,
-                contextlib.closing(Positions(self._servers, self._database)) as positions,
+                Admin(self._access.admin()) as admin,
+                contextlib.closing(Positions(self._access, self._database)) as positions,
             ):
                 self._show.step(f"sending {total:,} commands")
                 self._traffic.start()
@@ -164,7 +161,7 @@ class Job:
             if rebuild is None and done >= meter.total // 3:
                 self._show.step("rebuilding all tables beside the live ones")
                 log = self._log("rebuild")
-                rebuild = member("rebuild", self._servers, self._database.url, log)
+                rebuild = member("rebuild", self._access, self._database.url, log)
                 members.append(rebuild)
             for each in members:
                 if each is not rebuild or each.exit_code != 0:

@@ -1,8 +1,8 @@
 """Handlers and projectors as processes. The owner starts a process again when it dies, as a supervisor does.
 
-    python -m headrace_pipelines.orders.processes handler HOST:PORT NAME
-    python -m headrace_pipelines.orders.processes projector HOST:PORT DATABASE
-    python -m headrace_pipelines.orders.processes rebuild HOST:PORT DATABASE
+    python -m headrace_pipelines.orders.processes handler NAME
+    python -m headrace_pipelines.orders.processes projector DATABASE
+    python -m headrace_pipelines.orders.processes rebuild DATABASE
 
 A process ends after its batch when its standard input ends, so no process outlives a killed owner.
 """
@@ -16,7 +16,8 @@ from pathlib import Path
 
 from headrace_core.errors import HeadraceError
 
-from ..members import Member, owner_ended
+from ..access import Access
+from ..members import Member, owner_access, owner_ended
 from .database import Database
 from .handling import Handler
 from .projecting import Projector
@@ -27,14 +28,15 @@ REBUILT = "rebuilt"
 
 
 def main(arguments: Sequence[str]) -> int:
-    role, servers, name = arguments
+    role, name = arguments
+    access = owner_access()
     is_stopped = owner_ended().is_set
     try:
         if role == "handler":
-            Handler(servers, name).run(is_stopped)
+            Handler(access, name).run(is_stopped)
             return 0
         with Database(name) as database:
-            projector = Projector(servers, database)
+            projector = Projector(access, database)
             if role == "rebuild":
                 projector.rebuild(is_stopped, lambda position: print(REBUILT, time.time(), position, flush=True))
             else:
@@ -45,9 +47,9 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def member(role: str, servers: str, name: str, log: Path) -> Member:
+def member(role: str, access: Access, name: str, log: Path) -> Member:
     """The process of a role. ``name``: of the handler, or of the database."""
-    return Member(role, [sys.executable, "-m", MODULE, role, servers, name], log)
+    return Member(role, [sys.executable, "-m", MODULE, role, name], log, access)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from headrace import Consumer, Record, TopicPartition
 
+from ..access import Access
 from ..errors import PipelineFailedError
 from . import schema
 from .database import Database, Row
@@ -34,8 +35,8 @@ _POLL_S = 0.5
 class Projector:
     """Follows the events into the present generation of tables, or into the next one (``rebuild``)."""
 
-    def __init__(self, servers: str, database: Database) -> None:
-        self._servers, self._database = servers, database
+    def __init__(self, access: Access, database: Database) -> None:
+        self._access, self._database = access, database
 
     def follow(self, is_stopped: Callable[[], bool]) -> None:
         """Keep the present tables up to date until ``is_stopped()``; makes the first generation. Raises HeadraceError
@@ -94,7 +95,8 @@ class Projector:
         return all(has.get(part, 0) >= offset for part, offset in self._database.positions(live).items())
 
     def _consumer(self) -> Consumer:
-        consumer = Consumer(bootstrap_servers=self._servers, isolation_level="read_committed", auto_offset_reset="none")
+        own = {"isolation.level": "read_committed", "auto.offset.reset": "none"}
+        consumer = Consumer(self._access.consumer() | own)
         consumer.assign([TopicPartition(schema.EVENTS, part) for part in consumer.partitions_for(schema.EVENTS)])
         return consumer
 
@@ -187,9 +189,9 @@ class Positions:
     """Looks at how far the tables are. The end is the high watermark, so events of a committed transaction count also
     before its markers are written."""
 
-    def __init__(self, servers: str, database: Database) -> None:
+    def __init__(self, access: Access, database: Database) -> None:
         self._database = database
-        self._consumer = Consumer(bootstrap_servers=servers, isolation_level="read_uncommitted")
+        self._consumer = Consumer(access.consumer() | {"isolation.level": "read_uncommitted"})
         self._parts = [TopicPartition(schema.EVENTS, part) for part in self._consumer.partitions_for(schema.EVENTS)]
 
     def look(self) -> Look:

@@ -10,6 +10,7 @@ import random
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from ..access import Access
 from ..sending import Sending
 from . import schema
 
@@ -109,5 +110,5 @@ def _script(order: str, rng: random.Random) -> Iterator[dict[str, Any]]:
 class Traffic(Sending):
     """Sends commands in a thread, ``rate`` a second."""
 
-    def __init__(self, servers: str, records: list[Sent], rate: float) -> None:
-        super().__init__("orders traffic", servers, schema.COMMANDS, records, rate)
+    def __init__(self, access: Access, records: list[Sent], rate: float) -> None:
+        super().__init__("orders traffic", access, schema.COMMANDS, records, rate)

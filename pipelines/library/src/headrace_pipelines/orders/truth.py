@@ -14,6 +14,7 @@ from typing import Any
 
 from headrace import Consumer
 
+from ..access import Access
 from ..topics import records_in_topic
 from . import schema
 from .database import Database
@@ -43,10 +44,10 @@ class Truth:
         self._of_day(at_ms)[2] += cents
 
 
-def truth(servers: str) -> Truth:
+def truth(access: Access) -> Truth:
     """Read all commands, and judge them."""
     by_order: dict[bytes, list[tuple[bytes, int]]] = defaultdict(list)
-    with Consumer({"bootstrap.servers": servers}) as consumer:
+    with Consumer(access.consumer()) as consumer:
         for records in records_in_topic(consumer, schema.COMMANDS):
             for record in records:
                 by_order[record.key or b""].append((record.value or b"", record.timestamp_ms))
@@ -113,7 +114,7 @@ def _judge(key: bytes, values: list[tuple[bytes, int]], found: Truth, customers:
         )  # fmt: skip
 
 
-def differences(expected: Truth, servers: str, database: Database) -> list[str]:
+def differences(expected: Truth, access: Access, database: Database) -> list[str]:
     """What the tables, the replies and the events say otherwise, in words; empty if nothing."""
     wrong = []
     with database.reading():
@@ -130,7 +131,7 @@ def differences(expected: Truth, servers: str, database: Database) -> list[str]:
     wrong += _compared("customer", expected.customers, customers)
     wrong += _compared("day", expected.days, days)
     replies, versions = Counter[str](), dict[str, int]()
-    with Consumer({"bootstrap.servers": servers, "isolation.level": "read_committed"}) as consumer:
+    with Consumer(access.consumer() | {"isolation.level": "read_committed"}) as consumer:
         for records in records_in_topic(consumer, schema.REPLIES):
             replies.update(json.loads(record.value or b"")["outcome"] for record in records)
         for records in records_in_topic(consumer, schema.EVENTS):

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pandas as pd
 from pyspark.sql import SparkSession
 
+from ..access import Access
 from ..places import Places
 from ..queries import Queries, started
 from ..sites import Site
@@ -37,9 +38,9 @@ def called(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
 class Beside:
     """The query of a run, beside the group of ``scene``."""
 
-    def __init__(self, spark: SparkSession, servers: str, places: Places, scene: str) -> None:
+    def __init__(self, spark: SparkSession, access: Access, places: Places, scene: str) -> None:
         self._spark, self._places, self._scene = spark, places, scene
-        self._site = Site(schema.PIPELINE, servers, places.root)
+        self._site = Site(schema.PIPELINE, access.servers, places.root, keys=access.keys)
         self._queries: Queries | None = None
         self.is_limited = True
         self.batches: list[int] = []

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from headrace import Consumer, Record
 
+from ..access import Access
 from ..errors import PipelineFailedError
 from . import schema
 from .caching import Cache
@@ -47,10 +48,9 @@ def noted(record: Record, at_ns: int, word: str = "-") -> Note:
     return Note(record.partition, record.offset, key, n, at_ns, time.monotonic_ns(), word)
 
 
-def consumer_of(servers: str, scene: str) -> Consumer:
+def consumer_of(access: Access, scene: str) -> Consumer:
     """A member of the scene's group. It commits after it has handled the records."""
-    settings = {
-        "bootstrap.servers": servers,
+    settings = access.consumer() | {
         "group.id": schema.group(scene),
         "auto.offset.reset": "earliest",
         "enable.auto.commit": False,

@@ -13,6 +13,7 @@ from typing import Any
 from headrace import Admin, Consumer, NewTopic
 from headrace_core.errors import InvalidArgumentError
 
+from ..access import Access, given_access
 from ..errors import PipelineFailedError
 from ..local_spark import local_spark
 from ..outcome import Outcome
@@ -58,26 +59,26 @@ def _scenes(text: str) -> str:
 def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> Outcome:
     """Run the scenes. Raises HeadraceError, and StoppedError after SIGTERM."""
     began = time.perf_counter()
-    places, scenes = Places(out), scenes_of(arguments.scenes)
+    given, places, scenes = given_access(arguments), Places(out), scenes_of(arguments.scenes)
     # The run is never ``prepared``: after a kill the same command begins again.
     places.begin(show, "logs", "notes", TABLE, *(path.name for path in out.glob("*.db*")))
     played: dict[str, Played] = {}
     summary: dict[str, dict[str, Any]] = {}
     with (
-        cluster_of(arguments.bootstrap_servers, places, show) as servers,
-        Admin({"bootstrap.servers": servers}) as admin,
+        cluster_of(given, places, show) as access,
+        Admin(access.admin()) as admin,
         stop.after_batch(),
     ):
-        serving(out, servers)
-        player = Player(servers, admin, places, show, stop, arguments.rate)
+        serving(out, access.servers)
+        player = Player(access, admin, places, show, stop, arguments.rate)
         for scene in scenes:
             has_spark = scene.name == FIRST and not arguments.without_spark
-            _replace_topic(servers, scene)
+            _replace_topic(access, scene)
             sent = schema.traffic(sum(scene.counts(arguments.rate)), arguments.seed)
-            with _beside(arguments.master, servers, places, show, is_on=has_spark) as beside:
+            with _beside(arguments.master, access, places, show, is_on=has_spark) as beside:
                 show.step(f"{scene.name}: {scene.about}")
                 played[scene.name] = player.play(scene, sent, beside)
-                found = _checked(scene, sent, servers, out, arguments.rate, beside, played[scene.name])
+                found = _checked(scene, sent, access, out, arguments.rate, beside, played[scene.name])
             if found.wrong:
                 raise PipelineFailedError("; ".join(found.wrong))
             summary[scene.name] = found.figures | played[scene.name].figures()
@@ -91,14 +92,14 @@ def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> Out
 def _checked(
     scene: Scene,
     sent: Sequence[tuple[bytes, bytes]],
-    servers: str,
+    access: Access,
     out: Path,
     rate: float,
     beside: Beside | None,
     played: Played,
 ) -> Found:
     """What the second calculation says of a scene that was played."""
-    arrived = _arrived(servers, scene)
+    arrived = _arrived(access, scene)
     first = scene.counts(rate)[0] if scene.raised else len(sent)
     notes = read(notes_of(scene.name, out))
     found = check(scene, sent, first, arrived, notes, rebalanced=played.rebalanced)
@@ -113,13 +114,13 @@ def _checked(
 
 
 @contextmanager
-def _beside(master: str, servers: str, places: Places, show: Show, *, is_on: bool) -> Iterator[Beside | None]:
+def _beside(master: str, access: Access, places: Places, show: Show, *, is_on: bool) -> Iterator[Beside | None]:
     if not is_on:
         yield None
         return
     show.step(f"starting Spark ({master})")
     with local_spark("headrace scaling", master=master) as spark:
-        beside = Beside(spark, servers, places, FIRST)
+        beside = Beside(spark, access, places, FIRST)
         beside.warm()
         try:
             yield beside
@@ -127,15 +128,15 @@ def _beside(master: str, servers: str, places: Places, show: Show, *, is_on: boo
             beside.stop()
 
 
-def _replace_topic(servers: str, scene: Scene) -> None:
+def _replace_topic(access: Access, scene: Scene) -> None:
     queries = [scene.name, QUERY] if scene.name == FIRST else [scene.name]
     new = NewTopic(schema.topic_of(scene.name), PARTITIONS, config={"retention.ms": "-1"})
-    replace_topics(servers, schema.PIPELINE, [new], queries=queries)
+    replace_topics(access, schema.PIPELINE, [new], queries=queries)
 
 
-def _arrived(servers: str, scene: Scene) -> list[Row]:
+def _arrived(access: Access, scene: Scene) -> list[Row]:
     """The records of a scene's topic, read by a consumer without a group."""
-    with Consumer({"bootstrap.servers": servers}) as consumer:
+    with Consumer(access.consumer()) as consumer:
         return [
             (record.partition, record.offset, (record.key or b"").decode(), json.loads(record.value or b"")["n"])
             for records in records_in_topic(consumer, schema.topic_of(scene.name))

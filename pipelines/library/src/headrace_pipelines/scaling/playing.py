@@ -14,6 +14,7 @@ from typing import Any
 
 from headrace import Admin
 
+from ..access import Access
 from ..errors import PipelineFailedError, StoppedError
 from ..members import Member
 from ..places import Places
@@ -81,8 +82,8 @@ class Played:
 class Player:
     """Plays scenes on a cluster."""
 
-    def __init__(self, servers: str, admin: Admin, places: Places, show: Show, stop: Stop, rate: float) -> None:
-        self.servers, self.admin, self.places = servers, admin, places
+    def __init__(self, access: Access, admin: Admin, places: Places, show: Show, stop: Stop, rate: float) -> None:
+        self.access, self.admin, self.places = access, admin, places
         self.stop, self.rate = stop, rate
         self._show = show
 
@@ -155,7 +156,7 @@ class _Scenery:
         """Start the members, and wait until the group has them; or start the autoscaler. Returns the group's epoch."""
         scene, root = self._scene, self._player.places.root
         role, count = ("autoscaler", 1) if scene.is_scaled else ("member", scene.members)
-        self._members = [member(role, self._player.servers, scene.name, root, 1 + each) for each in range(count)]
+        self._members = [member(role, self._player.access, scene.name, root, 1 + each) for each in range(count)]
         partitions = scene.raised if scene.raised and not scene.drains else PARTITIONS
         deadline = time.monotonic() + STALL_S
         while True:
@@ -173,7 +174,7 @@ class _Scenery:
         return group.group_epoch, assigned
 
     def _send(self, records: Sequence[tuple[bytes, bytes]], rate: float) -> None:
-        sending = Sending(f"{self._topic} traffic", self._player.servers, self._topic, records, rate)
+        sending = Sending(f"{self._topic} traffic", self._player.access, self._topic, records, rate)
         sending.start()
         try:
             self._follow(lambda _: not sending.is_alive())

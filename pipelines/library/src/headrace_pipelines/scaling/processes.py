@@ -1,7 +1,7 @@
 """Members and the autoscaler as processes. The owner starts a process again when it dies, as a supervisor does.
 
-    python -m headrace_pipelines.scaling.processes member HOST:PORT SCENE DIR
-    python -m headrace_pipelines.scaling.processes autoscaler HOST:PORT SCENE DIR
+    python -m headrace_pipelines.scaling.processes member SCENE DIR
+    python -m headrace_pipelines.scaling.processes autoscaler SCENE DIR
 
 A process ends after its poll when its standard input ends. So the members of a killed autoscaler end, and its successor
 starts with one member.
@@ -18,8 +18,9 @@ from pathlib import Path
 from headrace import Admin
 from headrace_core.errors import HeadraceError
 
+from ..access import Access
 from ..lags import lags
-from ..members import Member, owner_ended
+from ..members import Member, owner_access, owner_ended
 from . import schema
 from .deciding import Limits, Sample, State, decide
 from .handling import WORK, consumer_of
@@ -34,10 +35,10 @@ SCALED = "scaled"
 LOOK_S = 0.5
 
 
-def member(role: str, servers: str, scene: str, out: Path, number: int = 1) -> Member:
+def member(role: str, access: Access, scene: str, out: Path, number: int = 1) -> Member:
     """The process of a role. Its log is DIR/logs/SCENE-ROLE-NUMBER.log."""
     log = out / "logs" / f"{scene}-{role}-{number}.log"
-    return Member(role, [sys.executable, "-m", MODULE, role, servers, scene, str(out)], log)
+    return Member(role, [sys.executable, "-m", MODULE, role, scene, str(out)], log, access)
 
 
 def notes_of(scene: str, out: Path) -> Path:
@@ -51,14 +52,15 @@ def rows_of(scene: str, out: Path) -> Path:
 
 
 def main(arguments: Sequence[str]) -> int:
-    role, servers, name, directory = arguments
+    role, name, directory = arguments
+    access = owner_access()
     (scene,) = (each for each in SCENES if each.name == name)
     ended, out = owner_ended(), Path(directory)
     try:
         if role == "autoscaler":
-            _Autoscaler(servers, scene, out).run(ended.wait)
+            _Autoscaler(access, scene, out).run(ended.wait)
         else:
-            with consumer_of(servers, name) as consumer:
+            with consumer_of(access, name) as consumer:
                 WORK[scene.work](consumer, ended, rows_of(name, out), Notes(notes_of(name, out)))
     except (HeadraceError, sqlite3.Error) as error:
         print(f"{role}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
@@ -69,8 +71,8 @@ def main(arguments: Sequence[str]) -> int:
 class _Autoscaler:
     """Starts and stops members of the group, at most one for each partition."""
 
-    def __init__(self, servers: str, scene: Scene, out: Path) -> None:
-        self._servers, self._scene, self._out = servers, scene, out
+    def __init__(self, access: Access, scene: Scene, out: Path) -> None:
+        self._access, self._scene, self._out = access, scene, out
         self._limits = Limits(partitions=PARTITIONS)
         self._members: list[Member] = []
 
@@ -79,7 +81,7 @@ class _Autoscaler:
         name = self._scene.name
         state = State(self._limits.least, time.monotonic())
         try:
-            with Admin({"bootstrap.servers": self._servers}) as admin:
+            with Admin(self._access.admin()) as admin:
                 positions = Positions(admin, schema.topic_of(name), PARTITIONS, schema.group(name))
                 before = (time.monotonic(), *positions.look())
                 self._have(state.members)
@@ -108,7 +110,7 @@ class _Autoscaler:
             each.look()
         while len(self._members) < count:
             number = len(self._members) + 1
-            self._members.append(member("member", self._servers, self._scene.name, self._out, number))
+            self._members.append(member("member", self._access, self._scene.name, self._out, number))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from headrace import NewTopic, Producer
 from headrace_spark import low_latency_session
 
+from ..access import Access, given_access
 from ..dead_letters import dead_letter_topic, header
 from ..errors import PipelineFailedError, StoppedError
 from ..local_spark import local_spark
@@ -66,30 +67,30 @@ def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> Out
     began = time.perf_counter()
     if not arguments.devices or not arguments.minutes:
         raise PipelineFailedError("--devices and --minutes must be 1 or more: a fleet without records has no result")
-    places = Places(out)
+    given, places = given_access(arguments), Places(out)
     continued = places.begin(show)
     show.step(f"starting Spark ({arguments.master})")
     with (
         local_spark("headrace telemetry", low_latency_session, master=arguments.master) as spark,
-        cluster_of(arguments.bootstrap_servers, places, show) as servers,
+        cluster_of(given, places, show) as access,
     ):
-        serving(out, servers)
+        serving(out, access.servers)
         if not continued:
-            create_topics(servers)
+            create_topics(access)
             prepared(out)
         seed, devices, minutes = arguments.seed, arguments.devices, arguments.minutes
         traffic = Traffic(
-            servers, fleet.deliveries(seed, devices, minutes), devices=devices, minutes=minutes,
-            speed=arguments.speed, partitions=PARTITIONS, before=sent_before(servers) if continued else None,
+            access, fleet.deliveries(seed, devices, minutes), devices=devices, minutes=minutes,
+            speed=arguments.speed, partitions=PARTITIONS, before=sent_before(access) if continued else None,
         )  # fmt: skip
-        job = Job(spark, Site("telemetry", servers, out), places, show, stop)
+        job = Job(spark, Site("telemetry", access.servers, out, keys=access.keys), places, show, stop)
         outcome = job.stream(traffic, fleet.plan(seed, devices, minutes), minutes)
     outcome.details.update(continued=continued, seconds=round(time.perf_counter() - began, 3))
     show.step("done")
     return outcome
 
 
-def create_topics(servers: str) -> None:
+def create_topics(access: Access) -> None:
     """Create the topics of the pipeline, without records. The twins are compacted; the others keep all records,
     because the times of the records are the fleet's."""
     new = [
@@ -98,7 +99,7 @@ def create_topics(servers: str) -> None:
         if name != schema.TWINS
     ]
     new.append(NewTopic(schema.TWINS, partitions=PARTITIONS, config={"cleanup.policy": "compact"}))
-    replace_topics(servers, "telemetry", new, queries=QUERIES, sources=SOURCES)
+    replace_topics(access, "telemetry", new, queries=QUERIES, sources=SOURCES)
 
 
 class Job:
@@ -132,9 +133,7 @@ class Job:
 
     def _records_of(self, topic: str) -> DataFrame:
         """The records that readers see in a topic now."""
-        options = {**self._site.read(topic, query="summary"), "startingOffsets": "earliest"}
-        del options["headrace.group.id"]
-        return self._spark.read.format("headrace").options(**options).load()
+        return self._spark.read.format("headrace").options(**self._site.read_all(topic)).load()
 
     # -- the run
 
@@ -179,7 +178,7 @@ class Job:
 
     def _close(self, queries: Queries, traffic: Traffic, topic: str, tick_ms: int, names: list[str]) -> None:
         """Send a tick to a topic whose records are all there, and wait until the queries have read it."""
-        with Producer(bootstrap_servers=self._site.bootstrap_servers) as producer:
+        with Producer(self._site.access.producer()) as producer:
             producer.send(topic, None, b"tick", timestamp_ms=tick_ms).result(timeout=60)
         if not queries.drain(names, lambda: not self._stop.is_asked):
             self._stopped(queries, traffic)

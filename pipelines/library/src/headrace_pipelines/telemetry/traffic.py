@@ -11,6 +11,7 @@ from typing import Any
 from headrace import Consumer, Producer
 from headrace.partitioners import key_partition
 
+from ..access import Access
 from ..replays import is_replayed
 from ..topics import records_in_topic
 from ..workers import Worker
@@ -23,10 +24,10 @@ OPEN_S = 10
 _SLICE_S = 0.02
 
 
-def sent_before(servers: str) -> Counter[int]:
+def sent_before(access: Access) -> Counter[int]:
     """The number of records of each partition that earlier runs have sent, without ticks and replayed dead letters."""
     found: Counter[int] = Counter()
-    with Consumer({"bootstrap.servers": servers}) as consumer:
+    with Consumer(access.consumer()) as consumer:
         for records in records_in_topic(consumer, READINGS):
             found.update(each.partition for each in records if each.value is not None and not is_replayed(each))
     return found
@@ -41,7 +42,7 @@ class Traffic(Worker):
 
     def __init__(
         self,
-        servers: str,
+        access: Access,
         deliveries: Iterable[Delivery],
         *,
         devices: int,
@@ -51,7 +52,7 @@ class Traffic(Worker):
         before: Counter[int] | None = None,
     ) -> None:
         super().__init__("telemetry traffic")
-        self._servers, self._deliveries, self._speed = servers, deliveries, speed
+        self._access, self._deliveries, self._speed = access, deliveries, speed
         self._partitions, self._before = partitions, Counter(before or {})
         self._open_max = max(1, devices * OPEN_S // PERIOD_S)
         self.total = devices * minutes * 60 // PERIOD_S
@@ -64,7 +65,7 @@ class Traffic(Worker):
         began_s: float | None = None
         start_ms = 0
         futures: deque[Future[Any]] = deque()
-        with Producer({"bootstrap.servers": self._servers, "acks": "all", "linger.ms": 50}) as producer:
+        with Producer(self._access.producer() | {"acks": "all", "linger.ms": 50}) as producer:
             for delivery in self._deliveries:
                 key = delivery.device.encode()
                 if not self._is_sent(key):
