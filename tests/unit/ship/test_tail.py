@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace_tools.ship.positions import position_of, value_of
-from headrace_tools.ship.tail import CLOSED_AFTER_S, LAST_LINE_AFTER_S, Files, Position, check_paths
+from headrace_tools.ship.tail import CLOSED_AFTER_S, LAST_LINE_AFTER_S, Files, Position, _descriptor_of, check_paths
 
 NOW_MS = 1_000_000
 
@@ -107,6 +107,62 @@ def test_it_is_read_too_when_the_path_leads_to_no_file(tmp_path: Path) -> None:
     assert [line for _ in range(3) for line in read(files)] == [b"2", b"3"]
     log.write_bytes(b"4\n")
     assert [line for _ in range(3) for line in read(files)] == [b"4"]
+
+
+def rotate(log: Path) -> None:
+    """a.log.1 becomes a.log.2, a.log becomes a.log.1."""
+    if log.with_name("a.log.1").exists():
+        log.with_name("a.log.1").rename(log.with_name("a.log.2"))
+    log.rename(log.with_name("a.log.1"))
+    log.touch()
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["first look", "later look"])
+def test_a_file_that_is_renamed_between_stat_and_open_is_read(
+    is_first: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "a.log"
+    log.write_bytes(b"0\n")
+    files = files_of(log) if not is_first else None
+    if files is not None:
+        assert read(files) == [b"0"]
+        rotate(log)
+        append(log, b"1\n")
+    whole = _descriptor_of
+
+    def rotated_before(path: str) -> int:
+        if path == str(log):
+            monkeypatch.setattr("headrace_tools.ship.tail._descriptor_of", whole)
+            rotate(log)
+            append(log, b"2\n")
+        return whole(path)
+
+    monkeypatch.setattr("headrace_tools.ship.tail._descriptor_of", rotated_before)
+    files = files or files_of(log)
+    assert read(files) + read(files, 1.0) == [b"0" if is_first else b"1", b"2"]
+
+
+def test_a_file_that_a_scan_misses_because_it_is_renamed_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "a.log"
+    log.write_bytes(b"0\n")
+    files = files_of(log)
+    assert read(files) == [b"0"]
+    for line in (b"1\n", b"2\n"):
+        rotate(log)
+        append(log, line)
+    whole = files._entries
+
+    def entries(directory: str) -> list[os.DirEntry[str]]:
+        monkeypatch.setattr(files, "_entries", whole)
+        found = whole(directory)
+        rotate(log)  # now a.log.1 is a.log.2, and "2" is in a.log.1
+        append(log, b"3\n")
+        return found
+
+    monkeypatch.setattr(files, "_entries", entries)
+    assert [line for now_s in (1.0, 2.0, 3.0) for line in read(files, now_s)] == [b"1", b"2", b"3"]
 
 
 def test_it_is_read_by_the_next_run_when_the_shipper_dies_first(tmp_path: Path) -> None:
@@ -340,7 +396,7 @@ def test_a_fifo_is_left_out_and_does_not_block(tmp_path: Path) -> None:
     files = files_of(fifo)
     assert read(files) == read(files) == []
     assert files.notes == [f"{fifo} is not a regular file, and is left out"]
-    files._try_open(str(fifo))  # it took the path between stat and open
+    assert not files._open(str(fifo), (0, 0)), "it took the path between stat and open"
     assert files.tails == {}
 
 

@@ -14,6 +14,7 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 FINGERPRINT_BYTES = 1_024
 READ_BYTES = 256 * 1024
@@ -26,6 +27,8 @@ _COMPRESSED = (".gz", ".xz", ".zst", ".bz2", ".lz4", ".zip")
 MODIFIED_LATE_MS = 10
 #: Seconds after which the unterminated rest of a file that lost its path counts as its last line.
 LAST_LINE_AFTER_S = 2.0
+#: Greatest number of scans of a directory whose files are being renamed, and of looks at a path.
+SCANS_MAX = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +163,24 @@ class Tail:
         return Line(text.removesuffix(b"\r") if is_whole else text, begin, self.offset, is_whole)
 
 
+class _Rotated(NamedTuple):
+    """A file that a scan has found. ``name``: the path under which it was followed."""
+
+    modified_ns: int
+    path: str
+    name: str
+    identity: tuple[int, int]
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
+
+
+def _descriptor_of(path: str) -> int:
+    # Without O_NONBLOCK, a FIFO that took the path since the last look would block the shipper.
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+
+
 def fingerprint(head: bytes) -> str:
     return hashlib.sha256(head).hexdigest()[:32] if head else ""
 
@@ -214,8 +235,21 @@ class Files:
 
     def _open_rotated(self, last_ms: Mapping[str, int]) -> set[tuple[int, int]]:
         """Open known files that are not read to their end, and files whose name begins with a path of ``last_ms`` and
-        that were written after the path led to its last file. Oldest first. Returns the files that there are."""
-        wanted: list[tuple[int, str, str]] = []
+        that were written after the path led to its last file. Oldest first. Returns the files that there are.
+
+        A scan of a directory may miss a file that is renamed meanwhile. So two scans in a row must find the same."""
+        before: set[tuple[str, tuple[int, int]]] | None = None
+        for _ in range(SCANS_MAX):
+            seen, wanted = self._scan(last_ms)
+            names = {(each.path, each.identity) for each in wanted}
+            if names == before and self._open_all(wanted):
+                break
+            before = names
+        return seen
+
+    def _scan(self, last_ms: Mapping[str, int]) -> tuple[set[tuple[int, int]], list[_Rotated]]:
+        """The files in the directories of paths, and those of them that ``_open_rotated`` opens."""
+        wanted: list[_Rotated] = []
         seen: set[tuple[int, int]] = set()
         directories = {os.path.dirname(path) for path in last_ms}
         for directory in filter(os.path.isdir, sorted(directories)):
@@ -231,10 +265,29 @@ class Files:
                     else:
                         name = _rotated_from(entry.path, status.st_mtime_ns // 1_000_000, last_ms)
                     if name is not None and identity not in self.tails:
-                        wanted.append((status.st_mtime_ns, entry.path, name))
-        for modified_ns, path, name in sorted(wanted):
-            self._try_open(path, name, seen_ms=modified_ns // 1_000_000)
-        return seen
+                        wanted.append(_Rotated(status.st_mtime_ns, entry.path, name, identity))
+        return seen, sorted(wanted)
+
+    def _open_all(self, wanted: Iterable[_Rotated]) -> bool:
+        """Open files in their order. Open none, and return False, if one of them was renamed after the scan."""
+        opened: list[tuple[int, _Rotated]] = []
+        try:
+            for each in wanted:
+                try:
+                    opened.append((_descriptor_of(each.path), each))
+                except FileNotFoundError:
+                    return False
+                except OSError as error:
+                    self._note_unreadable(each.path, error.strerror or str(error))
+            if any(_identity(os.fstat(descriptor)) != each.identity for descriptor, each in opened):
+                return False
+            while opened:
+                descriptor, each = opened.pop(0)
+                self._add(descriptor, each.path, each.name, seen_ms=each.modified_ns // 1_000_000)
+            return True
+        finally:
+            for descriptor, _ in opened:
+                os.close(descriptor)
 
     def _entries(self, directory: str) -> list[os.DirEntry[str]]:
         try:
@@ -252,25 +305,14 @@ class Files:
         unsure = set()  # paths that may still lead to their files
         for path in dict.fromkeys(paths):
             try:
-                status = os.stat(path)
-            except FileNotFoundError:  # removed or renamed, or not there yet
-                self.unreadable.pop(path, None)
-                self._leads_to(path, None, now_ms)
-                continue
+                identity = self._look_at(path, now_ms)
             except OSError as error:
                 unsure.add(path)
                 self._note_unreadable(path, error.strerror or str(error))
                 continue
-            if not stat.S_ISREG(status.st_mode):
-                if not stat.S_ISDIR(status.st_mode) and path not in self._special:
-                    self._special.add(path)
-                    self.notes.append(f"{path} is not a regular file, and is left out")
+            if identity is None:
                 continue
-            identity = (status.st_dev, status.st_ino)
             found.add(identity)
-            self._leads_to(path, identity, now_ms)
-            if identity not in self.tails:
-                self._try_open(path)
             tail = self.tails.get(identity)
             if tail is not None:
                 tail.has_path, tail.path, tail.seen_ms = True, path, now_ms
@@ -279,40 +321,66 @@ class Files:
             if tail.has_path and identity not in found and tail.path not in unsure:
                 tail.has_path, tail.lost_at = False, now_s
 
-    def _leads_to(self, path: str, identity: tuple[int, int] | None, now_ms: int) -> None:
-        """Note to which file a path leads, and open the files that had it since the last look."""
-        before = self._at.get(path)
-        if before is not None and before[0] != identity:
-            self._open_rotated({path: before[1]})
-        if identity is not None:
-            self._at[path] = identity, now_ms
-        elif before is not None:
-            self._at[path] = None, before[1]
+    def _look_at(self, path: str, now_ms: int) -> tuple[int, int] | None:
+        """Open the file to which a path leads, after the files that had the path since the last look. Returns the file;
+        None if the path leads to no regular file. Raises OSError.
 
-    def _try_open(self, path: str, name: str | None = None, *, seen_ms: int = 0) -> None:
-        """Open the file at ``path``, or note why it cannot be read."""
-        try:
-            self._open(path, name, seen_ms)
-        except FileNotFoundError:  # removed or renamed meanwhile
-            return
-        except OSError as error:
-            self._note_unreadable(path, error.strerror or str(error))
+        The path may lead to another file before this one is open. Then look again: ``_at`` has only files that were
+        opened, so the next scan finds this one."""
+        for _ in range(SCANS_MAX):
+            before = self._at.get(path)
+            try:
+                status = os.stat(path)
+            except FileNotFoundError:  # removed or renamed, or not there yet
+                self.unreadable.pop(path, None)
+                if before is not None and before[0] is not None:
+                    self._open_rotated({path: before[1]})
+                    self._at[path] = None, before[1]
+                return None
+            if not stat.S_ISREG(status.st_mode):
+                if not stat.S_ISDIR(status.st_mode) and path not in self._special:
+                    self._special.add(path)
+                    self.notes.append(f"{path} is not a regular file, and is left out")
+                return None
+            identity = _identity(status)
+            if before is not None and before[0] != identity:
+                self._open_rotated({path: before[1]})
+            if identity in self.tails or self._open(path, identity):
+                self._at[path] = identity, now_ms
+                return identity
+            self._at.setdefault(path, (None, status.st_mtime_ns // 1_000_000))
+        return None
 
     def _note_unreadable(self, path: str, reason: str) -> None:
         if self.unreadable.get(path) != reason:
             self.unreadable[path] = reason
             self.notes.append(f"{path} cannot be read: {reason}; it is tried again")
 
-    def _open(self, path: str, name: str | None, seen_ms: int) -> None:
-        """Open the file at ``path``. ``name``: the path under which the file was followed before it was renamed;
-        ``seen_ms``: when it had that path."""
-        # Without O_NONBLOCK, a FIFO that took the path since the last look would block the shipper.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    def _open(self, path: str, identity: tuple[int, int]) -> bool:
+        """Open the file at ``path``, or note why it cannot be read. Returns False if the path does not lead to the file
+        ``identity`` any more."""
         try:
-            tail = self._tail_of(name or path, descriptor)
-        except OSError:
+            descriptor = _descriptor_of(path)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            self._note_unreadable(path, error.strerror or str(error))
+            return True
+        if _identity(os.fstat(descriptor)) != identity:
             os.close(descriptor)
-            raise
+            return False
+        self._add(descriptor, path, path)
+        return True
+
+    def _add(self, descriptor: int, path: str, name: str, *, seen_ms: int = 0) -> None:
+        """Follow an open file, or note why it cannot be read. ``name``: the path under which the file was followed
+        before it was renamed to ``path``; ``seen_ms``: when it had that path."""
+        try:
+            tail = self._tail_of(name, descriptor)
+        except OSError as error:
+            os.close(descriptor)
+            self._note_unreadable(path, error.strerror or str(error))
+            return
         if tail is None:
             os.close(descriptor)
         else:
