@@ -3,11 +3,16 @@ command works, while the interpreter ends."""
 
 from __future__ import annotations
 
+import json
+import signal
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
+
+from tests.worlds.waiting import until
 
 #: The console script, with a Ctrl-C when the module named first is about to be imported.
 _PROBE = textwrap.dedent(
@@ -35,6 +40,13 @@ _MODULES = (
 )  # fmt: skip
 
 
+#: The same of ``headrace-pipelines run orders``.
+_PIPELINES = (
+    "headrace_pipelines.cli", "headrace_core.errors", "headrace.settings", "headrace_pipelines.registry",
+    "headrace_pipelines.orders.job", "headrace_pipelines.orders.database", "grpc",
+)  # fmt: skip
+
+
 def _run(probe: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", probe, *arguments, "topics", "list", "-b", "127.0.0.1:1"]
     # The child must not inherit an ignored SIGINT (a run in the background).
@@ -46,6 +58,28 @@ def test_ctrl_c_during_an_import_ends_with_130_and_no_traceback(module: str) -> 
     done = _run(_PROBE, module)
     assert done.stdout == f"at {module}", "the command does not import it: name another one"
     assert (done.returncode, done.stderr.replace("Aborted!", "").strip()) == (130, "")
+
+
+@pytest.mark.parametrize("module", _PIPELINES)
+def test_ctrl_c_during_an_import_of_a_pipeline_ends_with_130_and_no_traceback(module: str, tmp_path: Path) -> None:
+    probe = _PROBE.replace("headrace_tools.cli", "headrace_pipelines.__main__")
+    words = ["run", "orders", "-b", "127.0.0.1:1", "--out", str(tmp_path)]
+    command = [sys.executable, "-c", probe, module, *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.startswith(f"at {module}"), "the command does not import it: name another one"
+    assert (done.returncode, done.stderr.strip()) == (130, "")
+    assert len(done.stdout.splitlines()) == 1
+
+
+def test_ctrl_c_while_a_pipeline_works_ends_with_130_and_a_line(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "headrace_pipelines", "run", "orders", "-b", "127.0.0.1:1", "--out", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as run:
+        until(lambda: (tmp_path / "run.json").exists(), "the run has begun")
+        run.send_signal(signal.SIGINT)
+        said, _ = run.communicate(timeout=60)
+    assert run.returncode == 130
+    assert said.strip() in ("", "interrupted: the processes of the run are stopped")
+    assert json.loads((tmp_path / "run.json").read_text())["end"] == "interrupted"
 
 
 def test_ctrl_c_after_the_command_ends_with_130_and_no_traceback() -> None:

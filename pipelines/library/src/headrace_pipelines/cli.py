@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from headrace_core.errors import HeadraceError
@@ -23,12 +23,13 @@ from .stopping import EXIT_CODE, Stop
 SUMMARY, DETAILS = "summary.json", "details.json"
 
 
-def main(words: list[str] | None = None) -> int:
-    """Run the command; returns its exit code."""
+def main(words: list[str] | None = None, *, begin: Callable[[], object] = lambda: None) -> int:
+    """Run the command; returns its exit code. ``begin`` is called after the imports, before the command starts."""
     words = _joined(sys.argv[1:] if words is None else words)
     known = pipelines()
     arguments = _parser(words, known).parse_args(words)
     try:
+        begin()
         match arguments.command:
             case "list":
                 return _list(known, arguments.output)
@@ -48,6 +49,8 @@ def main(words: list[str] | None = None) -> int:
         name = getattr(arguments, "name", arguments.command)
         print(f"headrace-pipelines: {name}: {error.code}: {error.message}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        return 130
 
 
 def _joined(words: list[str]) -> list[str]:
@@ -151,7 +154,7 @@ def _run(pipeline: Pipeline, arguments: argparse.Namespace) -> int:
             outcome = pipeline.job().run(arguments, out, show, stop)
         except KeyboardInterrupt:
             ends("interrupted")
-            show.line("interrupted: Spark and the cluster are stopped")
+            show.line("interrupted: the processes of the run are stopped")
             return 130
         except StoppedError as stopped:
             ends("stopped")

@@ -1,16 +1,25 @@
 """The command line: ``headrace <noun> <verb>``. ``main`` is the console script; other modules are imported on demand.
 
-This file and ``headrace_tools/__init__.py`` import nothing: until ``main`` has installed its signal handler, Ctrl-C
-during an import would print a traceback.
+This file and ``headrace_tools/__init__.py`` import nothing: until ``interruptible`` has installed its signal handler,
+Ctrl-C during an import would print a traceback.
 """
 
 from __future__ import annotations
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 
 def main() -> int:
-    """Run the command line of this process; return the exit code (0 done, 1 failed, 2 wrong usage, 130 Ctrl-C).
+    """Run the command line of this process; return the exit code (0 done, 1 failed, 2 wrong usage, 130 Ctrl-C)."""
+    return interruptible(_command)
 
-    Ctrl-C ends the process at once while modules are imported, and after the command has ended. While the command runs,
+
+def interruptible(command: Callable[[Callable[[], object]], int]) -> int:
+    """Call ``command(begin)``; return its exit code. The command imports its modules, and then calls ``begin()``.
+
+    Ctrl-C ends the process at once while modules are imported, and after the command has ended. After ``begin()``,
     Ctrl-C raises KeyboardInterrupt, so that the command can clean up. If SIGINT is ignored at the start (nohup), the
     command ignores SIGINT too.
     """
@@ -20,7 +29,13 @@ def main() -> int:
     is_ours = signals.getsignal(signals.SIGINT) is raising
     if is_ours:
         signals.signal(signals.SIGINT, _end)
+    code = command(lambda: is_ours and signals.signal(signals.SIGINT, raising))
+    if is_ours:
+        signals.signal(signals.SIGINT, _end)
+    return code
 
+
+def _command(begin: Callable[[], object]) -> int:
     import sys
 
     if sys.argv[1:] in (["--version"], ["version"]):  # scripts ask for the version often, so import nothing else
@@ -30,10 +45,7 @@ def main() -> int:
 
     from .app import run
 
-    code = run(begin=lambda: is_ours and signals.signal(signals.SIGINT, raising))
-    if is_ours:
-        signals.signal(signals.SIGINT, _end)
-    return code
+    return run(begin=begin)
 
 
 def _end(number: int, frame: object) -> None:
