@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 import contextlib
 import importlib
@@ -19,10 +20,11 @@ import headrace_pipelines
 from headrace.settings import BOOTSTRAP_VARIABLE
 from headrace_core.errors import HeadraceError
 from headrace_pipelines import cli
-from headrace_pipelines.access import CONFIG_VARIABLE, Access
+from headrace_pipelines.access import CONFIG_VARIABLE, Access, add_arguments
+from headrace_pipelines.commands import _access
 from headrace_pipelines.members import Member
-from headrace_pipelines.registry import LIBRARY
-from headrace_pipelines.runs import find
+from headrace_pipelines.registry import LIBRARY, Pipeline
+from headrace_pipelines.runs import find, recorded, serving
 from headrace_pipelines.sites import Site
 from tests.worlds.waiting import until
 
@@ -163,6 +165,27 @@ def test_a_run_is_not_continued_on_another_cluster(
     capsys.readouterr()
     run_to_its_job("fraud", monkeypatch, *flags)
     assert "other flags: --bootstrap-servers file:1 (now other:1)" in capsys.readouterr().err
+
+
+def test_status_and_replay_take_no_keys_of_the_environment_to_the_runs_own_cluster(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    monkeypatch.setenv(CONFIG_VARIABLE, str(file))
+    fraud, own = next(each for each in LIBRARY if each.name == "fraud"), Pipeline("own", "of a user", "own.job")
+
+    def keys(pipeline: Pipeline, flags: dict[str, str], *words: str) -> tuple[str, bool] | None:
+        with recorded(tmp_path, pipeline.name, flags, restart=True):
+            serving(tmp_path, "run:1")
+            access = _access(pipeline, find(tmp_path), parser.parse_args(words))
+        return access and (access.servers, bool(access.keys))
+
+    assert keys(fraud, {"--bootstrap-servers": "None"}) == ("run:1", False)
+    assert keys(fraud, {"--bootstrap-servers": "run:1"}) == ("run:1", True)
+    assert keys(own, {"--bootstrap-servers": "None"}) == ("run:1", True)
+    assert keys(fraud, {}, "-b", "flag:1") == ("flag:1", True)
+    assert _access(fraud, None, parser.parse_args([])) is None
 
 
 MEMBER = """

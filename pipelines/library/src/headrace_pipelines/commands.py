@@ -36,9 +36,7 @@ def status(pipeline: Pipeline, arguments: argparse.Namespace) -> int:
     out: Path = arguments.out.resolve()
     run = _run_of(pipeline, out)
     found = checkpoints(out / "checkpoints")
-    servers = _servers(run, arguments)
-    access = None if servers is None else access_of(arguments, servers)
-    behind = _lags(access, pipeline.name, [each.query for each in found])
+    behind = _lags(_access(pipeline, run, arguments), pipeline.name, [each.query for each in found])
     if arguments.output == "json":
         print(json.dumps(_document(pipeline.name, run, found, behind)))
         return 0
@@ -58,10 +56,18 @@ def _run_of(pipeline: Pipeline, out: Path) -> Run | None:
     return run
 
 
-def _servers(run: Run | None, arguments: argparse.Namespace) -> str | None:
-    """The cluster that the flag names, otherwise the cluster of the current run."""
-    given: str | None = arguments.bootstrap_servers
-    return given or (run.bootstrap_servers if run is not None and run.state == "running" else None)
+def _access(pipeline: Pipeline, run: Run | None, arguments: argparse.Namespace) -> Access | None:
+    """The cluster that the flag names, otherwise the cluster of the current run; None if there is none.
+
+    The cluster that a run of the library has started has no logins: keys of the environment are for other clusters.
+    """
+    if arguments.bootstrap_servers:
+        return access_of(arguments)
+    if run is None or run.state != "running" or run.bootstrap_servers is None:
+        return None
+    if pipeline in LIBRARY and run.flags.get("--bootstrap-servers", "None") == "None":
+        return Access(run.bootstrap_servers)
+    return access_of(arguments, run.bootstrap_servers)
 
 
 def _lags(access: Access | None, pipeline: str, queries: list[str]) -> dict[str, Lag]:
@@ -145,13 +151,12 @@ def replay(pipeline: Pipeline, arguments: argparse.Namespace) -> int:
     from .replays import replay as replayed
 
     run = _run_of(pipeline, arguments.out.resolve())
-    servers = _servers(run, arguments)
-    if servers is None:
+    access = _access(pipeline, run, arguments)
+    if access is None:
         raise InvalidArgumentError(
             f"no pipeline runs in {arguments.out}; give --bootstrap-servers, or the directory of a run with --out"
         )
     from_ms: int = arguments.from_ms
-    access = access_of(arguments, servers)
 
     def is_wanted(letter: DeadLetter) -> bool:
         return letter.written_ms >= from_ms
@@ -160,7 +165,7 @@ def replay(pipeline: Pipeline, arguments: argparse.Namespace) -> int:
         there = set(admin.list_topics())
     topics = [dead_letter_topic(topic) for topic in pipeline.job().SOURCES]
     older = {
-        topic: waiting_before(topic, from_ms, bootstrap_servers=servers, keys=access.keys)
+        topic: waiting_before(topic, from_ms, bootstrap_servers=access.servers, keys=access.keys)
         for topic in topics
         if from_ms and topic in there
     }
@@ -171,7 +176,9 @@ def replay(pipeline: Pipeline, arguments: argparse.Namespace) -> int:
         )
     document = {
         topic: dataclasses.asdict(
-            replayed(topic, bootstrap_servers=servers, keys=access.keys, tries_max=arguments.tries_max, only=is_wanted)
+            replayed(
+                topic, bootstrap_servers=access.servers, keys=access.keys, tries_max=arguments.tries_max, only=is_wanted
+            )
         )
         for topic in topics
         if topic in there
