@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -31,11 +33,12 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 class Writer(threading.Thread):
-    """Writes numbered lines to files, and rotates each by renaming from time to time, as logrotate does."""
+    """Writes numbered lines to files, and rotates each from time to time, as logrotate does: by renaming, or with
+    ``copies`` by copytruncate. No line is written between the copy and the truncation, because it would be lost."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, copies: bool = False) -> None:
         super().__init__(daemon=True)
-        self.directory = directory
+        self.directory, self.copies = directory, copies
         self.is_followed = threading.Event()  # no file is rotated before the shipper has a position of it
         self.paths = [directory / f"app-{number}.log" for number in range(FILES)]
 
@@ -46,7 +49,10 @@ class Writer(threading.Thread):
                 self.is_followed.wait(LIMIT_S)
             for number, path in enumerate(self.paths):
                 files[number].write(f"{number} {line}\n".encode())
-                if line % 1_000 == 997:
+                if line % 1_000 == 997 and self.copies:
+                    shutil.copyfile(path, f"{path}.{line}")
+                    os.truncate(path, 0)
+                elif line % 1_000 == 997:
                     path.rename(f"{path}.{line}")
                     files[number].write(f"{number} {line}.5\n".encode())  # before the program opens the new file
                     files[number].close()
@@ -56,9 +62,9 @@ class Writer(threading.Thread):
         for file in files:
             file.close()
 
-    @staticmethod
-    def expected() -> list[float]:
-        return sorted([*range(LINES), *(line + 0.5 for line in range(LINES) if line % 1_000 == 997)])
+    def expected(self) -> list[float]:
+        after = [] if self.copies else [line + 0.5 for line in range(LINES) if line % 1_000 == 997]
+        return sorted([*range(LINES), *after])
 
 
 def start(cluster: LocalCluster, topic: str, *more: object) -> subprocess.Popen[bytes]:
@@ -92,12 +98,13 @@ def topic_of(cluster: LocalCluster, name: str) -> str:
     return name
 
 
-def test_each_line_once_and_in_order_whatever_dies(cluster: LocalCluster, tmp_path: Path) -> None:
-    topic = topic_of(cluster, "shipped")
-    writer = Writer(tmp_path)
+@pytest.mark.parametrize("copies", [False, True], ids=["rename", "copytruncate"])
+def test_each_line_once_and_in_order_whatever_dies(copies: bool, cluster: LocalCluster, tmp_path: Path) -> None:
+    topic = topic_of(cluster, f"shipped-{copies}")
+    writer = Writer(tmp_path, copies=copies)
     pattern = tmp_path / "*.log"
     writer.start()
-    expected = len(Writer.expected()) * FILES
+    expected = len(writer.expected()) * FILES
     for kill, wanted in enumerate((expected // 5, 2 * expected // 5, 3 * expected // 5)):
         shipper = start(cluster, topic, pattern)
         try:
@@ -119,7 +126,7 @@ def test_each_line_once_and_in_order_whatever_dies(cluster: LocalCluster, tmp_pa
     found = read(cluster, topic)
     assert sorted(found) == list(range(FILES))
     for number, lines in found.items():
-        assert lines == Writer.expected(), f"file {number}: lost, repeated, or out of order"
+        assert lines == writer.expected(), f"file {number}: lost, repeated, or out of order"
 
 
 def test_a_second_shipper_of_the_name_fences_the_first(cluster: LocalCluster, tmp_path: Path) -> None:
@@ -173,3 +180,20 @@ def test_what_is_there_is_sent_once_and_counted(cluster: LocalCluster, tmp_path:
         outcomes.append(json.loads(done.stdout))
     assert [(each["lines"], each["files"]) for each in outcomes] == [(5_000, 1), (0, 0)]
     assert read(cluster, topic)[0] == list(range(5_000))
+
+
+def test_a_truncated_file_begins_again_and_the_shipper_says_where_it_was(cluster: LocalCluster, tmp_path: Path) -> None:
+    topic = topic_of(cluster, "truncated")
+    log = tmp_path / "a.log"
+    log.write_text("0 1\n0 2\n")
+    command = [sys.executable, "-m", "headrace_tools", "ship", log, "-t", topic, "-b", cluster.bootstrap_servers]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as shipper:
+        try:
+            until(lambda: read(cluster, topic)[0] == [1, 2], within_s=LIMIT_S)
+            log.write_text("0 3\n")  # truncates: the same file
+            until(lambda: read(cluster, topic)[0] == [1, 2, 3], within_s=LIMIT_S)
+        finally:
+            shipper.send_signal(signal.SIGTERM)
+            assert shipper.stderr is not None
+            said = shipper.stderr.read()
+    assert f"ship: {log} was truncated or overwritten at position 8: from its begin" in said

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -203,6 +205,63 @@ def test_a_truncated_or_overwritten_file_begins_again(tmp_path: Path, content: b
         file.write(content)
     assert read(files) == content.splitlines()
     assert "truncated or overwritten" in files.notes[0]
+
+
+def copy_and_truncate(log: Path) -> None:
+    """As logrotate does with ``copytruncate``."""
+    shutil.copyfile(log, log.with_name("a.log.1"))
+    os.utime(log.with_name("a.log.1"), (NOW_MS / 1_000 + 5, NOW_MS / 1_000 + 5))
+    os.truncate(log, 0)
+
+
+def test_the_unread_rest_of_a_truncated_file_is_read_from_its_copy(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.write_bytes(b"1\n2\n")
+    files = files_of(log)
+    assert read(files) == [b"1", b"2"]
+    append(log, b"3\n")
+    copy_and_truncate(log)
+    append(log, b"4, longer than all before\n")
+    assert read(files) == [b"3"], "the truncated file waits for the rest"
+    assert read(files) == [b"4, longer than all before"]
+    assert files.notes == [
+        f"{log} was truncated or overwritten at position 4: the rest of its copy {log}.1, then from its begin"
+    ]
+
+
+@pytest.mark.parametrize("more", [b"", b"5\n"], ids=["nothing new", "a new line"])
+@pytest.mark.parametrize("rest", [b"", b"3\n"], ids=["all shipped", "a rest"])
+def test_the_copy_of_a_file_that_was_truncated_between_two_runs_is_not_read_again(
+    rest: bytes, more: bytes, tmp_path: Path
+) -> None:
+    log = tmp_path / "a.log"
+    log.write_bytes(b"1\n2\n")
+    first = files_of(log)
+    assert read(first) == [b"1", b"2"]
+    known = positions(first)
+    first.close()
+    append(log, rest)
+    copy_and_truncate(log)
+    append(log, more)
+    second = files_of(log, known=known)
+    assert read(second) + read(second) == (rest + more).splitlines()
+    later = {each: replace(at, at_ms=2 * NOW_MS) for each, at in positions(second).items() if at.offset}
+    third = files_of(log, known=known | later)
+    assert read(third) == []
+
+
+def test_a_renamed_file_with_the_same_first_line_is_no_copy(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.write_bytes(b"same\n")
+    first = files_of(log)
+    assert read(first) == [b"same"]
+    known = positions(first)
+    log.rename(tmp_path / "a.log.2")
+    for path, text in ((tmp_path / "a.log.1", b"same\n2\n"), (log, b"3\n")):
+        path.write_bytes(text)
+        os.utime(path, (NOW_MS / 1_000 + 5, NOW_MS / 1_000 + 5))
+    second = files_of(log, known=known)
+    assert read(second) + read(second) == [b"same", b"2", b"3"]
 
 
 def test_patterns_find_new_files(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def ship(
     """
     import time
 
-    from ..ship.shipper import Settings, Shipper
+    from ..ship.shipper import Settings, Shipper, warn_on_stderr
     from ..ship.tail import check_paths
 
     host = host or socket.gethostname()
@@ -81,6 +81,7 @@ def ship(
         from_end=from_end,
         once=once,
     )
+    warn_on_stderr()
     shipper = Shipper(settings, threading.Event(), lambda shipped: None)
     began = time.monotonic()
     try:

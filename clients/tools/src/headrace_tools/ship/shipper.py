@@ -51,12 +51,19 @@ class Settings:
 
 
 class Shipper:
-    """Ships until ``stop`` is set. ``on_batch`` is called after each batch."""
+    """Ships until ``stop`` is set. ``on_batch`` is called after each batch, and ``on_open`` when the files that exist
+    are open: from then on they may be rotated."""
 
-    def __init__(self, settings: Settings, stop: threading.Event, on_batch: Callable[[Shipped], object]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        stop: threading.Event,
+        on_batch: Callable[[Shipped], object],
+        on_open: Callable[[], object] = lambda: None,
+    ) -> None:
         self._settings = settings
         self._stop = stop
-        self._on_batch = on_batch
+        self._on_batch, self._on_open = on_batch, on_open
         self._files: Files | None = None
         self.shipped = Shipped()
 
@@ -100,6 +107,7 @@ class Shipper:
                     line_bytes_max=settings.line_bytes_max,
                     now_ms=_now_ms(),
                 )
+                self._on_open()
             else:
                 self._files.rewind(known)
             self._follow(producer, self._files)
@@ -172,6 +180,13 @@ class Shipper:
         counted.batches += 1
         counted.files.update(shipped)
         self._on_batch(counted)
+
+
+def warn_on_stderr() -> None:
+    """Write the shipper's warnings to stderr, a line each: truncated files, unreadable files, retries."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("ship: %(message)s"))
+    logger.addHandler(handler)
 
 
 def _check_all_read(files: Files) -> None:

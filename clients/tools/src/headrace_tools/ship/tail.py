@@ -12,7 +12,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -224,6 +224,10 @@ class Files:
         last_ms: dict[str, int] = {}
         for position in self._known.values():
             last_ms[position.path] = max(position.at_ms, last_ms.get(position.path, 0))
+        for position in list(self._known.values()):
+            with contextlib.suppress(OSError):  # ``look`` notes it
+                if self._was_truncated(position):
+                    self._know_copies(position)
         seen = self._open_rotated(last_ms)
         self.forgotten = [
             each.identity
@@ -246,6 +250,48 @@ class Files:
                 break
             before = names
         return seen
+
+    def _was_truncated(self, position: Position) -> bool:
+        """Whether the path of a position leads to its file, and the file was truncated or overwritten."""
+        descriptor = _descriptor_of(position.path)
+        tail = Tail(position.path, descriptor, 0, self._line_bytes_max)
+        try:
+            return tail.identity == position.identity and not tail.is_file_of(position)
+        finally:
+            tail.close()
+
+    def _know_copies(self, position: Position) -> dict[tuple[int, int], str]:
+        """Find the copies of a file that was truncated (logrotate's ``copytruncate``), and note that they are shipped
+        up to ``position``. Returns the paths of the copies with more."""
+        found = {}
+        for entry in self._entries(os.path.dirname(position.path)):
+            if not _is_rotated(entry.path, position.path) or not position.fingerprint_bytes:
+                continue
+            with contextlib.suppress(OSError):  # ``_open_rotated`` notes it
+                if not stat.S_ISREG(entry.stat(follow_symlinks=False).st_mode):
+                    continue
+                tail = Tail(position.path, _descriptor_of(entry.path), 0, self._line_bytes_max)
+                try:
+                    is_new = tail.identity not in self._known and tail.identity not in self.tails
+                    if is_new and tail.is_file_of(position):
+                        device, inode = tail.identity
+                        self._known[tail.identity] = replace(position, device=device, inode=inode)
+                        if tail.size > position.offset:
+                            found[tail.identity] = entry.path
+                finally:
+                    tail.close()
+        return found
+
+    def _begin_again(self, tail: Tail, position: Position) -> Iterable[str]:
+        """Begin a file again that was truncated or overwritten, after the rest of its copies. Returns the copies."""
+        copies = self._know_copies(position)
+        if copies:
+            self._open_rotated({tail.path: self._at.get(tail.path, (None, 0))[1]})
+            for identity in copies.keys() & self.tails.keys():
+                self.tails[identity].has_path = False  # the file waits for them
+            self.tails[tail.identity] = self.tails.pop(tail.identity)  # behind its copies
+        tail.begin_again()
+        return copies.values()
 
     def _scan(self, last_ms: Mapping[str, int]) -> tuple[set[tuple[int, int]], list[_Rotated]]:
         """The files in the directories of paths, and those of them that ``_open_rotated`` opens."""
@@ -412,17 +458,22 @@ class Files:
         waits until the file that had the path before is read to its end."""
         grown = []
         waiting = set()
-        for tail in self.tails.values():
+        broken = set()
+        for tail in list(self.tails.values()):
             try:
-                is_replaced = tail.is_replaced()
+                if tail.is_replaced():
+                    at = f"{tail.path} was truncated or overwritten at position {tail.offset}"
+                    copies = self._begin_again(tail, tail.position())
+                    rest = f"the rest of its copy {', '.join(copies)}, then " if copies else ""
+                    self.notes.append(f"{at}: {rest}from its begin")
+                    tail.is_replaced()
             except OSError as error:
                 self.failed(tail, error)
+                broken.add(tail.identity)
+        for tail in self.tails.values():
+            if tail.identity in broken:
                 waiting.add(tail.path)
                 continue
-            if is_replaced:
-                self.notes.append(f"{tail.path} was truncated or overwritten at position {tail.offset}: from its begin")
-                tail.begin_again()
-                tail.is_replaced()
             if tail.unread and tail.path not in waiting:
                 grown.append(tail)
                 if not tail.has_path:
@@ -470,14 +521,14 @@ class Files:
         """Go back to the shipped positions (``known``), after a batch that may not be shipped. A file has no position
         before its first batch, and after its last one when the file is removed; the shipper then knows by itself."""
         self._known.update(known)
-        for identity, tail in self.tails.items():
+        for identity, tail in list(self.tails.items()):
             position = known.get(identity)
             if position is None:
                 tail.go_to(tail.shipped_to)
             elif tail.is_file_of(position):
                 tail.go_to(position.offset)
             else:  # truncated or overwritten since
-                tail.begin_again()
+                self._begin_again(tail, position)
 
     def close(self) -> None:
         for tail in self.tails.values():
@@ -488,11 +539,14 @@ class Files:
 def _rotated_from(path: str, modified_ms: int, last_ms: Mapping[str, int]) -> str | None:
     """The followed path from which a file was rotated while no shipper ran: the file's name begins with the path's
     name, as logrotate names files, and it was written after the path's last position."""
-    if path.endswith(_COMPRESSED):
-        return None
     modified_ms += MODIFIED_LATE_MS
-    found = [name for name, at_ms in last_ms.items() if path != name and path.startswith(name) and modified_ms > at_ms]
+    found = [name for name, at_ms in last_ms.items() if _is_rotated(path, name) and modified_ms > at_ms]
     return max(found, key=len, default=None)
+
+
+def _is_rotated(path: str, name: str) -> bool:
+    """Whether ``path`` is a name that logrotate gives a file or a copy of ``name``, and is not compressed."""
+    return path != name and path.startswith(name) and not path.endswith(_COMPRESSED)
 
 
 def _end_of_last_line(descriptor: int) -> int:
