@@ -32,7 +32,7 @@ from ..sites import Site
 from ..stopping import Stop
 from ..topics import replace_topics
 from ..workers import Worker
-from . import archive, lines, pictures, rates, schema
+from . import archive, lines, pictures, rates, schema, shipping
 from .hosts import FILE, HostLine, Hosts, host_lines
 
 SOURCES = (schema.LINES,)
@@ -108,6 +108,11 @@ class Arrived(Worker):
                         self.count += 1
 
 
+def _follows(log: Path) -> int:
+    """How often a shipper has opened the files."""
+    return log.read_text(errors="replace").splitlines().count(shipping.FOLLOWS) if log.exists() else 0
+
+
 class Job:
     """The queries of a run, and the shipper beside them."""
 
@@ -139,10 +144,22 @@ class Job:
         return query
 
     def _shipper(self) -> Member:
+        """Start the shipper, and wait until it has opened the hosts' files: a new shipper does not know the files that
+        were rotated before."""
         name = (self._places.root / "shipper.name").read_text()
         files = str(self._places.root / "hosts" / "*" / FILE)
         words = [sys.executable, "-m", "headrace_pipelines.logs.shipping", name, files]
-        return Member("shipper", words, self._places.root / "logs" / "shipper.log", self._site.access)
+        log = self._places.root / "logs" / "shipper.log"
+        before = _follows(log)  # of earlier runs
+        shipper = Member("shipper", words, log, self._site.access)
+        deadline_s = time.monotonic() + STALL_S
+        while _follows(log) == before and not self._stop.is_asked:
+            if time.monotonic() > deadline_s:
+                shipper.stop()
+                raise PipelineFailedError(f"the shipper has opened no file in {STALL_S:g} s; see {log}")
+            shipper.look()
+            self._stop.wait(LOOK_S / 10)
+        return shipper
 
     def _records_of(self, topic: str) -> DataFrame:
         """The records that readers see in a topic now."""

@@ -10,10 +10,13 @@ import sys
 from collections.abc import Sequence
 
 from headrace_core.errors import HeadraceError
-from headrace_tools.ship.shipper import Settings, Shipper
+from headrace_tools.ship.shipper import Settings, Shipper, warn_on_stderr
 
 from ..members import owner_access, owner_ended
 from .schema import LINES
+
+#: A line of the process when it has opened the files that exist.
+FOLLOWS = "follows"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -23,8 +26,9 @@ def main(arguments: Sequence[str]) -> int:
         config=access.admin(), producer=access.producer(), topic=LINES, paths=[pattern], name=name,
         host=socket.gethostname(),
     )  # fmt: skip
+    warn_on_stderr()
     try:
-        Shipper(settings, owner_ended(), lambda _: None).run()
+        Shipper(settings, owner_ended(), lambda _: None, on_open=lambda: print(FOLLOWS, flush=True)).run()
     except HeadraceError as error:
         print(f"shipper: {error.code}: {error.message}", file=sys.stderr, flush=True)
         return 1
