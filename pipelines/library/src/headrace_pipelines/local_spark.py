@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
@@ -34,11 +38,60 @@ def local_spark(
     name: str, make: Callable[..., SparkSession] = session, *, master: str = "local[2]"
 ) -> Iterator[SparkSession]:
     """A context manager for a session that ``make`` creates. The session ends with the block, and logs only errors.
-    ``master``: ``local[N]``, or ``local-cluster[N,CORES,MB]``, which gets the settings of a local session, too."""
-    spark = make(name, master=master, **settings_of(master))
+    ``master``: ``local[N]``, or ``local-cluster[N,CORES,MB]``, which gets the settings of a local session, too.
+
+    Ctrl-C raises KeyboardInterrupt, as without Spark. Spark's own handler calls the JVM while another call to it may be
+    open, which prints tracebacks."""
+    logging.getLogger().addFilter(_is_not_of_py4j)
+    with _interruptible():
+        spark = make(name, master=master, **settings_of(master))
     logging.getLogger("py4j").setLevel(logging.ERROR)
     spark.sparkContext.setLogLevel("ERROR")
     try:
         yield spark
     finally:
         spark.stop()
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Ctrl-C in this block, which starts a JVM, ends the JVM, and raises KeyboardInterrupt at the end of the block. An
+    error that is raised at once may be lost in a fork, and a JVM that is interrupted at its start would stay."""
+    is_raising = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if not is_raising or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before, own = _children(), os.readlink("/proc/self/exe")
+    is_interrupted = threading.Event()
+
+    def end(number: int, frame: object) -> None:
+        is_interrupted.set()
+        for process in _children() - before:
+            with contextlib.suppress(OSError):  # it has ended
+                if os.readlink(f"/proc/{process}/exe") != own:  # otherwise it is no JVM yet, and has our handlers
+                    os.kill(process, signal.SIGTERM)
+
+    signal.signal(signal.SIGINT, end)
+    try:
+        yield
+    except Exception:
+        if not is_interrupted.is_set():
+            raise
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if is_interrupted.is_set():
+        raise KeyboardInterrupt
+
+
+def _children() -> set[int]:
+    """The processes that this process has started."""
+    found = set()
+    for path in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # the thread has ended
+            found |= set(map(int, path.read_text().split()))
+    return found
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    """py4j logs each interrupted call with the root logger, and raises the error, too."""
+    return "py4j" not in record.pathname
