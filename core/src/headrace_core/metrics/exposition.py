@@ -33,7 +33,8 @@ class Exposition:
         self._writer = Writer()
         self._errors = 0
         self._seconds = 0.0
-        self._bodies = {True: b"", False: b""}  # by whether it is OpenMetrics
+        self._families: dict[Metric, list[bytes]] = {}  # the lines of the last collection
+        self._bodies: dict[bool, bytes] = {}  # its texts that were asked for, by whether they are OpenMetrics
         self._ended_s = float("-inf")
         self._under_way: asyncio.Task[None] | None = None
 
@@ -52,7 +53,10 @@ class Exposition:
                 self._under_way.add_done_callback(self._over)
             # A scraper that hangs up must not cancel the collection of the others.
             await asyncio.shield(self._under_way)
-        return self._bodies[openmetrics]
+        found = self._bodies.get(openmetrics)
+        if found is None:
+            found = self._bodies[openmetrics] = _body_of(self._families, openmetrics=openmetrics)
+        return found
 
     async def close(self) -> None:
         """End a collection that is under way."""
@@ -80,7 +84,7 @@ class Exposition:
             families[metric] = [self._writer.lines_of(Row(metric, (), value))]
         self._writer.end_scrape()
         await turns.look()
-        self._bodies, self._ended_s = _bodies_of(families), now_s
+        self._families, self._bodies, self._ended_s = families, {}, now_s
 
     async def _rows_of(self, collector: Collector, families: dict[Metric, list[bytes]], turns: _Turns) -> None:
         lines_of = self._writer.lines_of
@@ -108,13 +112,13 @@ class _Turns:
             self._due_s = time.perf_counter() + TURN_S
 
 
-def _bodies_of(families: dict[Metric, list[bytes]]) -> dict[bool, bytes]:
-    """Both formats. Only the heads of their families differ."""
-    openmetrics: list[bytes] = []
-    plain: list[bytes] = []
+def _body_of(families: dict[Metric, list[bytes]], *, openmetrics: bool) -> bytes:
+    """The text in one format. Only the heads of the families differ between the formats."""
+    parts: list[bytes] = []
     for metric, lines in families.items():
-        for found, head in zip((openmetrics, plain), heads_of(metric), strict=True):
-            found.append(head)
-            found += lines
-    openmetrics.append(END)
-    return {True: b"".join(openmetrics), False: b"".join(plain)}
+        of_openmetrics, plain = heads_of(metric)
+        parts.append(of_openmetrics if openmetrics else plain)
+        parts += lines
+    if openmetrics:
+        parts.append(END)
+    return b"".join(parts)
