@@ -207,10 +207,10 @@ def test_a_truncated_or_overwritten_file_begins_again(tmp_path: Path, content: b
     assert "truncated or overwritten" in files.notes[0]
 
 
-def copy_and_truncate(log: Path) -> None:
+def copy_and_truncate(log: Path, copy: str = "a.log.1", after_s: float = 5) -> None:
     """As logrotate does with ``copytruncate``."""
-    shutil.copyfile(log, log.with_name("a.log.1"))
-    os.utime(log.with_name("a.log.1"), (NOW_MS / 1_000 + 5, NOW_MS / 1_000 + 5))
+    shutil.copyfile(log, log.with_name(copy))
+    os.utime(log.with_name(copy), (NOW_MS / 1_000 + after_s, NOW_MS / 1_000 + after_s))
     os.truncate(log, 0)
 
 
@@ -225,7 +225,7 @@ def test_the_unread_rest_of_a_truncated_file_is_read_from_its_copy(tmp_path: Pat
     assert read(files) == [b"3"], "the truncated file waits for the rest"
     assert read(files) == [b"4, longer than all before"]
     assert files.notes == [
-        f"{log} was truncated or overwritten at position 4: the rest of its copy {log}.1, then from its begin"
+        f"{log} was truncated or overwritten at position 4: the rest of its copy {log}.1, then from its beginning"
     ]
 
 
@@ -248,6 +248,55 @@ def test_the_copy_of_a_file_that_was_truncated_between_two_runs_is_not_read_agai
     later = {each: replace(at, at_ms=2 * NOW_MS) for each, at in positions(second).items() if at.offset}
     third = files_of(log, known=known | later)
     assert read(third) == []
+
+
+def test_all_copies_between_two_looks_are_read(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.write_bytes(b"1\n2\n")
+    files = files_of(log)
+    assert read(files) == [b"1", b"2"]
+    copy_and_truncate(log, "a.log.2", 5)  # all of it is shipped
+    append(log, b"3\n4\n")
+    copy_and_truncate(log, "a.log.1", 6)
+    append(log, b"5\n")
+    assert read(files) + read(files) == [b"3", b"4", b"5"]
+
+
+def test_copies_with_the_same_long_beginning_are_told_apart_by_their_times(tmp_path: Path) -> None:
+    log, banner = tmp_path / "a.log", b"#" * 2_000 + b"\n"
+    log.write_bytes(banner + b"1\n")
+    first = files_of(log, line_bytes_max=4_000)
+    assert read(first)[1:] == [b"1"]
+    copy_and_truncate(log, "a.log.3", -50)  # of an earlier truncation; it is shipped
+    assert read(first) == []
+    append(log, banner + b"2\n")
+    assert [line for line in read(first) + read(first) if line[:1] != b"#"] == [b"2"]
+    known = positions(first)
+    first.close()
+    append(log, b"3\n")
+    copy_and_truncate(log, "a.log.2", 5)
+    append(log, banner + b"4\n5, longer than all before\n")
+    copy_and_truncate(log, "a.log.1", 6)
+    append(log, b"6\n")
+    second = files_of(log, known=known, line_bytes_max=4_000)
+    found = [line[:2] for _ in range(3) for line in read(second)]
+    assert found == [b"3", b"##", b"4", b"5,", b"6"]
+
+
+def test_a_copy_may_have_the_inode_of_a_copy_that_is_gone(tmp_path: Path) -> None:
+    log, copy = tmp_path / "a.log", tmp_path / "a.log.1"
+    log.write_bytes(b"1\n2\n")
+    files = files_of(log)
+    read(files)
+    copy_and_truncate(log)
+    append(log, b"3\n")
+    assert read(files) == [b"3"]
+    append(log, b"4\n")
+    copy.write_bytes(log.read_bytes())  # as if its inode were used again
+    os.utime(copy, (NOW_MS / 1_000 + 6, NOW_MS / 1_000 + 6))
+    os.truncate(log, 0)
+    append(log, b"5\n")
+    assert read(files) + read(files) == [b"4", b"5"]
 
 
 def test_a_renamed_file_with_the_same_first_line_is_no_copy(tmp_path: Path) -> None:

@@ -25,6 +25,8 @@ FORGOTTEN_AFTER_MS = 24 * 3_600_000
 _COMPRESSED = (".gz", ".xz", ".zst", ".bz2", ".lz4", ".zip")
 #: The kernel's clock for the modification time may be so much behind.
 MODIFIED_LATE_MS = 10
+#: A file may be seen this many milliseconds after the last write to its copy, and before its truncation.
+COPIED_EARLY_MS = 1_000
 #: Seconds after which the unterminated rest of a file that lost its path counts as its last line.
 LAST_LINE_AFTER_S = 2.0
 #: Greatest number of scans of a directory whose files are being renamed, and of looks at a path.
@@ -72,7 +74,8 @@ class Tail:
         #: The position up to which the file was shipped, as far as this shipper knows; see ``rewind``.
         self.shipped_to = offset
         self.has_path = True  #: Whether the path still leads to this file.
-        self.seen_ms = 0  #: When the path was last seen to lead to this file.
+        self.seen_ms = 0  #: When the path was last seen to lead to this file,
+        self.before_ms = 0  #: and when it was seen before that: a truncation that is found now came after it.
         self.lost_at = 0.0
         self.grown_at = 0.0
         self.failure = ""  #: Why the last read failed.
@@ -227,7 +230,7 @@ class Files:
         for position in list(self._known.values()):
             with contextlib.suppress(OSError):  # ``look`` notes it
                 if self._was_truncated(position):
-                    self._know_copies(position)
+                    self._know_copy(position)
         seen = self._open_rotated(last_ms)
         self.forgotten = [
             each.identity
@@ -249,6 +252,10 @@ class Files:
             if names == before and self._open_all(wanted):
                 break
             before = names
+        else:
+            self.notes.append(
+                f"files of {', '.join(last_ms)} were renamed in each of {SCANS_MAX} scans: some may be lost"
+            )
         return seen
 
     def _was_truncated(self, position: Position) -> bool:
@@ -260,38 +267,52 @@ class Files:
         finally:
             tail.close()
 
-    def _know_copies(self, position: Position) -> dict[tuple[int, int], str]:
-        """Find the copies of a file that was truncated (logrotate's ``copytruncate``), and note that they are shipped
-        up to ``position``. Returns the paths of the copies with more."""
-        found = {}
+    def _know_copy(self, position: Position) -> tuple[tuple[int, int], str] | None:
+        """Find the copy of a file that was truncated (logrotate's ``copytruncate``), and note that it is shipped up to
+        ``position``. Returns the copy and its path if it has more.
+
+        The copy was written after ``position``. Of several files with the same beginning it is the oldest: the others
+        are copies of later truncations."""
+        matches = []
         for entry in self._entries(os.path.dirname(position.path)):
             if not _is_rotated(entry.path, position.path) or not position.fingerprint_bytes:
                 continue
-            with contextlib.suppress(OSError):  # ``_open_rotated`` notes it
-                if not stat.S_ISREG(entry.stat(follow_symlinks=False).st_mode):
+            try:
+                status = entry.stat(follow_symlinks=False)
+                is_later = status.st_mtime_ns // 1_000_000 + COPIED_EARLY_MS > position.at_ms
+                if not stat.S_ISREG(status.st_mode) or not is_later or _identity(status) in self.tails:
                     continue
                 tail = Tail(position.path, _descriptor_of(entry.path), 0, self._line_bytes_max)
-                try:
-                    is_new = tail.identity not in self._known and tail.identity not in self.tails
-                    if is_new and tail.is_file_of(position):
-                        device, inode = tail.identity
-                        self._known[tail.identity] = replace(position, device=device, inode=inode)
-                        if tail.size > position.offset:
-                            found[tail.identity] = entry.path
-                finally:
-                    tail.close()
-        return found
+            except FileNotFoundError:  # removed or renamed meanwhile
+                continue
+            except OSError as error:
+                self._note_unreadable(entry.path, error.strerror or str(error))
+                continue
+            try:
+                known = self._known.get(tail.identity)
+                if known is not None and not tail.is_file_of(known):
+                    del self._known[tail.identity]  # of a file that is gone; a new file has its number
+                    known = None
+                if known is None and tail.is_file_of(position):
+                    matches.append((status.st_mtime_ns, entry.path, tail.identity, tail.size))
+            finally:
+                tail.close()
+        if not matches:
+            return None
+        _, path, identity, size = min(matches)
+        self._known[identity] = replace(position, device=identity[0], inode=identity[1])
+        return (identity, path) if size > position.offset else None
 
-    def _begin_again(self, tail: Tail, position: Position) -> Iterable[str]:
-        """Begin a file again that was truncated or overwritten, after the rest of its copies. Returns the copies."""
-        copies = self._know_copies(position)
-        if copies:
-            self._open_rotated({tail.path: self._at.get(tail.path, (None, 0))[1]})
-            for identity in copies.keys() & self.tails.keys():
-                self.tails[identity].has_path = False  # the file waits for them
-            self.tails[tail.identity] = self.tails.pop(tail.identity)  # behind its copies
+    def _begin_again(self, tail: Tail, position: Position) -> str | None:
+        """Begin a file again that was truncated or overwritten, after the rest of its copy, and after the copies of
+        later truncations. Returns the path of the copy if it has a rest."""
+        copy, before = self._know_copy(position), set(self.tails)
+        self._open_rotated({tail.path: position.at_ms})
+        for identity in self.tails.keys() - before:
+            self.tails[identity].has_path = False  # the file waits for them
+        self.tails[tail.identity] = self.tails.pop(tail.identity)  # behind its copies
         tail.begin_again()
-        return copies.values()
+        return None if copy is None else copy[1]
 
     def _scan(self, last_ms: Mapping[str, int]) -> tuple[set[tuple[int, int]], list[_Rotated]]:
         """The files in the directories of paths, and those of them that ``_open_rotated`` opens."""
@@ -361,7 +382,8 @@ class Files:
             found.add(identity)
             tail = self.tails.get(identity)
             if tail is not None:
-                tail.has_path, tail.path, tail.seen_ms = True, path, now_ms
+                tail.has_path, tail.path = True, path
+                tail.before_ms, tail.seen_ms = tail.seen_ms, now_ms
                 self.unreadable.pop(path, None)
         for identity, tail in self.tails.items():
             if tail.has_path and identity not in found and tail.path not in unsure:
@@ -450,7 +472,9 @@ class Files:
         """Whether the file with the inode of ``position`` is another one."""
         is_other = not tail.is_file_of(position)
         if is_other:
-            self.notes.append(f"{position.path} is another file, or was truncated, since the last run: from its begin")
+            self.notes.append(
+                f"{position.path} is another file, or was truncated, since the last run: from its beginning"
+            )
         return is_other
 
     def grown(self) -> list[Tail]:
@@ -463,9 +487,9 @@ class Files:
             try:
                 if tail.is_replaced():
                     at = f"{tail.path} was truncated or overwritten at position {tail.offset}"
-                    copies = self._begin_again(tail, tail.position())
-                    rest = f"the rest of its copy {', '.join(copies)}, then " if copies else ""
-                    self.notes.append(f"{at}: {rest}from its begin")
+                    copy = self._begin_again(tail, replace(tail.position(), at_ms=tail.before_ms))
+                    rest = f"the rest of its copy {copy}, then " if copy is not None else ""
+                    self.notes.append(f"{at}: {rest}from its beginning")
                     tail.is_replaced()
             except OSError as error:
                 self.failed(tail, error)
