@@ -18,9 +18,9 @@ import pytest
 
 import headrace_pipelines
 from headrace.settings import BOOTSTRAP_VARIABLE
-from headrace_core.errors import HeadraceError
+from headrace_core.errors import HeadraceError, InvalidConfigError
 from headrace_pipelines import cli
-from headrace_pipelines.access import CONFIG_VARIABLE, Access, add_arguments
+from headrace_pipelines.access import CONFIG_VARIABLE, Access, add_arguments, given_access
 from headrace_pipelines.commands import _access
 from headrace_pipelines.members import Member
 from headrace_pipelines.registry import LIBRARY, Pipeline
@@ -156,6 +156,25 @@ def test_without_a_flag_a_run_starts_a_cluster_without_keys(
     assert {(access.servers, len(access.keys)) for access in found} == {("own:1", 0)}
 
 
+def test_the_command_line_names_the_cluster_of_a_run(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    monkeypatch.setenv(BOOTSTRAP_VARIABLE, "environment:1")
+    access = given_access(parser.parse_args(["--command-config", str(file)]))
+    assert access is not None
+    assert access.servers == "file:1", "not the variable's, whose topics it would replace"
+    with pytest.raises(InvalidConfigError, match="name no cluster"):
+        given_access(parser.parse_args(["-X", "linger.ms=5"]))
+
+
+def test_a_mistyped_key_is_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    with pytest.raises(SystemExit):
+        parser.parse_args(["-X", f"sasl.password:{SECRET}"])
+    assert SECRET not in capsys.readouterr().err
+
+
 def test_a_run_is_not_continued_on_another_cluster(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -185,6 +204,8 @@ def test_status_and_replay_take_no_keys_of_the_environment_to_the_runs_own_clust
     assert keys(fraud, {"--bootstrap-servers": "run:1"}) == ("run:1", True)
     assert keys(own, {"--bootstrap-servers": "None"}) == ("run:1", True)
     assert keys(fraud, {}, "-b", "flag:1") == ("flag:1", True)
+    assert keys(fraud, {}, "-X", "bootstrap.servers=typed:1") == ("typed:1", True)
+    assert keys(fraud, {}, "--command-config", str(file)) == ("file:1", True)
     assert _access(fraud, None, parser.parse_args([])) is None
 
 

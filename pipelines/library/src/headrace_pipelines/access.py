@@ -136,10 +136,28 @@ def access_of(arguments: argparse.Namespace, servers: str | None = None) -> Acce
 
 
 def given_access(arguments: argparse.Namespace) -> Access | None:
-    """What the flags say; None if the command line has none of them. Variables of the environment alone name no
-    cluster, because a run replaces topics. Raises as ``access_of`` does."""
-    is_given = arguments.bootstrap_servers or arguments.command_config or arguments.properties
-    return access_of(arguments) if is_given else None
+    """What the flags say; None if the command line has none of them. Variables of the environment name no cluster,
+    because a run replaces topics: the command line names it, by ``-b``, by ``-X`` or by its file.
+
+    Raises InvalidConfigError if it does not, and as ``access_of`` does.
+    """
+    if not (arguments.bootstrap_servers or arguments.command_config or arguments.properties):
+        return None
+    servers = named_servers(arguments)
+    if servers is None:
+        raise InvalidConfigError(
+            "the flags name no cluster, and a run replaces topics: add --bootstrap-servers HOST:PORT,..., or leave out "
+            "--command-config and -X"
+        )
+    return access_of(arguments, servers)
+
+
+def named_servers(arguments: argparse.Namespace) -> str | None:
+    """The addresses that the command line names, by ``-b``, by ``-X`` or by its file. Raises InvalidConfigError."""
+    typed = arguments.bootstrap_servers or dict(arguments.properties or ()).get(_SERVERS)
+    if typed or not arguments.command_config:
+        return typed or None
+    return _of_file(arguments.command_config).get(_SERVERS)
 
 
 def _of_file(path: Path) -> dict[str, str]:
@@ -162,5 +180,5 @@ def _check(name: str, value: str) -> None:
 def _pair(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
-        raise argparse.ArgumentTypeError(f"{name!r}: must be KEY=VALUE")
+        raise argparse.ArgumentTypeError("must be KEY=VALUE")  # without the text, which may be a secret
     return name.strip(), config_value(name.strip(), value.strip())

@@ -146,8 +146,8 @@ def _run(pipeline: Pipeline, arguments: argparse.Namespace) -> int:
     out: Path = arguments.out.resolve()
     own = {"command", "name", "out", "output", "master", "restart", *access.PRIVATE}
     flags = {f"--{name.replace('_', '-')}": str(value) for name, value in vars(arguments).items() if name not in own}
-    if "bootstrap_servers" in arguments and (given := access.given_access(arguments)) is not None:
-        flags["--bootstrap-servers"] = given.servers  # a file, or -X, may name them
+    if "bootstrap_servers" in arguments and (servers := access.named_servers(arguments)) is not None:
+        flags["--bootstrap-servers"] = servers  # a file, or -X, may name them
     restart = getattr(arguments, "restart", False)
     with recorded(out, pipeline.name, flags, restart=restart) as ends:
         try:

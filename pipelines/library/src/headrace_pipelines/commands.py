@@ -18,7 +18,7 @@ from headrace import Admin
 from headrace_core.errors import HeadraceError, InvalidArgumentError
 from headrace_tools.cli.output import print_table
 
-from .access import Access, access_of
+from .access import Access, access_of, named_servers
 from .checkpoints import Checkpoint, checkpoints
 from .lags import TIMEOUT_S, Lag, lags
 from .registry import LIBRARY, Pipeline
@@ -57,12 +57,12 @@ def _run_of(pipeline: Pipeline, out: Path) -> Run | None:
 
 
 def _access(pipeline: Pipeline, run: Run | None, arguments: argparse.Namespace) -> Access | None:
-    """The cluster that the flag names, otherwise the cluster of the current run; None if there is none.
+    """The cluster that the flags name, otherwise the cluster of the current run; None if there is none.
 
     The cluster that a run of the library has started has no logins: keys of the environment are for other clusters.
     """
-    if arguments.bootstrap_servers:
-        return access_of(arguments)
+    if (servers := named_servers(arguments)) is not None:
+        return access_of(arguments, servers)
     if run is None or run.state != "running" or run.bootstrap_servers is None:
         return None
     if pipeline in LIBRARY and run.flags.get("--bootstrap-servers", "None") == "None":
