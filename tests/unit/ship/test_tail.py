@@ -262,7 +262,7 @@ def test_all_copies_between_two_looks_are_read(tmp_path: Path) -> None:
     assert read(files) + read(files) == [b"3", b"4", b"5"]
 
 
-def test_copies_with_the_same_long_beginning_are_told_apart_by_their_times(tmp_path: Path) -> None:
+def test_of_copies_with_the_same_long_beginning_the_oldest_is_the_files_copy(tmp_path: Path) -> None:
     log, banner = tmp_path / "a.log", b"#" * 2_000 + b"\n"
     log.write_bytes(banner + b"1\n")
     first = files_of(log, line_bytes_max=4_000)
