@@ -54,6 +54,15 @@ def test_each_client_gets_the_keys_that_it_has(file: Path) -> None:
     assert "acks" not in found.consumer()
 
 
+def test_several_clients_share_the_keys_that_each_of_them_has(file: Path) -> None:
+    found = access("--command-config", str(file), "-X", "retries=7")
+    shared = found.shared()
+    assert {"bootstrap.servers", "sasl.jaas.config", "ssl.truststore.location"} <= shared.keys()
+    assert "retries" in found.admin()
+    for kind in (ADMIN, PRODUCER, CONSUMER):
+        resolve(kind, shared, {})
+
+
 def test_the_address_is_of_the_flag_then_of_x_the_environment_and_the_file(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,6 +53,10 @@ class Access:
         """The configuration of a Consumer."""
         return self._client(CONSUMER)
 
+    def shared(self) -> dict[str, str]:
+        """The configuration that an Admin, a Producer and a Consumer may have: of several clients in one program."""
+        return dict(self.admin().items() & self.producer().items() & self.consumer().items())
+
     def source(self) -> dict[str, str]:
         """Options of Spark's source."""
         return _options(self.consumer() | self._tokens())

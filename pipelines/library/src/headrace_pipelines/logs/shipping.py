@@ -23,7 +23,7 @@ def main(arguments: Sequence[str]) -> int:
     name, pattern = arguments
     access = owner_access()
     settings = Settings(
-        config=access.admin(), producer=access.producer(), topic=LINES, paths=[pattern], name=name,
+        config=access.shared(), producer=access.producer(), topic=LINES, paths=[pattern], name=name,
         host=socket.gethostname(),
     )  # fmt: skip
     warn_on_stderr()
