@@ -12,7 +12,7 @@ topic and reads them. In turn the broker has no other client (quiet) and one bul
 Each pair of slices is one quiet slice and one slice beside the bulk client; ``ratio`` compares the medians of the
 rounds. For the readers of cold data a third pair has the disk alone, without a broker: one process writes and flushes
 one record at a time at the same rate (``disk.quiet``), then beside a process that reads from the disk as many bytes a
-second as the broker did (``disk.cold-arrow``). No broker on this disk can acknowledge flushed records sooner.
+second as the broker did (``disk.cold-arrow``). It shows what part of a latency is the disk's.
 
 The bars are issue 27's: beside a reader of cold data p50 at most twice and p99 at most three times the quiet
 one. The exit code is 1 if a workload failed; a missed bar is printed.

@@ -167,14 +167,6 @@ def test_the_command_line_names_the_cluster_of_a_run(file: Path, monkeypatch: py
         given_access(parser.parse_args(["-X", "linger.ms=5"]))
 
 
-def test_a_mistyped_key_is_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    with pytest.raises(SystemExit):
-        parser.parse_args(["-X", f"sasl.password:{SECRET}"])
-    assert SECRET not in capsys.readouterr().err
-
-
 def test_a_run_is_not_continued_on_another_cluster(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -94,4 +94,4 @@ def _children() -> set[int]:
 
 def _is_not_of_py4j(record: logging.LogRecord) -> bool:
     """py4j logs each interrupted call with the root logger, and raises the error, too."""
-    return "py4j" not in record.pathname
+    return Path(record.pathname).parent.name != "py4j"
