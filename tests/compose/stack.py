@@ -69,6 +69,11 @@ class Stack:
         """Run the command line inside of a container. The only flag that the tests need is ``-o json``."""
         return json.loads(self.compose("exec", "-T", service, "headrace", *arguments, "-o", "json") or "null")
 
+    def findings(self) -> list[dict[str, Any]]:
+        """What the doctor finds. If it finds something, its exit code is 1."""
+        said = self.compose("exec", "-T", "broker", "headrace", "doctor", "-o", "json", check=False)
+        return list(json.loads(said)["findings"])
+
     def containers(self, service: str | None = None) -> dict[str, str]:
         """Container name -> its state, also for containers that have ended. If ``service`` is given, return only the
         containers of that service."""
