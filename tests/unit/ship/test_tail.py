@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from dataclasses import replace
@@ -473,6 +474,51 @@ def test_a_file_that_cannot_be_opened_is_noted_once_and_tried_again(
     monkeypatch.undo()
     assert read(files) == [b"2"]
     assert files.unreadable == {}
+
+
+@pytest.mark.parametrize("what", ["open", "scandir"])
+@pytest.mark.parametrize("is_copied", [False, True], ids=["renamed", "copied and truncated"])
+def test_a_shortage_of_descriptors_at_any_call_costs_no_line(
+    is_copied: bool, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The n-th call of a later look fails, for each n."""
+    real = getattr(os, what)
+    left = -1
+    made = 0
+
+    def fail_once(*given: object) -> object:
+        nonlocal left, made
+        left, made = left - 1, made + 1
+        if left == 0:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return real(*given)
+
+    for number in range(1, 30):
+        log = tmp_path / what / str(number) / "a.log"
+        log.parent.mkdir(parents=True)
+        log.write_bytes(b"1\n")
+        files = files_of(log)
+        assert read(files) == [b"1"]
+        append(log, b"2\n")
+        if is_copied:
+            copy_and_truncate(log)
+            append(log, b"3\n4\n")
+        else:
+            rotate(log)
+            append(log, b"3\n")
+            rotate(log)
+            append(log, b"4\n")
+        with monkeypatch.context() as patched:
+            patched.setattr(os, what, fail_once)
+            left, made = number, 0
+            found = read(files)
+        found += [line for _ in range(4) for line in read(files)]
+        assert found == [b"2", b"3", b"4"], number
+        files.close()
+        if made < number:
+            assert number > 1, "no call failed"
+            return
+    pytest.fail("a look has more calls than the test counts")
 
 
 def test_a_file_whose_disk_fails_holds_no_other_file_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

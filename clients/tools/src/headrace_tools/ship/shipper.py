@@ -13,7 +13,7 @@ from headrace import Admin, Producer
 from headrace.errors import HeadraceError, InvalidArgumentError, ProducerFencedError
 
 from .positions import TOPIC, ensure_topic, key_of, read_positions, value_of
-from .tail import Files, Line, Tail
+from .tail import SHORTAGES, Files, Line, Tail
 
 logger = logging.getLogger("headrace.ship")
 
@@ -78,7 +78,7 @@ class Shipper:
                     break
                 except ProducerFencedError:
                     raise
-                except HeadraceError as error:
+                except (HeadraceError, OSError) as error:
                     if not _may_pass(error):
                         raise
                     pause_s = RETRY_S if self.shipped.batches > before else min(2 * pause_s, RETRY_S_MAX)
@@ -215,5 +215,7 @@ _PASSING = {
 }
 
 
-def _may_pass(error: HeadraceError) -> bool:
+def _may_pass(error: HeadraceError | OSError) -> bool:
+    if isinstance(error, OSError):
+        return error.errno in SHORTAGES
     return error.retriable or error.code in _PASSING

@@ -7,6 +7,7 @@ position. The first bytes (FINGERPRINT_BYTES) tell a new file from an old one wh
 from __future__ import annotations
 
 import contextlib
+import errno
 import glob
 import hashlib
 import os
@@ -29,6 +30,8 @@ MODIFIED_LATE_MS = 10
 COPIED_EARLY_MS = 1_000
 #: Seconds after which the unterminated rest of a file that lost its path counts as its last line.
 LAST_LINE_AFTER_S = 2.0
+#: The process or the machine lacks descriptors or memory now. A file that is passed over for it would be lost.
+SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 #: Greatest number of scans of a directory whose files are being renamed, and of looks at a path.
 SCANS_MAX = 50
 
@@ -228,9 +231,14 @@ class Files:
         for position in self._known.values():
             last_ms[position.path] = max(position.at_ms, last_ms.get(position.path, 0))
         for position in list(self._known.values()):
-            with contextlib.suppress(OSError):  # ``look`` notes it
-                if self._was_truncated(position):
-                    self._know_copy(position)
+            try:
+                was_truncated = self._was_truncated(position)
+            except OSError as error:
+                if error.errno in SHORTAGES:
+                    raise
+                continue  # ``look`` notes it
+            if was_truncated:
+                self._know_copy(position)
         seen = self._open_rotated(last_ms)
         self.forgotten = [
             each.identity
@@ -286,7 +294,7 @@ class Files:
             except FileNotFoundError:  # removed or renamed meanwhile
                 continue
             except OSError as error:
-                self._note_unreadable(entry.path, error.strerror or str(error))
+                self._pass_over(entry.path, error)
                 continue
             try:
                 known = self._known.get(tail.identity)
@@ -336,7 +344,8 @@ class Files:
         return seen, sorted(wanted)
 
     def _open_all(self, wanted: Iterable[_Rotated]) -> bool:
-        """Open files in their order. Open none, and return False, if one of them was renamed after the scan."""
+        """Open files in their order. Open none, and return False, if one of them was renamed after the scan. Raises
+        OSError in a shortage."""
         opened: list[tuple[int, _Rotated]] = []
         try:
             for each in wanted:
@@ -345,7 +354,7 @@ class Files:
                 except FileNotFoundError:
                     return False
                 except OSError as error:
-                    self._note_unreadable(each.path, error.strerror or str(error))
+                    self._pass_over(each.path, error)
             if any(_identity(os.fstat(descriptor)) != each.identity for descriptor, each in opened):
                 return False
             while opened:
@@ -361,7 +370,7 @@ class Files:
             with os.scandir(directory) as entries:
                 return list(entries)
         except OSError as error:
-            self._note_unreadable(directory, error.strerror or str(error))
+            self._pass_over(directory, error)
             return []
 
     def look(self, now_s: float, now_ms: int) -> None:
@@ -419,6 +428,12 @@ class Files:
             self._at.setdefault(path, (None, status.st_mtime_ns // 1_000_000))
         return None
 
+    def _pass_over(self, path: str, error: OSError) -> None:
+        """Note that a path cannot be read. Raises OSError in a shortage: then the whole look is repeated later."""
+        if error.errno in SHORTAGES:
+            raise error
+        self._note_unreadable(path, error.strerror or str(error))
+
     def _note_unreadable(self, path: str, reason: str) -> None:
         if self.unreadable.get(path) != reason:
             self.unreadable[path] = reason
@@ -432,7 +447,7 @@ class Files:
         except FileNotFoundError:
             return False
         except OSError as error:
-            self._note_unreadable(path, error.strerror or str(error))
+            self._pass_over(path, error)
             return True
         if _identity(os.fstat(descriptor)) != identity:
             os.close(descriptor)
