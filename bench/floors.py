@@ -4,6 +4,7 @@ flushes the file, every few milliseconds. A portion is done when all three proce
 A system that flushes each record on every in-sync replica cannot be faster than this time on the same disk.
 
 ``read_at_rate`` is the disk's other user in fairness.py: it reads files from the disk, as for a client that catches up.
+``forced_beside`` is the other user in quotas.py: it writes and flushes, as for a client with a quota.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from measure import percentiles
@@ -58,6 +59,25 @@ def forced_portions(directory: Path, *, size: int, every_s: float, seconds: floa
                 if pipe is not None:
                     pipe.close()
     return percentiles([max(of_all) for of_all in zip(*found, strict=True)])
+
+
+@contextlib.contextmanager
+def forced_beside(directory: Path, *, size: int, every_s: float, seconds: float) -> Iterator[None]:
+    """During the block, at most for ``seconds``, another process appends ``size`` bytes to a file every ``every_s``
+    seconds, and flushes it."""
+    command = [sys.executable, __file__, str(directory / "beside"), str(size), str(every_s), str(seconds)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            if process.stdout.readline().strip() != "ready":
+                raise RuntimeError("the process that writes beside did not start; its error is above")
+            process.stdin.write(f"{time.perf_counter()}\n")
+            process.stdin.flush()
+            yield
+        finally:
+            process.kill()
+    (directory / "beside").unlink(missing_ok=True)
 
 
 def force_on_schedule(path: Path, size: int, every_s: float, seconds: float) -> list[float]:

@@ -13,6 +13,9 @@ burst, and requests in flight. A figure is the median over the rounds. The bar: 
 20 %, and each limited client gets its rate within 10 %.
 
     --kinds unlimited    also the same flood without a quota: shows that this tool can see a disturbance
+
+First the disk alone is measured, without a broker: a process writes and flushes the neighbour's bytes on its schedule,
+alone and beside one that does so with 5 MB/s. What the disk's p99 grows by, no broker can avoid.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import floors
 from measure import PYTHON, ROOT, WORK, Samples, cpu_seconds, emit, machine, save, settle, table
 
 from headrace import Admin, Consumer, LocalCluster, Producer, QuotaEntity, TopicPartition
@@ -45,6 +49,7 @@ BUFFER_BYTES = 4 << 20
 FLOODED, BESIDE = "flooded", "beside"
 LIMITED, OTHER = "limited", "unlimited"
 KINDS = ("sdk", "arrow", "gateway", "fetch")
+DISK_BYTES = (100_000, 500_000)  #: Sizes of the writes of 5 MB/s: produce requests of the SDK, and tables.
 WARM_S = 1.5  # of a slice, until the burst of the quota is over
 
 
@@ -302,6 +307,24 @@ def measured(cluster: LocalCluster, kinds: tuple[str, ...], rounds: int, seconds
     return slices
 
 
+def disk_alone(samples: Samples, rounds: int, seconds: float) -> None:
+    """The times of ``floors.forced_portions`` with the neighbour's records, alone and beside 5 MB/s."""
+    with tempfile.TemporaryDirectory(dir=WORK) as made:
+        directory = Path(made)
+
+        def forced(name: str) -> None:
+            found = floors.forced_portions(directory, size=100, every_s=1 / NEIGHBOUR_RATE, seconds=seconds, files=1)
+            samples.add(f"disk.{name}.p50", found["p50"], "ms")
+            samples.add(f"disk.{name}.p99", found["p99"], "ms")
+
+        for _ in range(rounds):
+            forced("alone")
+            for size in DISK_BYTES:
+                over_s = 2 * seconds + 10  # more than the measurement takes
+                with floors.forced_beside(directory, size=size, every_s=size / RATE, seconds=over_s):
+                    forced(f"beside.{size // 1000}KB")
+
+
 def collect(slices: list[Slice], samples: Samples) -> dict[str, list[float]]:
     """Add the figures of all slices; returns the ratios of p99 by kind, one for each pair of slices."""
     ratios: dict[str, list[float]] = {}
@@ -351,6 +374,7 @@ def main() -> int:
     rounds, seconds = (2, 3.0) if asked.short else (asked.rounds, asked.seconds)
     samples = Samples()
     emit(machine=machine())
+    disk_alone(samples, rounds, seconds)
     with running(seconds) as cluster:
         slices = measured(cluster, kinds, rounds, seconds)
     ratios = collect(slices, samples)
