@@ -94,6 +94,14 @@ def test_forged_and_wrong_changes_are_refused(
     assert browser.post("apply", data=form | changed, headers=headers).status_code == status
 
 
+@pytest.mark.parametrize(("kind", "encoding"), [("; charset=none", ""), ("; charset=idna", ""), ("", "gzip"), ("", "")])
+def test_a_form_that_cannot_be_read_is_refused(browser: httpx.Client, kind: str, encoding: str) -> None:
+    headers = {"Content-Type": f"application/x-www-form-urlencoded{kind}"}
+    headers |= {"Content-Encoding": encoding} if encoding else {}
+    answer = browser.post("review", content=b"kind=\xff\xfe", headers=headers)
+    assert (answer.status_code, "cannot be read" in answer.text) == (400, True), answer.text
+
+
 def test_live_records_arrive_as_events(browser: httpx.Client, cluster: LocalCluster) -> None:
     with (
         browser.stream("GET", "events?topic=orders", timeout=10) as stream,
@@ -114,6 +122,9 @@ def test_live_records_arrive_as_events(browser: httpx.Client, cluster: LocalClus
         ("nothing", 404),
         ("broker?id=99", 404),
         ("broker?id=x", 400),
+        ("messages?topic=orders&by=offset&offset=" + "9" * 30, 200),
+        ("messages?topic=orders&by=time&at=" + "9" * 30, 200),
+        ("messages?topic=orders&by=time&at=-" + "9" * 400 + "d", 200),
         ("topic?name=absent", 404),
         ("topic", 400),
         ("static/../app.py", 404),

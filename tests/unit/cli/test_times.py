@@ -44,6 +44,16 @@ def test_what_is_no_time_is_refused(text: str) -> None:
         times.time_ms(text)
 
 
+@pytest.mark.parametrize("text", ["9" * 400 + "d", "P" + "9" * 400 + "D", str(1 << 63) + "ms"])
+def test_a_time_without_room_in_64_bits_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="less than 2"):
+        times.duration_ms(text)
+    with pytest.raises(ValueError, match=r"must be a time such as"):
+        times.time_ms(f"-{text}")
+    with pytest.raises(ValueError, match="less than 2"):
+        times.time_ms("9" * 19)
+
+
 def test_only_keys_in_milliseconds_take_a_duration() -> None:
     assert times.config_value("retention.ms", "7d") == "604800000"
     assert times.config_value("retention.ms", "-1") == "-1"

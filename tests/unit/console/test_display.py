@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
-from headrace_console.display import config_words, duration, escaped, shown, when
+from headrace_console.display import (
+    LISTED_BYTES_MAX,
+    beginning,
+    config_words,
+    duration,
+    escaped,
+    json_text,
+    shown,
+    when,
+)
 
 
 @pytest.mark.parametrize(
@@ -43,6 +53,26 @@ def test_json_is_formatted_on_its_own_page_only_and_deep_json_stays_as_it_is() -
     deep = b"[" * 100_000
     found = shown(deep, limit=1_000, pretty=True)
     assert (found.kind, found.is_cut, found.text) == ("text", True, "[" * 1_000)
+
+
+def test_json_whose_lines_begin_with_many_spaces_is_formatted_up_to_the_cut() -> None:
+    depth = 400  # formatted whole, this MB is 400 MB, and the console answers no one for 6 s
+    value = b"[" * depth + b",".join([b"1"] * 499_600) + b"]" * depth
+    begun_s = time.process_time()
+    found = shown(value, limit=1_000, pretty=True)
+    assert time.process_time() - begun_s < 2
+    assert (found.kind, found.is_cut, len(found.text)) == ("json", True, 1_000)
+    assert len(json_text([[["x"] * 100_000]], 1_000)) < 2_000
+
+
+def test_the_beginning_of_a_long_value_says_the_size_of_the_whole() -> None:
+    whole = b'{"a": 1}' + b" " * LISTED_BYTES_MAX
+    kept = beginning(whole)
+    assert kept is not None
+    assert len(kept) < 4_000
+    assert shown(kept) == shown(whole)
+    assert shown(beginning(b"\x00\xff" * LISTED_BYTES_MAX)).size == 2 * LISTED_BYTES_MAX
+    assert (beginning(b"short"), beginning(None)) == (b"short", None)
 
 
 def test_text_that_hides_is_visible() -> None:

@@ -21,8 +21,9 @@ T = TypeVar("T")
 
 #: Seconds that a page waits for one request to the cluster.
 REQUEST_S = 5.0
-#: Threads for requests that wait in a thread: the samples, the doctor, the schema registry.
-_THREADS = 6
+#: Threads for requests that wait in a thread: of the samples and the doctor, and of the schema registry. A registry
+#: that does not answer holds threads for minutes, so it has its own.
+_THREADS, _REGISTRY_THREADS = 6, 4
 #: A page reads at most so many bytes of a partition at once, and of all partitions.
 _PARTITION_BYTES, _FETCH_BYTES = 1 << 20, 8 << 20
 
@@ -68,6 +69,7 @@ class Cluster:
         self.admin = AsyncAdmin(self._config)
         self.blocking = Admin(self._config)
         self._threads = asyncio.Semaphore(_THREADS)
+        self._registry_threads = asyncio.Semaphore(_REGISTRY_THREADS)
 
     @property
     def _config(self) -> dict[str, Any]:
@@ -80,29 +82,11 @@ class Cluster:
     async def in_thread(self, work: Callable[[], T]) -> T:
         """Run blocking code in a thread. A daemon thread, because the interpreter would wait at its end for the threads
         of a pool, and with them for silent nodes."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
+        return await _in_thread(self._threads, work)
 
-        def settle(result: T | None, error: BaseException | None) -> None:
-            if future.done():
-                return
-            if error is None:
-                future.set_result(result)  # type: ignore[arg-type]
-            else:
-                future.set_exception(error)
-
-        def run() -> None:
-            result, error = None, None
-            try:
-                result = work()
-            except BaseException as raised:  # noqa: BLE001 -- the caller raises it
-                error = raised
-            with contextlib.suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(settle, result, error)
-
-        async with self._threads:
-            threading.Thread(target=run, name="headrace-console", daemon=True).start()
-            return await future
+    async def ask_registry(self, work: Callable[[], T]) -> T:
+        """Run blocking requests to the schema registry in a thread."""
+        return await _in_thread(self._registry_threads, work)
 
     def consumer(self, *, is_committed: bool = False) -> AsyncConsumer:
         """A consumer without a group, for one search or one live view."""
@@ -129,6 +113,39 @@ class Cluster:
         await self.admin.close()
         await self.in_thread(self.blocking.close)
         self._keys = None
+
+
+async def _in_thread(free: asyncio.Semaphore, work: Callable[[], T]) -> T:
+    """Run ``work`` in a thread, once ``free`` has one. A caller that waits no longer leaves the thread running, and the
+    thread counts until it ends: otherwise page views beside a silent node would make threads without limit."""
+    await free.acquire()
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, error: BaseException | None) -> None:
+        free.release()
+        if future.done():
+            return
+        if error is None:
+            future.set_result(result)  # type: ignore[arg-type]
+        else:
+            future.set_exception(error)
+
+    def run() -> None:
+        result, error = None, None
+        try:
+            result = work()
+        except BaseException as raised:  # noqa: BLE001 -- the caller raises it
+            error = raised
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(settle, result, error)
+
+    try:
+        threading.Thread(target=run, name="headrace-console", daemon=True).start()
+    except BaseException:  # no further thread can be made
+        free.release()
+        raise
+    return await future
 
 
 def command(settings: ConsoleSettings, *words: str) -> list[str]:

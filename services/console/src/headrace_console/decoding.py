@@ -15,7 +15,7 @@ from headrace_core.errors import HeadraceError
 from headrace_core.records import Record
 
 from .cluster import Cluster
-from .display import LISTED_MAX, Shown, shown
+from .display import LISTED_BYTES_MAX, LISTED_MAX, Beginning, Shown, json_text, shown, size
 
 #: Seconds that all records of a page may take to decode.
 DECODE_S = 2.0
@@ -63,7 +63,7 @@ class Decoding:
             return [replace(each, value=replace(each.value, note=f"not decoded: {refusal}")) for each in plain_ones]
         try:
             async with asyncio.timeout(DECODE_S):
-                return await self._cluster.in_thread(
+                return await self._cluster.ask_registry(
                     lambda: [self._decoded(each, limit, pretty) for each in plain_ones]
                 )
         except TimeoutError:
@@ -114,10 +114,14 @@ class Decoding:
         if not _has_schema(data) or self._readers is None:
             return raw
         assert data is not None
+        if isinstance(data, Beginning):
+            return replace(
+                raw, note=f"not decoded, because it is longer than {size(LISTED_BYTES_MAX)}; open the record"
+            )
         number = wire.schema_id(data)
         try:
             value: Any = plain(self._readers[field].deserialize(topic, data))
-            text = json.dumps(value, ensure_ascii=False, indent=2 if pretty else None, default=str)
+            text = json_text(value, limit) if pretty else json.dumps(value, ensure_ascii=False, default=str)
         except HeadraceError as error:
             return replace(raw, note=f"not decoded: {error.message} [{error.code}]")
         except (ValueError, TypeError, RecursionError) as error:
@@ -127,4 +131,6 @@ class Decoding:
 
 
 def _has_schema(data: bytes | None) -> bool:
-    return data is not None and wire.HEADER_BYTES <= len(data) <= _BYTES_MAX and data[0] == wire.MAGIC
+    if data is None or len(data) < wire.HEADER_BYTES or data[0] != wire.MAGIC:
+        return False
+    return (data.whole_size if isinstance(data, Beginning) else len(data)) <= _BYTES_MAX

@@ -15,8 +15,10 @@ from typing import Literal
 #: Characters of a value in a list, and of a value on the page of its record.
 LISTED_MAX = 300
 WHOLE_MAX = 100_000
-#: A JSON text longer than this is shown as it is, because formatting costs time.
+#: A JSON text longer than this is shown as it is, because parsing costs time.
 _JSON_BYTES_MAX = 1_000_000
+#: A list keeps keys and values up to this size; of a longer one it keeps the first _BEGINNING bytes.
+LISTED_BYTES_MAX, _BEGINNING = 65_536, 2_048
 _HEX_ROW = 16
 #: Part of invalid bytes up to which a value counts as text with some broken characters.
 _BROKEN_MAX = 0.1
@@ -40,28 +42,44 @@ class Shown:
     note: str = ""
 
 
+class Beginning(bytes):
+    """The beginning of a key or value. ``whole_size``: bytes of the whole."""
+
+    whole_size: int
+
+
+def beginning(data: bytes | None) -> bytes | None:
+    """``data``, or a Beginning if it is longer than LISTED_BYTES_MAX."""
+    if data is None or len(data) <= LISTED_BYTES_MAX:
+        return data
+    found = Beginning(data[:_BEGINNING])
+    found.whole_size = len(data)
+    return found
+
+
 def shown(data: bytes | None, *, limit: int = LISTED_MAX, pretty: bool = False) -> Shown:
     """``data`` as text of at most about ``limit`` characters; ``pretty``: JSON on several lines."""
     if data is None:
         return Shown("null", "", 0)
     if not data:
         return Shown("empty", "", 0)
+    size = data.whole_size if isinstance(data, Beginning) else len(data)
     # UTF-8 has at most four bytes to a character: a longer beginning shows nothing more.
     head = data if pretty and len(data) <= _JSON_BYTES_MAX else data[: 4 * limit + 4]
-    text, is_broken = _decoded(head, is_whole=len(head) == len(data))
+    text, is_broken = _decoded(head, is_whole=len(head) == size)
     if text is None:
-        return _hex(data, limit)
+        return _hex(data, limit, size)
     kind: Kind = "json" if not is_broken and text[:1] in '{["' else "text"
-    if pretty and kind == "json" and len(head) == len(data):
-        formatted = _formatted(text)
+    if pretty and kind == "json" and len(head) == size:
+        formatted = _formatted(text, limit)
         if formatted is None:
             kind = "text"
         else:
             text = formatted
     visible = escaped(text[:limit])
-    is_cut = len(text) > limit or len(head) < len(data)
+    is_cut = len(text) > limit or len(head) < size
     note = "not valid UTF-8: broken bytes are shown as \\xNN" if is_broken else ""
-    return Shown(kind, visible, len(data), is_cut, note)
+    return Shown(kind, visible, size, is_cut, note)
 
 
 def escaped(text: str) -> str:
@@ -89,25 +107,39 @@ def _decoded(data: bytes, *, is_whole: bool) -> tuple[str | None, bool]:
     return text, True
 
 
-def _formatted(text: str) -> str | None:
+def json_text(value: object, limit: int) -> str:
+    """``value`` as JSON on several lines: the whole, or a beginning of more than ``limit`` characters. The whole can be
+    a thousand times as long as the record: each line of a deep list begins with its depth in spaces. Raises ValueError
+    and RecursionError."""
+    parts: list[str] = []
+    length = 0
+    for part in json.JSONEncoder(indent=2, ensure_ascii=False, default=str).iterencode(value):
+        parts.append(part)
+        length += len(part)
+        if length > limit:
+            break
+    return "".join(parts)
+
+
+def _formatted(text: str, limit: int) -> str | None:
     try:
-        return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+        return json_text(json.loads(text), limit)
     except (ValueError, RecursionError):  # no JSON, or nested too deeply to format
         return None
 
 
-def _hex(data: bytes, limit: int) -> Shown:
+def _hex(data: bytes, limit: int, size: int) -> Shown:
     """A hex dump, or for a list one row of hex."""
     if limit <= LISTED_MAX:
         count = limit // 3
-        return Shown("binary", data[:count].hex(" "), len(data), len(data) > count)
+        return Shown("binary", data[:count].hex(" "), size, size > count)
     rows = limit // 76
     lines = []
     for start in range(0, min(len(data), rows * _HEX_ROW), _HEX_ROW):
         part = data[start : start + _HEX_ROW]
         letters = "".join(chr(byte) if 0x20 <= byte < 0x7F else "." for byte in part)
         lines.append(f"{start:08x}  {part.hex(' '):<47}  {letters}")
-    return Shown("binary", "\n".join(lines), len(data), len(data) > rows * _HEX_ROW)
+    return Shown("binary", "\n".join(lines), size, size > rows * _HEX_ROW)
 
 
 # -- numbers and times

@@ -1,5 +1,9 @@
-"""Search for records: the latest, from a time or an offset on, and by key. Every search is bounded in records and time,
-and says where it stopped, so that the next request goes on from there."""
+"""Search for records: the latest, from a time or an offset on, and by key. Every search is bounded in records, bytes
+and time, and says where it stopped, so that the next request goes on from there.
+
+A search for a list keeps PAGE records, without headers, and of a long key or value only the beginning. So a topic of
+large records costs no more memory than another.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,13 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from headrace import AsyncConsumer, TopicPartition
 from headrace_core.records import Record
 
 from .cluster import Cluster
+from .display import beginning
 
 #: Records on one page.
 PAGE = 50
@@ -47,9 +53,9 @@ async def latest(cluster: Cluster, topic: str, partitions: list[int], *, is_comm
     async with _bounds(cluster, topic, partitions, is_committed=is_committed) as (consumer, starts, ends):
         each = _share(len(partitions))
         firsts = {tp: max(starts[tp], ends[tp] - each) for tp in ends}
-        records, is_whole = await _read(consumer, firsts, ends, deadline=_deadline())
-        records.sort(key=lambda record: (-record.timestamp_ms, record.partition, -record.offset))
-        return _found(records[:PAGE], starts, ends, is_partial=not is_whole)
+        kept = _Kept(_newest_first)
+        is_whole = await _read(consumer, firsts, ends, kept.add, deadline=_deadline())
+        return _found(kept.records(), starts, ends, is_partial=not is_whole)
 
 
 async def from_time(cluster: Cluster, topic: str, partitions: list[int], at_ms: int, *, is_committed: bool) -> Found:
@@ -76,7 +82,8 @@ async def by_key(
     is_committed: bool,
     before: Mapping[int, int] | None = None,
 ) -> Found:
-    """The records with a key, the newest first. Reads backwards from ``before`` (default: from the logs' ends)."""
+    """The records with a key, the newest first: about PAGE of them. Reads backwards from ``before`` (default: from the
+    logs' ends)."""
     async with _bounds(cluster, topic, partitions, is_committed=is_committed) as (consumer, starts, ends):
         deadline = _deadline()
         tops = {tp: min(ends[tp], (before or {}).get(tp.partition, ends[tp])) for tp in ends}
@@ -92,18 +99,20 @@ async def by_key(
             for tp, (low, high) in turn.items():
                 if scanned >= SCANNED_MAX or time.monotonic() > deadline or len(found) >= PAGE:
                     break
-                records, is_whole = await _read(
-                    consumer, {tp: low}, {tp: high}, keep=lambda record: record.key == key, deadline=deadline
-                )
+                kept = _Kept(lambda record: -record.offset, lambda record: record.key == key)
+                is_whole = await _read(consumer, {tp: low}, {tp: high}, kept.add, deadline=deadline)
                 if not is_whole:
                     break
+                records = kept.records()
+                if kept.total > len(records):  # the next search goes on below the last record that is shown
+                    low = records[-1].offset
                 found += records
                 scanned += high - low
                 tops[tp] = low
             else:
                 continue
             break
-        found.sort(key=lambda record: (-record.timestamp_ms, record.partition, -record.offset))
+        found.sort(key=_newest_first)
         left = {tp.partition: top for tp, top in tops.items() if top > starts[tp]}
         return _found(found, starts, ends, scanned=scanned, before=left, is_partial=not is_whole)
 
@@ -114,8 +123,9 @@ async def one(cluster: Cluster, topic: str, partition: int, offset: int) -> Reco
         tp = TopicPartition(topic, partition)
         if not starts[tp] <= offset < ends[tp]:
             return None
-        records, _ = await _read(consumer, {tp: offset}, {tp: offset + 1}, deadline=_deadline())
-        return next((record for record in records if record.offset == offset), None)
+        found: list[Record] = []
+        await _read(consumer, {tp: offset}, {tp: offset + 1}, found.append, deadline=_deadline())
+        return next((record for record in found if record.offset == offset), None)
 
 
 # -- reading
@@ -142,40 +152,82 @@ async def _forwards(
     ends: Mapping[TopicPartition, int],
 ) -> Found:
     each = _share(len(firsts))
-    records, is_whole = await _read(
-        consumer, firsts, {tp: ends[tp] for tp in firsts}, deadline=_deadline(), each_max=each
+    kept = _Kept(_oldest_first)
+    is_whole = await _read(
+        consumer, firsts, {tp: ends[tp] for tp in firsts}, kept.add, deadline=_deadline(), each_max=each
     )
-    records.sort(key=lambda record: (record.timestamp_ms, record.partition, record.offset))
-    return _found(records[:PAGE], starts, ends, is_partial=not is_whole)
+    return _found(kept.records(), starts, ends, is_partial=not is_whole)
+
+
+def _newest_first(record: Record) -> tuple[int, int, int]:
+    return -record.timestamp_ms, record.partition, -record.offset
+
+
+def _oldest_first(record: Record) -> tuple[int, int, int]:
+    return record.timestamp_ms, record.partition, record.offset
+
+
+class _Kept:
+    """The first PAGE records in ``order``, as lists show them. ``wanted``: which records count. ``total``: how many
+    counted."""
+
+    def __init__(self, order: Callable[[Record], Any], wanted: Callable[[Record], bool] | None = None) -> None:
+        self._order, self._wanted = order, wanted
+        self._found: list[Record] = []
+        self.total = 0
+
+    def add(self, record: Record) -> None:
+        if self._wanted is not None and not self._wanted(record):
+            return
+        self.total += 1
+        self._found.append(listed(record))
+        if len(self._found) >= 2 * PAGE:
+            self._found = self.records()
+
+    def records(self) -> list[Record]:
+        return sorted(self._found, key=self._order)[:PAGE]
+
+
+def listed(record: Record) -> Record:
+    """The record without headers, and with the beginning of a long key or value."""
+    return Record(
+        record.topic,
+        record.partition,
+        record.offset,
+        record.timestamp_ms,
+        beginning(record.key),
+        beginning(record.value),
+        None,
+        record.leader_epoch,
+        record.timestamp_type,
+    )
 
 
 async def _read(
     consumer: AsyncConsumer,
     firsts: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
+    add: Callable[[Record], None],
     *,
     deadline: float,
-    keep: Callable[[Record], bool] | None = None,
     each_max: int | None = None,
-) -> tuple[list[Record], bool]:
-    """The records of each partition from ``firsts`` up to ``ends``, at most ``each_max`` of each; and whether all of
-    them were read before the deadline."""
+) -> bool:
+    """Call ``add`` with the records of each partition from ``firsts`` up to ``ends``, at most ``each_max`` of each.
+    Returns whether all of them were read before the deadline."""
     left = {tp: ends[tp] for tp, first in firsts.items() if first < ends[tp]}
     counts = dict.fromkeys(left, 0)
-    found: list[Record] = []
     await consumer.assign(list(left))
     for tp in left:
         await consumer.seek(tp, firsts[tp])
     while left:
         wait_s = min(1.0, deadline - time.monotonic())
         if wait_s <= 0:
-            return found, False
+            return False
         for record in await consumer.poll(timeout=wait_s, max_records=2_000):
             tp = TopicPartition(record.topic, record.partition)
             if tp in left and record.offset < left[tp] and (each_max is None or counts[tp] < each_max):
                 counts[tp] += 1
-                if keep is None or keep(record):
-                    found.append(record)
+                add(record)
         done = [
             tp
             for tp, end in left.items()
@@ -185,7 +237,7 @@ async def _read(
             del left[tp]
         if done:
             await consumer.pause(*done)
-    return found, True
+    return True
 
 
 def _share(partitions: int) -> int:

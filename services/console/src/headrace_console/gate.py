@@ -251,4 +251,6 @@ async def form_of(request: web.Request) -> dict[str, str]:
         raise Refused(408, f"the form did not arrive within {FORM_S:g} s") from None
     except ConnectionError:
         raise Refused(400, "the connection ended before the form had arrived") from None
+    except (ValueError, LookupError, web.RequestPayloadError):  # bytes, charset or compression that no browser sends
+        raise Refused(400, "the form cannot be read; send it as UTF-8, without compression") from None
     return {name: value for name, value in fields.items() if isinstance(value, str)}

@@ -13,6 +13,7 @@ from headrace_core.records import Record
 from .cluster import Cluster
 from .decoding import Decoding, ShownRecord
 from .display import Shown, when
+from .finding import listed
 
 #: Watchers of one console, and of one user who has signed in; each watcher has a consumer of its own.
 WATCHERS_MAX, USER_WATCHERS_MAX = 24, 6
@@ -55,9 +56,9 @@ class Tailing:
 
     async def tail(self, topic: str, partitions: list[int], contains: bytes) -> AsyncGenerator[str, None]:
         """The records that are written from now on, and whose key or value has the bytes ``contains``."""
+        consumer = self._cluster.consumer()
         self._watchers.count += 1
         self._own += 1
-        consumer = self._cluster.consumer()
         try:
             wanted = [TopicPartition(topic, partition) for partition in partitions]
             ends = await consumer.end_offsets(wanted, timeout=_OFFSETS_S)
@@ -75,7 +76,7 @@ class Tailing:
                         if contains and contains not in (record.key or b"") and contains not in (record.value or b""):
                             continue
                         if len(records) < RECORDS_PER_S:
-                            records.append(record)
+                            records.append(listed(record))
                         else:
                             skipped += 1
                     if records and time.monotonic() + 0.8 * _TURN_S > turn_s:

@@ -29,17 +29,27 @@ def duration_ms(text: str) -> int:
     """Convert a duration with a unit to milliseconds. Raises ValueError."""
     wanted = text.strip()
     if _DURATION.fullmatch(wanted):
-        return round(sum(float(number) * _UNITS_MS[unit.lower()] for number, unit in _PART.findall(wanted)))
+        return _bounded(sum(float(number) * _UNITS_MS[unit.lower()] for number, unit in _PART.findall(wanted)), text)
     found = _ISO_DURATION.fullmatch(wanted)
     if found is None:
         raise ValueError(f"{text!r}: must be a duration such as 500ms, 10s, 5m, 2h, 7d, 1h30m or PT1H30M")
-    return round(sum(float(number) * _UNITS_MS[unit] for unit, number in found.groupdict().items() if number))
+    parts = found.groupdict().items()
+    return _bounded(sum(float(number) * _UNITS_MS[unit] for unit, number in parts if number), text)
+
+
+def _bounded(ms: float, text: str) -> int:
+    """``ms`` as an integer. Raises ValueError if no protocol field has room for it."""
+    if ms >= 1 << 63:
+        raise ValueError(f"{text[:40]!r}: must be less than 2^63 milliseconds")
+    return round(ms)
 
 
 def time_ms(text: str) -> int:
     """Milliseconds since 1970. Raises ValueError."""
     wanted = text.strip()
     if wanted.isascii() and wanted.isdigit():
+        if len(wanted) > 19 or int(wanted) >= 1 << 63:
+            raise ValueError(f"{text[:40]!r}: must be less than 2^63 milliseconds")
         return int(wanted)
     now_ms = int(time.time() * 1_000)
     try:
