@@ -295,7 +295,11 @@ DASHBOARDS = (
                 (
                     ("sum(kafka_coordinator_group_groupmetadatamanager_numgroupsstable)", "stable"),
                     ("sum(kafka_coordinator_group_groupmetadatamanager_numgroupsempty)", "empty"),
-                    ("sum(kafka_coordinator_group_groupmetadatamanager_numgroupspreparingrebalance)", "in a rebalance"),
+                    (
+                        "sum(kafka_coordinator_group_groupmetadatamanager_numgroupspreparingrebalance) + "
+                        "sum(kafka_coordinator_group_groupmetadatamanager_numgroupscompletingrebalance)",
+                        "in a rebalance",
+                    ),
                 ),
                 width=12,
             ),

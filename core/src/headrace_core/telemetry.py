@@ -191,6 +191,17 @@ class BrokerUnregistered(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UncleanLeaderElected(Event):
+    """The controllers have elected a leader that may lack acknowledged records, because no in-sync or eligible replica
+    works."""
+
+    severity: ClassVar[int] = logging.ERROR
+    partition: TopicPartition
+    leader_id: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureLevelChanged(Event):
     """The level of a feature of the cluster was changed (KIP-584)."""
 

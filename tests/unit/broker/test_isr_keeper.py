@@ -12,7 +12,7 @@ from headrace_broker.partition import PartitionLeader
 from headrace_broker.replication.isr_keeper import CALL_PARTITIONS_MAX, LOOK_MS, OVERTAKEN_MAX, IsrKeeper
 from headrace_core import errors
 from headrace_core.clock import SystemClock
-from headrace_core.telemetry import Emitter, Event, IsrExpanded, IsrShrunk
+from headrace_core.telemetry import Counter, Emitter, Event, IsrExpanded, IsrShrunk
 from headrace_core.testing.clock import ManualClock
 from headrace_core.types import TopicPartition
 from tests.worlds.waiting import until_async as until
@@ -61,8 +61,14 @@ class IsrKeeperWorld:
         emitter = Emitter()
         emitter.subscribe(self.events.append)
         self.alive: dict[int, int] = {LEADER: 10, FOLLOWER: 20, 3: 30}
+        self.failures = Counter()
         self.keeper = IsrKeeper(
-            self.controllers, self.alive.get, clock=CLOCK, events=emitter, lag_time_max_ms=lag_time_max_ms
+            self.controllers,
+            self.alive.get,
+            clock=CLOCK,
+            events=emitter,
+            lag_time_max_ms=lag_time_max_ms,
+            failures=self.failures,
         )
 
     async def __aenter__(self) -> IsrKeeperWorld:
@@ -226,6 +232,7 @@ def test_a_lost_answer_is_asked_for_again_unchanged():
             )
             assert first == second == third
             assert [each.uncertain for (each,) in world.controllers.calls] == [False, True, True]
+            assert world.failures.value == 2
 
     asyncio.run(scenario())
 
@@ -262,6 +269,7 @@ def test_an_answer_that_leaves_a_partition_out_is_asked_for_again():
             world.controllers.says = [lambda asked: {}]
             join(leader)
             await until(lambda: leader.isr == (LEADER, FOLLOWER))
+            assert world.failures.value == 1
 
     asyncio.run(scenario())
 

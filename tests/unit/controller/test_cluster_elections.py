@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from headrace_controller.applying import events_of
 from headrace_controller.cluster.requests import (
     AlterConfigs,
     AlteredPartition,
@@ -35,9 +36,12 @@ from headrace_core.metadata import (
     EMPTY_IMAGE,
     BrokerEndpoint,
     ConfigResourceType,
+    MetadataDelta,
     PartitionRecord,
     TopicRecord,
 )
+from headrace_core.telemetry import UncleanLeaderElected
+from headrace_core.types import TopicPartition
 from tests.simulation.cluster_invariants import check_image
 from tests.worlds.cluster_world import CLUSTER, ClusterWorld, id16
 
@@ -279,6 +283,26 @@ def test_the_setting_allows_it_at_once_for_the_topic_the_candidate_or_all(kind: 
     cluster.upkeep()
     assert cluster.state == (2, (2,), (), ())
     assert cluster.world.partition("t").recovering
+
+
+def test_an_unclean_election_is_reported_once_and_a_clean_one_is_not() -> None:
+    cluster = waiting()
+    before = cluster.world.image
+    cluster.set(ConfigResourceType.TOPIC, "t", "unclean.leader.election.enable", "true")
+    cluster.upkeep()
+    image = cluster.world.image
+    (found,) = events_of(MetadataDelta.between(before, image), before, image)
+    epoch = cluster.world.partition("t").leader_epoch
+    assert found == UncleanLeaderElected(partition=TopicPartition("t", 0), leader_id=2, leader_epoch=epoch)
+
+    cluster = Cluster(2)
+    cluster.topic(1, 2)
+    before = cluster.world.image
+    cluster.silence(1)
+    image = cluster.world.image
+    assert cluster.world.partition("t").leader == 2
+    events = events_of(MetadataDelta.between(before, image), before, image)
+    assert not [each for each in events if isinstance(each, UncleanLeaderElected)]
 
 
 def test_another_brokers_setting_allows_nothing() -> None:

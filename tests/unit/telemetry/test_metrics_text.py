@@ -222,6 +222,29 @@ async def test_a_greedy_scraper_does_not_keep_the_collectors_at_work() -> None:
     assert calls == [1], "the text holds four times as long as its collection took"
 
 
+@pytest.mark.parametrize("openmetrics", [True, False])
+@on_loop
+async def test_the_nodes_clock_is_that_of_the_scrape_also_in_a_text_that_scrapes_share(openmetrics: bool) -> None:
+    """An old clock would look like a clock that is wrong, to the second of two Prometheus servers."""
+    calls = []
+
+    def slow() -> Rows:
+        calls.append(1)
+        time.sleep(0.1)
+        yield Row(catalog.BROKERS, (), 3)
+
+    exposition = Exposition()
+    exposition.add(slow)
+    for _ in range(3):
+        asked_s = time.time()
+        text = await exposition.text(openmetrics=openmetrics)
+        (found,) = re.findall(r"(?m)^headrace_time_seconds (\S+)$", text)
+        assert asked_s <= float(found) < asked_s + 0.05, "not the time at which the collection ended"
+        assert text.endswith("# EOF\n") is openmetrics
+        await asyncio.sleep(0.1)
+    assert calls == [1], "the text holds four times as long as its collection took"
+
+
 @on_loop
 async def test_rows_and_columns_give_the_same_text() -> None:
     labels = [("t", number) for number in range(12_000)]

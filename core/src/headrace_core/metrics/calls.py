@@ -11,14 +11,16 @@ _REQUESTS_MAX = 200
 class CallTimes:
     """``seconds`` by request, such as ``Produce`` or ``ListOffsets`` (Kafka's name where Kafka has the request), and
     ``errors`` by (request, error code). A call that lasts as long as its client wants, such as a stream of heartbeats,
-    has no time. ``local_seconds``: the part of a request's time until this node's log has the records."""
+    has no time. ``local_seconds``: the part of a request's time until this node's log has the records;
+    ``remote_seconds``: the rest, which is the wait for other replicas."""
 
-    __slots__ = ("errors", "listener", "local_seconds", "seconds")
+    __slots__ = ("errors", "listener", "local_seconds", "remote_seconds", "seconds")
 
     def __init__(self, listener: str) -> None:
         self.listener = listener
         self.seconds: dict[str, Histogram] = {}
         self.local_seconds: dict[str, Histogram] = {}
+        self.remote_seconds: dict[str, Histogram] = {}
         self.errors: dict[tuple[str, str], int] = {}
 
     def of(self, request: str) -> Histogram:
@@ -27,6 +29,9 @@ class CallTimes:
 
     def local_of(self, request: str) -> Histogram:
         return _in(self.local_seconds, request)
+
+    def remote_of(self, request: str) -> Histogram:
+        return _in(self.remote_seconds, request)
 
     def failed(self, request: str, code: str) -> None:
         """Count an answer with an error. ``code``: the name of the error, such as NOT_CONTROLLER."""

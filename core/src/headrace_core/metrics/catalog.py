@@ -78,7 +78,7 @@ TIME_SECONDS = _ours(
     Kind.GAUGE,
     "time_seconds",
     ALL,
-    "The node's clock at the scrape, in seconds since 1970; alerts on clock skew use it.",
+    "The node's clock when the scrape arrived, in seconds since 1970; the alert on clock skew uses it.",
 )
 LOOP_DELAY = _ours(
     Kind.HISTOGRAM,
@@ -133,6 +133,14 @@ LOCAL_TIME_MS = _jmx(
     BROKER,
     "kafka.network:type=RequestMetrics,name=LocalTimeMs",
     "The part of the total time until the leader's log has the records, in ms (Produce).",
+    ("request", "listener"),
+)
+REMOTE_TIME_MS = _jmx(
+    Kind.SUMMARY,
+    "kafka_network_requestmetrics_remotetimems",
+    BROKER,
+    "kafka.network:type=RequestMetrics,name=RemoteTimeMs",
+    "The part of the total time that waits for other replicas, in ms (Produce).",
     ("request", "listener"),
 )
 REQUEST_SECONDS = _ours(
@@ -253,14 +261,14 @@ REPLICATION_IN = _jmx(
     "kafka_server_brokertopicmetrics_replicationbytesin",
     BROKER,
     _TOPIC_BEAN + "ReplicationBytesInPerSec",
-    "Bytes that this broker received from leaders, with framing.",
+    "Bytes of record batches that this broker received from leaders.",
 )
 REPLICATION_OUT = _jmx(
     Kind.COUNTER,
     "kafka_server_brokertopicmetrics_replicationbytesout",
     BROKER,
     _TOPIC_BEAN + "ReplicationBytesOutPerSec",
-    "Bytes that this broker sent to followers, with framing.",
+    "Bytes of record batches that this broker sent to followers.",
 )
 RECORDS_OUT = _ours(
     Kind.COUNTER,
@@ -313,7 +321,7 @@ UNDER_REPLICATED = _jmx(
     "kafka_server_replicamanager_underreplicatedpartitions",
     BROKER,
     _REPLICAS + "UnderReplicatedPartitions",
-    "Partitions that it leads with fewer replicas in sync than the topic has.",
+    "Partitions that it leads with a replica that is not in sync, except replicas that a reassignment only adds.",
 )
 UNDER_MIN_ISR = _jmx(
     Kind.GAUGE,
@@ -336,11 +344,44 @@ LATE_TRANSACTIONS = _jmx(
     _REPLICAS + "PartitionsWithLateTransactionsCount",
     "Partitions that it leads with a transaction that is open longer than transaction.max.timeout.ms and five minutes.",
 )
+REASSIGNING_PARTITIONS = _jmx(
+    Kind.GAUGE,
+    "kafka_server_replicamanager_reassigningpartitions",
+    BROKER,
+    _REPLICAS + "ReassigningPartitions",
+    "Partitions that it leads whose replicas are being moved.",
+)
 ISR_SHRINKS = _jmx(
-    Kind.COUNTER, "kafka_server_replicamanager_isrshrinks", BROKER, _REPLICAS + "IsrShrinksPerSec", "Shrinks of an ISR."
+    Kind.COUNTER,
+    "kafka_server_replicamanager_isrshrinks",
+    BROKER,
+    _REPLICAS + "IsrShrinksPerSec",
+    "Shrinks of an ISR that this broker proposed as the leader. When a broker dies, the controller shrinks the ISRs, "
+    "which does not count, as in Kafka.",
 )
 ISR_EXPANDS = _jmx(
-    Kind.COUNTER, "kafka_server_replicamanager_isrexpands", BROKER, _REPLICAS + "IsrExpandsPerSec", "Growths of an ISR."
+    Kind.COUNTER,
+    "kafka_server_replicamanager_isrexpands",
+    BROKER,
+    _REPLICAS + "IsrExpandsPerSec",
+    "Growths of an ISR that this broker proposed as the leader.",
+)
+ISR_FAILURES = _jmx(
+    Kind.COUNTER,
+    "kafka_server_replicamanager_failedisrupdates",
+    BROKER,
+    _REPLICAS + "FailedIsrUpdatesPerSec",
+    "Changes of an ISR that this broker proposed and the controllers did not make; the broker repeats those that are "
+    "still needed.",
+)
+PURGATORY = _jmx(
+    Kind.GAUGE,
+    "kafka_server_delayedoperationpurgatory_purgatorysize",
+    BROKER,
+    "kafka.server:type=DelayedOperationPurgatory,name=PurgatorySize",
+    "Requests that wait. Produce: requests and transaction markers that wait for the log or for other replicas. Fetch: "
+    "requests that wait for records.",
+    ("delayedOperation",),
 )
 BROKER_STATE = _jmx(
     Kind.GAUGE,
@@ -442,7 +483,7 @@ PRODUCE_IN_FLIGHT_MAX = _ours(
     Kind.GAUGE, "produce_in_flight_limit_bytes", BROKER, "Above this limit the broker reads no more produce requests."
 )
 UNREAD_ANSWERS = _ours(Kind.GAUGE, "unread_answer_bytes", BROKER, "Bytes of fetch answers that clients have not read.")
-CLIENT_STREAMS = _ours(Kind.GAUGE, "client_streams", BROKER, "Open produce and fetch streams of clients.")
+CLIENT_STREAMS = _ours(Kind.GAUGE, "client_streams", BROKER, "Open produce and fetch streams of clients and gateways.")
 FENCED = _ours(Kind.GAUGE, "broker_fenced", BROKER, "1 while the broker serves no partition.")
 
 # -- partitions and topics, as kafka_exporter names them -------------------------------------------------------------
@@ -537,6 +578,21 @@ LAST_APPLIED = _jmx(
     _CONTROLLER + "LastAppliedRecordOffset",
     "Offset of the last metadata record that the controller has applied.",
 )
+LAST_COMMITTED = _jmx(
+    Kind.GAUGE,
+    "kafka_controller_kafkacontroller_lastcommittedrecordoffset",
+    CONTROLLER,
+    _CONTROLLER + "LastCommittedRecordOffset",
+    "Offset of the last metadata record that the controller knows as committed.",
+)
+UNCLEAN_ELECTIONS = _jmx(
+    Kind.COUNTER,
+    "kafka_controller_controllerstats_uncleanleaderelections",
+    CONTROLLER,
+    "kafka.controller:type=ControllerStats,name=UncleanLeaderElectionsPerSec",
+    "Leaders that may lack acknowledged records, because no in-sync or eligible replica worked. The active controller "
+    "counts them.",
+)
 CLUSTER_UNDER_REPLICATED = _ours(
     Kind.GAUGE, "cluster_under_replicated_partitions", CONTROLLER, "Partitions of the cluster with a replica that lags."
 )
@@ -604,12 +660,33 @@ GROUPS_EMPTY = _jmx(
     _GROUPS + "NumGroupsEmpty",
     "Groups without members.",
 )
-GROUPS_REBALANCING = _jmx(
+GROUPS_DEAD = _jmx(
+    Kind.GAUGE,
+    "kafka_coordinator_group_groupmetadatamanager_numgroupsdead",
+    COORDINATOR,
+    _GROUPS + "NumGroupsDead",
+    "Groups that are being deleted.",
+)
+OFFSETS = _jmx(
+    Kind.GAUGE,
+    "kafka_coordinator_group_groupmetadatamanager_numoffsets",
+    COORDINATOR,
+    _GROUPS + "NumOffsets",
+    "Pairs of a group and a partition with a committed offset.",
+)
+GROUPS_PREPARING = _jmx(
     Kind.GAUGE,
     "kafka_coordinator_group_groupmetadatamanager_numgroupspreparingrebalance",
     COORDINATOR,
     _GROUPS + "NumGroupsPreparingRebalance",
-    "Groups in a rebalance.",
+    "Groups in a rebalance that have no new assignment yet.",
+)
+GROUPS_COMPLETING = _jmx(
+    Kind.GAUGE,
+    "kafka_coordinator_group_groupmetadatamanager_numgroupscompletingrebalance",
+    COORDINATOR,
+    _GROUPS + "NumGroupsCompletingRebalance",
+    "Groups in a rebalance whose members change to the new assignment.",
 )
 GROUP_MEMBERS = _exporter("kafka_consumergroup_members", COORDINATOR, "Members of a group.", ("consumergroup",))
 GROUP_OFFSET = _exporter(
@@ -624,7 +701,12 @@ GROUP_LAG = _exporter(
 GROUP_OFFSET_SUM = _exporter(
     "kafka_consumergroup_current_offset_sum", COORDINATOR, "Sum of the committed offsets.", ("consumergroup", "topic")
 )
-GROUP_LAG_SUM = _exporter("kafka_consumergroup_lag_sum", COORDINATOR, "Sum of the lags.", ("consumergroup", "topic"))
+GROUP_LAG_SUM = _exporter(
+    "kafka_consumergroup_lag_sum",
+    COORDINATOR,
+    "Sum of the known lags; no row while the coordinator knows none of them.",
+    ("consumergroup", "topic"),
+)
 GROUP_LAG_SECONDS = _ours(
     Kind.GAUGE,
     "group_lag_seconds",
@@ -637,7 +719,8 @@ GROUP_LAG_SECONDS_MAX = _ours(
     Kind.GAUGE,
     "group_lag_seconds_max",
     COORDINATOR,
-    "The largest group_lag_seconds of a group.",
+    "The largest group_lag_seconds of a group; no row while the coordinator knows no lag of the group, for up to some "
+    "seconds after it has taken over the group.",
     ("consumergroup",),
 )
 GROUP_STATUS = _ours(

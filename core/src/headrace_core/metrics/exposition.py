@@ -3,7 +3,8 @@
 A node with thousands of partitions has tens of thousands of lines. The event loop must answer clients meanwhile, so a
 scrape works for at most TURN_S at a time. Scrapes that arrive during a collection, or soon after it, share its text: at
 least for FRESH_S, and for REST times as long as the collection took. However often a stranger scrapes, collections take
-a small part of the node's time.
+a small part of the node's time. Only the node's clock is read for each scrape, when the scrape arrives: Prometheus
+compares it with the time at which it has asked.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import asyncio
 import logging
 import time
 
-from .catalog import COLLECTOR_ERRORS, SCRAPE_SECONDS
+from .catalog import COLLECTOR_ERRORS, SCRAPE_SECONDS, TIME_SECONDS
 from .model import Collector, Metric, Row
 from .text import END, Writer, heads_of
 
@@ -34,7 +35,8 @@ class Exposition:
         self._errors = 0
         self._seconds = 0.0
         self._families: dict[Metric, list[bytes]] = {}  # the lines of the last collection
-        self._bodies: dict[bool, bytes] = {}  # its texts that were asked for, by whether they are OpenMetrics
+        #: Its texts that were asked for, by whether they are OpenMetrics; without the lines of ``_ending``.
+        self._bodies: dict[bool, bytes] = {}
         self._ended_s = float("-inf")
         self._under_way: asyncio.Task[None] | None = None
 
@@ -47,6 +49,7 @@ class Exposition:
 
     async def body(self, *, openmetrics: bool) -> bytes:
         """The text for one scrape, in UTF-8."""
+        asked_s = time.time()
         if time.monotonic() - self._ended_s > max(FRESH_S, min(REST * self._seconds, REST_S_MAX)):
             if self._under_way is None:
                 self._under_way = asyncio.create_task(self._collect())
@@ -56,7 +59,7 @@ class Exposition:
         found = self._bodies.get(openmetrics)
         if found is None:
             found = self._bodies[openmetrics] = _body_of(self._families, openmetrics=openmetrics)
-        return found
+        return found + _ending(asked_s, openmetrics=openmetrics)
 
     async def close(self) -> None:
         """End a collection that is under way."""
@@ -116,9 +119,17 @@ def _body_of(families: dict[Metric, list[bytes]], *, openmetrics: bool) -> bytes
     """The text in one format. Only the heads of the families differ between the formats."""
     parts: list[bytes] = []
     for metric, lines in families.items():
-        of_openmetrics, plain = heads_of(metric)
-        parts.append(of_openmetrics if openmetrics else plain)
+        parts.append(_head_of(metric, openmetrics=openmetrics))
         parts += lines
-    if openmetrics:
-        parts.append(END)
     return b"".join(parts)
+
+
+def _ending(asked_s: float, *, openmetrics: bool) -> bytes:
+    """The last lines of a text. ``asked_s``: the node's clock when the scrape arrived, in seconds since 1970."""
+    line = f"{TIME_SECONDS.sample_name} {asked_s!r}\n".encode()
+    return _head_of(TIME_SECONDS, openmetrics=openmetrics) + line + (END if openmetrics else b"")
+
+
+def _head_of(metric: Metric, *, openmetrics: bool) -> bytes:
+    of_openmetrics, plain = heads_of(metric)
+    return of_openmetrics if openmetrics else plain

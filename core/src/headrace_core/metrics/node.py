@@ -187,6 +187,8 @@ class NodeMetrics:
                 labels = request, calls.listener
                 yield Row(catalog.REQUEST_LOCAL_SECONDS, labels, seconds)
                 yield Row(catalog.LOCAL_TIME_MS, labels, self.recent(seconds, 1_000.0))
+            for request, seconds in list(calls.remote_seconds.items()):
+                yield Row(catalog.REMOTE_TIME_MS, (request, calls.listener), self.recent(seconds, 1_000.0))
             for (request, code), count in list(calls.errors.items()):
                 errors[request, calls.listener, code] += count
         for labels_of_error, count in errors.items():

@@ -11,7 +11,6 @@ import gc
 import os
 import resource
 import threading
-import time
 
 from . import catalog
 from .histogram import Histogram
@@ -63,7 +62,6 @@ def collect_process() -> Rows:
     if started_s is not None:
         yield Row(catalog.START_TIME, (), started_s)
     yield Row(catalog.THREADS, (), threading.active_count())
-    yield Row(catalog.TIME_SECONDS, (), time.time())
     for generation, counts in enumerate(gc.get_stats()):
         yield Row(catalog.GC_COLLECTIONS, (generation,), counts["collections"])
 

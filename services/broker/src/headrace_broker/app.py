@@ -192,6 +192,7 @@ class Broker:
             clock=self.clock,
             events=self.events,
             lag_time_max_ms=lag_time_max_ms,
+            failures=metrics.counter("isr-updates-failed"),
         )
 
         # The broker's partitions, and the tasks that work on them.

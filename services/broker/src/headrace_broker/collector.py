@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from headrace_core.errors import ServerShuttingDownError
 from headrace_core.log import PartitionLog
 from headrace_core.metrics import catalog
 from headrace_core.metrics.model import Column, Metric, Row, Rows, in_columns
@@ -20,7 +21,7 @@ from .storage import Storage
 #: A transaction is late when it is open this much longer than transaction.max.timeout.ms, in ms (as in Kafka).
 LATE_AFTER_MS = 5 * 60_000
 #: Kafka's states of a broker (kafka.server:type=KafkaServer,name=BrokerState).
-_STARTING, _RUNNING = 1, 3
+_STARTING, _RUNNING, _STOPPING = 1, 3, 6
 
 
 class BrokerCollector:
@@ -67,6 +68,7 @@ class BrokerCollector:
             (catalog.REPLICATION_IN, counted.metrics.counter("replication-bytes-in").value),
             (catalog.ISR_SHRINKS, self._exporter.events_of(IsrShrunk)),
             (catalog.ISR_EXPANDS, self._exporter.events_of(IsrExpanded)),
+            (catalog.ISR_FAILURES, counted.isr_failures.value),
         )
         for metric, value in counters:
             yield Row(metric, (), value)
@@ -88,7 +90,7 @@ class BrokerCollector:
                 leader = replica.leader
                 in_sync, replicas = len(leader.isr), len(leader.replicas)
                 least = min(leader.min_insync, replicas)
-                under += in_sync < replicas
+                under += in_sync < replicas and self._lacks_replica(replica)
                 under_min += leader.is_below_min_insync
                 at_min += in_sync == least
                 late += self._is_late(replica, now_ms)
@@ -106,9 +108,27 @@ class BrokerCollector:
         yield Row(catalog.LEADER_COUNT, (), len(led))
         yield Row(catalog.PARTITION_COUNT, (), len(led) + len(table.followed))
         yield Row(catalog.OFFLINE_REPLICAS, (), len(table.failed))
-        is_refusing = table.refusal is not None
-        yield Row(catalog.FENCED, (), int(is_refusing))
-        yield Row(catalog.BROKER_STATE, (), _STARTING if is_refusing else _RUNNING)
+        yield Row(catalog.REASSIGNING_PARTITIONS, (), self._reassigning())
+        refusal = table.refusal
+        yield Row(catalog.FENCED, (), int(refusal is not None))
+        state = _RUNNING if refusal is None else _STARTING
+        yield Row(catalog.BROKER_STATE, (), _STOPPING if isinstance(refusal, ServerShuttingDownError) else state)
+
+    def _lacks_replica(self, replica: LeaderReplica) -> bool:
+        """Whether a replica is out of sync that a reassignment does not only add (as in Kafka): a reassignment is no
+        failure."""
+        leader = replica.leader
+        state = self._context.partitions.state_of(leader.partition)
+        adding = () if state is None else state.adding
+        return bool(set(leader.replicas) - set(leader.isr) - set(adding))
+
+    def _reassigning(self) -> int:
+        """Number of partitions that this broker leads whose replicas are being moved."""
+        table, found = self._context.partitions, 0
+        for topic_id, number in table.image.ledger.reassigning:
+            topic = table.image.topics.get(topic_id)
+            found += topic is not None and TopicPartition(topic.name, number) in table.led
+        return found
 
     def _is_late(self, replica: LeaderReplica, now_ms: int) -> bool:
         """Whether the oldest open transaction of the partition is late, by the time of its producer's last record (as
@@ -162,7 +182,9 @@ class BrokerCollector:
         yield Row(catalog.PRODUCE_IN_FLIGHT, (), context.budget.used)
         yield Row(catalog.PRODUCE_IN_FLIGHT_MAX, (), context.budget.limit)
         yield Row(catalog.UNREAD_ANSWERS, (), context.unread.used)
-        yield Row(catalog.CLIENT_STREAMS, (), len(context.streams))
+        yield Row(catalog.CLIENT_STREAMS, (), context.client_streams)
+        yield Row(catalog.PURGATORY, ("Produce",), len(context.deadlines))
+        yield Row(catalog.PURGATORY, ("Fetch",), sum(each.is_waiting for each in list(context.fetches)))
 
 
 def _leader_columns(led: Sequence[tuple[TopicPartition, LeaderReplica]]) -> list[Column]:

@@ -53,6 +53,7 @@ class BrokerMetrics:
         "fetch_errors",
         "fetch_requests",
         "internal_times",
+        "isr_failures",
         "metrics",
         "produce_bytes",
         "produce_errors",
@@ -68,8 +69,9 @@ class BrokerMetrics:
         self.fetch_requests: Counter = metrics.counter("fetch-requests")
         self.fetch_bytes: Counter = metrics.counter("fetch-bytes")
         self.fetch_errors: Counter = metrics.counter("fetch-errors")
-        #: Bytes of replication messages sent to followers, framing included.
+        #: Bytes of record batches sent to followers.
         self.replication_bytes: Counter = metrics.counter("replication-bytes-out")
+        self.isr_failures: Counter = metrics.counter("isr-updates-failed")
         #: Times and errors of the requests in streams: of clients, and of coordinators on the internal listener.
         self.client_times, self.internal_times = CallTimes(CLIENT), CallTimes(INTERNAL)
 
@@ -78,6 +80,15 @@ class EndableStream(Protocol):
     """An open stream that the broker can end."""
 
     def finish(self, error: BaseException | None = None) -> None: ...
+
+
+class FetchesOfStream(Protocol):
+    """The fetch requests of one stream."""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a request waits for records (fetch.min.bytes, fetch.max.wait.ms)."""
+        ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -104,7 +115,10 @@ class BrokerContext:
     unread: UnreadAnswers = field(default_factory=UnreadAnswers)
     quotas: QuotaManager = field(default_factory=QuotaManager)  #: The quotas of this broker's clients.
     connections: NewConnections = field(init=False)  #: The quota of new connections.
-    streams: set[EndableStream] = field(default_factory=set)  #: The open streams of the client listener.
+    #: All open streams: of clients and coordinators that produce and fetch, of followers, and for markers.
+    streams: set[EndableStream] = field(default_factory=set)
+    client_streams: int = 0  #: Number of open produce and fetch streams of clients.
+    fetches: set[FetchesOfStream] = field(default_factory=set)  #: All open fetch streams.
 
     def __post_init__(self) -> None:
         self.connections = NewConnections(self.quotas)

@@ -84,7 +84,7 @@ async def serve(config: NodeConfig, stop: asyncio.Event) -> None:
         listeners = handlers.listeners()
         health = Health(driver.controller, listeners)
         exporter = NodeMetrics(ROLE, lambda: config.node_id, config.values, events=emitter)
-        collector = ControllerCollector(driver, storage, config.log_dirs[0], exporter.settings.partitions_max)
+        collector = ControllerCollector(driver, storage, config.log_dirs[0], exporter)
         exporter.add(collector.collect)
         for listener in listeners:
             exporter.add_calls(listener.calls)

@@ -35,7 +35,9 @@ from headrace_core.telemetry import (
     Emitter,
     Event,
     FeatureLevelChanged,
+    UncleanLeaderElected,
 )
+from headrace_core.types import NO_LEADER, TopicPartition
 
 from .cluster.balancing import is_drained
 from .cluster.core import ClusterCore
@@ -132,8 +134,8 @@ class Applier:
 
 
 def events_of(delta: MetadataDelta, before: MetadataImage, image: MetadataImage) -> Iterator[Event]:
-    """Yield the events about brokers and about metadata.version for the change from one image to the next. Only the
-    leader emits the events about brokers and metadata.version."""
+    """Yield the events about brokers, unclean elections and metadata.version for the change from one image to the
+    next. Only the leader of the quorum emits them."""
     for broker_id in sorted(delta.brokers):
         if broker_id in image.brokers:
             yield from _of_broker(broker_id, before, image)
@@ -143,8 +145,27 @@ def events_of(delta: MetadataDelta, before: MetadataImage, image: MetadataImage)
         for broker_id, broker in image.brokers.items():
             if broker.draining and is_drained(image, broker_id) and not is_drained(before, broker_id):
                 yield BrokerDrained(broker_id=broker_id)
+    yield from _unclean_elections(delta, before, image)
     if image.metadata_version != before.metadata_version:
         yield FeatureLevelChanged(feature=METADATA_VERSION_FEATURE, level=image.metadata_version)
+
+
+def _unclean_elections(
+    delta: MetadataDelta, before: MetadataImage, image: MetadataImage
+) -> Iterator[UncleanLeaderElected]:
+    for topic_id, numbers in delta.partitions.items():
+        old_topic, topic = before.topics.get(topic_id), image.topics.get(topic_id)
+        if old_topic is None or topic is None:
+            continue
+        for number in sorted(numbers):
+            if number >= len(old_topic.partitions):
+                continue
+            old, new = old_topic.partitions[number], topic.partitions[number]
+            is_elected = new.leader != NO_LEADER and new.leader_epoch != old.leader_epoch
+            if is_elected and new.recovering and new.leader not in (*old.isr, *old.elr):
+                yield UncleanLeaderElected(
+                    partition=TopicPartition(topic.name, number), leader_id=new.leader, leader_epoch=new.leader_epoch
+                )
 
 
 def _of_broker(broker_id: int, before: MetadataImage, image: MetadataImage) -> Iterator[Event]:

@@ -12,7 +12,9 @@ from collections.abc import Mapping, Sequence
 from headrace_core.metadata import MetadataImage, PartitionImage, TopicImage
 from headrace_core.metrics import catalog
 from headrace_core.metrics.model import Column, Metric, Row, Rows, in_columns
+from headrace_core.metrics.node import NodeMetrics
 from headrace_core.node.listeners import CLIENT
+from headrace_core.telemetry import UncleanLeaderElected
 
 from .driver import ControllerDriver
 from .raft import ReplicaStatus, Role, quorum_status
@@ -22,11 +24,14 @@ from .storage import MetadataStorage
 class ControllerCollector:
     """``collect`` yields the rows of a scrape."""
 
-    def __init__(self, driver: ControllerDriver, storage: MetadataStorage, directory: str, partitions_max: int) -> None:
+    def __init__(
+        self, driver: ControllerDriver, storage: MetadataStorage, directory: str, exporter: NodeMetrics
+    ) -> None:
         self._driver = driver
         self._storage = storage
         self._directory = directory
-        self._partitions_max = partitions_max
+        self._exporter = exporter
+        self._partitions_max = exporter.settings.partitions_max
         self._counted: Mapping[bytes, TopicImage] | None = None  # the topics to which ``_counts`` belong
         self._counts: list[tuple[Metric, int]] = []
         self._shown: Mapping[bytes, TopicImage] | None = None  # the topics to which ``_rows`` belong
@@ -36,6 +41,7 @@ class ControllerCollector:
         image = self._driver.image
         is_active = self._driver.controller.is_active
         yield Row(catalog.ACTIVE_CONTROLLER, (), int(is_active))
+        yield Row(catalog.UNCLEAN_ELECTIONS, (), self._exporter.events_of(UncleanLeaderElected))
         yield from self._quorum()
         yield from self._cluster(image)
         if is_active:
@@ -56,6 +62,7 @@ class ControllerCollector:
         yield Row(catalog.RAFT_STATE, (state,), 1)
         yield Row(catalog.QUORUM_REQUESTS, (), controller.queued)
         yield Row(catalog.LAST_APPLIED, (), self._driver.image.next_offset - 1)
+        yield Row(catalog.LAST_COMMITTED, (), status.committed - 1)
         yield Row(catalog.FSYNC, (self._directory,), self._storage.append_seconds)
         for kind, replicas in (("voter", status.voters), ("observer", status.observers)):
             for replica in replicas:

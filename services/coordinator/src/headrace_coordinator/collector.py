@@ -16,6 +16,7 @@ from headrace_core.metadata.shards import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from headrace_core.metrics import catalog
 from headrace_core.metrics.model import Metric, Row, Rows
 
+from .classic.messages import ClassicState
 from .group.messages import GroupState, ListedGroup
 from .offsets.messages import GroupLag
 from .runtime.shards import Shards
@@ -23,8 +24,15 @@ from .shard_state_machine import ShardStateMachine
 from .transaction.state import PREPARING, TransactionState
 from .transaction.transactions import TransactionsStateMachine
 
-#: States of classic groups in which members wait for an assignment, in the words of ListGroups.
-_AT_REST = (GroupState.STABLE, GroupState.EMPTY, GroupState.DEAD)
+#: The metric of each state. A state of classic groups (ClassicState) has the same text as that of other groups, if
+#: both have the state. Before members get their partitions a group prepares its rebalance, then it completes it.
+_STATES = {
+    catalog.GROUPS_STABLE: (GroupState.STABLE,),
+    catalog.GROUPS_EMPTY: (GroupState.EMPTY,),
+    catalog.GROUPS_DEAD: (GroupState.DEAD,),
+    catalog.GROUPS_PREPARING: (GroupState.ASSIGNING, ClassicState.PREPARING_REBALANCE),
+    catalog.GROUPS_COMPLETING: (GroupState.RECONCILING, ClassicState.COMPLETING_REBALANCE),
+}
 
 
 class CoordinatorCollector:
@@ -53,14 +61,14 @@ class CoordinatorCollector:
         ]
         now_ms = self._clock.now_ms()
         found = [(machine, group) for machine in machines for group in machine.listed(now_ms)]
-        states = Counter(group.state for _, group in found)
+        states = Counter(str(group.state) for _, group in found)
         yield Row(catalog.GROUPS, (), len(found))
-        yield Row(catalog.GROUPS_STABLE, (), states[GroupState.STABLE])
-        yield Row(catalog.GROUPS_EMPTY, (), states[GroupState.EMPTY])
-        yield Row(catalog.GROUPS_REBALANCING, (), sum(states[each] for each in states if each not in _AT_REST))
+        for metric, some in _STATES.items():
+            yield Row(metric, (), sum(states[each] for each in some))
+        pairs = sum(machine.committed_count(group.group_id) for machine, group in found)
+        yield Row(catalog.OFFSETS, (), pairs)
         if len(found) > self._partitions_max:
             return
-        pairs = sum(machine.committed_count(group.group_id) for machine, group in found)
         for machine, group in found:
             yield None
             lag = machine.lag_of(group.group_id, self._clock.now_ms())
@@ -95,10 +103,11 @@ def _group_rows(group: ListedGroup, lag: GroupLag | None, *, of_partitions: bool
     verdicts: list[str] = []
     lag_s: list[float] = []
     lost = 0
-    is_empty = group.state is GroupState.EMPTY
+    is_empty = group.state == GroupState.EMPTY  # not "is": a classic group has another type of state
     for part in () if lag is None else lag.partitions:
         offsets[part.topic] += part.committed.offset
-        lags[part.topic] += part.lag or 0
+        if part.lag is not None:
+            lags[part.topic] += part.lag
         lost += part.records_lost
         verdicts.append(verdict(part.status.value, lag=part.lag, complete=part.complete, is_empty=is_empty))
         if part.lag_ms is not None:
@@ -115,8 +124,11 @@ def _group_rows(group: ListedGroup, lag: GroupLag | None, *, of_partitions: bool
                     yield Row(metric, labels, value)
     for topic, total in offsets.items():
         yield Row(catalog.GROUP_OFFSET_SUM, (name, topic), total)
-        yield Row(catalog.GROUP_LAG_SUM, (name, topic), lags[topic])
-    yield Row(catalog.GROUP_LAG_SECONDS_MAX, (name,), max(lag_s, default=0.0))
+        if topic in lags:
+            yield Row(catalog.GROUP_LAG_SUM, (name, topic), lags[topic])
+    # A coordinator that has just taken over a group does not know its lag yet: no row is better than a wrong zero.
+    if lag_s or not offsets:
+        yield Row(catalog.GROUP_LAG_SECONDS_MAX, (name,), max(lag_s, default=0.0))
     yield Row(catalog.GROUP_RECORDS_LOST, (name,), lost)
     status = worst(verdicts)
     for each in VERDICTS:

@@ -102,11 +102,16 @@ class FetchService(fetch_pb2_grpc.FetchServicer):
         if limits is not None:
             await self._broker.connections.admitted(context)
         stream: ServerStream[Any, Any] = ServerStream(context)
+        fetches = FetchStream(self._broker, stream, limits, only_shards=self._is_internal)
         self._broker.streams.add(stream)
+        self._broker.fetches.add(fetches)
+        self._broker.client_streams += not self._is_internal
         try:
-            await stream.run(FetchStream(self._broker, stream, limits, only_shards=self._is_internal))
+            await stream.run(fetches)
         finally:
             self._broker.streams.discard(stream)
+            self._broker.fetches.discard(fetches)
+            self._broker.client_streams -= not self._is_internal
 
 
 class _Piece(NamedTuple):
@@ -479,6 +484,10 @@ class FetchStream(StreamHandler[Any]):
             self._ask_turn()
         else:
             self._go_on()
+
+    @property
+    def is_waiting(self) -> bool:
+        return self._timer is not None
 
     def _waits_for_markers(self) -> bool:
         """Whether the waiting request was woken only by bytes of open transactions, which it cannot read yet. (A

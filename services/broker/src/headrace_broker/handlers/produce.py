@@ -102,10 +102,12 @@ class ProduceService(produce_pb2_grpc.ProduceServicer):
         if limits is not None:
             await self._broker.connections.admitted(context)
         self._broker.streams.add(stream)
+        self._broker.client_streams += is_client
         try:
             await stream.run(ProduceStream(self._broker, stream, self._writers, is_packed=is_packed, limits=limits))
         finally:
             self._broker.streams.discard(stream)
+            self._broker.client_streams -= is_client
 
     async def InitProducerId(self, request: Any, context: Any) -> Any:
         """Return a producer id and an epoch for an idempotent producer (KIP-98, KIP-360)."""
@@ -234,6 +236,7 @@ class ProduceStream(StreamHandler[Any]):
         "_in_flight_bytes",
         "_is_packed",
         "_local_times",
+        "_remote_times",
         "_stream",
         "_times",
         "_writers",
@@ -257,6 +260,7 @@ class ProduceStream(StreamHandler[Any]):
         self._stream = stream
         times = broker.metrics.client_times if writers is Writers.CLIENTS else broker.metrics.internal_times
         self._times, self._local_times = times.of(_REQUEST), times.local_of(_REQUEST)
+        self._remote_times = times.remote_of(_REQUEST)
         self._in_flight = 0
         self._in_flight_bytes = 0
         self._holds = 0  # reasons why the stream is not read, as bits (see ``pause``)
@@ -558,8 +562,10 @@ class ProduceStream(StreamHandler[Any]):
     def _answer(self, pending: _Pending, results: list[Any]) -> None:
         pending.answered = True
         now_s = time.perf_counter()
+        local_s = pending.local_s or now_s
         self._times.observe(now_s - pending.started_s)
-        self._local_times.observe((pending.local_s or now_s) - pending.started_s)
+        self._local_times.observe(local_s - pending.started_s)
+        self._remote_times.observe(now_s - local_s)
         if pending.acks == produce_pb2.ACKS_NONE:
             return
         response = produce_pb2.ProduceResponse(

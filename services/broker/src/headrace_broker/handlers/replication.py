@@ -330,8 +330,9 @@ class LeaderStream(StreamHandler[Any]):
         if outgoing is None:
             pushes.end(self)
         else:
-            self._service.metrics.replication_bytes.value += outgoing.size
             response, traces = outgoing.response, self._service.traces
+            if response.pushes:
+                self._service.metrics.replication_bytes.value += sum([len(push.records) for push in response.pushes])
             if traces is not None and response.pushes:
                 response = traces.with_traces(response, lane.partition_of)
             stream.send(response_to_proto(response), outgoing.size)  # ``on_sending``

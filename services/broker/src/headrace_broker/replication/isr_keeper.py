@@ -33,7 +33,7 @@ from typing import NamedTuple
 from headrace_core.clock import Clock
 from headrace_core.errors import HeadraceError
 from headrace_core.plurals import counted
-from headrace_core.telemetry import Emitter, IsrExpanded, IsrShrunk
+from headrace_core.telemetry import Counter, Emitter, IsrExpanded, IsrShrunk
 
 from ..controller_link import IsrAnswer, IsrRequest, ReplicaKey
 from ..partition.isr import IsrChange
@@ -77,12 +77,20 @@ class IsrKeeper:
     sends. Call all methods in one event loop."""
 
     def __init__(
-        self, ask: Ask, alive: Alive, *, clock: Clock, events: Emitter, lag_time_max_ms: int = LAG_TIME_MAX_MS
+        self,
+        ask: Ask,
+        alive: Alive,
+        *,
+        clock: Clock,
+        events: Emitter,
+        lag_time_max_ms: int = LAG_TIME_MAX_MS,
+        failures: Counter | None = None,
     ) -> None:
         """``ask`` is ``ControllerLink.alter_partitions``, bound to this broker's id, its epoch, and the metadata offset
         that it has applied. ``alive`` answers from the metadata that this broker has applied. ``lag_time_max_ms``:
-        replica.lag.time.max.ms."""
+        replica.lag.time.max.ms. ``failures`` counts changes that the controllers did not make."""
         self._ask = ask
+        self._failures = failures or Counter()
         self._alive = alive
         self._clock = clock
         self._events = events
@@ -205,6 +213,7 @@ class IsrKeeper:
         now_ms = self._now_ms()
         for leader, change in questions:
             outcome = failure or answers.get((leader.topic_id, leader.partition.partition))
+            self._failures.value += not isinstance(outcome, IsrAnswer)
             if isinstance(outcome, IsrAnswer):
                 self._altered(leader, outcome)
             elif isinstance(outcome, HeadraceError):
