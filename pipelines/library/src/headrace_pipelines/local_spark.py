@@ -20,13 +20,20 @@ from headrace_spark.session import LOCAL_DEFAULTS
 #: Spark keys for Java options. The driver's options already set the quiet log of a local session.
 _DRIVER_OPTIONS, _EXECUTOR_OPTIONS = "spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"
 
+#: Bounds of what a query keeps. Spark's defaults (100 batches, 8 MiB for each partition of a state) are reached only
+#: after hours if a query has a batch in some minutes; until then checkpoint and memory grow.
+_BOUNDS = {
+    "spark.sql.streaming.minBatchesToRetain": "20",
+    "spark.sql.streaming.stateStore.rocksdb.blockCacheSizeKB": "2048",
+}
+
 
 def settings_of(master: str) -> dict[str, str]:
     """The settings of a session of the library. The executors of ``local-cluster[...]`` log as little as the driver.
 
     Sets SPARK_LOCAL_IP, which Spark reads when its JVM starts: executors listen on the loopback address only.
     """
-    settings = {**LOCAL_DEFAULTS, "spark.sql.session.timeZone": "UTC"}
+    settings = {**LOCAL_DEFAULTS, **_BOUNDS, "spark.sql.session.timeZone": "UTC"}
     if not is_local(master):
         settings[_EXECUTOR_OPTIONS] = settings[_DRIVER_OPTIONS]
         os.environ.setdefault("SPARK_LOCAL_IP", settings["spark.driver.bindAddress"])
