@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import itertools
@@ -12,17 +13,21 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import pytest
 
 import headrace_console.console
+import headrace_console.tailing
 from headrace import ConfigResource, LocalCluster, Producer, ScramMechanism, UserScramCredentialDeletion
 from headrace.schemas import AvroSerializer, Schema, SchemaRegistry
+from headrace_console import finding
 from headrace_console.attempts import PER_ADDRESS_MAX
-from headrace_console.gate import REQUESTS_MAX
+from headrace_console.gate import REQUESTS_MAX, USER_REQUESTS_MAX
 from headrace_core.node.properties import read_properties
 from tests.worlds.console_users import (
     Browser,
@@ -408,6 +413,56 @@ def test_an_idle_session_ends_and_the_sign_in_says_why(cluster: LocalCluster, br
         assert answer.status_code == 303
         assert "after 1 s without an action" in alert(browser.get(answer.headers["Location"]).text)
         assert browser.sign_in("alice", then="/topic?name=orders").headers["Location"] == "/topic?name=orders"
+
+
+def test_a_live_view_that_connects_again_is_no_action(cluster: LocalCluster, browsers: list[Browser]) -> None:
+    with console_beside(cluster, session_idle_ms=1_500) as url:
+        browser = signed_in(cluster, browsers, "alice", url=url)
+
+        def is_signed_out() -> bool:
+            with browser.client.stream("GET", "events?topic=orders", headers={"Accept": "text/event-stream"}) as stream:
+                return stream.status_code == 401
+
+        until(is_signed_out, pause_s=0.1)
+
+
+def test_the_live_views_of_one_user_leave_room_for_others(
+    cluster: LocalCluster, browsers: list[Browser], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(headrace_console.tailing, "USER_WATCHERS_MAX", 2)
+    with contextlib.ExitStack() as stack:
+
+        def status(browser: Browser, page: str) -> int:
+            return stack.enter_context(browser.client.stream("GET", page, timeout=10)).status_code
+
+        first, second = (signed_in(cluster, browsers, "alice") for _ in range(2))
+        events = "events?topic=orders"
+        found = [status(first, events), status(second, events), status(first, events), status(second, events)]
+        assert found == [200, 200, 503, 503]
+        bob = signed_in(cluster, browsers, "bob", address="127.0.0.6")
+        assert status(bob, "events?topic=payments") == 200
+
+
+def test_the_requests_of_one_user_leave_room_for_others(
+    cluster: LocalCluster, browsers: list[Browser], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def slow(cluster: object, *given: object, **named: object) -> finding.Found:
+        await asyncio.sleep(3)
+        return finding.Found((), {}, {})
+
+    monkeypatch.setattr(finding, "latest", slow)
+    alice, again = (signed_in(cluster, browsers, "alice") for _ in range(2))
+    bob = signed_in(cluster, browsers, "bob", address="127.0.0.6")
+    with ThreadPoolExecutor(USER_REQUESTS_MAX + 8) as pool:
+        asked = [
+            pool.submit(browser.get, "messages?topic=orders")
+            for browser, _ in zip(itertools.cycle([alice, again]), range(USER_REQUESTS_MAX + 8), strict=False)
+        ]
+        until(lambda: any(each.done() and each.result().status_code == 429 for each in asked))
+        assert bob.get("messages?topic=payments&by=key").status_code == 200
+        found = Counter(each.result().status_code for each in asked)
+    assert found == {200: USER_REQUESTS_MAX, 429: 8}
+    assert alice.get("topics").status_code == 200
 
 
 def test_a_session_ends_when_its_life_is_over_although_it_is_used(

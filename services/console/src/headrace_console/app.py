@@ -14,6 +14,7 @@ from collections.abc import Callable
 from functools import partial
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from headrace_core.clock import SystemClock
 from headrace_core.metrics.node import NodeMetrics
@@ -23,6 +24,7 @@ from headrace_core.node.state_file import RuntimeState, remove_state, write_stat
 from headrace_core.sockets import bound_socket
 from headrace_core.telemetry import Emitter, NodeStarted, NodeStopped
 
+from .connections import Connections, Listener
 from .console import Site
 from .gate import FORM_BYTES_MAX
 from .pages import add_routes
@@ -56,6 +58,8 @@ class ConsoleNode:
         self._started_ms = self._clock.now_ms()
         self._sockets: list[socket.socket] = []
         self._runner: web.AppRunner | None = None
+        self._listeners: list[Listener] = []
+        self._connections: Connections | None = None
 
     async def start(self) -> None:
         """Start the console; returns when it serves. Raises HeadraceError or OSError; call ``stop`` after an error
@@ -72,13 +76,18 @@ class ConsoleNode:
             _application(site, users),
             handle_signals=False,
             access_log=None,
+            logger=_http_logger(),
             keepalive_timeout=KEEPALIVE_S,
             shutdown_timeout=DRAIN_S,
         )
         await runner.setup()
-        context = self._tls_context()
-        for bound in self._sockets:
-            await web.SockSite(runner, bound, backlog=BACKLOG, ssl_context=context).start()
+        context, server = self._tls_context(), runner.server
+        assert server is not None
+        self._listeners = [
+            Listener(bound, server, lambda: len(server.connections), site.connections, context, backlog=BACKLOG)
+            for bound in self._sockets
+        ]
+        self._connections = site.connections
         if self._metrics is not None:
             if self.settings.guard.tls is not None:
                 self._metrics.add_tls(self.settings.guard.tls)
@@ -111,8 +120,13 @@ class ConsoleNode:
 
     async def stop(self, *, at_once: bool = False) -> None:
         """Stop the console, in any state of its start. Idempotent."""
+        for listener in self._listeners:
+            await listener.stop()
+        self._listeners = []
         if self._runner is not None:
             await self._runner.cleanup()
+        if self._connections is not None:
+            self._connections.close()
         if self.users is not None:
             await self.users.close()
         for bound in self._sockets:
@@ -122,6 +136,22 @@ class ConsoleNode:
         if self.state_file:
             remove_state(self.state_file)
         self.events.emit(NodeStopped(role="console", node_id=self.node_id, clean=not at_once))
+
+
+def _http_logger() -> logging.Logger:
+    """The logger of aiohttp's server. aiohttp logs each request that is no HTTP with a traceback: any stranger could
+    fill the log. So these are logged as one line of the level debug."""
+    found = logging.getLogger("headrace.console.http")
+    found.addFilter(_is_own_fault)
+    return found
+
+
+def _is_own_fault(record: logging.LogRecord) -> bool:
+    error = record.exc_info[1] if record.exc_info else None
+    if not isinstance(error, (HttpProcessingError, web.RequestPayloadError, ConnectionError)):
+        return True
+    logger.debug("a request that is no HTTP: %s", type(error).__name__)
+    return False
 
 
 def _application(site: Site, users: Users) -> web.Application:

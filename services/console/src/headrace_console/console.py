@@ -29,10 +29,11 @@ from headrace_core.errors import HeadraceError, SaslAuthenticationFailedError
 from . import display
 from .changes import Change
 from .cluster import Cluster, command
+from .connections import Connections
 from .decoding import Decoding
 from .gate import Gate, Refused, Tokens, is_refusal
 from .settings import ConsoleSettings
-from .tailing import USER_WATCHERS_MAX, WATCHERS_MAX, Tailing, Watchers
+from .tailing import Tailing, Watchers
 from .watching import View, Watching
 
 STATIC = Path(__file__).parent / "static"
@@ -54,7 +55,13 @@ class Site:
         self.settings = settings
         self.tokens = Tokens()
         self.watchers = Watchers()
-        self.gate = Gate(settings.allowed_hosts, self.show_error, None if settings.has_sign_in else settings.guard)
+        self.connections = Connections()
+        self.gate = Gate(
+            settings.allowed_hosts,
+            self.show_error,
+            None if settings.has_sign_in else settings.guard,
+            self.connections,
+        )
         place = f"{settings.listeners[0].port}{settings.path_prefix}"
         self._cookie = "headrace_console_" + hashlib.sha256(place.encode()).hexdigest()[:8]
         self._digests = {
@@ -160,8 +167,7 @@ class Console:
         self.gate = site.gate
         self.watching = Watching(cluster, is_shared=user is None)
         self.decoding = Decoding(cluster)
-        own_max = WATCHERS_MAX if user is None else USER_WATCHERS_MAX
-        self.tailing = Tailing(cluster, self.decoding, site.watchers, own_max=own_max)
+        self.tailing = Tailing(cluster, self.decoding, site.watchers, user)
         #: The token of the forms of a user's session; None: it belongs to the browser's cookie.
         self.token: str | None = None
         #: Ends the user's session, because the cluster refuses the password; returns the sentence that says so.

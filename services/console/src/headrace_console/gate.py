@@ -16,6 +16,7 @@ import hmac
 import ipaddress
 import logging
 import secrets
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from urllib.parse import urlsplit
 
@@ -24,6 +25,8 @@ from aiohttp import web
 from headrace_core.errors import HeadraceError
 from headrace_core.security.http import CHALLENGE, REFUSAL, HttpGuard
 from headrace_core.unexpected import log_fields, request_id_of
+
+from .connections import Connections
 
 logger = logging.getLogger("headrace.console")
 
@@ -45,12 +48,16 @@ HEADERS = {
 }
 #: Maximum number of requests in progress, live views not counted; further requests are refused at once.
 REQUESTS_MAX = 128
+#: Of these, maximum number of one user who has signed in, and of all visitors who sign in now.
+USER_REQUESTS_MAX, STRANGERS_REQUESTS_MAX = 32, 64
 #: Maximum characters of a query, and of one parameter.
 QUERY_MAX, PARAMETER_MAX = 6_144, 4_096
 #: Maximum bytes of a form, and seconds within which it must arrive.
 FORM_BYTES_MAX, FORM_S = 32_768, 10.0
-#: Maximum bytes of answers that wait until their clients have read them, and seconds to read one.
-ANSWERS_BYTES_MAX, ANSWER_S = 64 << 20, 30.0
+#: Maximum bytes of answers that wait until their clients have read them: of all, and of one user who has signed in.
+ANSWERS_BYTES_MAX, USER_ANSWERS_BYTES_MAX = 64 << 20, 16 << 20
+#: Seconds to read one answer.
+ANSWER_S = 30.0
 #: Seconds that a page may take: a page of a broken cluster waits for several requests.
 PAGE_S = 25.0
 
@@ -129,16 +136,23 @@ class Gate:
         allowed_hosts: frozenset[str],
         show_error: ShowError,
         guard: HttpGuard | None = None,
+        connections: Connections | None = None,
     ) -> None:
         self._allowed = allowed_hosts
+        self._connections = connections or Connections()
         self._guard = guard or HttpGuard()
         self._show_error = show_error
         self._requests = 0
         self._answer_bytes = 0
+        #: The user of each request in progress, by the id of the request; how many each has, and their answers' bytes.
+        self._users: dict[int, str] = {}
+        self._user_requests: Counter[str] = Counter()
+        self._user_bytes: Counter[str] = Counter()
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         self._requests += 1
+        self._connections.is_busy(request.protocol)
         try:
             answer = await self._answer(request, handler)
             if answer.prepared:  # a live view has sent itself
@@ -150,10 +164,29 @@ class Gate:
             return await self._sent(request, answer)
         finally:
             self._requests -= 1
+            self._forget_user(request)
+            self._connections.is_idle(request.protocol, request.remote or "")
 
-    def leave(self) -> None:
+    def count_user(self, request: web.Request, user: str | None, most: int = USER_REQUESTS_MAX) -> None:
+        """Count a request for its user until its answer is sent, so that one user's slow requests leave room for those
+        of others. ``user``: "" for all visitors who sign in; None: not counted. Raises Refused."""
+        if user is None:
+            return
+        if self._user_requests[user] >= most:
+            who = f"user {user}" if user else "visitors who sign in"
+            raise Refused(429, f"{most} requests of {who} are in progress; repeat the request later")
+        self._users[id(request)] = user
+        self._user_requests[user] += 1
+
+    def _forget_user(self, request: web.Request) -> None:
+        user = self._users.pop(id(request), None)
+        if user is not None:
+            self._user_requests -= Counter({user: 1})  # without entries of 0
+
+    def leave(self, request: web.Request) -> None:
         """A live view begins: it is counted elsewhere, until ``come_back``."""
         self._requests -= 1
+        self._forget_user(request)
 
     def come_back(self) -> None:
         self._requests += 1
@@ -218,12 +251,17 @@ class Gate:
 
     async def _sent(self, request: web.Request, answer: web.StreamResponse) -> web.StreamResponse:
         size = answer.content_length or 0
-        if self._answer_bytes and self._answer_bytes + size > ANSWERS_BYTES_MAX:
+        user = self._users.get(id(request), "")
+        is_much = bool(self._answer_bytes) and self._answer_bytes + size > ANSWERS_BYTES_MAX
+        if user and self._user_bytes[user]:
+            is_much = is_much or self._user_bytes[user] + size > USER_ANSWERS_BYTES_MAX
+        if is_much:
             answer = web.Response(
                 status=429, text="too many answers are unread; repeat the request later\n", headers=HEADERS
             )
             size = 0
         self._answer_bytes += size
+        self._user_bytes[user] += size
         try:
             async with asyncio.timeout(ANSWER_S):
                 await answer.prepare(request)
@@ -235,6 +273,7 @@ class Gate:
             pass  # the client is gone, and aiohttp ends the connection
         finally:
             self._answer_bytes -= size
+            self._user_bytes -= Counter({user: size})
         return answer
 
 

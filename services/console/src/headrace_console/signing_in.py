@@ -32,7 +32,7 @@ from .attempts import Attempts, browser_address, network_of
 from .cluster import Cluster, client_config, prove
 from .console import Console, Site
 from .display import duration, escaped
-from .gate import PARAMETER_MAX, Refused, form_of
+from .gate import PARAMETER_MAX, STRANGERS_REQUESTS_MAX, Refused, form_of
 from .sessions import SIGNED_OUT, Session, Sessions
 
 logger = logging.getLogger("headrace.console")
@@ -111,12 +111,13 @@ class Users:
 
     # -- requests
 
-    def console_of(self, request: web.Request) -> Console:
-        """The console of the user who sends the request. Raises SignInNeeded."""
+    def console_of(self, request: web.Request, *, is_use: bool = True) -> Console:
+        """The console of the user who sends the request. ``is_use``: the request may be an action of the user, so that
+        the idle time of the session begins again. Raises SignInNeeded."""
         if self._shared is not None:
             return self._shared
         session_id = self._site.cookie(request)
-        is_use = request.headers.get("HX-Trigger") != _REFRESHED
+        is_use = is_use and request.headers.get("HX-Trigger") != _REFRESHED
         session = self.sessions.find(session_id, is_use=is_use) if session_id else None
         if session is None:
             raise SignInNeeded(self.sessions.why(session_id))
@@ -165,6 +166,7 @@ class Users:
         return answer
 
     async def _sign_in(self, request: web.Request) -> web.StreamResponse:
+        self._site.gate.count_user(request, "", STRANGERS_REQUESTS_MAX)
         # A proxy may add a line of its own behind those of the browser, as HAProxy does.
         forwarded = ",".join(request.headers.getall("X-Forwarded-For", ()))
         address = browser_address(request.remote or "", forwarded, self._settings.proxies)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
-from collections.abc import AsyncGenerator
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterator
 
 from headrace import TopicPartition
 from headrace_core.records import Record
@@ -27,28 +29,41 @@ _OFFSETS_S = 5.0
 
 
 class Watchers:
-    """The number of live views of a whole console."""
+    """The live views of a whole console: their number, and that of each user who has signed in."""
 
     def __init__(self) -> None:
-        self.count = 0
+        self._count = 0
+        self._by_user: Counter[str] = Counter()
+
+    def is_full(self, user: str | None) -> bool:
+        """Whether ``user`` may open no further live view. None: a visitor of a console without a sign-in."""
+        return self._count >= WATCHERS_MAX or (user is not None and self._by_user[user] >= USER_WATCHERS_MAX)
+
+    @contextlib.contextmanager
+    def counted(self, user: str | None) -> Iterator[None]:
+        """Count one live view while the context lasts."""
+        self._count += 1
+        self._by_user[user or ""] += 1
+        try:
+            yield
+        finally:
+            self._count -= 1
+            self._by_user -= Counter({user or "": 1})
 
 
 class Tailing:
-    """Live views of one console, or of one user. ``tail`` yields server-sent events as text. ``watchers``: shared with
-    the other users."""
+    """Live views of one console, or of one session of ``user``. ``tail`` yields server-sent events as text.
+    ``watchers``: shared with the other sessions."""
 
-    def __init__(
-        self, cluster: Cluster, decoding: Decoding, watchers: Watchers | None = None, *, own_max: int = WATCHERS_MAX
-    ) -> None:
+    def __init__(self, cluster: Cluster, decoding: Decoding, watchers: Watchers, user: str | None) -> None:
         self._cluster = cluster
         self._decoding = decoding
-        self._watchers = watchers or Watchers()
-        self._own, self._own_max = 0, own_max
+        self._watchers, self._user = watchers, user
         self._why = ""
 
     @property
     def is_full(self) -> bool:
-        return self._watchers.count >= WATCHERS_MAX or self._own >= self._own_max
+        return self._watchers.is_full(self._user)
 
     def end(self, why: str) -> None:
         """End all live views: they show no further record, and the sentence ``why``."""
@@ -56,9 +71,12 @@ class Tailing:
 
     async def tail(self, topic: str, partitions: list[int], contains: bytes) -> AsyncGenerator[str, None]:
         """The records that are written from now on, and whose key or value has the bytes ``contains``."""
+        with self._watchers.counted(self._user):
+            async for event in self._events(topic, partitions, contains):
+                yield event
+
+    async def _events(self, topic: str, partitions: list[int], contains: bytes) -> AsyncGenerator[str, None]:
         consumer = self._cluster.consumer()
-        self._watchers.count += 1
-        self._own += 1
         try:
             wanted = [TopicPartition(topic, partition) for partition in partitions]
             ends = await consumer.end_offsets(wanted, timeout=_OFFSETS_S)
@@ -89,8 +107,6 @@ class Tailing:
                 await asyncio.sleep(max(0.0, turn_s - time.monotonic()))
             yield _event("ended", {"after_s": LIFE_S})
         finally:
-            self._watchers.count -= 1
-            self._own -= 1
             await consumer.close(timeout=2.0)
 
 

@@ -46,25 +46,26 @@ def add_routes(app: web.Application, users: Users) -> None:
         app.router.add_get(path, _of_user(users, page))
     for path, page in CHANGES.items():
         app.router.add_post(path, _of_user(users, page))
-    app.router.add_get("/events", _of_user(users, messages.events, page_s=None))
+    app.router.add_get("/events", _of_user(users, messages.events, page_s=None, is_use=False))
     app.router.add_get("/static/{name}", _static)
     for method, path, handler in users.routes():
         app.router.add_route(method, path, handler)
 
 
 def _of_user(
-    users: Users, page: Page, *, page_s: float | None = PAGE_S
+    users: Users, page: Page, *, page_s: float | None = PAGE_S, is_use: bool = True
 ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
     """A handler that shows ``page`` with the console of the request's user, or asks for a sign-in. ``page_s``: time
-    limit in seconds; None: no limit."""
+    limit in seconds; None: no limit. ``is_use``: whether the request is an action of the user."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         try:
-            console = users.console_of(request)
+            console = users.console_of(request, is_use=is_use)
         except SignInNeeded as needed:
             return await users.ask(request, needed.why)
 
         async def show(request: web.Request) -> web.StreamResponse:
+            console.gate.count_user(request, console.user)
             try:
                 async with asyncio.timeout(page_s):
                     await console.proven()

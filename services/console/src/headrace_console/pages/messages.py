@@ -211,7 +211,7 @@ async def events(console: Console, request: web.Request) -> web.StreamResponse:
     answer = web.StreamResponse(
         headers=HEADERS | {"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     )
-    console.gate.leave()
+    console.gate.leave(request)
     try:
         await answer.prepare(request)
         stream = console.tailing.tail(topic, partitions, contains.encode())
