@@ -12,11 +12,11 @@ from headrace_console.display import (
     beginning,
     config_words,
     duration,
-    escaped,
     json_text,
     shown,
     when,
 )
+from headrace_tools.visible import escaped
 
 
 @pytest.mark.parametrize(

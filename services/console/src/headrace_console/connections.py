@@ -20,9 +20,9 @@ from functools import partial
 from typing import Any
 
 from headrace_core.node.descriptors import connections_with_room
+from headrace_tools.visible import escaped
 
 from .attempts import network_of
-from .display import escaped
 
 logger = logging.getLogger("headrace.console")
 

@@ -25,6 +25,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from headrace import __version__
 from headrace_core.errors import HeadraceError, SaslAuthenticationFailedError
+from headrace_tools.visible import escaped
 
 from . import display
 from .changes import Change
@@ -80,7 +81,7 @@ class Site:
             size=display.size,
             duration=display.duration,
             when=display.when,
-            visible=display.escaped,
+            visible=escaped,
         )
         self._templates.globals.update(
             url=self.url,

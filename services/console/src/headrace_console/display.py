@@ -7,10 +7,11 @@ of text becomes a visible escape, bytes that are no UTF-8 become a hex dump, and
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
+
+from headrace_tools.visible import escaped
 
 #: Characters of a value in a list, and of a value on the page of its record.
 LISTED_MAX = 300
@@ -22,11 +23,6 @@ LISTED_BYTES_MAX, _BEGINNING = 65_536, 2_048
 _HEX_ROW = 16
 #: Part of invalid bytes up to which a value counts as text with some broken characters.
 _BROKEN_MAX = 0.1
-
-#: Control characters (without tab and newline), and characters that reorder text or have no width.
-_HIDDEN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]"
-)
 
 Kind = Literal["null", "empty", "text", "json", "binary"]
 
@@ -80,16 +76,6 @@ def shown(data: bytes | None, *, limit: int = LISTED_MAX, pretty: bool = False) 
     is_cut = len(text) > limit or len(head) < size
     note = "not valid UTF-8: broken bytes are shown as \\xNN" if is_broken else ""
     return Shown(kind, visible, size, is_cut, note)
-
-
-def escaped(text: str) -> str:
-    """``text`` with visible escapes in place of characters that hide, reorder or control text."""
-    return _HIDDEN.sub(lambda found: _escape(found[0]), text)
-
-
-def _escape(character: str) -> str:
-    code = ord(character)
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
 def _decoded(data: bytes, *, is_whole: bool) -> tuple[str | None, bool]:

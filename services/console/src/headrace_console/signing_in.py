@@ -27,11 +27,12 @@ from aiohttp import web
 
 from headrace import AsyncAdmin
 from headrace_core.errors import HeadraceError, InvalidConfigError, SaslAuthenticationFailedError
+from headrace_tools.visible import escaped
 
 from .attempts import Attempts, browser_address, network_of
 from .cluster import Cluster, client_config, prove
 from .console import Console, Site
-from .display import duration, escaped
+from .display import duration
 from .gate import PARAMETER_MAX, STRANGERS_REQUESTS_MAX, Refused, form_of
 from .sessions import SIGNED_OUT, Session, Sessions
 

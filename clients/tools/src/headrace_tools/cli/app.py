@@ -62,7 +62,9 @@ def _run(arguments: list[str] | None, begin: Callable[[], object]) -> int:
 
 
 def _fail(message: str) -> int:
-    print(f"headrace: {message}", file=sys.stderr)
+    from ..visible import escaped
+
+    print(escaped(f"headrace: {message}"), file=sys.stderr)
     return 1
 
 

@@ -12,6 +12,7 @@ import typer
 from headrace_core.plurals import counted
 
 from ..local.finding import DEFAULT_DATA, clusters_here
+from ..visible import escaped, one_line
 from .client import DEFAULT_BOOTSTRAP, Bootstrap, Properties, admin, is_given, resolved, tls_of
 from .output import Output, OutputFormat, note, print_json
 from .times import duration
@@ -96,9 +97,9 @@ def _document(facts: Facts, findings: list[Finding], *, healthy: bool) -> dict[s
 
 def _show(facts: Facts, findings: list[Finding], *, healthy: bool) -> None:
     for finding in findings:
-        print(f"{finding.severity}: {finding.what} [{finding.rule}]", flush=True)
-        print(f"    where: {finding.where}", flush=True)
-        print(f"    cure:  {finding.cure}\n", flush=True)
+        print(one_line(f"{finding.severity}: {finding.what} [{finding.rule}]"), flush=True)
+        print(one_line(f"    where: {finding.where}"), flush=True)
+        print(escaped(f"    cure:  {finding.cure}\n"), flush=True)
     for each in facts.not_asked:
         note(f"not checked: {each.what}: {each.why}")
     severities = Counter(str(finding.severity) for finding in findings)

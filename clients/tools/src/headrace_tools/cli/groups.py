@@ -15,6 +15,7 @@ import typer
 from headrace_core.errors import GroupIdNotFoundError, HeadraceError, UnknownTopicOrPartitionError
 from headrace_core.plurals import counted
 
+from ..visible import one_line
 from . import complete, group_lag
 from .client import DEFAULT_BOOTSTRAP, GROUP_TIMEOUT_S, Bootstrap, GroupTimeout, admin, coordinator_timeout_s
 from .groups_reset import Group, chosen_partitions, reset_offsets, scope_of
@@ -212,14 +213,14 @@ def _show_groups(groups: list[dict[str, Any]]) -> None:
         left_out = {"GROUP"} if width >= _NARROW else {"GROUP", "CONSUMER-ID", "HOST"}
         columns = [column for column in _COLUMNS if column not in left_out]
     for at, group in enumerate(each for each in groups if each["error"] is None):
-        print(("\n" if at else "") + group_lag.heading(group) + "\n", flush=True)
+        print(("\n" if at else "") + one_line(group_lag.heading(group)) + "\n", flush=True)
         rows = [_cells(group["group"], row, id_letters) for row in group["partitions"]]
         print_table(
             [column.replace("-", " ") for column in columns] if sys.stdout.isatty() else columns,
             [[row[column] for column in columns] for row in rows],
         )
         for line in group_lag.pending(group, time.time() * 1_000):
-            print(line, flush=True)
+            print(one_line(line), flush=True)
 
 
 def _cells(group: str, row: dict[str, Any], id_letters: int) -> dict[str, Any]:
@@ -280,7 +281,7 @@ def members(
     print_table(columns, rows)
     if verbose and is_terminal:  # the terminal has no room for more columns
         for each in found.members:
-            print(
+            line = (
                 f"{each.member_id}  assigned {_parts(each.assigned) or 'nothing'}"
                 + (f", revoking {_parts(each.revoking)}" if each.revoking else "")
                 + (f", target {_parts(each.target) or 'nothing'}" if each.target != each.assigned else "")
@@ -288,6 +289,7 @@ def members(
                 + (f"; rack {each.rack}" if each.rack else "")
                 + ("; uses the classic protocol" if each.is_classic else "")
             )
+            print(one_line(line))
 
 
 def _member(member: MemberDescription) -> dict[str, Any]:
@@ -392,7 +394,7 @@ def _tell(group: GroupDescription, rebalances: list[Rebalance]) -> None:
         return f"{member_id} ({clients[member_id]})" if clients.get(member_id) else member_id
 
     if not rebalances:
-        print(f"group {group.group_id} has had no rebalance")
+        print(one_line(f"group {group.group_id} has had no rebalance"))
     for at, rebalance in enumerate(rebalances):
         when = datetime.fromtimestamp(rebalance.at_ms / 1000, UTC).isoformat(timespec="milliseconds")
         moved = f"{counted(rebalance.moved_count, 'partition')} moved"
@@ -404,10 +406,11 @@ def _tell(group: GroupDescription, rebalances: list[Rebalance]) -> None:
             ("\n" if at else "")
             + f"rebalance {rebalance.number}  {when}  epoch {rebalance.group_epoch}  {moved}, {end}"
         )
-        print(f"  why: {rebalance.reason}")
+        print(one_line(f"  why: {rebalance.reason}"))
         for each in rebalance.moved:
             unread = f"  unread for {group_lag.duration(each.unread_ms)}" if each.unread_ms is not None else ""
-            print(f"  {each.topic}-{each.partition}: {named(each.from_member)} -> {named(each.to_member)}{unread}")
+            moved_by = f"{named(each.from_member)} -> {named(each.to_member)}"
+            print(one_line(f"  {each.topic}-{each.partition}: {moved_by}{unread}"))
         if rebalance.moved_count > len(rebalance.moved):
             print(f"  and {rebalance.moved_count - len(rebalance.moved)} more")
 

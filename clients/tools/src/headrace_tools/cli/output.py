@@ -1,7 +1,8 @@
 """Output of commands: results are written to stdout, as text or as one JSON document; all other messages are written to
 stderr.
 
-On a terminal rich draws the tables; a pipe gets plain columns without colour, which are never wrapped or cut.
+On a terminal rich draws the tables; a pipe gets plain columns without colour, which are never wrapped or cut. Control
+characters are shown as escapes (visible.py), because names come from other clients.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import typer
 
 from headrace_core.errors import HeadraceError
 
+from ..visible import escaped, one_line
 from .times import config_value
 
 
@@ -34,12 +36,12 @@ Output = Annotated[
 
 def note(message: str) -> None:
     """Print a line for people on stderr; a closed terminal is no error."""
-    _tell(message, sys.stderr)
+    _tell(one_line(message), sys.stderr)
 
 
 def say(message: str) -> None:
-    """Print a line on stdout; a closed terminal is no error, because the command continues."""
-    _tell(message, sys.stdout)
+    """Print lines on stdout; a closed terminal is no error, because the command continues."""
+    _tell(escaped(message), sys.stdout)
 
 
 def _tell(message: str, to: TextIO) -> None:
@@ -57,7 +59,7 @@ def show(output: OutputFormat, document: Any, text: str) -> None:
     if output is OutputFormat.JSON:
         print_json(document)
     else:
-        print(text)
+        print(escaped(text))
 
 
 def show_rows(output: OutputFormat, columns: Sequence[str], rows: Sequence[dict[str, Any]]) -> None:
@@ -110,7 +112,7 @@ def rich_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Any:
 
 def _cells(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> tuple[list[tuple[str, ...]], list[bool]]:
     """The text of each cell, and for each column whether it holds numbers."""
-    table = [tuple("-" if cell is None else str(cell) for cell in row) for row in rows]
+    table = [tuple("-" if cell is None else one_line(str(cell)) for cell in row) for row in rows]
     return table, [bool(table) and all(_is_number(row[at]) for row in table) for at in range(len(columns))]
 
 

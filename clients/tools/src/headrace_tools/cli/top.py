@@ -15,6 +15,7 @@ import typer
 from headrace_core.errors import HeadraceError
 from headrace_core.plurals import counted
 
+from ..visible import one_line
 from .client import DEFAULT_BOOTSTRAP, Bootstrap, Properties, admin
 from .output import Output, OutputFormat, note, print_table, rich_table
 from .times import duration
@@ -118,12 +119,13 @@ def _live(frames: Iterator[Frame | HeadraceError], rows: int) -> None:
         for frame in frames:
             if isinstance(frame, HeadraceError):
                 since = time.strftime("%H:%M:%S")
-                old = Text(f"no answer at {since}, what follows is older: {frame.message} [{frame.code}]", style="bold")
+                why = one_line(f"{frame.message} [{frame.code}]")
+                old = Text(f"no answer at {since}, what follows is older: {why}", style="bold")
                 live.update(Group(old, *shown), refresh=True)
                 continue
             shown = [Text(_head(frame))]
             shown += [rich_table(columns, cells) for columns, cells in _tables(frame, rows)]
-            shown += [Text(f"not known: {error}") for error in frame.errors]
+            shown += [Text(f"not known: {one_line(error)}") for error in frame.errors]
             live.update(Group(*shown), refresh=True)
 
 
