@@ -48,6 +48,7 @@ OPERATIONS = [
         "retention",
         "damage",
         "kafka-logs",
+        "logs",
     )
 ]
 SDK = [

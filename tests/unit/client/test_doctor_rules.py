@@ -335,6 +335,18 @@ def test_it_is_not_said_that_no_node_answers_while_some_do() -> None:
     assert "start it" not in hangs.cure
 
 
+def test_brokers_that_were_not_named_are_offered_when_the_named_one_is_dead() -> None:
+    refused = Tried(address="127.0.0.1:9095", ips=("127.0.0.1",), trouble=Trouble.REFUSED)
+    dead = LocalNode(role="broker", node_id=1, address="127.0.0.1:9095", pid=None, log="/c/logs/broker-1.log")
+    runs = LocalNode(role="broker", node_id=2, address="127.0.0.1:9096", pid=7, log="/c/logs/broker-2.log")
+    first, second = diagnose(Facts(now_ms=NOW_MS, bootstrap=(refused,), data="/c", local=(dead, runs)))
+    assert (first.rule, first.where) == ("no-cluster", "127.0.0.1:9095")
+    assert "no broker answers" not in first.what, "broker 2 was not asked"
+    assert "broker 2" in first.what
+    assert first.cure == "name them, too: `headrace doctor -b 127.0.0.1:9095,127.0.0.1:9096`"
+    assert second.rule == "process-dead"
+
+
 def test_a_broker_that_checks_its_logs_is_not_called_dead() -> None:
     fenced = tuple(dataclasses.replace(each, fenced=each.broker_id == 2) for each in cluster().brokers)
     left = {number: each for number, each in healthy().brokers.items() if number != 2}

@@ -89,6 +89,9 @@ class PrometheusCollector:
     The names are Kafka's client metrics with underscores, after ``kafka_producer_`` or ``kafka_consumer_``. Names that
     end in ``-total`` are counters. Metrics of a partition have the labels ``topic`` and ``partition``, and
     ``_by_partition`` in their names, because a metric of prometheus_client has one set of labels.
+
+    A registry accepts one producer and one consumer: two collectors with the same names raise prometheus_client's
+    DuplicateTimeseries. Register further clients in registries of their own.
     """
 
     def __init__(self, client: Measured, *, client_id: str = "headrace") -> None:

@@ -62,7 +62,7 @@ def lag(
 
     The verdict is that of `headrace doctor`, by Burrow's rules: OK; WARN: the lag grows with each commit; REWIND: the
     group went back; STALL: the same offset is committed again and again; STOP: no more commits. A group without members
-    has no verdict and no limit, unless you name it. For cron and CI: --alert exits with 3 when a group is above a
+    has the verdict OK and no limit, unless you name it. For cron and CI: --alert exits with 3 when a group is above a
     limit, 1 when the lag is unknown, else 0. With --watch the command ends at the first alarm.
 
     \b

@@ -43,10 +43,16 @@ def no_cluster(facts: Facts) -> Iterator[Finding]:
     answering = [tried for tried in facts.bootstrap if tried.trouble in (None, Trouble.NOT_SERVING)]
     running = [node for node in facts.local if node.pid is not None and not node.stopped]
     hanging = [tried for tried in facts.bootstrap if tried.trouble is Trouble.SILENT]
+    asked = {tried.address for tried in facts.bootstrap}
+    others = [node for node in running if node.role == "broker" and node.address not in asked]
     where = ", ".join(tried.address for tried in answering or hanging or facts.bootstrap)
     if answering:
         what = f"{where} answers, but does not describe the cluster"
         cure = "wait if it is starting; else look at its log (a broker needs an active controller)"
+    elif others:
+        what = f"no node answers at the named address, but other brokers of the cluster in {facts.data} run: "
+        what += ", ".join(f"{node.role} {node.node_id}" for node in others)
+        cure = f"name them, too: `headrace doctor -b {','.join([*sorted(asked), *(node.address for node in others)])}`"
     elif running:
         what = "no broker answers, and the running controllers do not describe the cluster; running processes: "
         what += ", ".join(f"{node.role} {node.node_id}" for node in running)
