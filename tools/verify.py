@@ -97,6 +97,8 @@ SHARDS = (
             "-m",
             "long",
             "tests/integration/spark/test_pipelines_killed.py",
+            "tests/integration/pipelines/test_orders_killed.py",
+            "tests/integration/pipelines/test_scaling_killed.py",
         ),
         5400,
     ),

@@ -15,7 +15,7 @@ from headrace_core.errors import InvalidArgumentError
 from headrace_pipelines.scaling.caching import Cache
 from headrace_pipelines.scaling.deciding import Limits, Sample, State, busiest_share, decide
 from headrace_pipelines.scaling.notes import Note, Notes, read
-from headrace_pipelines.scaling.playing import Played
+from headrace_pipelines.scaling.playing import Played, scalings
 from headrace_pipelines.scaling.scenes import PARTITIONS, SCENES, scenes_of
 from headrace_pipelines.scaling.schema import traffic
 from headrace_pipelines.scaling.truth import Row, broken, check, overlapping
@@ -248,3 +248,9 @@ def test_unknown_scenes_are_refused() -> None:
     for text in ("", "one,two"):
         with pytest.raises(InvalidArgumentError, match="unknown scenes"):
             scenes_of(text)
+
+
+@pytest.mark.parametrize("rest", ["", "scaled", "scaled 12.5 1", "scaled 12.5 1 0.0"])
+def test_a_line_of_the_log_that_is_not_whole_yet_is_left_out(rest: str) -> None:
+    log = "scaled 10.250 1 -\nautoscaler: OSError: a disk\nscaled 10.750 2 1.625\n"
+    assert scalings(log + rest) == [(10.25, 1.0), (10.75, 2.0)]

@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
         with Database(name) as database:
             projector = Projector(access, database)
             if role == "rebuild":
-                projector.rebuild(is_stopped, lambda position: print(REBUILT, time.time(), position, flush=True))
+                projector.rebuild(is_stopped, lambda position: print(f"{REBUILT} {time.time()} {position}", flush=True))
             else:
                 projector.follow(is_stopped)
     except HeadraceError as error:

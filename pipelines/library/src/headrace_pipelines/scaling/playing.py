@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import sqlite3
 import time
 from collections import Counter
@@ -138,7 +139,7 @@ class _Scenery:
             if self._beside is not None:
                 self._beside.stop()
             if scene.is_scaled:
-                self._follow(lambda look: self._scaled()[-1][1] == 1.0)
+                self._follow(lambda look: [members for _, members in self._scaled()[-1:]] == [1.0])
             ended, assigned = self._group()
             self._played.idle = 0 if scene.is_scaled else sum(not count for count in assigned)
             self._played.epochs = epoch, ended
@@ -214,8 +215,13 @@ class _Scenery:
     def _scaled(self) -> list[tuple[float, float]]:
         """What the autoscaler said: seconds since the start of the scene, members."""
         log = self._player.places.root / "logs" / f"{self._scene.name}-autoscaler-1.log"
-        lines = (line.split() for line in log.read_text(errors="replace").splitlines())
-        return [(float(words[1]) - self._began_at_s, float(words[2])) for words in lines if words[:1] == [SCALED]]
+        return [(at_s - self._began_at_s, members) for at_s, members in scalings(log.read_text(errors="replace"))]
+
+
+def scalings(log: str) -> list[tuple[float, float]]:
+    """What the log of an autoscaler says: seconds since 1970, members. The last line may not be whole yet."""
+    found = re.findall(rf"^{SCALED} ([\d.]+) (\d+) .*\n", log, re.MULTILINE)
+    return [(float(at_s), float(members)) for at_s, members in found]
 
 
 def database_rows(scene: Scene, out: Path) -> list[Row]:

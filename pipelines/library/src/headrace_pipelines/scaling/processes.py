@@ -90,7 +90,7 @@ class _Autoscaler:
                     state = decide(state, sample, self._limits)
                     self._have(state.members)
                     lag = "-" if sample.lag_s is None else f"{sample.lag_s:.3f}"
-                    print(SCALED, f"{time.time():.3f}", state.members, lag, flush=True)
+                    print(f"{SCALED} {time.time():.3f} {state.members} {lag}", flush=True)
         finally:
             self._have(0)
 
