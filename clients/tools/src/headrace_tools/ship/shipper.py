@@ -12,6 +12,7 @@ from typing import Any
 from headrace import Admin, Producer
 from headrace.errors import HeadraceError, InvalidArgumentError, ProducerFencedError
 
+from ..visible import one_line
 from .positions import TOPIC, ensure_topic, key_of, read_positions, value_of
 from .tail import SHORTAGES, Files, Line, Tail
 
@@ -183,10 +184,16 @@ class Shipper:
 
 
 def warn_on_stderr() -> None:
-    """Write the shipper's warnings to stderr, a line each: truncated files, unreadable files, retries."""
+    """Write the shipper's warnings to stderr, a line each: truncated files, unreadable files, retries. Control
+    characters in the names of files are shown as escapes."""
     handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("ship: %(message)s"))
+    handler.setFormatter(_OneLine("ship: %(message)s"))
     logger.addHandler(handler)
+
+
+class _OneLine(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return one_line(super().format(record))
 
 
 def _check_all_read(files: Files) -> None:
