@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import functools
 import math
 import re
 import time
 from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +18,9 @@ from headrace_core.metrics import catalog
 from headrace_core.metrics.exposition import Exposition
 from headrace_core.metrics.histogram import DURATION_BOUNDS_S, Histogram, RecentQuantiles, quantile
 from headrace_core.metrics.model import COLUMN_MAX, Column, Kind, Metric, Quantiles, Row, Rows, Source, in_columns
+from headrace_core.metrics.node import NodeMetrics
 from headrace_core.metrics.text import Writer, heads_of, wants_openmetrics
+from headrace_core.node.config import NodeConfig
 
 
 def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
@@ -258,6 +262,21 @@ async def test_rows_and_columns_give_the_same_text() -> None:
         texts.append((await exposition.text(openmetrics=True)).partition("# HELP headrace_metrics")[0])
     head = heads_of(catalog.LOG_END)[0].decode()
     assert texts[0] == texts[1] == head + "".join(plain(catalog.LOG_END, each, each[1]) for each in labels)
+
+
+def test_of_certificates_with_the_same_subject_the_first_that_expires_counts() -> None:
+    properties = {"log.dirs": "/nowhere", "listeners": "internal://127.0.0.1:0", "node.id": "1"}
+    node = NodeMetrics("controller", lambda: 1, NodeConfig.from_properties(properties, role="controller").values)
+    for subject, day in (("CN=a", 2), ("CN=a", 1), ("CN=a", 3), ("CN=b", 9), ("", 0)):
+        until = datetime.datetime(2026, 1, day or 1, tzinfo=datetime.UTC)
+        known = SimpleNamespace(subject=subject, not_after=until) if day else None
+        node.add_tls(SimpleNamespace(certificate=lambda known=known: known))  # type: ignore[arg-type, misc]
+    days = {
+        row.labels[0]: datetime.datetime.fromtimestamp(row.value, datetime.UTC).day
+        for row in node._collect_certificates()
+        if isinstance(row, Row) and isinstance(row.value, float)
+    }
+    assert days == {"CN=a": 1, "CN=b": 9}
 
 
 def test_the_catalog_has_only_legal_names_and_words() -> None:

@@ -160,9 +160,13 @@ class NodeMetrics:
         yield Row(catalog.BUILD_INFO, (self._role, self._node_id(), _version()), 1)
 
     def _collect_certificates(self) -> Rows:
-        found = [source.certificate() for source in self._tls]
-        for subject, not_after in {each.subject: each.not_after for each in found if each is not None}.items():
-            yield Row(catalog.CERTIFICATE_EXPIRY, (subject,), not_after.timestamp())
+        soonest: dict[str, float] = {}  # listeners may have different certificates with the same subject
+        for each in [source.certificate() for source in self._tls]:
+            if each is not None:
+                not_after_s = each.not_after.timestamp()
+                soonest[each.subject] = min(not_after_s, soonest.get(each.subject, not_after_s))
+        for subject, not_after_s in soonest.items():
+            yield Row(catalog.CERTIFICATE_EXPIRY, (subject,), not_after_s)
 
     def _collect_events(self) -> Rows:
         for name, count in sorted(self._events.items()):
