@@ -135,6 +135,8 @@ def up(
     watches = bool(started.nodes) and not detach
     with _stopped_by_signals(cluster) if watches else contextlib.nullcontext():
         _print_up(cluster, started, time.monotonic() - begun, detach, output)
+        for role, asked in (("gateway", gateway_port), ("registry", registry_port), ("console", console_port)):
+            _note_port(started.state, role, asked)
         if config and started.behind:
             _tell_behind(cluster, started)
         if watches:
@@ -189,6 +191,17 @@ def _print_up(cluster: ClusterDirectory, started: Started, seconds: float, detac
     say(f"  headrace consume -t orders -e{flag}")
     say(f"  headrace ps --data {data}")
     say(f"  headrace down --data {data}" if detach or not started.nodes else "Ctrl-C stops the cluster.")
+
+
+def _note_port(state: ClusterState, role: str, asked: int | None) -> None:
+    """Print a note if the first node of ``role`` has another port than the user ``asked`` for."""
+    nodes = state.of_role(role)
+    if not asked or not nodes or nodes[0].port == asked:
+        return
+    note(
+        f"headrace: {role} {nodes[0].id} has port {nodes[0].port}, not {asked}: a node keeps the port of its first "
+        "start, which is the next free one if another program used the port then"
+    )
 
 
 def _tell_behind(cluster: ClusterDirectory, started: Started) -> None:
