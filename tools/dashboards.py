@@ -22,7 +22,8 @@ _COLUMNS = 24
 
 @dataclass(frozen=True)
 class Panel:
-    """One panel. ``queries``: (PromQL, legend). ``red_above``: the value from which a single number is red."""
+    """One panel. ``queries``: (PromQL, legend). ``red_above``: the value from which a single number is red;
+    ``red_below``: it is red below this value, too."""
 
     title: str
     queries: tuple[tuple[str, str], ...]
@@ -30,6 +31,7 @@ class Panel:
     kind: str = "timeseries"
     width: int = 8
     red_above: float | None = None
+    red_below: float | None = None
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,8 @@ class Dashboard:
     variables: tuple[tuple[str, str, str], ...] = ()
 
 
-def _number(title: str, query: str, *, red_above: float | None = None, unit: str = "short") -> Panel:
-    return Panel(title, ((query, ""),), unit, "stat", 4, red_above)
+def _number(title: str, query: str, *, red_above: float | None = None, red_below: float | None = None) -> Panel:
+    return Panel(title, ((query, ""),), "short", "stat", 4, red_above, red_below)
 
 
 def _p(share: float, metric: str, by: str, where: str = "") -> str:
@@ -61,7 +63,12 @@ DASHBOARDS = (
         "cluster",
         "Headrace: cluster",
         (
-            _number("Active controllers", "sum(kafka_controller_kafkacontroller_activecontrollercount)"),
+            _number(
+                "Active controllers",
+                "sum(kafka_controller_kafkacontroller_activecontrollercount)",
+                red_above=2,
+                red_below=1,
+            ),
             _number("Brokers", "max(kafka_brokers)"),
             _number("Fenced brokers", "max(kafka_controller_kafkacontroller_fencedbrokercount)", red_above=1),
             _number("Offline partitions", "max(kafka_controller_kafkacontroller_offlinepartitionscount)", red_above=1),
@@ -342,6 +349,11 @@ DASHBOARDS = (
                 "ms",
             ),
             Panel("Requests that wait for the controller", (("headrace_controller_queued_requests", "{{instance}}"),)),
+            Panel(
+                "Unclean elections",
+                ((f"rate(kafka_controller_controllerstats_uncleanleaderelections_total{_RATE})", "{{instance}}"),),
+                "cps",
+            ),
         ),
     ),
     Dashboard(
@@ -428,6 +440,8 @@ def document(board: Dashboard) -> dict[str, Any]:
             x, y, height = 0, y + height, 0
         tall = 4 if panel.kind == "stat" else 8
         steps: list[dict[str, Any]] = [{"color": "green", "value": None}]
+        if panel.red_below is not None:
+            steps = [{"color": "red", "value": None}, {"color": "green", "value": panel.red_below}]
         if panel.red_above is not None:
             steps.append({"color": "red", "value": panel.red_above})
         panels.append(

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shutil
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,8 +19,12 @@ import pytest
 
 from headrace import Admin, Consumer, LocalCluster, NewTopic, Producer, TopicPartition
 from headrace.errors import HeadraceError
+from headrace_tools.certs.authority import Authority
+from headrace_tools.local import ports
 from tests.worlds import prometheus as world
+from tests.worlds.broker_world import Cluster as TwoNodes
 from tests.worlds.prometheus import OBSERVE, Prometheus, prometheus
+from tests.worlds.waiting import until
 from tools import dashboards
 
 pytestmark = [
@@ -138,8 +144,27 @@ def test_a_dead_broker(cluster: LocalCluster, observed: Prometheus, admin: Admin
     observed.wait_clear(*alerts)
     with cluster.killed("broker", 2):
         observed.wait_firing(*alerts, within_s=90)
-        assert set(alerts) <= observed.delivered()
+        until(lambda: set(alerts) <= observed.delivered())
     observed.wait_clear(*alerts, within_s=90)
+
+
+def test_an_unclean_election(cluster: LocalCluster, observed: Prometheus, admin: Admin) -> None:
+    """Broker 3 lacks records that broker 2 has acknowledged, and leads while broker 2 is dead."""
+    part = TopicPartition("lossy", 0)
+    admin.create_topics([NewTopic("lossy", assignments={0: [2, 3]}, config={"min.insync.replicas": "1"})])
+    observed.wait_clear("HeadraceUncleanElection")
+    try:
+        with cluster.killed("broker", 3):
+            with Producer(bootstrap_servers=cluster.bootstrap_servers, acks="all") as producer:
+                producer.send("lossy", value=b"lost", partition=0).result(timeout=30)
+            cluster.kill("broker", 2)
+        until(lambda: admin.elect_leaders("unclean", [part])[part] is None)
+        observed.wait_firing("HeadraceUncleanElection")
+    finally:
+        cluster.restart("broker", 2)
+    observed.wait_clear("HeadraceUncleanElection")
+    with Consumer(bootstrap_servers=cluster.bootstrap_servers) as consumer:
+        assert consumer.end_offsets([part])[part] == 0, "the acknowledged record is lost: the alert is right"
 
 
 def test_dead_controllers(cluster: LocalCluster, observed: Prometheus, admin: Admin) -> None:
@@ -204,6 +229,78 @@ def test_a_hanging_transaction(cluster: LocalCluster, observed: Prometheus, admi
             observed.wait_firing("HeadraceHangingTransactions")
             raise LookupError
         observed.wait_clear("HeadraceHangingTransactions")
+
+
+def test_a_certificate_that_expires(tmp_path: Path) -> None:
+    """A secure cluster: the nodes read a renewed certificate while they run."""
+    with LocalCluster(controllers=1, brokers=1, coordinators=1, secure=True) as cluster:
+        security = cluster.directory / "security"
+        with prometheus(cluster.ps(), tmp_path, security=security) as observed:
+            for name in _ONLY_SECURE:
+                _until_data(observed, name)
+            observed.wait_clear("HeadraceCertificateExpires")
+            Authority(security).renew(security / "broker-1.pem", days=5)
+            observed.wait_firing("HeadraceCertificateExpires")
+            assert len(observed.query("headrace_certificate_not_after_seconds - time() < 14 * 86400")) == 1
+            Authority(security).renew(security / "broker-1.pem", days=365)
+            observed.wait_clear("HeadraceCertificateExpires")
+            assert observed.query("count(up == 1)")[0]["value"][1] == str(len(cluster.ps()))
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+def test_a_disk_that_is_slow_and_fails_and_a_clock_that_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker with two directories, and a library (observed_faults.c) between it and the kernel."""
+    library, faults = tmp_path / "faults.so", tmp_path / "faults"
+    faults.mkdir()
+    source = Path(__file__).with_name("observed_faults.c")
+    subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", str(library), str(source), "-ldl"], check=True)
+    monkeypatch.setenv("OBSERVED_FAULTS", str(faults))
+    keys = {
+        "log.dirs": f"{tmp_path}/first,{tmp_path}/second",
+        "metrics.listener": f"http://127.0.0.1:{ports.pick(1)[0]}",
+    }
+    with TwoNodes(tmp_path / "cluster", **keys) as nodes:
+        nodes.broker.terminate()
+        with monkeypatch.context() as loaded:  # the broker alone, not the Prometheus that measures its clock
+            loaded.setenv("LD_PRELOAD", str(library))
+            nodes.restart()
+        assert nodes.broker.state is not None
+        assert nodes.controller.state is not None
+        rows = [{"metrics": each.state.metrics} for each in (nodes.broker, nodes.controller) if each.state]
+        with prometheus(rows, tmp_path) as observed:
+            alerts = ("HeadraceClockSkew", "HeadraceSlowFsync", "HeadraceDirectoryOffline")
+            _until_data(observed, "headrace_log_dir_offline == 0")
+            observed.wait_clear(*alerts)
+
+            (faults / "clock").write_text("5")
+            observed.wait_firing("HeadraceClockSkew")
+            (faults / "clock").unlink()
+            observed.wait_clear("HeadraceClockSkew")
+
+            nodes.topic("t", 4)
+            with (
+                Producer(
+                    bootstrap_servers=nodes.broker.address(), request_timeout_ms=2_000, delivery_timeout_ms=5_000
+                ) as producer,
+                _repeated(lambda: _send_to_all(producer, "t", 4)),
+            ):
+                (faults / "slow").write_text("150")
+                observed.wait_firing("HeadraceSlowFsync")
+                (faults / "slow").unlink()
+                observed.wait_clear("HeadraceSlowFsync")
+                (faults / "fail").write_text(f"{tmp_path}/second/")
+                observed.wait_firing("HeadraceDirectoryOffline")
+            (faults / "fail").unlink()
+            nodes.broker.terminate()
+            nodes.restart()
+            observed.wait_clear(*alerts)
+
+
+def _send_to_all(producer: Producer, topic: str, partitions: int) -> None:
+    for each in [producer.send(topic, value=b"x", partition=number) for number in range(partitions)]:
+        each.result(timeout=30)
 
 
 def test_lag_in_seconds_is_the_age_of_the_first_unread_record(

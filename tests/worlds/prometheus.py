@@ -29,7 +29,7 @@ def quick_rules() -> str:
     """The alert rules with short waits and ranges; the conditions stay."""
     text = (OBSERVE / "alerts.yml").read_text()
     text = re.sub(r"(?m)^( +for: ).*$", r"\g<1>2s", text)
-    return text.replace("[2m]", "[8s]").replace("[1h]", "[20s]")
+    return text.replace("[2m]", "[8s]").replace("[10m]", "[8s]").replace("[1h]", "[20s]")
 
 
 class Prometheus:
@@ -81,18 +81,26 @@ def _json(url: str) -> Any:
 
 
 @contextlib.contextmanager
-def prometheus(nodes: Iterable[Mapping[str, Any]], directory: Path) -> Iterator[Prometheus]:
-    """Run both programs until the end of the block. ``nodes``: rows of ``ps``."""
+def prometheus(
+    nodes: Iterable[Mapping[str, Any]], directory: Path, *, security: Path | None = None
+) -> Iterator[Prometheus]:
+    """Run both programs until the end of the block. ``nodes``: rows of ``ps``. ``security``: the directory with the
+    certificates of a secure cluster."""
     port, alertmanager_port = ports.pick(2)
     (directory / "alerts.yml").write_text(quick_rules())
-    targets = json.dumps([node["metrics"].removeprefix("http://").removesuffix("/metrics") for node in nodes])
+    targets = json.dumps([urllib.parse.urlsplit(node["metrics"]).netloc for node in nodes])
+    tls = ""
+    if security is not None:
+        files = f"ca_file: {security}/ca.pem, cert_file: {security}/admin.pem, key_file: {security}/admin.pem"
+        tls = f"    scheme: https\n    tls_config: {{{files}}}\n"
     relabel = (OBSERVE / "prometheus.yml").read_text().partition("    metric_relabel_configs:\n")[2]
     (directory / "prometheus.yml").write_text(
         "global: {scrape_interval: 1s, evaluation_interval: 1s}\n"
         "rule_files: [alerts.yml]\n"
         f"alerting: {{alertmanagers: [{{static_configs: [{{targets: ['127.0.0.1:{alertmanager_port}']}}]}}]}}\n"
         "scrape_configs:\n"
-        f"  - job_name: headrace\n    static_configs: [{{targets: {targets}}}]\n    metric_relabel_configs:\n{relabel}"
+        f"  - job_name: headrace\n{tls}    static_configs: [{{targets: {targets}}}]\n"
+        f"    metric_relabel_configs:\n{relabel}"
     )
     commands = (
         [

@@ -32,6 +32,7 @@ WANTED = {
     "offline partitions": "HeadraceOfflinePartitions",
     "under-replicated partitions": "HeadraceUnderReplicatedPartitions",
     "partitions under min ISR": "HeadraceUnderMinIsr",
+    "unclean elections": "HeadraceUncleanElection",
     "no controller": "HeadraceNoController",
     "quorum lag": "HeadraceQuorumLag",
     "a disk that will be full, by its slope": "HeadraceDiskFullSoon",
