@@ -279,6 +279,25 @@ def test_of_certificates_with_the_same_subject_the_first_that_expires_counts() -
     assert days == {"CN=a": 1, "CN=b": 9}
 
 
+def test_names_of_kafkas_beans_are_spelled_by_the_rules_of_the_jmx_exporter() -> None:
+    """By its kafka-kraft-3_0_0.yml: kafka.DOMAIN<type=TYPE, name=NAME> is kafka_DOMAIN_TYPE_NAME in lower case, without
+    PerSec; a rate is a counter with _total. A bean without a name has attributes."""
+    for name, metric in catalog.METRICS.items():
+        if metric.source is not Source.KAFKA:
+            continue
+        match = re.fullmatch(r"(kafka[.a-z]+):type=([\w-]+)(?:,name=(\w+))?", metric.bean)
+        assert match is not None, metric.bean
+        domain, kind, bean = match.groups()
+        start = re.sub(r"\W", "_", f"{domain}_{kind}_").lower()
+        if bean is None:
+            assert name.startswith(start), name
+            continue
+        rate = bean.endswith("PerSec")
+        assert name == start + bean.removesuffix("PerSec").lower(), name
+        assert rate is (metric.kind is Kind.COUNTER), name
+        assert bean.endswith("Ms") is (metric.kind is Kind.SUMMARY), name
+
+
 def test_the_catalog_has_only_legal_names_and_words() -> None:
     for name, metric in catalog.METRICS.items():
         assert re.fullmatch(r"[a-z][a-z0-9_]*", name), name
