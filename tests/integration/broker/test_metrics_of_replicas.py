@@ -16,6 +16,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from headrace import Admin, Consumer, LocalCluster, NewTopic, Producer, TopicPartition
+from headrace_core.metrics import catalog
 from headrace_core.metrics.histogram import DURATION_BOUNDS_S
 from headrace_core.metrics.text import OPENMETRICS_TYPE
 from tests.worlds.scraping import Scrape, scrape, text_of
@@ -30,7 +31,7 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(controllers=1, brokers=3, coordinators=1, gateways=1) as running:
+    with LocalCluster(controllers=1, brokers=3, coordinators=1, gateways=1, registries=1, console=True) as running:
         yield running
 
 
@@ -231,8 +232,12 @@ def test_rows_of_deleted_topics_and_groups_end_and_a_finished_group_is_no_failur
 
 
 def test_the_strict_parser_of_openmetrics_accepts_the_text_and_no_row_is_there_twice(cluster: LocalCluster) -> None:
-    for node in cluster.ps():
+    nodes = cluster.ps()
+    assert {each["role"] for each in nodes} == set(catalog.ALL), "a node of each role that the catalog knows"
+    for node in nodes:
         families = [each.name for each in text_string_to_metric_families(text_of(node["metrics"], OPENMETRICS_TYPE))]
         assert len(families) == len(set(families)) > 10
         lines = Counter(line.rpartition(" ")[0] for line in text_of(node["metrics"]).splitlines() if line[0] != "#")
         assert not [line for line, count in lines.items() if count > 1], node["role"]
+        for family in families:
+            assert node["role"] in catalog.METRICS[family].roles, family

@@ -17,7 +17,7 @@ GATEWAY = ("gateway",)
 REGISTRY = ("registry",)
 GRPC = ("controller", "broker", "coordinator")
 FOLLOWERS = ("broker", "coordinator", "gateway")
-ALL = ("controller", "broker", "coordinator", "gateway", "registry")
+ALL = ("controller", "broker", "coordinator", "gateway", "registry", "console")
 
 #: Every metric by its name, in the order of this module.
 METRICS: dict[str, Metric] = {}
