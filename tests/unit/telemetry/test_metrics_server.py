@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import os
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -153,6 +154,61 @@ async def test_connections_are_bounded_and_slow_requests_end(monkeypatch: pytest
         writer.close()
         for _, each in idle:
             each.close()
+
+
+async def _from(
+    address: str, server: MetricsServer, data: bytes, **more: Any
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port, local_addr=(address, 0), **more)
+    writer.write(data)
+    return reader, writer
+
+
+@pytest.mark.parametrize("data", [b"", b"G", _get().replace(b"close", b"keep-alive") * 3])
+@on_loop
+async def test_a_stranger_keeps_no_prometheus_at_another_address_out(
+    data: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with _server() as server:
+        prometheus, writer = await _from("127.0.0.2", server, b"")  # idle, and the oldest
+        held = [await _from("127.0.0.1", server, data) for _ in range(3 * CONNECTIONS_MAX)]
+        await asyncio.sleep(0.1)
+        writer.write(_get())
+        assert (await asyncio.wait_for(prometheus.read(), 5)).endswith(b"plain\n")
+        assert len(server._open) <= CONNECTIONS_MAX
+        another, _ = await _from("127.0.0.3", server, _get())
+        assert (await asyncio.wait_for(another.read(), 5)).endswith(b"plain\n")
+        assert caplog.text.count("connections of scrapers are open, the limit, ") == 1
+        assert "of 127.0.0.1; closing connections" in caplog.text
+        for _, each in held:
+            each.close()
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_connections_without_a_handshake_are_counted(tmp_path: Path, loop: str) -> None:
+    authority = TestAuthority(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(authority.issue("own.pem"))
+    trusted = ssl.create_default_context(cafile=str(authority.ca))
+
+    async def scrape() -> bytes:
+        async def text(openmetrics: bool) -> bytes:
+            return b"plain\n"
+
+        server = MetricsServer(text, "127.0.0.1", 0, ssl_context=context)
+        await server.start()
+        before = len(os.listdir("/proc/self/fd"))
+        held = [await _from("127.0.0.1", server, b"\x16") for _ in range(100)]
+        await until_async(lambda: len(os.listdir("/proc/self/fd")) - before <= len(held) + 2 * CONNECTIONS_MAX)
+        reader, writer = await _from("127.0.0.2", server, _get(), ssl=trusted)
+        found = await asyncio.wait_for(reader.read(), 10)
+        for each in (writer, *(writer for _, writer in held)):
+            each.close()
+        await server.stop()
+        return found
+
+    found = asyncio.run(scrape()) if loop == "asyncio" else uvloop.run(scrape())
+    assert found.endswith(b"plain\n")
 
 
 @on_loop

@@ -1,7 +1,9 @@
 """HTTP for scrapes: ``GET /metrics``, and nothing else.
 
 The server is small on purpose: a node must not load a web framework to show some numbers. It accepts requests without a
-body, keeps connections alive, and bounds what a stranger can hold: connections, bytes of a request, seconds.
+body, keeps connections alive, and bounds what a stranger can hold: connections, bytes of a request, seconds. A
+connection counts from its first byte, before the TLS handshake: asyncio's own servers count no handshakes, and a
+stranger could hold all file descriptors of a node.
 
 ``ssl_context`` and ``authorize`` are the two places for security: TLS on the connection (with client certificates, if
 the context asks for them), and a check of each request.
@@ -11,9 +13,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import ipaddress
 import logging
 import socket
 import ssl
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,10 +28,15 @@ from .text import OPENMETRICS_TYPE, PROMETHEUS_TYPE, wants_openmetrics
 
 logger = logging.getLogger("headrace.metrics")
 
-#: Connections at a time. For a further one, the server closes the connection that has waited longest for a request, so
-#: idle strangers cannot keep Prometheus out. If none is idle, it closes the new one.
+#: Connections at a time, handshakes included. For a further one, the server closes an idle connection: that which has
+#: waited longest, of the address with the most connections. If none is idle, it closes the oldest one of that address.
+#: A new connection never takes the place of an address that has fewer connections than its own. So a stranger cannot
+#: keep a Prometheus at another address out.
 CONNECTIONS_MAX = 16
+BACKLOG = 128  #: Maximum number of connections that wait in the kernel.
 HANDSHAKE_S = 10.0  #: Seconds for the TLS handshake.
+CLOSING_S = 3.0  #: Seconds in which a client must answer the end of TLS.
+PAUSE_S = 0.5  #: Seconds between two attempts to accept connections when no file descriptor is free.
 CHUNK_BYTES = 128 * 1024  #: Bytes of an answer that a slow reader can hold in memory, in addition to the shared text.
 REQUEST_BYTES_MAX = 8 * 1024  #: Bytes of a request: the request line and the headers.
 REQUEST_S = 10.0  #: Seconds in which a request must arrive whole, after its first byte.
@@ -80,62 +90,126 @@ class MetricsServer:
         self.host, self.port = host, port
         self._ssl_context = ssl_context
         self._authorize = authorize
-        self._server: asyncio.Server | None = None
-        self._open: set[asyncio.Task[None]] = set()
+        self._bound: socket.socket | None = None
+        self._accepting: asyncio.Task[None] | None = None
+        self._open: dict[asyncio.Task[None], str] = {}  # connections with their addresses, oldest first
         self._idle: dict[asyncio.Task[None], None] = {}  # those that wait for a request, longest first
+        self._ending: set[asyncio.Task[None]] = set()  # those that are closed in favour of others
+        self._is_full = False
 
     async def start(self) -> int:
         """Bind and serve; returns the port. Raises OSError, which names the address."""
-        bound = await bound_socket(self.host, self.port, key="metrics.listener")
-        self._server = await asyncio.start_server(
-            self._connected,
-            sock=bound,
-            limit=REQUEST_BYTES_MAX,
-            ssl=self._ssl_context,
-            ssl_handshake_timeout=None if self._ssl_context is None else HANDSHAKE_S,
-            backlog=CONNECTIONS_MAX,
-        )
-        self.port = self._server.sockets[0].getsockname()[1]
+        bound = self._bound = await bound_socket(self.host, self.port, key="metrics.listener")
+        bound.setblocking(False)
+        bound.listen(BACKLOG)
+        self.port = bound.getsockname()[1]
+        self._accepting = asyncio.create_task(self._accept(bound), name="metrics-listener")
         return self.port
 
     async def stop(self) -> None:
         """Close the port and all connections. Idempotent."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
-        for task in list(self._open):
+        tasks = [*self._open, *self._ending]
+        if self._accepting is not None:
+            tasks.append(self._accepting)
+            self._accepting = None
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._open, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._bound is not None:
+            self._bound.close()
+            self._bound = None
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
+    async def _accept(self, bound: socket.socket) -> None:
+        loop, is_short = asyncio.get_running_loop(), False
+        while True:
+            try:
+                accepted, peer = await loop.sock_accept(bound)
+            except OSError as error:
+                if not is_short:
+                    logger.warning("cannot accept connections of scrapers: %s", error.strerror or error)
+                is_short = True
+                await asyncio.sleep(PAUSE_S)
+                continue
+            is_short = False
+            address = _place(peer[0])
+            if self._has_room(address):
+                task = asyncio.create_task(self._connected(accepted), name="metrics-connection")
+                self._open[task], self._idle[task] = address, None
+                task.add_done_callback(functools.partial(self._ended, accepted))
+            else:
+                accepted.close()
+            await asyncio.sleep(0)  # sock_accept does not pause while connections wait, and others want the loop
+
+    def _has_room(self, address: str) -> bool:
+        """Whether a connection from ``address`` may stay; closes another one if that is needed."""
+        if len(self._open) < CONNECTIONS_MAX:
+            self._is_full = self._is_full and len(self._open) >= CONNECTIONS_MAX // 2
+            return True
+        counts = Counter(self._open.values())
+
+        def count(task: asyncio.Task[None]) -> int:
+            return counts[self._open[task]]
+
+        idle = [task for task in self._idle if count(task) >= counts[address]]
+        last = max(idle or self._open, key=count)
+        if not self._is_full:
+            self._is_full = True
+            logger.warning(
+                "%d connections of scrapers are open, the limit, %d of them of %s; closing connections",
+                CONNECTIONS_MAX,
+                count(last),
+                self._open[last],
+            )
+        if not idle and count(last) <= counts[address]:
+            return False
+        del self._open[last]
+        self._idle.pop(last, None)
+        self._ending.add(last)
+        last.cancel()
+        return True
+
+    def _ended(self, accepted: socket.socket, task: asyncio.Task[None]) -> None:
+        self._open.pop(task, None)
+        self._idle.pop(task, None)
+        self._ending.discard(task)
+        if task.cancelled():  # before it began
+            accepted.close()
+        elif error := task.exception():
+            logger.error("a connection of a scraper failed", exc_info=error)
+
+    async def _connected(self, accepted: socket.socket) -> None:
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
         assert task is not None
-        if len(self._open) >= CONNECTIONS_MAX:
-            idle = next(iter(self._idle), None)
-            if idle is None:
-                writer.transport.abort()
-                return
-            del self._idle[idle]
-            self._open.discard(idle)
-            idle.cancel()
-        self._open.add(task)
+        reader = asyncio.StreamReader(limit=REQUEST_BYTES_MAX, loop=loop)
+        protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+        seconds: dict[str, float] = {}
+        if self._ssl_context is not None:
+            seconds = {"ssl_handshake_timeout": HANDSHAKE_S, "ssl_shutdown_timeout": CLOSING_S}
         try:
-            connected = writer.get_extra_info("socket")
             with contextlib.suppress(OSError):
-                connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            transport, _ = await loop.connect_accepted_socket(
+                lambda: protocol,
+                accepted,
+                ssl=self._ssl_context,
+                **seconds,
+            )
+        except OSError:  # no handshake in time, another protocol than TLS, or the client is gone
+            accepted.close()
+            return
+        writer = asyncio.StreamWriter(transport, protocol, reader, loop)
+        try:
             # drain waits until all is sent, because what is left is aborted. Transports of TLS pause at ``high``
             # itself: 0 would never resume them.
             writer.transport.set_write_buffer_limits(high=0 if self._ssl_context is None else 1)
-            self._idle[task] = None
             while await self._serve_one(reader, writer, task):
                 self._idle[task] = None
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
             pass  # the client is gone, or too slow
-        except asyncio.CancelledError:
-            pass  # the node stops; asyncio's streams log a cancelled handler as an error
+        except asyncio.CancelledError:  # the node stops, or another connection needs the place
+            writer.transport.abort()
+            raise
         finally:
-            self._open.discard(task)
-            self._idle.pop(task, None)
             writer.transport.abort() if writer.transport.get_write_buffer_size() else writer.close()
 
     async def _serve_one(
@@ -210,6 +284,14 @@ class MetricsServer:
             for begin in range(0, len(view), CHUNK_BYTES):
                 writer.write(view[begin : begin + CHUNK_BYTES])
                 await writer.drain()
+
+
+def _place(address: str) -> str:
+    """The address whose connections are counted: of IPv6 its /64, because one machine has all addresses in it."""
+    host = address.partition("%")[0]
+    if ":" not in host or host.startswith("::ffff:"):
+        return host.removeprefix("::ffff:")
+    return str(ipaddress.ip_network((host, 64), strict=False))
 
 
 def _parsed(head: str, writer: asyncio.StreamWriter) -> tuple[ScrapeRequest, bool]:
