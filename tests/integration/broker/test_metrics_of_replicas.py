@@ -10,6 +10,7 @@ import uuid
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import confluent_kafka
 import pytest
@@ -24,8 +25,6 @@ from tests.worlds.waiting import until
 
 _BTM = "kafka_server_brokertopicmetrics"
 _IN = f"{_BTM}_messagesin_total"
-#: Scrapes that follow each other within this time in seconds may share a text.
-SHARED_S = 0.5
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
@@ -50,6 +49,23 @@ def topic(admin: Admin) -> str:
 
 def _leader(admin: Admin, topic: str) -> int:
     return int(admin.describe_topics([topic])[0].partitions[0].leader)
+
+
+def _fresh(nodes: list[dict[str, Any]]) -> Scrape:
+    """A scrape that was collected after this call: scrapes that follow each other closely may share a text."""
+
+    def collections(found: Scrape) -> set[tuple[tuple[str, int], float]]:
+        return {(each.node, each.value) for each in found.of("headrace_metrics_collect_seconds")}
+
+    shared = collections(scrape(nodes))
+
+    def look() -> Scrape | None:
+        found = scrape(nodes)
+        return None if collections(found) & shared else found
+
+    found = until(look)
+    assert isinstance(found, Scrape)
+    return found
 
 
 def _replicated(cluster: LocalCluster, topic: str) -> Scrape:
@@ -101,8 +117,7 @@ def test_counts_are_true_for_each_codec_and_for_kafkas_clients(cluster: LocalClu
         read = 0
         while read < sent:
             read += len(consumer.poll(timeout=10, max_records=500))
-    time.sleep(SHARED_S)
-    found = scrape(cluster.ps())
+    found = _fresh(cluster.ps())
     assert found.total("headrace_broker_records_out_total", topic=topic) == sent
     assert found.total(f"{_BTM}_bytesout_total", topic=topic) == in_bytes
 
@@ -153,23 +168,22 @@ def test_quantiles_of_the_node_are_the_clients_within_the_bucket(
     follower = leader % 3 + 1
     delays_s = [0.03] * 12 + [0.075] * 12 + [0.15] * 12 + [0.35] * 4
     random.Random(7).shuffle(delays_s)
+    left_s = list(delays_s)
     labels = {"request": "Produce", "listener": "client"}
     with Producer(bootstrap_servers=cluster.bootstrap_servers, acks="all", linger_ms=0) as producer:
         producer.send(topic, value=b"first").result(timeout=30)
-        time.sleep(SHARED_S)
-        before = scrape(node)
+        before = _fresh(node)
         seen_s = []
-        for delay_s in delays_s:
+        while left_s:
             cluster.pause("broker", follower)
             started_s = time.perf_counter()
             sent = producer.send(topic, value=b"x")
-            time.sleep(delay_s)
+            time.sleep(left_s.pop())
             cluster.resume("broker", follower)
             sent.result(timeout=30)
             seen_s.append(time.perf_counter() - started_s)
         of_client = producer.metrics()
-    time.sleep(SHARED_S)
-    found = scrape(node)
+    found = _fresh(node)
 
     def counted(name: str, **more: str) -> float:
         return found.total(name, **labels, **more) - before.total(name, **labels, **more)
