@@ -68,6 +68,25 @@ def test_the_collector_has_kafkas_names_as_counters_and_gauges() -> None:
     assert value > 0
 
 
+def test_a_registry_has_several_clients_and_each_row_once() -> None:
+    registry: Any = prometheus_client.CollectorRegistry(auto_describe=True)
+    first = PrometheusCollector(Producer(), client_id="one").register(registry)
+    PrometheusCollector(Producer(), client_id="two").register(registry)
+    with pytest.raises(InvalidArgumentError, match="client_id='two': another client of this registry has it"):
+        PrometheusCollector(Producer(), client_id="two").register(registry)
+    lines = prometheus_client.generate_latest(registry).decode().splitlines()
+    assert lines.count("# TYPE kafka_producer_record_send_total counter") == 1
+    rows = [line.partition(" ")[0] for line in lines if not line.startswith("#")]
+    assert len(rows) == len(set(rows))
+    assert 'kafka_producer_request_rate{client_id="one"}' in rows
+    assert 'kafka_producer_request_rate{client_id="two"}' in rows
+    first.unregister()
+    first.unregister()
+    assert 'client_id="one"' not in prometheus_client.generate_latest(registry).decode()
+    first.register(registry)
+    assert 'client_id="one"' in prometheus_client.generate_latest(registry).decode()
+
+
 def test_counts_are_copies() -> None:
     counts = PartitionCounts()
     counts.add("t", 0, "n", 2)

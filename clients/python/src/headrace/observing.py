@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -25,7 +26,7 @@ logger = logging.getLogger("headrace.statistics")
 
 
 class Measured(Protocol):
-    """A Producer or Consumer, blocking or async."""
+    """A Producer or Consumer, blocking or async, or headrace_spark.QueryMetrics."""
 
     def metrics(self) -> Mapping[str, float]: ...
 
@@ -90,20 +91,34 @@ class PrometheusCollector:
     end in ``-total`` are counters. Metrics of a partition have the labels ``topic`` and ``partition``, and
     ``_by_partition`` in their names, because a metric of prometheus_client has one set of labels.
 
-    A registry accepts one producer and one consumer: two collectors with the same names raise prometheus_client's
-    DuplicateTimeseries. Register further clients in registries of their own.
+    A registry accepts any number of clients, each with a ``client_id`` of its own. ``unregister`` a client that is
+    closed, otherwise its last numbers stay.
     """
 
     def __init__(self, client: Measured, *, client_id: str = "headrace") -> None:
         self._client, self._client_id = client, client_id
-        kind = type(client).__name__.lower().removeprefix("async")
-        self._prefix = f"kafka_{'consumer' if kind.endswith('consumer') else 'producer'}"
+        kind = "producer" if type(client).__name__.lower().endswith("producer") else "consumer"
+        self._prefix = f"kafka_{kind}"
+        self._clients: _Clients | None = None
 
     def register(self, registry: Any = None) -> PrometheusCollector:
         """Add this collector to ``registry``; None: prometheus_client's default registry. Raises
-        MissingDependencyError without prometheus_client."""
-        (_prometheus().REGISTRY if registry is None else registry).register(self)
+        MissingDependencyError without prometheus_client, and InvalidArgumentError if a client of the same kind has the
+        same ``client_id`` there."""
+        self._clients = _clients_of(_prometheus().REGISTRY if registry is None else registry)
+        self._clients.add(self)
         return self
+
+    def unregister(self) -> None:
+        """Take this collector out of its registry. Idempotent."""
+        if self._clients is not None:
+            self._clients.remove(self)
+            self._clients = None
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        """What two collectors of a registry may not have in common."""
+        return self._prefix, self._client_id
 
     def collect(self) -> Iterator[Any]:
         """The metrics now, as prometheus_client's registries ask for them."""
@@ -125,6 +140,58 @@ class PrometheusCollector:
         full = f"{self._prefix}_{_stem(name).replace('-', '_')}"
         kind = core.CounterMetricFamily if name.endswith("-total") else core.GaugeMetricFamily
         return kind(full, f"Kafka's client metric {name}.", labels=labels)
+
+
+class _Clients:
+    """The clients of a registry, as one collector: a registry takes each name of a metric once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._collectors: dict[tuple[str, str], PrometheusCollector] = {}
+
+    def add(self, collector: PrometheusCollector) -> None:
+        with self._lock:
+            if self._collectors.setdefault(collector.identity, collector) is not collector:
+                raise InvalidArgumentError(
+                    f"client_id={collector.identity[1]!r}: another client of this registry has it; "
+                    "give each client a client_id of its own"
+                )
+
+    def remove(self, collector: PrometheusCollector) -> None:
+        with self._lock:
+            if self._collectors.get(collector.identity) is collector:
+                del self._collectors[collector.identity]
+
+    def describe(self) -> list[Any]:
+        return []  # the names depend on the clients
+
+    def collect(self) -> Iterator[Any]:
+        """The metrics of all clients, those of one name together."""
+        with self._lock:
+            collectors = list(self._collectors.values())
+        families: dict[str, Any] = {}
+        for collector in collectors:
+            for family in collector.collect():
+                if family.name in families:
+                    families[family.name].samples.extend(family.samples)
+                else:
+                    families[family.name] = family
+        yield from families.values()
+
+
+_lock = threading.Lock()
+#: By registry of prometheus_client: its clients.
+_registries: weakref.WeakKeyDictionary[Any, _Clients] = weakref.WeakKeyDictionary()
+
+
+def _clients_of(registry: Any) -> _Clients:
+    with _lock:
+        found = _registries.get(registry)
+        if found is None:
+            found = _Clients()
+            registry.register(found)
+            _registries[registry] = found
+        return found
 
 
 def _stem(name: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from .errors import DataLossError, JavaNotFoundError
 from .java import find_java
+from .query_metrics import QueryMetrics
 from .session import low_latency_session, session
 from .shipping import VERSION as __version__
 from .source import HeadraceDataSource
@@ -17,6 +18,7 @@ __all__ = [
     "DataLossError",
     "HeadraceDataSource",
     "JavaNotFoundError",
+    "QueryMetrics",
     "__version__",
     "find_java",
     "from_registry",
