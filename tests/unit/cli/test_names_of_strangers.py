@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
+from headrace_core.visible import escaped, one_line
 from headrace_tools.cli import top
 from headrace_tools.cli.output import OutputFormat, note, print_table, say, show
 from headrace_tools.top.frames import Frame, GroupRow
-from headrace_tools.visible import escaped, one_line
 
 NAME = "g\x1b]0;renamed\x07\x1b[31m\nheadrace: all is well\r\u202e\x9b2J"
 SHOWN = "g\\x1b]0;renamed\\x07\\x1b[31m\\nheadrace: all is well\\x0d\\u202e\\x9b2J"

@@ -16,7 +16,7 @@ from headrace_console.display import (
     shown,
     when,
 )
-from headrace_tools.visible import escaped
+from headrace_core.visible import escaped
 
 
 @pytest.mark.parametrize(

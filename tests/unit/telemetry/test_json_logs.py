@@ -13,7 +13,7 @@ import pytest
 from headrace_core.errors import InvalidConfigError
 from headrace_core.node import run
 from headrace_core.node.config import NodeConfig
-from headrace_core.node.logs import JsonFormatter
+from headrace_core.node.logs import JsonFormatter, TextFormatter
 from headrace_core.telemetry import Emitter, IsrShrunk, log_events
 from headrace_core.types import TopicPartition
 
@@ -44,6 +44,16 @@ def test_a_line_is_one_object_with_the_node() -> None:
         "role": "broker",
         "node_id": 3,
     }
+
+
+@pytest.mark.parametrize("formatter", [TextFormatter(), JsonFormatter()], ids=["text", "json"])
+def test_a_name_that_a_client_has_chosen_begins_no_line_and_moves_no_cursor(formatter: logging.Formatter) -> None:
+    name = "g\n2026-01-02 03:04:05,678 ERROR   faked\r\x1b[31m\x9b2J\u202e\u2028\ud800"
+    record = logging.LogRecord("headrace.test", logging.INFO, "f.py", 1, "group %s", (name,), None)
+    line = formatter.format(record)
+    assert line.isprintable()
+    assert "\\n2026-01-02" in line
+    assert "\\u202e" in line
 
 
 def test_an_event_keeps_its_fields() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import socket
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -86,6 +88,65 @@ def test_a_silent_collector_holds_up_neither_the_spans_nor_the_stop(silent: str)
     begun = time.monotonic()
     traces.close()
     assert time.monotonic() - begun < 5
+
+
+@contextlib.contextmanager
+def answering(answer: Callable[[socket.socket], None]) -> Iterator[str]:
+    """The URL of a collector that calls ``answer`` with each connection whose request it has read."""
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):  # the end of the test
+            while True:
+                connection, _ = server.accept()
+                with connection, contextlib.suppress(OSError):  # the node has ended the connection
+                    while b"\r\n\r\n" not in connection.recv(65_536):
+                        pass
+                    answer(connection)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}/v1/traces"
+        server.shutdown(socket.SHUT_RDWR)
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("begin", [b"", b"HTTP/1.1 ", b"HTTP/1.1 200 OK\r\nX: "], ids=["nothing", "status", "headers"])
+def test_an_answer_byte_by_byte_has_failed_at_the_time_limit(begin: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    def drip(connection: socket.socket) -> None:
+        connection.sendall(begin)
+        while True:
+            connection.sendall(b"x")
+            ended.wait(0.05)
+
+    ended = threading.Event()
+    with answering(drip) as url:
+        traces = traces_to(url, timeout_s=0.5)
+        export = export_of(traces)
+        make(traces, 1)
+        until(lambda: export.dropped == 1, within_s=20)
+        traces.close()
+    assert "no answer within 0.5 s" in caplog.text
+    assert export.sent == 0
+
+
+def test_an_answer_without_an_end_is_not_read() -> None:
+    written = 0
+
+    def flood(connection: socket.socket) -> None:
+        nonlocal written
+        connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+        while True:
+            written += connection.send(bytes(1 << 20))
+
+    with answering(flood) as url:
+        traces = traces_to(url, timeout_s=10)
+        export = export_of(traces)
+        make(traces, 1)
+        until(lambda: export.sent == 1)
+        traces.close()
+    assert written < 64 << 20, "no more than the buffers of the sockets hold"
 
 
 def test_an_unreachable_collector_is_reported_once_and_so_is_its_return(caplog: pytest.LogCaptureFixture) -> None:

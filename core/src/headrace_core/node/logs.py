@@ -5,6 +5,9 @@ an event (telemetry.py) also has ``event``, the event's name, and the event's fi
 ``exception``, its traceback. If a request failed with it, the line has ``request_id``, which is also in the client's
 error, and ``trace_id``, if the request is traced (unexpected.py). A line of text ends with these ids. Every JSON line
 has the members that ``log_to_stderr`` got as ``fields``, such as the role.
+
+Clients choose names that are in messages. So both formats show control characters as escapes (visible.py), and a JSON
+line has only ASCII.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from collections.abc import Mapping
 
 from ..telemetry import EVENT_ATTRIBUTE
 from ..unexpected import REQUEST_ID, TRACE_ID
+from ..visible import one_line
 
 #: A line of text: 2026-01-02 03:04:05,678 INFO    headrace.controller  broker 1 unfenced
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s  %(message)s"
@@ -32,7 +36,7 @@ class TextFormatter(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         ids = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in _ids(record))
-        return super().formatMessage(record) + (f" ({ids})" if ids else "")
+        return one_line(super().formatMessage(record) + (f" ({ids})" if ids else ""))
 
 
 class JsonFormatter(logging.Formatter):
@@ -59,7 +63,7 @@ class JsonFormatter(logging.Formatter):
         line.update(_ids(record))
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False, default=str)
+        return json.dumps(line, default=str)
 
 
 def _ids(record: logging.LogRecord) -> list[tuple[str, str]]:

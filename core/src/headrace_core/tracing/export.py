@@ -8,14 +8,17 @@ process for minutes.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import socket
 import threading
 import urllib.error
 import urllib.request
 from collections import deque
-from collections.abc import Mapping, Sequence
-from http.client import HTTPException
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from importlib.metadata import version
+from typing import Any
 
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
@@ -37,7 +40,61 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         return None
 
 
-_OPENER = urllib.request.build_opener(_NoRedirects)
+class _Deadline:
+    """Ends the connection of a request after ``limit_s`` seconds: the timeout of a socket is one of each read, and a
+    collector may send a byte now and then. One request at a time."""
+
+    def __init__(self, limit_s: float) -> None:
+        self.is_over = False
+        self._limit_s = limit_s
+        self._socket: socket.socket | None = None
+
+    @contextlib.contextmanager
+    def of_request(self) -> Iterator[None]:
+        self.is_over, self._socket = False, None
+        timer = threading.Timer(self._limit_s, self._end)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            self._socket = None
+
+    def connection(self, kind: type[HTTPConnection]) -> Callable[..., HTTPConnection]:
+        """Makes connections of ``kind``, as urllib calls it, whose socket ends with the request."""
+
+        def make(host: str, **options: Any) -> HTTPConnection:
+            made = kind(host, **options)
+            create = made._create_connection  # type: ignore[attr-defined]
+
+            def watched(*arguments: Any) -> socket.socket:
+                self._socket = create(*arguments)
+                return self._socket
+
+            made._create_connection = watched  # type: ignore[attr-defined]
+            return made
+
+        return make
+
+    def _end(self) -> None:
+        self.is_over = True
+        made = self._socket
+        if made is not None:
+            with contextlib.suppress(OSError):  # it has ended
+                made.shutdown(socket.SHUT_RDWR)
+
+
+def _opener(deadline: _Deadline) -> urllib.request.OpenerDirector:
+    class Plain(urllib.request.HTTPHandler):
+        def http_open(self, request: urllib.request.Request) -> HTTPResponse:
+            return self.do_open(deadline.connection(HTTPConnection), request)
+
+    class Encrypted(urllib.request.HTTPSHandler):
+        def https_open(self, request: urllib.request.Request) -> HTTPResponse:
+            return self.do_open(deadline.connection(HTTPSConnection), request)
+
+    return urllib.request.build_opener(_NoRedirects, Plain, Encrypted)
 
 
 class SpanExport(SpanProcessor):
@@ -45,6 +102,8 @@ class SpanExport(SpanProcessor):
 
     def __init__(self, url: str, headers: Mapping[str, str], timeout_s: float) -> None:
         self._url, self._timeout_s = url, timeout_s
+        self._deadline = _Deadline(timeout_s)
+        self._opener = _opener(self._deadline)
         self._headers = {"Content-Type": "application/x-protobuf", **headers}
         self._queue: deque[ReadableSpan] = deque()
         self._wake = threading.Event()
@@ -105,12 +164,18 @@ class SpanExport(SpanProcessor):
 
     def _send(self, spans: Sequence[ReadableSpan]) -> str | None:
         """Send one request; returns the reason of a failure."""
+        with self._deadline.of_request():
+            error = self._post(spans)
+        return f"no answer within {self._timeout_s:g} s" if self._deadline.is_over else error
+
+    def _post(self, spans: Sequence[ReadableSpan]) -> str | None:
         try:
             body = encode_spans(spans).SerializeToString()
             request = urllib.request.Request(self._url, body, self._headers, method="POST")
-            with _OPENER.open(request, timeout=self._timeout_s) as response:
-                response.read()
+            # The status says enough; the body of an answer might have no end.
+            self._opener.open(request, timeout=self._timeout_s).close()
         except urllib.error.HTTPError as error:
+            error.close()
             return f"status {error.code} {error.reason}"
         except urllib.error.URLError as error:
             return str(error.reason)

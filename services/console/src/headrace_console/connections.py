@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any
 
 from headrace_core.node.descriptors import connections_with_room
-from headrace_tools.visible import escaped
+from headrace_core.visible import escaped
 
 from .attempts import network_of
 

@@ -25,7 +25,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from headrace import __version__
 from headrace_core.errors import HeadraceError, SaslAuthenticationFailedError
-from headrace_tools.visible import escaped
+from headrace_core.visible import escaped
 
 from . import display
 from .changes import Change

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 
-from headrace_tools.visible import escaped
+from headrace_core.visible import escaped
 
 #: Characters of a value in a list, and of a value on the page of its record.
 LISTED_MAX = 300

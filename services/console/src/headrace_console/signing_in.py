@@ -27,7 +27,7 @@ from aiohttp import web
 
 from headrace import AsyncAdmin
 from headrace_core.errors import HeadraceError, InvalidConfigError, SaslAuthenticationFailedError
-from headrace_tools.visible import escaped
+from headrace_core.visible import escaped
 
 from .attempts import Attempts, browser_address, network_of
 from .cluster import Cluster, client_config, prove

@@ -62,7 +62,7 @@ def _run(arguments: list[str] | None, begin: Callable[[], object]) -> int:
 
 
 def _fail(message: str) -> int:
-    from ..visible import escaped
+    from headrace_core.visible import escaped
 
     print(escaped(f"headrace: {message}"), file=sys.stderr)
     return 1

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace_core.plurals import counted
+from headrace_core.visible import escaped, one_line
 
 from ..local.finding import DEFAULT_DATA, clusters_here
-from ..visible import escaped, one_line
 from .client import DEFAULT_BOOTSTRAP, Bootstrap, Properties, admin, is_given, resolved, tls_of
 from .output import Output, OutputFormat, note, print_json
 from .times import duration

@@ -14,8 +14,8 @@ import typer
 
 from headrace_core.errors import GroupIdNotFoundError, HeadraceError, UnknownTopicOrPartitionError
 from headrace_core.plurals import counted
+from headrace_core.visible import one_line
 
-from ..visible import one_line
 from . import complete, group_lag
 from .client import DEFAULT_BOOTSTRAP, GROUP_TIMEOUT_S, Bootstrap, GroupTimeout, admin, coordinator_timeout_s
 from .groups_reset import Group, chosen_partitions, reset_offsets, scope_of

@@ -2,7 +2,7 @@
 stderr.
 
 On a terminal rich draws the tables; a pipe gets plain columns without colour, which are never wrapped or cut. Control
-characters are shown as escapes (visible.py), because names come from other clients.
+characters are shown as escapes (headrace_core.visible), because names come from other clients.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from headrace_core.errors import HeadraceError
+from headrace_core.visible import escaped, one_line
 
-from ..visible import escaped, one_line
 from .times import config_value
 
 

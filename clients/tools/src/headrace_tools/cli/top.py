@@ -14,8 +14,8 @@ import typer
 
 from headrace_core.errors import HeadraceError
 from headrace_core.plurals import counted
+from headrace_core.visible import one_line
 
-from ..visible import one_line
 from .client import DEFAULT_BOOTSTRAP, Bootstrap, Properties, admin
 from .output import Output, OutputFormat, note, print_table, rich_table
 from .times import duration

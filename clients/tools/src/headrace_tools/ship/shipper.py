@@ -11,8 +11,8 @@ from typing import Any
 
 from headrace import Admin, Producer
 from headrace.errors import HeadraceError, InvalidArgumentError, ProducerFencedError
+from headrace_core.visible import one_line
 
-from ..visible import one_line
 from .positions import TOPIC, ensure_topic, key_of, read_positions, value_of
 from .tail import SHORTAGES, Files, Line, Tail
 
