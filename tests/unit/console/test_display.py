@@ -13,6 +13,8 @@ from headrace_console.display import (
     config_words,
     duration,
     json_text,
+    noun,
+    number,
     shown,
     when,
 )
@@ -85,3 +87,10 @@ def test_times_and_units() -> None:
     assert [duration(ms) for ms in (250, 90_000, 93_600_000)] == ["250 ms", "1 min 30 s", "1 d 2 h"]
     assert config_words("retention.ms", "604800000") == "7 d"
     assert config_words("retention.bytes", "-1") == "no limit"
+
+
+@pytest.mark.parametrize(
+    ("count", "shown"), [(0, "0 groups"), (1, "1 group"), (1.0, "1 group"), (1.5, "1.5 groups"), (None, "– groups")]
+)
+def test_a_noun_agrees_with_its_number(count: float | None, shown: str) -> None:
+    assert f"{number(count)} {noun(count, 'group')}" == shown

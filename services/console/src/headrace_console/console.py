@@ -78,6 +78,7 @@ class Site:
         )
         self._templates.filters.update(
             number=display.number,
+            noun=display.noun,
             size=display.size,
             duration=display.duration,
             when=display.when,

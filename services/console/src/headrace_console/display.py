@@ -140,6 +140,11 @@ def number(value: float | None) -> str:
     return f"{round(value):,}"
 
 
+def noun(count: float | None, one: str) -> str:
+    """``one``, or its plural with an s unless ``count`` is 1 as ``number`` shows it."""
+    return one if number(count) == "1" else f"{one}s"
+
+
 def size(count: float | None) -> str:
     """Bytes with a binary unit."""
     if count is None:
