@@ -31,10 +31,10 @@ IMAGES = {
     },
     "spark": {
         "protos": (),
-        "core": ("arrow", "zstd", "snappy"),
+        "core": ("arrow", "zstd", "snappy", "otel"),
         "clients/python": ("arrow", "zstd", "snappy"),
         "clients/tools": (),
-        "pipelines/spark": (),
+        "pipelines/spark": ("otel",),
         "pipelines/library": ("demo",),
     },
 }
