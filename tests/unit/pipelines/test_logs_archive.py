@@ -102,6 +102,9 @@ def test_a_batch_without_rows_writes_nothing(tmp_path: Path) -> None:
         ("", {"since": "2015-05-18", "until": "2015-05-18T12:00:00"}, ["GET /early"]),
         ("", {"since": "2015-05-18T00:00:01"}, ["GET /noon it's 100%", "GET /next"]),
         ("", {"limit": 2}, ["GET /late", "GET /early"]),
+        ("", {"since": "2015-05-18T01:00+02:00", "limit": 1}, ["GET /late"]),
+        ("", {"until": "2015-05-17T20:00-05:00"}, ["GET /late", "GET /early"]),
+        ("", {"since": "20150518T06", "until": "20150519"}, ["GET /noon it's 100%"]),
     ],
 )
 def test_search_finds_the_lines(filled: Path, text: str, wanted: dict[str, object], expected: list[str]) -> None:
@@ -120,6 +123,27 @@ def test_a_time_that_is_none_is_refused(filled: Path, capsys: pytest.CaptureFixt
         texts(filled, since="yesterday")
     assert archive.main([str(filled), "--until", "13"]) == 1
     assert "until='13': must be like 2015-05-18 or 2015-05-18T08:00" in capsys.readouterr().err
+
+
+def test_a_search_beside_a_retention_finds_what_is_left(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import duckdb
+
+    connect = duckdb.connect
+
+    def late(*given: object) -> duckdb.DuckDBPyConnection:
+        """The retention comes between the look at the directory and the read."""
+        archive.delete_old(filled, 1)
+        return connect(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(duckdb, "connect", late)
+    assert texts(filled) == ["GET /next"]
+
+
+def test_a_negative_limit_is_refused(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        archive.main([str(filled), "--limit", "-1"])
+    assert ended.value.code == 2
+    assert "--limit: -1: must be 0 or more" in capsys.readouterr().err
 
 
 # -- hosts -------------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
 from headrace_core.errors import InvalidArgumentError
+
+from ..places import whole
 
 #: Maximum number of lines that a search prints, unless --limit says otherwise.
 LIMIT = 20
@@ -86,42 +88,53 @@ def search(
     limit: int = LIMIT,
 ) -> Iterator[tuple[Any, ...]]:
     """Rows (time, host, status, text) whose line contains ``text``, in the order of their times. ``since`` and
-    ``until``: ISO 8601, UTC; only the days between them are read. Raises InvalidArgumentError."""
+    ``until``: ISO 8601, UTC unless they have an offset; only the days between them are read. The archive may be written
+    meanwhile. Raises InvalidArgumentError."""
     import duckdb
 
-    for name, value in (("since", since), ("until", until)):
-        _check_time(name, value)
-    files = sorted(str(path) for path in archive.glob("day=*/*.parquet") if _is_near(path, since, until))
+    first, last = _time("since", since), _time("until", until)
+    files = sorted(str(path) for path in archive.glob("day=*/*.parquet") if _is_near(path, first, last))
     if not files:
         between = f"from {since or 'the first day'} to {until or 'the last day'}"
         raise InvalidArgumentError(f"{archive} has no archived lines {between}")
     wanted: list[tuple[str, Any]] = [("contains(text, ?)", text)] if text else []
     wanted += [("host = ?", host)] if host else []
     wanted += [("status = ?", status)] if status else []
-    wanted += [("time >= CAST(? AS TIMESTAMP)", since)] if since else []
-    wanted += [("time < CAST(? AS TIMESTAMP)", until)] if until else []
+    wanted += [("time >= ?", first)] if first else []
+    wanted += [("time < ?", last)] if last else []
     where = " AND ".join(condition for condition, _ in wanted) or "TRUE"
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
-        found = connection.execute(
-            f"SELECT CAST(time AS TIMESTAMP) AS time, host, status, text FROM read_parquet(?) WHERE {where} "
-            "ORDER BY time, host, text LIMIT ?",
-            [files, *(value for _, value in wanted), limit],
-        )
-        yield from found.fetchall()
+        try:
+            found = connection.execute(
+                f"SELECT CAST(time AS TIMESTAMP) AS time, host, status, text FROM read_parquet(?) WHERE {where} "
+                "ORDER BY time, host, text LIMIT ?",
+                [files, *(value for _, value in wanted), limit],
+            ).fetchall()
+        except duckdb.IOException:
+            if all(os.path.exists(file) for file in files):
+                raise
+            found = None  # the retention has deleted a day meanwhile
+    if found is None:
+        yield from search(archive, text, host=host, status=status, since=since, until=until, limit=limit)
+    else:
+        yield from found
 
 
-def _check_time(name: str, value: str) -> None:
+def _time(name: str, value: str) -> datetime | None:
+    """The time in UTC; None for an empty text. Raises InvalidArgumentError."""
+    if not value:
+        return None
     try:
-        if value:
-            datetime.fromisoformat(value)
-    except ValueError:
+        time = datetime.fromisoformat(value)
+        return time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):
         raise InvalidArgumentError(f"{name}={value!r}: must be like 2015-05-18 or 2015-05-18T08:00") from None
 
 
-def _is_near(path: Path, since: str, until: str) -> bool:
+def _is_near(path: Path, first: datetime | None, last: datetime | None) -> bool:
     day = path.parent.name.removeprefix("day=")
-    return (not since or day >= since[:10]) and (not until or day <= until[:10])
+    return (not first or day >= first.date().isoformat()) and (not last or day <= last.date().isoformat())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -132,9 +145,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("text", nargs="?", default="", help="what the line contains")
     parser.add_argument("--host", default="", help="the host, such as web-07")
     parser.add_argument("--status", type=int, default=0, help="the status, such as 503")
-    parser.add_argument("--since", default="", metavar="TIME", help="ISO 8601, UTC, such as 2015-05-18T08:00")
-    parser.add_argument("--until", default="", metavar="TIME", help="ISO 8601, UTC; exclusive")
-    parser.add_argument("--limit", type=int, default=LIMIT, help="at most this number of lines (default %(default)s)")
+    parser.add_argument("--since", default="", metavar="TIME", help="ISO 8601, such as 2015-05-18T08:00 (UTC)")
+    parser.add_argument("--until", default="", metavar="TIME", help="ISO 8601; exclusive")
+    parser.add_argument("--limit", type=whole, default=LIMIT, help="at most this number of lines (default %(default)s)")
     given = parser.parse_args(arguments)
     try:
         for _, host, _, text in search(**vars(given)):
