@@ -7,17 +7,21 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import types
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
+from pyspark.sql.types import TimestampType
 
 from headrace.errors import HeadraceError
 from headrace_pipelines import cli
 from headrace_pipelines.errors import StoppedError
-from headrace_pipelines.local_spark import settings_of
+from headrace_pipelines.local_spark import local_spark, settings_of
 from headrace_pipelines.outcome import Outcome
 from headrace_pipelines.registry import LIBRARY, Pipeline
 from headrace_pipelines.stopping import Stop
@@ -141,3 +145,21 @@ def test_executors_on_this_machine_are_quiet_and_listen_on_the_loopback_address(
     settings = settings_of("local-cluster[2,1,1024]")
     assert settings["spark.executor.extraJavaOptions"] == settings["spark.driver.extraJavaOptions"]
     assert os.environ["SPARK_LOCAL_IP"] == "127.0.0.1"
+
+
+@pytest.mark.parametrize("zone", [None, "America/New_York"])
+def test_times_of_a_run_do_not_depend_on_the_zone_of_the_machine(
+    zone: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``collect`` makes timestamps in the zone of the process, without naming it."""
+    if zone is None:
+        monkeypatch.delenv("TZ", raising=False)
+    else:
+        monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    before = TimestampType().fromInternal(0)
+    with local_spark("zone", MagicMock()):
+        assert TimestampType().fromInternal(0) == datetime(1970, 1, 1)
+        assert os.environ["TZ"] == "UTC", "of the workers"
+    assert TimestampType().fromInternal(0) == before
+    assert os.environ.get("TZ") == zone

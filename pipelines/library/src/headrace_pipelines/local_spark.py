@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -50,16 +51,36 @@ def local_spark(
     ``master``: ``local[N]``, or ``local-cluster[N,CORES,MB]``, which gets the settings of a local session, too.
 
     Ctrl-C raises KeyboardInterrupt, as without Spark. Spark's own handler calls the JVM while another call to it may be
-    open, which prints tracebacks."""
+    open, which prints tracebacks.
+
+    In the block the time zone of the process is UTC, like that of the session: ``collect`` returns timestamps without a
+    zone, in the zone of the process."""
     logging.getLogger().addFilter(_is_not_of_py4j)
-    with _interruptible():
-        spark = make(name, master=master, **settings_of(master))
-    logging.getLogger("py4j").setLevel(logging.ERROR)
-    spark.sparkContext.setLogLevel("ERROR")
+    with _in_utc():
+        with _interruptible():
+            spark = make(name, master=master, **settings_of(master))
+        logging.getLogger("py4j").setLevel(logging.ERROR)
+        spark.sparkContext.setLogLevel("ERROR")
+        try:
+            yield spark
+        finally:
+            spark.stop()
+
+
+@contextmanager
+def _in_utc() -> Iterator[None]:
+    """The time zone of this process, and of those that it starts, is UTC in this block."""
+    before = os.environ.get("TZ")
+    os.environ["TZ"] = "UTC"
+    time.tzset()
     try:
-        yield spark
+        yield
     finally:
-        spark.stop()
+        if before is None:
+            del os.environ["TZ"]
+        else:
+            os.environ["TZ"] = before
+        time.tzset()
 
 
 @contextmanager
