@@ -230,7 +230,7 @@ class Job:
         return sum(row[2] for row in found), {row[0]: row[1] for row in found}
 
     def _letters(self) -> dict[str, int]:
-        letters = self._records_of(dead_letter_topic(schema.READINGS))
+        letters = self._records_of(dead_letter_topic(schema.READINGS)).where(header("tries") == "0")  # no replay
         counted = letters.groupBy(header("reason").alias("reason")).count().orderBy("reason").collect()
         return {row["reason"]: row["count"] for row in counted}
 
