@@ -129,9 +129,7 @@ class AsyncConsumer(ConsumerFace):
         Consumer.commit)."""
         core = self._core
         group = core.in_group("commit")
-        await core.engine.io.run_async(
-            group.commit_work(core.reading.offsets_to_commit(offsets), core.reading.traceparent())
-        )
+        await core.engine.io.run_async(group.commit_work(core.offsets_to_commit(offsets), core.reading.traceparent()))
 
     def commit_async(
         self,
@@ -143,7 +141,7 @@ class AsyncConsumer(ConsumerFace):
         core = self._core
         check_callback("callback", callback)
         group = core.in_group("commit")
-        wanted = core.reading.offsets_to_commit(offsets)
+        wanted = core.offsets_to_commit(offsets)
         future = asyncio.wrap_future(core.engine.io.submit(group.commit_work(wanted, core.reading.traceparent())))
         # Read the error, because asyncio logs a warning if a caller ignores a failed future.
         future.add_done_callback(lambda done: done.cancelled() or done.exception())

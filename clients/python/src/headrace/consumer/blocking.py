@@ -128,7 +128,8 @@ class Consumer(ConsumerFace):
 
     def commit(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | Record | None = None) -> None:
         """Commit offsets to the group: the positions after the returned records, or the given offsets (the offset of
-        the next record to read).
+        the next record to read). While ``process`` runs, a commit has the finished records, and given offsets raise
+        IllegalStateError.
 
         ``commit`` returns when all in-sync replicas have the commit. Raises InvalidGroupIdError; UnknownMemberIdError,
         FencedMemberEpochError, StaleMemberEpochError, FencedInstanceIdError (the consumer has lost its partitions);
@@ -136,7 +137,7 @@ class Consumer(ConsumerFace):
         """
         core = self._core
         group = core.in_group("commit")
-        core.engine.io.run(group.commit_work(core.reading.offsets_to_commit(offsets), core.reading.traceparent()))
+        core.engine.io.run(group.commit_work(core.offsets_to_commit(offsets), core.reading.traceparent()))
 
     def commit_async(
         self,
@@ -149,7 +150,7 @@ class Consumer(ConsumerFace):
         core = self._core
         check_callback("callback", callback)
         group = core.in_group("commit")
-        wanted = core.reading.offsets_to_commit(offsets)
+        wanted = core.offsets_to_commit(offsets)
         future = core.engine.io.submit(group.commit_work(wanted, core.reading.traceparent()))
         if callback is not None:
             future.add_done_callback(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from headrace_core.errors import IllegalStateError
+from headrace_core.records import Record
 from headrace_core.types import TopicPartition
 
 from .. import arguments
@@ -85,6 +86,22 @@ class ConsumerCore:
                 "wait until process() returns"
             )
 
+    def offsets_to_commit(
+        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | Record | None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The offsets to commit for the argument of a commit. While ``process`` runs, they are those of its finished
+        records, and after it they still name the finished records behind the position. Raises InvalidArgumentError;
+        IllegalStateError for given offsets while ``process`` runs, because records before them may be unfinished."""
+        group = self.in_group("commit")
+        if offsets is None:
+            return group.positions()
+        if group.is_processing:
+            raise IllegalStateError(
+                "commit: process() runs, and commits finished records itself; call commit() without offsets to commit "
+                "them now, or leave it out"
+            )
+        return self.reading.offsets_to_commit(offsets)
+
     def begin_poll(self) -> None:
         self.reading.check_open()
         if self.is_subscribed:
@@ -99,6 +116,11 @@ class ConsumerCore:
     def offsets_for_transaction(self) -> GroupOffsets:
         """The offsets for ``Producer.send_offsets``: the positions after the records that ``poll`` has returned."""
         group = self.in_group("send_offsets")
+        if group.is_processing:
+            raise IllegalStateError(
+                "send_offsets: process() runs, and records before the consumer's positions may be unfinished; use "
+                "poll() to consume, transform and produce in transactions"
+            )
         return group.in_transaction(self.reading.positions())
 
     def named_or_all(self, partitions: tuple[TopicPartition | Iterable[TopicPartition], ...]) -> list[TopicPartition]:

@@ -18,8 +18,8 @@ from ...serializers import WouldWait
 from ..core import ConsumerCore
 from ..group import GroupConsumer
 from .book import Book, Work
-from .flow import DRAIN_S, POLL_RECORDS, POLL_S, Flow, go_back
-from .settings import Settings, described, failure_of, letter_of, producer_config
+from .flow import DRAIN_S, POLL_RECORDS, POLL_S, Flow, go_back, name_unfinished
+from .settings import BuryError, Settings, described, failure_of, letter_of, producer_config
 
 logger = logging.getLogger("headrace")
 
@@ -48,6 +48,7 @@ class AsyncRun:
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: ProcessingError | None = None
         self._dead_letters: AsyncProducer | None = None
+        self._has_gone_back = False
 
     async def run(self, stop: asyncio.Event | None) -> None:
         """Process records until ``stop`` is set, the caller is cancelled, or an error is raised."""
@@ -68,6 +69,7 @@ class AsyncRun:
             try:
                 await asyncio.shield(self._end())
             finally:
+                self._go_back()  # also if the caller is cancelled a second time: close() commits the positions
                 self._core.reading.plain = not self._deserializes
                 group.end_progress(interval_s)
 
@@ -81,6 +83,7 @@ class AsyncRun:
     async def _turn(self) -> None:
         """Poll once, or wait for room."""
         self._flow.regulate()
+        self._flow.name_long(asyncio.get_running_loop().time())
         self._start_ready()
         self._changed.clear()
         room = self._flow.room()
@@ -177,26 +180,41 @@ class AsyncRun:
         try:
             await self._dead_letters.send(topic, **letter_of(work, error))
         except Exception as failure:  # noqa: BLE001 - any error ends the run; a task that died would hang it
-            return failure
+            found = BuryError(topic, error)
+            found.__cause__ = failure
+            return found
         logger.warning("process: %s is a dead letter in %s: %s", work, topic, described(error))
         return None
 
     async def _end(self) -> None:
-        """Wait for running handlers, commit, and go back to the first unfinished records."""
-        reading = self._core.reading
+        """Wait for running handlers, go back to the first unfinished records, and commit."""
         self._book.close()
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=DRAIN_S)
-        if reading.state == "open":
-            positions = self._group.positions()
-            try:
+            _, running = await asyncio.wait(self._tasks, timeout=DRAIN_S)
+            if running:
+                name_unfinished(self._book.running_of())
+                for task in running:
+                    task.cancel()  # its record is handled again
+        positions = self._go_back()
+        try:
+            if positions and self._core.reading.state == "open":
                 await self._core.engine.io.run_async(self._group.commit_work(positions))
-            except HeadraceError as error:
-                logger.warning("process: the last commit failed, so its records may be read again: %s", error)
-            go_back(reading, positions)
-            self._flow.release()
-        if self._dead_letters is not None:
-            await self._dead_letters.close()
+        except HeadraceError as error:
+            logger.warning("process: the last commit failed, so its records may be read again: %s", error)
+        finally:
+            if self._dead_letters is not None:
+                await self._dead_letters.close()
+
+    def _go_back(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Go back to the first unfinished records, once. Returns the positions to commit."""
+        reading = self._core.reading
+        if self._has_gone_back or reading.state != "open":
+            return {}
+        self._has_gone_back = True
+        positions = self._group.positions()
+        go_back(reading, positions)
+        self._flow.release()
+        return positions
 
     # --- Progress ----------------------------------------------------------------------------------------------------
 
@@ -210,6 +228,7 @@ class AsyncRun:
         while self._book.is_running(partitions) and loop.time() < until:
             self._changed.clear()
             await self._change(until - loop.time())
+        name_unfinished(self._book.running_of(partitions))
 
     def forget(self, partitions: list[TopicPartition]) -> None:
         self._book.forget(partitions)

@@ -19,8 +19,8 @@ from ...serializers import WouldWait
 from ..core import ConsumerCore
 from ..group import GroupConsumer
 from .book import Book, Work
-from .flow import DRAIN_S, POLL_RECORDS, POLL_S, Flow, go_back
-from .settings import Settings, described, failure_of, letter_of, producer_config
+from .flow import DRAIN_S, POLL_RECORDS, POLL_S, Flow, go_back, name_unfinished
+from .settings import BuryError, Settings, described, failure_of, letter_of, producer_config
 
 logger = logging.getLogger("headrace")
 
@@ -50,6 +50,10 @@ class Run:
         self._pool = ThreadPoolExecutor(settings.concurrency, thread_name_prefix="headrace-process")
         self._dead_letters: Producer | None = None
         self._opening = threading.Lock()
+        #: The positions before a poll whose records may not be in the book yet; None: all returned records are in it.
+        self._before_poll: dict[TopicPartition, int] | None = None
+        self._has_ended = False
+        self._handling = 0  # threads that handle a record
 
     def run(self, stop: threading.Event | None) -> None:
         """Process records until ``stop`` is set, or an error is raised."""
@@ -80,27 +84,45 @@ class Run:
         """Poll once, or wait for room."""
         with self._changed:
             self._flow.regulate()
+            self._flow.name_long(time.monotonic())
             room = self._flow.room()
             self._start_ready()
+        has_failed = False
         try:
             if room > 0:
-                records = self._poll(POLL_S, min(room, POLL_RECORDS))
-                if records:
-                    with self._changed:
-                        self._book.add(records)
-                        self._start_ready()
+                self._take(min(room, POLL_RECORDS))
                 return
             self._begin_poll()
         except HeadraceError as error:
             if not error.retriable:
                 raise
+            has_failed = True
             logger.warning("process: %s; retrying", error)
         with self._changed:
-            self._changed.wait_for(lambda: self._flow.room() > 0 or self._failure is not None, POLL_S)
+            self._changed.wait_for(
+                lambda: (self._flow.room() > 0 and not has_failed) or self._failure is not None, POLL_S
+            )
+
+    def _take(self, most: int) -> None:
+        """Poll, and add the records to the book. Ctrl-C may come between the two: then ``_before_poll`` stays."""
+        reading = self._core.reading
+        known = {tp: reading.known_position(tp) for tp in list(reading.partitions)}
+        self._before_poll = {tp: position for tp, position in known.items() if position is not None}
+        try:
+            records = self._poll(POLL_S, most)
+        except Exception:
+            self._before_poll = None
+            raise
+        if records:
+            with self._changed:
+                self._book.add(records)
+                self._before_poll = None
+                self._start_ready()
+        self._before_poll = None
 
     def _start_ready(self) -> None:
         """Give ready records to threads, up to ``concurrency``."""
-        while self._failure is None and self._book.running < self._settings.concurrency:
+        while self._failure is None and not self._has_ended and self._book.running < self._settings.concurrency:
             work = self._book.take(time.monotonic())
             if work is None:
                 return
@@ -108,8 +130,11 @@ class Run:
 
     def _handle(self, work: Work) -> None:
         """Handle one record, in a thread of the pool."""
+        with self._changed:
+            self._handling += 1
         error = self._try(work)
         with self._changed:
+            self._handling -= 1
             if error is None:
                 self._book.finish(work)
             elif isinstance(error, Exception) and self._settings.may_retry(work, error):
@@ -155,38 +180,54 @@ class Run:
                     self._dead_letters = Producer(producer_config(self._core.config))
             self._dead_letters.send(topic, **letter_of(work, error)).result()
         except Exception as failure:  # noqa: BLE001 - any error ends the run; a thread that died would hang it
-            return failure
+            found = BuryError(topic, error)
+            found.__cause__ = failure
+            return found
         logger.warning("process: %s is a dead letter in %s: %s", work, topic, described(error))
         return None
 
     def _end(self) -> None:
-        """Wait for running handlers, commit, and go back to the first unfinished records."""
+        """Wait for running handlers, go back to the first unfinished records, and commit."""
         reading = self._core.reading
-        with self._changed:
-            self._book.close()
-            self._changed.wait_for(lambda: not self._book.running, DRAIN_S)
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        if reading.state == "open":
-            positions = self._group.positions()
-            try:
+        positions: dict[TopicPartition, OffsetAndMetadata] = {}
+        self._has_ended = True
+        try:
+            with self._changed:
+                self._book.close()
+                self._pool.shutdown(wait=False, cancel_futures=True)
+                # (after Ctrl-C, the book may have records that no thread has)
+                if not self._changed.wait_for(lambda: not self._handling, DRAIN_S):
+                    name_unfinished(self._book.running_of())
+        finally:  # also after a second Ctrl-C: close() commits the positions
+            if reading.state == "open":
+                positions = self._group.positions()
+                go_back(reading, positions)
+                if self._before_poll is not None:  # partitions whose first poll was interrupted
+                    new = [tp for tp in reading.partitions if tp not in positions]
+                    self._core.seek_to_offsets(dict.fromkeys(new))
+                self._flow.release()
+        try:
+            if reading.state == "open":
                 self._core.engine.io.run(self._group.commit_work(positions))
-            except HeadraceError as error:
-                logger.warning("process: the last commit failed, so its records may be read again: %s", error)
-            go_back(reading, positions)
-            self._flow.release()
-        if self._dead_letters is not None:
-            self._dead_letters.close()
+        except HeadraceError as error:
+            logger.warning("process: the last commit failed, so its records may be read again: %s", error)
+        finally:
+            if self._dead_letters is not None:
+                self._dead_letters.close()
 
     # --- Progress ----------------------------------------------------------------------------------------------------
 
     def assigned(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
         with self._changed:
             self._book.assigned(offsets)
+            if self._before_poll is not None:
+                self._before_poll.update({tp: each.offset for tp, each in offsets.items() if each is not None})
 
     def revoking(self, partitions: list[TopicPartition]) -> None:
         with self._changed:
             self._book.close(partitions)
-            self._changed.wait_for(lambda: not self._book.is_running(partitions), DRAIN_S)
+            if not self._changed.wait_for(lambda: not self._book.is_running(partitions), DRAIN_S):
+                name_unfinished(self._book.running_of(partitions))
 
     def forget(self, partitions: list[TopicPartition]) -> None:
         with self._changed:
@@ -195,4 +236,9 @@ class Run:
 
     def positions(self, read: Mapping[TopicPartition, OffsetAndMetadata]) -> dict[TopicPartition, OffsetAndMetadata]:
         with self._changed:
+            before = self._before_poll
+            if before is not None and self._has_ended:  # the book lacks records of an interrupted poll
+                read = {
+                    tp: OffsetAndMetadata(min(each.offset, before[tp])) for tp, each in read.items() if tp in before
+                }
             return self._book.positions(read)

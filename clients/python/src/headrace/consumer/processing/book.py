@@ -83,6 +83,8 @@ class Book:
         self.unfinished = 0  #: Number of records that are added and neither finished nor forgotten.
         self.bytes = 0  #: Size in bytes of their keys and values.
         self.running = 0  #: Number of records that handlers have now.
+        #: These records, with the time at which each was taken; the longest-running one is first.
+        self.begun: dict[Work, float] = {}
 
     def assigned(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
         """Note new partitions with their committed offsets, whose metadata may name finished records."""
@@ -135,6 +137,7 @@ class Book:
             work.attempts += 1
             work.part.running += 1
             self.running += 1
+            self.begun[work] = now
             return work
         return None
 
@@ -173,6 +176,7 @@ class Book:
 
     def _stopped(self, work: Work) -> None:
         self.running -= 1
+        del self.begun[work]
         work.part.running -= 1
 
     def _advance(self, work: Work) -> None:
@@ -205,6 +209,11 @@ class Book:
     def is_running(self, partitions: Iterable[TopicPartition]) -> bool:
         """Whether a handler has a record of the partitions."""
         return any(self._parts[tp].running for tp in partitions if tp in self._parts)
+
+    def running_of(self, partitions: Iterable[TopicPartition] | None = None) -> list[Work]:
+        """The records of the partitions (None: of all) that handlers have now, longest first."""
+        parts = None if partitions is None else {id(self._parts[tp]) for tp in partitions if tp in self._parts}
+        return [work for work in self.begun if parts is None or id(work.part) in parts]
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """Forget partitions that belong to this consumer no longer."""

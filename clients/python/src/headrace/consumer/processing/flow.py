@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 
 from headrace_core.types import TopicPartition
 
 from ...models import OffsetAndMetadata
 from ..reading import Reading
-from .book import Book
+from .book import Book, Work
+from .progress import WINDOW
 from .settings import Settings
+
+logger = logging.getLogger("headrace")
 
 POLL_S = 0.1  #: Seconds that one poll waits for records, and with it the delay of a retry beyond its time.
 POLL_RECORDS = 500  #: Maximum number of records of one poll.
 #: Seconds that the end of a run, or the revocation of a partition, waits for running handlers.
 DRAIN_S = 30.0
+#: Seconds after which a handler that has not returned is named in the log, and between two such lines.
+LONG_S = 60.0
 BYTES_MAX = 64 * 1024 * 1024  #: Above this number of bytes in progress, a run takes no more records.
 
 
@@ -24,6 +30,7 @@ class Flow:
     def __init__(self, book: Book, reading: Reading, settings: Settings) -> None:
         self._book, self._reading, self._settings = book, reading, settings
         self._paused: set[TopicPartition] = set()
+        self._named_at = float("-inf")  # when the log last named a handler that has not returned
 
     def room(self) -> int:
         """The number of records that may be taken now."""
@@ -38,7 +45,26 @@ class Flow:
             if assigned is not None and not assigned.paused:
                 self._reading.pause([tp])
                 self._paused.add(tp)
+                logger.warning(
+                    "process: %s-%d waits: its first unfinished record is %d offsets behind the last one", *tp, WINDOW
+                )
         self._resume(self._paused - far)
+
+    def name_long(self, now: float) -> None:
+        """Log a handler that has not returned for LONG_S: the records behind its record wait, and a full run takes no
+        more records. ``now``: the clock of ``Book.take``."""
+        work, begun_at = next(iter(self._book.begun.items()), (None, now))
+        if work is None or now - max(begun_at, self._named_at) < LONG_S:
+            return
+        self._named_at = now
+        logger.warning(
+            "process: the handler of %s has not returned for %.0f s; %d handlers run, %d records are unfinished%s",
+            work,
+            now - begun_at,
+            self._book.running,
+            self._book.unfinished,
+            "" if self.room() > 0 else ", and no more records are taken",
+        )
 
     def release(self) -> None:
         """Resume all partitions, at the end of a run."""
@@ -62,6 +88,19 @@ class Flow:
             position = self._reading.known_position(tp) if tp in self._reading.partitions else None
             found[tp] = each if each is not None and position in (None, each.offset) else None
         return found
+
+
+def name_unfinished(running: list[Work]) -> None:
+    """Log the records whose handlers did not return within DRAIN_S."""
+    if running:
+        logger.warning(
+            "process: %d handlers did not return within %g s (%s%s); their records are handled again, maybe while "
+            "these handlers still run",
+            len(running),
+            DRAIN_S,
+            ", ".join(map(str, running[:5])),
+            ", ..." if len(running) > 5 else "",
+        )
 
 
 def go_back(reading: Reading, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:

@@ -77,13 +77,32 @@ def described(error: BaseException) -> str:
         return f"{type(error).__name__} (its text cannot be shown)"
 
 
+class BuryError(Exception):
+    """The dead letter of a record could not be stored. ``topic``: of dead letters; ``reason``: the handler's error."""
+
+    def __init__(self, topic: str, reason: Exception) -> None:
+        super().__init__(topic)
+        self.topic, self.reason = topic, reason
+
+
 def failure_of(work: Work, error: BaseException) -> ProcessingError:
     """The error that ends the run because of one record."""
     record = work.record
+    at = f"{record.topic}-{record.partition} at offset {record.offset}"
+    if isinstance(error, BuryError) and error.__cause__ is not None:
+        text = (
+            f"cannot store the dead letter of {at} in the topic {error.topic!r}: {described(error.__cause__)}; mend "
+            f"the topic, and process the record again. The handler had failed after {work.attempts} tries: "
+            f"{described(error.reason)}"
+        )
+        error = error.__cause__
+    else:
+        text = (
+            f"the handler failed for {at} after {work.attempts} tries: {described(error)}; mend the handler, raise "
+            "retries, or set dead_letters to a topic for such records"
+        )
     found = ProcessingError(
-        f"the handler failed for {record.topic}-{record.partition} at offset {record.offset} after "
-        f"{work.attempts} tries: {described(error)}; mend the handler, raise retries, or set dead_letters "
-        "to a topic for such records",
+        text,
         topic=record.topic,
         partition=record.partition,
         offset=record.offset,
