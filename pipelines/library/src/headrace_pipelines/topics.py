@@ -37,17 +37,21 @@ def replace_topics(
         create_dead_letter_topics(admin, sources)
 
 
-def records_in_topic(consumer: Consumer, topic: str) -> Iterator[list[Record]]:
-    """The records that are in a topic now, in lists; the records of a partition are in the order of their offsets."""
+def records_in_topic(consumer: Consumer, topic: str, *, ends: Consumer | None = None) -> Iterator[list[Record]]:
+    """The records that are in a topic now, in lists; the records of a partition are in the order of their offsets.
+
+    ``ends``: the consumer that says where the topic ends. If it is of uncommitted records and ``consumer`` of committed
+    ones, the call waits for the ends of all transactions that have records there: the markers of a committed
+    transaction may be written later than its commit is acknowledged."""
     partitions = [TopicPartition(topic, number) for number in consumer.partitions_for(topic)]
     consumer.assign(partitions)
     consumer.seek_to_beginning()
-    ends = consumer.end_offsets(partitions)
-    while any(consumer.position(each) < ends[each] for each in partitions):
+    until = (ends or consumer).end_offsets(partitions)
+    while any(consumer.position(each) < until[each] for each in partitions):
         records = [
             record
             for record in consumer.poll(1.0)
-            if record.offset < ends[TopicPartition(record.topic, record.partition)]
+            if record.offset < until[TopicPartition(record.topic, record.partition)]
         ]
         if records:
             yield records

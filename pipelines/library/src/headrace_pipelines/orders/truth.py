@@ -131,10 +131,13 @@ def differences(expected: Truth, access: Access, database: Database) -> list[str
     wrong += _compared("customer", expected.customers, customers)
     wrong += _compared("day", expected.days, days)
     replies, versions = Counter[str](), dict[str, int]()
-    with Consumer(access.consumer() | {"isolation.level": "read_committed"}) as consumer:
-        for records in records_in_topic(consumer, schema.REPLIES):
+    with (
+        Consumer(access.consumer() | {"isolation.level": "read_committed"}) as consumer,
+        Consumer(access.consumer() | {"isolation.level": "read_uncommitted"}) as ends,
+    ):
+        for records in records_in_topic(consumer, schema.REPLIES, ends=ends):
             replies.update(json.loads(record.value or b"")["outcome"] for record in records)
-        for records in records_in_topic(consumer, schema.EVENTS):
+        for records in records_in_topic(consumer, schema.EVENTS, ends=ends):
             for record in records:
                 event = json.loads(record.value or b"")
                 if event["version"] != versions.get(event["order"], 0) + 1:
