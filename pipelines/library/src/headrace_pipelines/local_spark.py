@@ -26,7 +26,7 @@ _DRIVER_OPTIONS, _EXECUTOR_OPTIONS = "spark.driver.extraJavaOptions", "spark.exe
 #: there, and its checkpoint and memory grow until then.
 _BOUNDS = {
     "spark.sql.streaming.minBatchesToRetain": "20",
-    "spark.sql.streaming.stateStore.rocksdb.blockCacheSizeKB": "2048",
+    "spark.sql.streaming.stateStore.rocksdb.blockCacheSizeMB": "2",
     "spark.sql.streaming.stateStore.rocksdb.writeBufferSizeMB": "2",
 }
 
