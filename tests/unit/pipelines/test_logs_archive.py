@@ -143,7 +143,7 @@ def test_a_negative_limit_is_refused(filled: Path, capsys: pytest.CaptureFixture
     with pytest.raises(SystemExit) as ended:
         archive.main([str(filled), "--limit", "-1"])
     assert ended.value.code == 2
-    assert "--limit: -1: must be 0 or more" in capsys.readouterr().err
+    assert "--limit: -1: must be a whole number, 0 or more" in capsys.readouterr().err
 
 
 # -- hosts -------------------------------------------------------------------------------------------------------------

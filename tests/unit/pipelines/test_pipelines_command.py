@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from headrace_pipelines.errors import StoppedError
 from headrace_pipelines.local_spark import local_spark, settings_of
 from headrace_pipelines.outcome import Outcome
 from headrace_pipelines.registry import LIBRARY, Pipeline
+from headrace_pipelines.scaling.scenes import NAMES
 from headrace_pipelines.stopping import Stop
 from headrace_spark.java import find_java
 from headrace_spark.session import JVM_WARNINGS_TO_STDERR
@@ -65,7 +67,51 @@ def test_a_pipeline_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[s
     with pytest.raises(SystemExit) as ended:
         cli.main(["run", "clickstraem"])
     assert ended.value.code == 2
-    assert "'clickstream'" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "there is no pipeline 'clickstraem'; the pipelines are clickstream, " in said
+    assert "headrace-pipelines new NAME" in said
+
+
+def test_a_directory_that_is_no_pipeline_gets_another_message_than_a_missing_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A package without a docstring is left out of the list; the error says so."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "parcels").mkdir()
+    for name in ("__init__.py", "job.py"):
+        (tmp_path / "parcels" / name).write_text("")
+    with pytest.raises(SystemExit):
+        cli.main(["status", "parcels"])
+    assert "it needs job.py, and __init__.py with a docstring" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["run", "status", "stop", "replay"])
+def test_the_help_of_a_command_says_where_the_flags_are(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main([command, "--help"])
+    assert f"headrace-pipelines {command} NAME --help" in capsys.readouterr().out
+
+
+def test_the_help_of_scaling_breaks_no_name_of_a_scene(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        cli.main(["run", "scaling", "--help"])
+    assert set(NAMES) <= set(re.findall(r"\w+", capsys.readouterr().out))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["run", "orders", "--rate", "fast"], "--rate: fast: must be a number above 0"),
+        (["run", "orders", "--seed", "1.5"], "--seed: 1.5: must be a whole number, 0 or more"),
+    ],
+)
+def test_a_flag_that_is_no_number_is_named(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(words)
+    assert message in capsys.readouterr().err
 
 
 def test_a_run_ends_with_its_summary_and_writes_the_same(

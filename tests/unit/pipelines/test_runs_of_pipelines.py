@@ -162,6 +162,26 @@ def test_a_replay_without_a_cluster_names_the_flag(tmp_path: Path, capsys: pytes
     assert "must be a time such as" in capsys.readouterr().err
 
 
+def test_a_pipeline_without_dead_letters_has_nothing_to_replay(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, said = command(capsys, "replay", "orders", "--out", str(tmp_path), "--from", "-2h")
+    assert code == 1
+    assert "orders has no dead-letter topics" in said
+
+
+def test_a_second_shell_of_a_directory_is_not_sent_to_the_command_stop(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`headrace-pipelines stop` knows no pipeline `sql`."""
+    with recorded(tmp_path, "sql"):
+        assert cli.main(["sql", "--out", str(tmp_path), "-e", "SHOW TOPICS"]) == 1
+    said = capsys.readouterr().err
+    assert "ALREADY_RUNNING" in said
+    assert "end that shell" in said
+    assert "headrace-pipelines stop" not in said
+
+
 def written(directory: Path, commits: dict[int, dict[str, int]], offsets: dict[int, list[str]]) -> None:
     for folder in ("commits", "offsets", "state/0/0"):
         (directory / folder).mkdir(parents=True)

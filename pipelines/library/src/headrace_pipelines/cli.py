@@ -21,13 +21,23 @@ from .sql import command as sql
 from .stopping import EXIT_CODE, Stop
 
 SUMMARY, DETAILS = "summary.json", "details.json"
+#: The commands that take the name of a pipeline, and what they do.
+_NAMED = {
+    "run": "run a pipeline to its end, or until it is stopped",
+    "status": "show the run of a pipeline, and the checkpoint and lag of each query",
+    "stop": "stop a running pipeline after its batches",
+    "replay": "send dead letters of a pipeline to their source topics again, each once",
+}
 
 
 def main(words: list[str] | None = None, *, begin: Callable[[], object] = lambda: None) -> int:
     """Run the command; returns its exit code. ``begin`` is called after the imports, before the command starts."""
     words = _joined(sys.argv[1:] if words is None else words)
     known = pipelines()
-    arguments = _parser(words, known).parse_args(words)
+    parser = _parser(words, known)
+    if (unknown := _unknown(words, known)) is not None:
+        parser.error(unknown)
+    arguments = parser.parse_args(words)
     try:
         begin()
         match arguments.command:
@@ -61,6 +71,17 @@ def _joined(words: list[str]) -> list[str]:
     return [*words[:at], f"--from={words[at + 1]}", *words[at + 2 :]]
 
 
+def _unknown(words: list[str], known: Mapping[str, Pipeline]) -> str | None:
+    """The message for a pipeline that is not known; it says what a directory of that name lacks."""
+    if len(words) < 2 or words[0] not in _NAMED or words[1].startswith("-") or words[1] in known:
+        return None
+    name = words[1]
+    message = f"{words[0]}: there is no pipeline {name!r}; the pipelines are {', '.join(known)}. "
+    if Path(name).is_dir():
+        return f"{message}The directory {name} is none: it needs job.py, and __init__.py with a docstring"
+    return f"{message}A pipeline of your own is a package in the working directory: `headrace-pipelines new NAME`"
+
+
 def _parser(words: list[str], known: Mapping[str, Pipeline]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="headrace-pipelines", description="Pipelines on Headrace and Spark.")
     subcommands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -69,15 +90,14 @@ def _parser(words: list[str], known: Mapping[str, Pipeline]) -> argparse.Argumen
     making = subcommands.add_parser("new", help="make a pipeline with a test in the working directory")
     making.add_argument("name", metavar="NAME", help="name of the new package and of its source topic")
     sql.add_arguments(subcommands.add_parser("sql", help=sql.ABOUT, description=sql.ABOUT))
-    for command, about in (
-        ("run", "run a pipeline to its end, or until it is stopped"),
-        ("status", "show the run of a pipeline, and the checkpoint and lag of each query"),
-        ("stop", "stop a running pipeline after its batches"),
-        ("replay", "send dead letters of a pipeline to their source topics again, each once"),
-    ):
-        names = subcommands.add_parser(command, help=about).add_subparsers(dest="name", required=True, metavar="NAME")
+    for command, about in _NAMED.items():
+        sentence = f"{about[0].upper()}{about[1:]}."
+        flags = f"To see the flags: headrace-pipelines {command} NAME --help"
+        named_parser = subcommands.add_parser(command, help=about, description=sentence, epilog=flags)
+        names = named_parser.add_subparsers(dest="name", required=True, metavar="NAME")
         for pipeline in known.values():
-            named = names.add_parser(pipeline.name, help=pipeline.about, description=f"{about}: {pipeline.about}")
+            described = f"{sentence} The pipeline {pipeline.name}: {pipeline.about}."
+            named = names.add_parser(pipeline.name, help=pipeline.about, description=described)
             named.add_argument(
                 "--out", type=Path, metavar="DIR", default=Path("build/pipelines") / pipeline.name,
                 help="directory of the run: summary, pictures, checkpoints, cluster (%(default)s)",

@@ -152,9 +152,13 @@ def replay(pipeline: Pipeline, arguments: argparse.Namespace) -> int:
 
     run = _run_of(pipeline, arguments.out.resolve())
     access = _access(pipeline, run, arguments)
+    sources = pipeline.job().SOURCES
+    if not sources:
+        raise InvalidArgumentError(f"{pipeline.name} has no dead-letter topics, so there is nothing to replay")
     if access is None:
         raise InvalidArgumentError(
-            f"no pipeline runs in {arguments.out}; give --bootstrap-servers, or the directory of a run with --out"
+            f"no pipeline runs in {arguments.out}; give --bootstrap-servers, or the directory of a run with --out (a "
+            "cluster that a run has started ends with the run)"
         )
     from_ms: int = arguments.from_ms
 
@@ -163,7 +167,7 @@ def replay(pipeline: Pipeline, arguments: argparse.Namespace) -> int:
 
     with Admin(access.admin()) as admin:
         there = set(admin.list_topics())
-    topics = [dead_letter_topic(topic) for topic in pipeline.job().SOURCES]
+    topics = [dead_letter_topic(topic) for topic in sources]
     older = {
         topic: waiting_before(topic, from_ms, bootstrap_servers=access.servers, keys=access.keys)
         for topic in topics

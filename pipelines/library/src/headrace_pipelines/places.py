@@ -77,7 +77,9 @@ def add_cluster_flags(parser: argparse.ArgumentParser, topics: str) -> None:
         parser, f"the command starts a cluster in DIR; in a cluster that a flag names, the run replaces topics {topics}"
     )
     parser.add_argument(
-        "--restart", action="store_true", help="start a new run, even if the last run in DIR has not ended"
+        "--restart",
+        action="store_true",
+        help="begin again, also if the last run in DIR is not done; default: continue it",
     )
 
 
@@ -102,15 +104,21 @@ def local_master(text: str) -> str:
 
 def positive(text: str) -> float:
     """A flag's number above 0."""
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
     if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text}: must be above 0")
+        raise argparse.ArgumentTypeError(f"{text}: must be a number above 0")
     return value
 
 
 def whole(text: str) -> int:
     """A flag's whole number, 0 or more."""
-    value = int(text)
+    try:
+        value = int(text)
+    except ValueError:
+        value = -1
     if value < 0:
-        raise argparse.ArgumentTypeError(f"{text}: must be 0 or more")
+        raise argparse.ArgumentTypeError(f"{text}: must be a whole number, 0 or more")
     return value

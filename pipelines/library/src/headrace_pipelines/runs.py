@@ -66,9 +66,16 @@ def find(directory: Path) -> Run | None:
 
 @contextmanager
 def recorded(
-    directory: Path, pipeline: str, flags: Mapping[str, str] | None = None, *, restart: bool = False
+    directory: Path,
+    pipeline: str,
+    flags: Mapping[str, str] | None = None,
+    *,
+    restart: bool = False,
+    how_to_stop: str | None = None,
 ) -> Iterator[Callable[[str], None]]:
     """Record a run in ``directory`` while the block runs; the block calls the function with the end of the run.
+
+    ``how_to_stop``: for the error when a pipeline already runs (default: `headrace-pipelines stop`).
 
     If the last run is prepared and not done, this run continues the last run; with ``restart`` it is a new run. Raises
     AlreadyRunningError if another process runs a pipeline in the directory, and InvalidArgumentError if the last run
@@ -80,9 +87,9 @@ def recorded(
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            how_to_stop = how_to_stop or f"stop it with `headrace-pipelines stop {pipeline} --out {directory}`"
             raise AlreadyRunningError(
-                f"a pipeline already runs in {directory}; stop it with `headrace-pipelines stop {pipeline} --out "
-                f"{directory}`, or choose another directory with --out"
+                f"a pipeline already runs in {directory}; {how_to_stop}, or choose another directory with --out"
             ) from None
         process = identify(os.getpid())
         assert process is not None

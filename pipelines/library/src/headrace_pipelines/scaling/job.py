@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(master="local[8]")  # the slow calls of eight tasks wait at the same time
     parser.add_argument(
         "--scenes", type=_scenes, default=",".join(NAMES), metavar="NAME,...",
-        help="scenes to run, in their order (default: all: %(default)s)",
+        help=f"scenes to run, in their order (default: all of {', '.join(NAMES)})",
     )  # fmt: skip
     parser.add_argument("--rate", type=positive, default=RATE, metavar="X", help="records a second (%(default)g)")
     parser.add_argument("--without-spark", action="store_true", help="no Spark job beside the first scene")

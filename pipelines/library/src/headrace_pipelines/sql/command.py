@@ -62,7 +62,7 @@ def main(arguments: argparse.Namespace) -> int:
     stop = Stop()
     stop.listen()
     out: Path = arguments.out.resolve()
-    with recorded(out, "sql") as ends:
+    with recorded(out, "sql", how_to_stop="end that shell (Ctrl-D, or SIGTERM for --serve)") as ends:
         try:
             code = _run(arguments, out, stop)
         except KeyboardInterrupt:
