@@ -9,11 +9,14 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from headrace_pipelines.clickstream import job as clickstream
 from headrace_pipelines.errors import PipelineFailedError
 from headrace_pipelines.logs import job as logs
+from headrace_pipelines.logs import pictures
 from headrace_pipelines.logs.hosts import FILE, HostLine
 from headrace_pipelines.logs.job import Job
 from headrace_pipelines.places import Places
+from headrace_pipelines.telemetry import job as telemetry
 
 LINES = [HostLine("web-01", b"a", 1_000), HostLine("web-01", b"b", 2_000)]
 
@@ -34,7 +37,7 @@ def test_the_tick_comes_after_a_batch_with_the_last_lines(job: Job, monkeypatch:
     for name in ("_shipper", "_follow", "_summarize"):
         monkeypatch.setattr(job, name, MagicMock())
     monkeypatch.setattr(job, "start", lambda: queries)
-    monkeypatch.setattr(job, "_tick", lambda content: order.append("tick"))
+    monkeypatch.setattr(logs, "send_tick", lambda access, content: order.append("tick"))
     job.stream(LINES, MagicMock(), is_continued=False)
     assert order == [["lines"], "tick", ["lines"], ["archive", "rates"]]
 
@@ -59,3 +62,25 @@ def test_only_late_requests_are_in_no_window(
     else:
         with pytest.raises(PipelineFailedError, match="2 requests"):
             check()
+
+
+def test_a_log_without_a_request_has_a_picture(tmp_path: Path) -> None:
+    assert pictures.draw([], [], tmp_path).stat().st_size > 1_000
+
+
+@pytest.mark.parametrize("module", [logs, telemetry, clickstream], ids=lambda each: each.__name__.split(".")[-2])
+def test_brokers_accept_the_tick_of_a_run_whose_data_are_of_today(
+    module: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The tick is 30 days after the last record, and by default brokers refuse a record of an hour from now."""
+    made: list[Any] = []
+    monkeypatch.setattr(module, "replace_topics", lambda access, name, new, **_: made.extend(new))
+    if module is clickstream:
+        job = clickstream.Job(MagicMock(), MagicMock(), Places(tmp_path), MagicMock(), MagicMock(), rows=1)
+        job.create_topics()
+    else:
+        module.create_topics(MagicMock())
+    assert made
+    for topic in made:
+        is_timed = topic.config.get("cleanup.policy") != "compact"  # twins have the times of their batches
+        assert not is_timed or int(topic.config["message.timestamp.after.max.ms"]) > logs.TICK_AFTER_MS

@@ -15,6 +15,9 @@ from .errors import QueryFailedError
 from .lags import group_of
 
 _PAUSE_S = 0.01
+#: Settings of topics whose records have the times of their data. Old records stay, and brokers accept a tick, which is
+#: days after the last record: of a log of today that is in the future.
+TIMES_OF_DATA = {"retention.ms": "-1", "message.timestamp.after.max.ms": str((1 << 63) - 1)}
 #: Longest wait for the markers of decided transactions, in seconds.
 MARKERS_S = 60.0
 

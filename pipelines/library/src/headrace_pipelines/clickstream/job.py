@@ -31,7 +31,7 @@ from ..runs import prepared, serving
 from ..show import Meter, Show
 from ..sites import Site
 from ..stopping import Stop
-from ..topics import replace_topics
+from ..topics import TIMES_OF_DATA, replace_topics
 from . import parsing, pictures, schema
 from .conversions import conversions
 from .replay import COPIES_MAX, Line, Replay, Sent, lines, lines_in_topic, read_log, send_tick
@@ -118,7 +118,7 @@ class Job:
 
     def create_topics(self) -> None:
         """Create the topics, without records. The log is of 2015, so the default retention would delete its records."""
-        new = [NewTopic(name, partitions=PARTITIONS, config={"retention.ms": "-1"}) for name in TOPICS]
+        new = [NewTopic(name, partitions=PARTITIONS, config=TIMES_OF_DATA) for name in TOPICS]
         queries = [query for names in _IN_ORDER for query in names]
         replace_topics(self._site.access, "clickstream", new, queries=queries, sources=SOURCES)
 

@@ -31,7 +31,7 @@ from ..runs import prepared, serving
 from ..show import Meter, Show
 from ..sites import Site
 from ..stopping import Stop
-from ..topics import replace_topics
+from ..topics import TIMES_OF_DATA, replace_topics
 from ..workers import Worker
 from . import archive, lines, pictures, rates, schema, shipping
 from .hosts import FILE, HostLine, Hosts, host_lines
@@ -76,8 +76,7 @@ def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> Out
     ):
         serving(out, access.servers)
         if not continued:
-            new = [NewTopic(name, partitions=PARTITIONS, config={"retention.ms": "-1"}) for name in schema.TOPICS]
-            replace_topics(access, "logs", new, queries=QUERIES, sources=SOURCES)
+            create_topics(access)
             # The shipper's positions are known by its name: a new run is a new shipper.
             (out / "shipper.name").write_text(f"logs-{uuid.uuid4().hex[:12]}")
             prepared(out)
@@ -87,6 +86,12 @@ def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> Out
     outcome.details.update(continued=continued, seconds=round(time.perf_counter() - began, 3))
     show.step("done")
     return outcome
+
+
+def create_topics(access: Access) -> None:
+    """Create the topics of the pipeline, without records."""
+    new = [NewTopic(name, partitions=PARTITIONS, config=TIMES_OF_DATA) for name in schema.TOPICS]
+    replace_topics(access, "logs", new, queries=QUERIES, sources=SOURCES)
 
 
 class Arrived(Worker):
@@ -107,6 +112,13 @@ class Arrived(Worker):
                     if record.value is not None and not is_replayed(record):
                         self.by_path[(dict(record.headers)["path"] or b"").decode()].append(record.value)
                         self.count += 1
+
+
+def send_tick(access: Access, content: list[HostLine]) -> None:
+    """Send the record that closes the last windows."""
+    with Producer(access.producer()) as producer:
+        after_ms = max(line.time_ms for line in content) + TICK_AFTER_MS
+        producer.send(schema.LINES, None, b"tick", timestamp_ms=after_ms).result(timeout=60)
 
 
 def _follows(log: Path) -> int:
@@ -186,7 +198,7 @@ class Job:
                 # before the lines of other partitions.
                 self._drain(queries, hosts, "lines")
                 self._show.step("closing the last windows: one tick, 30 days later")
-                self._tick(content)
+                send_tick(self._site.access, content)
                 self._drain(queries, hosts, "lines")
                 self._drain(queries, hosts, "archive", "rates")
                 queries.stop_after_batch()
@@ -228,11 +240,6 @@ class Job:
         hosts.stop()
         queries.stop_after_batch()
         raise StoppedError({"written": hosts.written, "queries": queries.totals()})
-
-    def _tick(self, content: list[HostLine]) -> None:
-        with Producer(self._site.access.producer()) as producer:
-            after_ms = max(line.time_ms for line in content) + TICK_AFTER_MS
-            producer.send(schema.LINES, None, b"tick", timestamp_ms=after_ms).result(timeout=60)
 
     def _summarize(
         self, content: list[HostLine], arrived: Arrived, queries: Queries, shipper: Member, *, is_continued: bool

@@ -24,14 +24,15 @@ def draw(rates: list[Any], alerts: list[Any], directory: Path) -> Path:
     with charts(9) as plt:
         figure, axes = plt.subplots(figsize=(10, 6.2), layout="constrained")
         colors = plt.get_cmap("YlOrRd").with_extremes(bad=NO_REQUEST)
-        image = axes.imshow(share, aspect="auto", cmap=colors, vmin=0, vmax=1, interpolation="nearest")
+        if rates:  # a log may have no request
+            image = axes.imshow(share, aspect="auto", cmap=colors, vmin=0, vmax=1, interpolation="nearest")
+            figure.colorbar(image, ax=axes, label="share of errors (status 400 and above)", fraction=0.03)
         for row in alerts:
             at = (places[row["window"]], rows[row["host"]])
             axes.add_patch(plt.Rectangle((at[0] - 0.5, at[1] - 0.5), 1, 1, fill=False, edgecolor="#222222", lw=1.4))
         axes.set_yticks(range(len(hosts)), hosts, fontsize=6)
         every = max(1, len(windows) // 10)
         axes.set_xticks(range(0, len(windows), every), [f"{each:%d %b\n%H:%M}" for each in windows[::every]])
-        figure.colorbar(image, ax=axes, label="share of errors (status 400 and above)", fraction=0.03)
         title = (
             f"{sum(row['requests'] for row in rates):,} requests of {len(hosts)} hosts; frames: {len(alerts)} alerts"
         )

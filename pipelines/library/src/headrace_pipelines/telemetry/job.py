@@ -26,7 +26,7 @@ from ..runs import prepared, serving
 from ..show import Meter, Show
 from ..sites import Site
 from ..stopping import Stop
-from ..topics import replace_topics
+from ..topics import TIMES_OF_DATA, replace_topics
 from . import checking, fleet, grains, pictures, schema
 from .readings import judged
 from .traffic import Traffic, sent_before
@@ -94,9 +94,7 @@ def create_topics(access: Access) -> None:
     """Create the topics of the pipeline, without records. The twins are compacted; the others keep all records,
     because the times of the records are the fleet's."""
     new = [
-        NewTopic(name, partitions=PARTITIONS, config={"retention.ms": "-1"})
-        for name in schema.TOPICS
-        if name != schema.TWINS
+        NewTopic(name, partitions=PARTITIONS, config=TIMES_OF_DATA) for name in schema.TOPICS if name != schema.TWINS
     ]
     new.append(NewTopic(schema.TWINS, partitions=PARTITIONS, config={"cleanup.policy": "compact"}))
     replace_topics(access, "telemetry", new, queries=QUERIES, sources=SOURCES)
