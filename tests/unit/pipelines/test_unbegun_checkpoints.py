@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headrace_pipelines.checkpoints import remove_unbegun
+import pytest
+
+from headrace_pipelines.checkpoints import checkpoints, remove_unbegun
+from headrace_pipelines.errors import PipelineFailedError
 
 
 def checkpoint(root: Path, name: str, *files: str) -> Path:
@@ -38,3 +41,11 @@ def test_other_files_and_a_missing_directory_are_no_checkpoints(tmp_path: Path) 
     remove_unbegun(tmp_path)
     remove_unbegun(tmp_path / "none")
     assert {path.name for path in tmp_path.iterdir()} == {"notes", "a-file"}
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 40], ids=["empty", "zeros"])
+def test_a_file_that_a_power_cut_has_damaged_is_named(tmp_path: Path, content: bytes) -> None:
+    path = checkpoint(tmp_path, "minutes", "commits/3", "offsets/3") / "offsets/3"
+    path.write_bytes(content)
+    with pytest.raises(PipelineFailedError, match="offsets/3: the file is damaged, as after a power cut"):
+        checkpoints(tmp_path)

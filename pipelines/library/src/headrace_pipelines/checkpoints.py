@@ -120,11 +120,16 @@ def _numbers(directory: Path) -> list[int]:
 
 
 def _lines(path: Path) -> list[str]:
-    """The lines of a checkpoint file after its version line; empty if Spark has deleted the file during the read."""
+    """The lines of a checkpoint file after its version line; empty if Spark has deleted the file during the read.
+    Raises PipelineFailedError."""
     try:
-        version, *lines = path.read_text().splitlines()
+        version, *lines = path.read_text(errors="replace").splitlines() or [""]
     except FileNotFoundError:
         return []
+    if not version.startswith("v"):
+        raise PipelineFailedError(
+            f"{path}: the file is damaged, as after a power cut; remove the checkpoint, or begin again with --restart"
+        )
     if version != _VERSION:
         raise PipelineFailedError(
             f"{path}: the version of Spark's log is {version!r}, and only {_VERSION!r} is known; run the query with "
