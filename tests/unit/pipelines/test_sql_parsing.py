@@ -205,6 +205,9 @@ def test_an_error_points_at_its_token() -> None:
                                   "TERMINATE or SET (did you mean CREATE?), found CREAT"),
         ("SHOW TOPIKS", "q.sql:1:6: expected TABLES, TOPICS, QUERIES or FUNCTIONS (did you mean TOPICS?), found "
                         "TOPIKS"),
+        ("LIST TOPICS", "q.sql:1:1: expected SELECT, CREATE, INSERT, DROP, SHOW, DESCRIBE, EXPLAIN, TERMINATE or SET "
+                        "(write SHOW), found LIST"),
+        ("SHOW STREAMS", "q.sql:1:6: expected TABLES, TOPICS, QUERIES or FUNCTIONS (write SHOW TABLES), found STREAMS"),
         ("CREATE TABLE", "q.sql:1:13: expected the name of the table, found the end of the statement"),
         ("CREATE TABLE t (a, b INT)", "q.sql:1:18: expected the type of column a, found ,"),
         ("CREATE TABLE t (a INT, A INT)", "q.sql:1:24: two columns have the name A"),

@@ -28,6 +28,7 @@ from headrace_pipelines.sql.command import source_of
 from headrace_pipelines.sql.faults import Source, SqlError
 from headrace_pipelines.sql.frames import Ends, ends_as_of
 from headrace_pipelines.sql.output import cell, fail, lines, plain, show
+from headrace_pipelines.sql.parsing import parse
 from headrace_pipelines.sql.results import Arriving, Message, Rows
 from headrace_pipelines.sql.rewriting import AsOf
 from headrace_pipelines.sql.statements import Show
@@ -50,6 +51,30 @@ def test_a_statement_may_have_several_lines() -> None:
         "SELECT ';' AS a\n  FROM t\n;",
         [shell.PROMPT, shell.MORE, shell.MORE],
     )
+
+
+@pytest.mark.parametrize("line", ["exit", "EXIT;", " quit "])
+def test_the_words_of_other_shells_end_this_one_without_a_semicolon(line: str) -> None:
+    with pytest.raises(EOFError):
+        typed(line)
+
+
+def test_exit_within_a_statement_is_a_part_of_it() -> None:
+    assert typed("SELECT", "exit", ";")[0] == "SELECT\nexit\n;"
+
+
+def test_help_shows_statements_that_the_parser_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    left = iter(["help", "exit"])
+    both: Any = Interrupted()
+    monkeypatch.setattr(shell, "input", lambda prompt: next(left), raising=False)
+    monkeypatch.setattr(shell, "_prepare", lambda history, words: None)
+    shell.interactive(both, both, tmp_path / "history", "table")
+    assert both.statements == []
+    shown = capsys.readouterr().out
+    first_five = [line.partition(";")[0] for line in shown.splitlines()[:5]]
+    assert len(list(parse(Source("; ".join(first_five))))) == 5
 
 
 class Interrupted:
@@ -237,6 +262,11 @@ def test_a_record_cannot_control_the_terminal(capsys: pytest.CaptureFixture[str]
     assert said.err == "1 row\nt-0@0: a\\x1b[2J\nb\\u202e\\x9b\nsecond line\n"
     show(Rows(("text",), [(value,)]), "csv")
     assert value in capsys.readouterr().out, "a program gets what the record has"
+    for result, output in ((Rows(("text",), [(value,)]), "json"), (Arriving(("text",), iter([(value,)])), "table")):
+        show(result, output)
+        line = capsys.readouterr().out
+        assert json.loads(line) == {"text": value}
+        assert line.isascii(), "a terminal shows JSON, too"
 
 
 def test_rows_that_arrive_are_printed_one_by_one(capsys: pytest.CaptureFixture[str]) -> None:

@@ -44,6 +44,11 @@ def say(message: str) -> None:
     _tell(escaped(message), sys.stdout)
 
 
+def say_data(line: str) -> None:
+    """Print a line of CSV or JSON on stdout as it is, for a program; a closed terminal is no error."""
+    _tell(line, sys.stdout)
+
+
 def _tell(message: str, to: TextIO) -> None:
     try:
         print(message, file=to, flush=True)

@@ -150,7 +150,10 @@ def check_cluster(access: Access) -> None:
 
 
 def _greet(servers: str) -> None:
-    print(f"Headrace SQL on {servers}. A statement ends with ; and Ctrl-D ends the shell.", file=sys.stderr)
+    print(
+        f"Headrace SQL on {servers}. A statement ends with ; and `help` shows some. `exit` ends the shell.",
+        file=sys.stderr,
+    )
 
 
 def _serve(session: Session, stop: Stop) -> int:

@@ -7,7 +7,7 @@ name has letters, digits and underscores only, also within backticks.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from .faults import Source, SqlError
 from .tokens import Token
@@ -60,13 +60,21 @@ def spelled(names: Iterable[str], columns: Iterable[str]) -> list[str]:
 
 def column_fault(columns: Sequence[str]) -> str | None:
     """Why a table cannot have these columns: a name of a position, or two equal names; None if it can."""
-    lower = [column.lower() for column in columns]
-    for at, column in enumerate(columns):
-        if lower[at] in POSITIONS:
-            return f"the name {column} is that of a record's position; give the column another name"
-        if lower[at] in lower[:at]:
-            return f"two columns have the name {column}; names do not differ by case alone"
-    return None
+    return next((what for what in column_faults(columns) if what is not None), None)
+
+
+def column_faults(columns: Iterable[str]) -> Iterator[str | None]:
+    """For each column: why a table with the columns before it cannot have it, or None."""
+    known: set[str] = set()
+    for column in columns:
+        lower = column.lower()
+        if lower in POSITIONS:
+            yield f"the name {column} is that of a record's position; give the column another name"
+        elif lower in known:
+            yield f"two columns have the name {column}; names do not differ by case alone"
+        else:
+            yield None
+        known.add(lower)
 
 
 def key_fault(key: Sequence[str], columns: Sequence[str], groups: Sequence[str | None] | None) -> str | None:
@@ -89,11 +97,13 @@ def distinct(names: Iterable[str]) -> list[str]:
     """The names, each once: the second ``id`` is ``id_2``."""
     wanted = list(names)
     taken = set(wanted)
-    found: list[str] = []
+    found: dict[str, None] = {}
+    last: dict[str, int] = {}  # by name: the last number that it has
     for name in wanted:
-        new, number = name, 1
+        new, number = name, last.get(name, 1)
         while new in found or (number > 1 and new in taken):
             number += 1
             new = f"{name}_{number}"
-        found.append(new)
-    return found
+        last[name] = number
+        found[new] = None
+    return list(found)

@@ -20,7 +20,7 @@ from typing import Any
 
 from pyspark.sql import Row
 
-from headrace_tools.cli.output import note, print_table, say
+from headrace_tools.cli.output import note, print_table, say, say_data
 
 from .naming import distinct
 from .results import Arriving, Message, Result, Rows
@@ -49,7 +49,7 @@ def _show_rows(result: Rows, output: str) -> None:
         )
     else:
         for line in lines(result.columns, result.rows, output, heading=True):
-            say(line)
+            say_data(line)
     count = len(result.rows)
     if result.has_more:
         note(f"the first {count} rows; there are more: SET rows.max = N shows more, LIMIT N fewer")
@@ -61,7 +61,7 @@ def _show_arriving(result: Arriving, output: str) -> None:
     """Print each row when it is there. A table cannot be aligned before its last row, so its rows are JSON, too."""
     kind = "csv" if output == "csv" else "json"
     for line in lines(result.columns, result.rows, kind, heading=True):
-        say(line)
+        say_data(line)
 
 
 def lines(columns: Sequence[str], rows: Iterable[Sequence[Any]], output: str, *, heading: bool) -> Iterable[str]:
@@ -75,7 +75,9 @@ def lines(columns: Sequence[str], rows: Iterable[Sequence[Any]], output: str, *,
     names = distinct(columns)
     for row in rows:
         document = {name: plain(value) for name, value in zip(names, row, strict=True)}
-        yield json.dumps(document, ensure_ascii=False, allow_nan=False)
+        text = json.dumps(document, ensure_ascii=False, allow_nan=False)
+        # JSON's own escapes: rows of EMIT CHANGES are JSON on a terminal, too.
+        yield _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def _csv(row: Sequence[Any]) -> str:

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable, Iterator, Sequence
 
 from .faults import Source, SqlError
-from .naming import LONG_MAX, check_name, column_fault, whole_number
+from .naming import LONG_MAX, check_name, column_faults, whole_number
 from .statements import (
     Column,
     CreateFunction,
@@ -32,6 +32,12 @@ from .tokens import Kind, Piece, Token, pieces
 QUERY_WORDS = ("SELECT", "WITH", "VALUES", "FROM")
 SHOWN = ("TABLES", "TOPICS", "QUERIES", "FUNCTIONS")
 DROPPED = ("TABLE", "STREAM", "VIEW", "FUNCTION")
+#: Words of ksqlDB and of databases, and what stands for them here.
+ELSEWHERE = {
+    "LIST": "write SHOW", "STREAMS": "write SHOW TABLES", "PRINT": "write SELECT * FROM table EMIT CHANGES",
+    "UPDATE": "INSERT a row with the same key",
+    "DELETE": "the rows of a topic stay; DROP TABLE t DELETE TOPIC removes all",
+}  # fmt: skip
 _OPENING, _CLOSING = "(<[", ")>]"
 
 
@@ -105,8 +111,9 @@ class _Parser:
     def _one_of(self, words: Sequence[str]) -> str:
         token = self._peek()
         if token is None or token.word not in words:
-            near = difflib.get_close_matches(token.word if token else "", words, n=1)
-            hint = f" (did you mean {near[0]}?)" if near else ""
+            word = token.word if token else ""
+            near = difflib.get_close_matches(word, words, n=1)
+            hint = f" ({ELSEWHERE[word]})" if word in ELSEWHERE else f" (did you mean {near[0]}?)" if near else ""
             raise self._fault(f"expected {', '.join(words[:-1])} or {words[-1]}{hint}")
         self._at += 1
         return token.word
@@ -209,10 +216,9 @@ class _Parser:
             found.append(self._column())
         if not self._accept_sign(")"):
             raise self._fault("expected , or )")
-        for at in range(len(found)):
-            what = column_fault([column.name.value for column in found[: at + 1]])
+        for column, what in zip(found, column_faults(column.name.value for column in found), strict=True):
             if what is not None:
-                raise self._fault(what, found[at].name)
+                raise self._fault(what, column.name)
         return tuple(found)
 
     def _column(self) -> Column:

@@ -26,6 +26,16 @@ from .tokens import Typed
 #: Seconds between two looks at a statement, and the longest wait for the end of one that is cancelled.
 _LOOK_S, CANCEL_S = 0.05, 30.0
 PROMPT, MORE = "sql> ", "...> "
+#: A line with one of these words alone ends the shell, or prints HELP; it needs no semicolon.
+_ENDS, _HELPS = ("exit", "quit"), ("help", "?")
+HELP = """\
+CREATE STREAM t (id INT, name STRING) WITH (topic = 't', partitions = 1);   declare a topic as a table
+INSERT INTO t VALUES (1, 'ann');
+SELECT * FROM t;                                        what is there; with AS OF OFFSET or TIMESTAMP, up to there
+SELECT * FROM t EMIT CHANGES LIMIT 3;                   what arrives; Ctrl-C ends it
+CREATE TABLE n AS SELECT name, count(*) AS n FROM t GROUP BY name;          a continuous query
+SHOW TABLES, TOPICS, QUERIES or FUNCTIONS; DESCRIBE t; EXPLAIN SELECT ...; SET; TERMINATE n; DROP TABLE n;
+Tab completes, Ctrl-R searches the history, exit or Ctrl-D ends the shell. All statements: docs/pipelines-sql.md"""
 _HISTORY_LINES = 10_000
 #: Words of statements that the prompt completes; Spark knows many more.
 KEYWORDS = (
@@ -112,7 +122,9 @@ def interactive(engine: Engine, session: Session, history: Path, output: str) ->
             except UnicodeDecodeError as error:
                 fail(f"the line is not UTF-8, and is left out: {error.reason}")
                 continue
-            if text.strip():
+            if text.strip().lower() in _HELPS:
+                print(HELP)
+            elif text.strip():
                 _run_typed(shell, Source(text, "sql", number))
             number += text.count("\n") + 1
     finally:
@@ -121,9 +133,16 @@ def interactive(engine: Engine, session: Session, history: Path, output: str) ->
 
 
 def read_statement(read: Callable[[str], str]) -> str:
-    """Lines up to a semicolon; ``read`` prints a prompt, and returns a line without its end."""
+    """Lines up to a semicolon, or the word ``help``; ``read`` prints a prompt, and returns a line without its end.
+    Raises EOFError at the end of the input, and for ``exit`` and ``quit``."""
+    first = read(PROMPT)
+    word = first.strip().rstrip(";").rstrip().lower()
+    if word in _ENDS:
+        raise EOFError
+    if word in _HELPS:
+        return word
     typed = Typed()
-    is_complete = typed.add(read(PROMPT))
+    is_complete = typed.add(first)
     while not is_complete:
         is_complete = typed.add(read(MORE))
     return typed.text
