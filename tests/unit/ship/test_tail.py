@@ -5,13 +5,22 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from headrace_tools.ship.positions import position_of, value_of
-from headrace_tools.ship.tail import CLOSED_AFTER_S, LAST_LINE_AFTER_S, Files, Position, _descriptor_of, check_paths
+from headrace_tools.ship.tail import (
+    CLOSED_AFTER_S,
+    LAST_LINE_AFTER_S,
+    Files,
+    Position,
+    _descriptor_of,
+    check_paths,
+    files_max_of,
+)
 
 NOW_MS = 1_000_000
 
@@ -582,3 +591,31 @@ def test_a_batch_has_a_limit(tmp_path: Path) -> None:
 def test_a_directory_is_refused_with_the_pattern_to_write(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"is a directory; name its files by a pattern, such as '.*/\*\.log'"):
         check_paths([str(tmp_path)])
+
+
+def test_more_files_than_descriptors_leave_some_for_connections_and_are_named_once(tmp_path: Path) -> None:
+    """Otherwise the shipper cannot connect to a broker that was restarted, and writes a line for each file."""
+    for number in range(20):
+        (tmp_path / f"{number:02}.log").write_bytes(b"%d\n" % number)
+    files = files_of(tmp_path / "*.log", files_max=8)
+    assert [int(line) for line in read(files)] == list(range(8))
+    assert len(files.tails) == 8
+    (note,) = files.notes
+    assert "08.log and maybe others wait: 8 files are open" in note
+    assert "ulimit -n" in note
+    assert len(files.unreadable) == 12
+    (tmp_path / "19.log").rename(tmp_path / "19.log.1")
+    (tmp_path / "19.log").write_bytes(b"new 19\n")
+    found = []
+    for number in range(16):
+        if number < 12:
+            (tmp_path / f"{number:02}.log").unlink()
+        files.look(10.0 * number, NOW_MS)
+        found += read(files, 10.0 * number + 9)
+        for tail in files.finished(10.0 * number + 9):
+            files.drop(tail)
+    assert sorted(found) == sorted([*(b"%d" % number for number in range(8, 20)), b"new 19"])
+    assert found.index(b"19") < found.index(b"new 19")
+    assert not files.unreadable
+    assert [files_max_of(each) for each in (-1, 20_000, 256, 60, 1)] == [sys.maxsize, 19_900, 156, 30, 1]
+    files.close()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
+import resource
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -14,7 +16,7 @@ from headrace.errors import HeadraceError, InvalidArgumentError, ProducerFencedE
 from headrace_core.visible import one_line
 
 from .positions import TOPIC, ensure_topic, key_of, read_positions, value_of
-from .tail import SHORTAGES, Files, Line, Tail
+from .tail import SHORTAGES, Files, Line, Tail, files_max_of
 
 logger = logging.getLogger("headrace.ship")
 
@@ -107,6 +109,7 @@ class Shipper:
                     from_end=settings.from_end,
                     line_bytes_max=settings.line_bytes_max,
                     now_ms=_now_ms(),
+                    files_max=files_max_of(_descriptors()),
                 )
                 self._on_open()
             else:
@@ -205,6 +208,15 @@ def _check_all_read(files: Files) -> None:
             f"{len(failed)} of the paths cannot be read, and the lines of the others are shipped: {shown}; "
             "mend the paths and run the command again"
         )
+
+
+def _descriptors() -> int:
+    """The limit of file descriptors of this process, raised as far as the process may; -1: none."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):  # the hard limit is infinite, and above what the kernel allows
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        soft = hard
+    return soft
 
 
 def _now_ms() -> int:

@@ -12,6 +12,7 @@ import glob
 import hashlib
 import os
 import stat
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,6 +33,8 @@ COPIED_EARLY_MS = 1_000
 LAST_LINE_AFTER_S = 2.0
 #: The process or the machine lacks descriptors or memory now. A file that is passed over for it would be lost.
 SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+#: File descriptors that are kept for connections and for rotated files.
+DESCRIPTORS_KEPT = 100
 #: Greatest number of scans of a directory whose files are being renamed, and of looks at a path.
 SCANS_MAX = 50
 
@@ -191,11 +194,26 @@ def fingerprint(head: bytes) -> str:
     return hashlib.sha256(head).hexdigest()[:32] if head else ""
 
 
+class _FullError(OSError):
+    """The greatest number of files is open."""
+
+    def __init__(self, files_max: int) -> None:
+        super().__init__(
+            errno.EMFILE,
+            f"{files_max} files are open, as many as the limit of file descriptors allows; raise it (ulimit -n)",
+        )
+
+
+def files_max_of(descriptors: int) -> int:
+    """The greatest number of files of a process that may have so many descriptors; -1: without a limit."""
+    return sys.maxsize if descriptors < 0 else max(descriptors - DESCRIPTORS_KEPT, descriptors // 2, 1)
+
+
 class Files:
     """The files of a shipper: those that its paths and patterns name, and older ones that are not read to their end.
 
     ``known``: positions of an earlier run. ``from_end``: a file without a position begins at its end if it exists when
-    the shipper starts.
+    the shipper starts. ``files_max``: further files wait until one of the open files is closed.
     """
 
     def __init__(
@@ -206,7 +224,10 @@ class Files:
         from_end: bool,
         line_bytes_max: int,
         now_ms: int,
+        files_max: int = sys.maxsize,
     ) -> None:
+        self._files_max = files_max
+        self._waits_for_descriptors = False
         self._patterns = list(patterns)
         self._known = dict(known)
         self._from_end = from_end
@@ -382,6 +403,10 @@ class Files:
         for path in dict.fromkeys(paths):
             try:
                 identity = self._look_at(path, now_ms)
+            except _FullError as error:
+                unsure.add(path)
+                self._note_full(path, error)
+                continue
             except OSError as error:
                 unsure.add(path)
                 self._note_unreadable(path, error.strerror or str(error))
@@ -422,6 +447,9 @@ class Files:
             identity = _identity(status)
             if before is not None and before[0] != identity:
                 self._open_rotated({path: before[1]})
+            if identity not in self.tails and len(self.tails) >= self._files_max:
+                self._at.setdefault(path, (None, status.st_mtime_ns // 1_000_000))  # it may be rotated before it opens
+                raise _FullError(self._files_max)
             if identity in self.tails or self._open(path, identity):
                 self._at[path] = identity, now_ms
                 return identity
@@ -433,6 +461,13 @@ class Files:
         if error.errno in SHORTAGES:
             raise error
         self._note_unreadable(path, error.strerror or str(error))
+
+    def _note_full(self, path: str, error: _FullError) -> None:
+        """Note once that files wait: there may be thousands."""
+        self.unreadable[path] = str(error.strerror)
+        if not self._waits_for_descriptors:
+            self._waits_for_descriptors = True
+            self.notes.append(f"{path} and maybe others wait: {error.strerror}")
 
     def _note_unreadable(self, path: str, reason: str) -> None:
         if self.unreadable.get(path) != reason:
