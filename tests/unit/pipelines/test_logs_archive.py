@@ -114,8 +114,10 @@ def test_search_finds_the_lines(filled: Path, text: str, wanted: dict[str, objec
 def test_the_command_prints_lines_with_their_hosts(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert archive.main([str(filled), "/n", "--host", "web-01"]) == 0
     assert capsys.readouterr().out == "web-01 GET /next\n"
-    assert archive.main([str(filled / "nothing")]) == 1
+    assert archive.main([str(filled / "day=2015-05-18")]) == 1
     assert "has no archived lines from the first day to the last day" in capsys.readouterr().err
+    assert archive.main([str(filled / "nothing")]) == 1
+    assert f"there is no directory {filled / 'nothing'}" in capsys.readouterr().err
 
 
 def test_a_time_that_is_none_is_refused(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -94,6 +94,8 @@ def search(
 
     first, last = _time("since", since), _time("until", until)
     files = sorted(str(path) for path in archive.glob("day=*/*.parquet") if _is_near(path, first, last))
+    if not archive.is_dir():
+        raise InvalidArgumentError(f"there is no directory {archive}; a run of `logs` writes DIR/archive")
     if not files:
         between = f"from {since or 'the first day'} to {until or 'the last day'}"
         raise InvalidArgumentError(f"{archive} has no archived lines {between}")
