@@ -403,8 +403,7 @@ class Files:
         for path in dict.fromkeys(paths):
             try:
                 identity = self._look_at(path, now_ms)
-            except _FullError as error:
-                unsure.add(path)
+            except _FullError as error:  # the path leads to a file that is not open
                 self._note_full(path, error)
                 continue
             except OSError as error:
