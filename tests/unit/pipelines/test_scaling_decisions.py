@@ -16,7 +16,7 @@ from headrace_pipelines.scaling.caching import Cache
 from headrace_pipelines.scaling.deciding import Limits, Sample, State, busiest_share, decide
 from headrace_pipelines.scaling.notes import Note, Notes, read
 from headrace_pipelines.scaling.playing import Played, scalings
-from headrace_pipelines.scaling.scenes import PARTITIONS, SCENES, scenes_of
+from headrace_pipelines.scaling.scenes import PARTITIONS, RECORDS_MAX, SCENES, check_rate, scenes_of
 from headrace_pipelines.scaling.schema import traffic
 from headrace_pipelines.scaling.truth import Row, broken, check, overlapping
 
@@ -254,3 +254,13 @@ def test_unknown_scenes_are_refused() -> None:
 def test_a_line_of_the_log_that_is_not_whole_yet_is_left_out(rest: str) -> None:
     log = "scaled 10.250 1 -\nautoscaler: OSError: a disk\nscaled 10.750 2 1.625\n"
     assert scalings(log + rest) == [(10.25, 1.0), (10.75, 2.0)]
+
+
+def test_a_rate_that_the_memory_cannot_hold_is_refused() -> None:
+    """--rate 1e9 made billions of records before the first was sent."""
+    check_rate(5_000.0, SCENES)
+    check_rate(0.1, SCENES)
+    with pytest.raises(InvalidArgumentError, match=r"--rate 1e\+09: the scene one would send 2e\+09 records, .*500000"):
+        check_rate(1e9, SCENES)
+    for scene in SCENES:
+        assert sum(scene.counts(RECORDS_MAX / sum(each * share for each, share in scene.parts))) <= RECORDS_MAX

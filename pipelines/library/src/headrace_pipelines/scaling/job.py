@@ -27,7 +27,7 @@ from .beside import QUERY, TABLE, Beside
 from .notes import read
 from .playing import Played, Player, database_rows
 from .processes import notes_of
-from .scenes import NAMES, PARTITIONS, Scene, scenes_of
+from .scenes import NAMES, PARTITIONS, Scene, check_rate, scenes_of
 from .truth import Found, Row, check, check_rows
 
 #: The run is the only writer of its topics, so there are no dead letters.
@@ -60,6 +60,7 @@ def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> Out
     """Run the scenes. Raises HeadraceError, and StoppedError after SIGTERM."""
     began = time.perf_counter()
     given, places, scenes = given_access(arguments), Places(out), scenes_of(arguments.scenes)
+    check_rate(arguments.rate, scenes)
     # The run is never ``prepared``: after a kill the same command begins again.
     places.begin(show, "logs", "notes", TABLE, *(path.name for path in out.glob("*.db*")))
     played: dict[str, Played] = {}

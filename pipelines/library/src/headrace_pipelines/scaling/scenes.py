@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from headrace_core.errors import InvalidArgumentError
@@ -11,6 +12,8 @@ PARTITIONS = 4
 CALL_S = 0.001
 #: Size and age of the cache, of KEYS keys.
 CACHE_SIZE, CACHE_TTL_S = 100, 2.0
+#: The most records that a scene sends: the run keeps them, and what became of each, in memory.
+RECORDS_MAX = 1_000_000
 #: Records that ``process`` handles at the same time.
 CONCURRENCY = 64
 
@@ -52,6 +55,17 @@ SCENES = (
     ),
 )  # fmt: skip
 NAMES = tuple(scene.name for scene in SCENES)
+
+
+def check_rate(rate: float, scenes: Iterable[Scene]) -> None:
+    """Raise InvalidArgumentError if a scene would send more than RECORDS_MAX records."""
+    for scene in scenes:
+        seconds = sum(seconds * share for seconds, share in scene.parts)
+        if seconds * rate > RECORDS_MAX:
+            raise InvalidArgumentError(
+                f"--rate {rate:g}: the scene {scene.name} would send {seconds * rate:.3g} records, more than "
+                f"{RECORDS_MAX:,}; give at most --rate {int(RECORDS_MAX / seconds)}"
+            )
 
 
 def scenes_of(text: str) -> tuple[Scene, ...]:
