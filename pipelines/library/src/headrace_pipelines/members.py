@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from .access import Access
@@ -98,13 +98,27 @@ class Member:
     def tail(self) -> str:
         return self._log.read_text(errors="replace")[-1_000:]
 
-    def stop(self) -> None:
-        """Ask the process to end, and wait for it; kill it after STOP_S seconds."""
+    def ask_to_end(self) -> None:
+        """Ask the process to end."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.close()
+
+    def stop(self, within_s: float = STOP_S) -> None:
+        """Ask the process to end, and wait for it; kill it after ``within_s`` seconds."""
+        self.ask_to_end()
         try:
-            self._process.wait(STOP_S)
+            self._process.wait(within_s)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+
+def stop_all(members: Iterable[Member]) -> None:
+    """Ask all processes to end, and wait for them; kill those that still run after STOP_S seconds."""
+    found = list(members)
+    for each in found:
+        each.ask_to_end()
+    deadline_s = time.monotonic() + STOP_S
+    for each in found:
+        each.stop(max(deadline_s - time.monotonic(), 0.0))

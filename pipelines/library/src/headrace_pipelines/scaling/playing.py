@@ -17,7 +17,7 @@ from headrace import Admin
 
 from ..access import Access
 from ..errors import PipelineFailedError, StoppedError
-from ..members import Member
+from ..members import Member, stop_all
 from ..places import Places
 from ..sending import Sending
 from ..show import Meter, Show
@@ -144,8 +144,7 @@ class _Scenery:
             self._played.idle = 0 if scene.is_scaled else sum(not count for count in assigned)
             self._played.epochs = epoch, ended
         finally:
-            for each in self._members:
-                each.stop()
+            stop_all(self._members)
         deaths: Counter[str] = Counter()
         for each in self._members:
             deaths[each.role] += each.deaths

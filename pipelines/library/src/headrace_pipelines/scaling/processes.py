@@ -20,7 +20,7 @@ from headrace_core.errors import HeadraceError
 
 from ..access import Access
 from ..lags import lags
-from ..members import Member, owner_access, owner_ended
+from ..members import Member, owner_access, owner_ended, stop_all
 from . import schema
 from .deciding import Limits, Sample, State, decide
 from .handling import WORK, consumer_of
@@ -92,7 +92,7 @@ class _Autoscaler:
                     lag = "-" if sample.lag_s is None else f"{sample.lag_s:.3f}"
                     print(f"{SCALED} {time.time():.3f} {state.members} {lag}", flush=True)
         finally:
-            self._have(0)
+            stop_all(self._members)
 
     def _sample(
         self, admin: Admin, positions: Positions, before: tuple[float, int, int]
