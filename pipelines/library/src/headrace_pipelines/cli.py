@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import sys
 import warnings
@@ -59,8 +60,26 @@ def main(words: list[str] | None = None, *, begin: Callable[[], object] = lambda
         name = getattr(arguments, "name", arguments.command)
         print(f"headrace-pipelines: {name}: {error.code}: {error.message}", file=sys.stderr)
         return 1
+    except OSError as error:
+        if (why := _place_fault(error, getattr(arguments, "out", None))) is None:
+            raise
+        print(f"headrace-pipelines: {getattr(arguments, 'name', arguments.command)}: {why}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         return 130
+
+
+def _place_fault(error: OSError, out: Path | None) -> str | None:
+    """The message for a directory of a run that cannot be written: a full disk, no right, a file in its place. None for
+    any other error."""
+    if out is None:
+        return None
+    place = Path(error.filename).absolute() if isinstance(error.filename, str) and error.filename else None
+    is_there = place is not None and (out.absolute().is_relative_to(place) or place.is_relative_to(out.absolute()))
+    if not is_there and error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+        return None
+    at = str(place) if is_there else str(out)
+    return f"cannot write to {at}: {error.strerror}; make room or rights there, or choose another directory with --out"
 
 
 def _joined(words: list[str]) -> list[str]:
