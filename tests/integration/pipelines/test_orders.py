@@ -118,6 +118,32 @@ def test_two_handlers_and_a_projector_make_the_tables(access: Access, url: str) 
     check(access, url)
 
 
+def test_the_check_waits_for_replies_whose_transaction_has_no_markers_yet(access: Access, url: str) -> None:
+    """A commit is acknowledged before its markers are in all partitions, and a dead leader delays them."""
+    records = list(commands(20, 7, 4))
+    send(access, records)
+    with thread(Handler(access, "one").run):
+        until(lambda: handled(access) == len(records))
+    check(access, url)
+    expected, found = truth(access), list[list[str]]()
+    expected.outcomes["invalid"] += 1
+
+    def compare() -> None:
+        with Database(url) as database:
+            found.append(differences(expected, access, database))
+
+    comparing = threading.Thread(target=compare)
+    with Producer(access.producer() | {"transactional.id": "open"}) as producer:
+        with producer.transaction():
+            producer.send(schema.REPLIES, schema.encoded({"outcome": "invalid"}), b"o", partition=1)
+            producer.flush()
+            comparing.start()
+            comparing.join(1.0)
+            assert comparing.is_alive(), "the reply is not visible yet"
+        comparing.join(30)
+    assert found == [[]]
+
+
 @pytest.mark.parametrize("snapshot_every", [20, 10_000], ids=["snapshots", "events only"])
 def test_the_next_owner_restores_what_the_former_had(access: Access, url: str, snapshot_every: int) -> None:
     """With and without snapshots, a handler goes on with the orders as they are."""
