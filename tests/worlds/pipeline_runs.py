@@ -14,8 +14,10 @@ from typing import Any
 import psutil
 import pytest
 
+from headrace import Admin, LocalCluster
 from headrace_core.testing.verdicts import NotInTimeError
 from headrace_pipelines.testing import kill_session
+from tests.worlds.waiting import until
 
 LONG_S = 600.0
 NUMBER = re.compile(r"(?:lines|payments|records|commands): ([\d,]+) of ")
@@ -57,6 +59,21 @@ class Run:
             pytest.fail(f"the run ended with {code} before {processed} records: {self.said()[-3000:]}")
         return done
 
+    def outlives(self, cluster: LocalCluster, role: str, node: int) -> None:
+        """Kill a node, and start it again when the run has gone on without it: other brokers lead the partitions of a
+        broker, and the run has processed more records (or has ended). The first line of progress after the kill may
+        be about records before it."""
+        with cluster.killed(role, node):
+            if role == "broker":
+                with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+                    until(lambda: _has_leaders(admin, node), f"other brokers lead the partitions of broker {node}")
+            for _ in range(2):
+                done = self.progress()
+                until(lambda done=done: self._is_beyond(done), "the run goes on", LONG_S, pause_s=0.05)  # type: ignore[misc]
+
+    def _is_beyond(self, done: int) -> bool:
+        return self.progress() > done or self.process.poll() is not None
+
     def summary(self) -> dict[str, Any]:
         assert self.process.wait(LONG_S) == 0, self.said()[-3000:]
         return dict(json.loads((self._directory / "summary").read_text()))
@@ -83,3 +100,7 @@ def processes(run: Run, role: str) -> list[psutil.Process]:
         with contextlib.suppress(psutil.Error):  # it has ended
             found += [each] if role in each.cmdline() else []
     return found
+
+
+def _has_leaders(admin: Admin, dead: int) -> bool:
+    return all(part.leader != dead for topic in admin.describe_topics() for part in topic.partitions)

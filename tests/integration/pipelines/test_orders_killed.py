@@ -42,14 +42,13 @@ def test_a_killed_process_costs_no_row(
     flags = ["--bootstrap-servers", headrace_cluster.bootstrap_servers, "--orders", str(ORDERS), "--rate", "500"]
     run = Run("orders", tmp_path, flags)
     try:
-        done = run.wait_for(rng.randrange(1, COMMANDS_MIN // 2))
+        run.wait_for(rng.randrange(1, COMMANDS_MIN // 2))
         if kind == "owner":
             run.kill()
             run = Run("orders", tmp_path, flags)
         elif kind in ("broker", "coordinator"):
             node = rng.choice([each["id"] for each in headrace_cluster.ps() if each["role"] == kind])
-            with headrace_cluster.killed(kind, node):
-                run.wait_for(done + 1)
+            run.outlives(headrace_cluster, kind, node)
         else:
             victims = until(lambda: processes(run, kind), f"a {kind} runs")
             rng.choice(victims).kill()

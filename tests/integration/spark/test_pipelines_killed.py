@@ -124,7 +124,7 @@ def test_a_killed_pipeline_has_the_same_numbers(number: int, headrace_cluster: L
         flags += ["--master", "local-cluster[2,1,1024]"]
     run = Run(pipeline.name, tmp_path, flags)
     try:
-        done = run.wait_for(moment)
+        run.wait_for(moment)
         if kind == "driver":
             run.kill()
             run = Run(pipeline.name, tmp_path, flags)
@@ -134,8 +134,7 @@ def test_a_killed_pipeline_has_the_same_numbers(number: int, headrace_cluster: L
             chance.choice(executors).kill()
         else:
             node = chance.choice([each["id"] for each in headrace_cluster.ps() if each["role"] == kind])
-            with headrace_cluster.killed(kind, node):
-                run.wait_for(done + 1)
+            run.outlives(headrace_cluster, kind, node)
         summary = run.summary()
     finally:
         run.kill()
