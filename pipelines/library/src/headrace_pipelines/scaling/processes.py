@@ -86,7 +86,17 @@ class _Autoscaler:
                 before = (time.monotonic(), *positions.look())
                 self._have(state.members)
                 while not wait(LOOK_S):
-                    sample, before = self._sample(admin, positions, before)
+                    try:
+                        sample, before = self._sample(admin, positions, before)
+                    except HeadraceError as error:
+                        if not error.retriable:
+                            raise
+                        # The members may still work: to stop them now would make an outage of the group.
+                        print(
+                            f"autoscaler: {error.code}: {error.message}; the members stay", file=sys.stderr, flush=True
+                        )
+                        self._have(state.members)
+                        continue
                     state = decide(state, sample, self._limits)
                     self._have(state.members)
                     lag = "-" if sample.lag_s is None else f"{sample.lag_s:.3f}"
