@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import random
 import subprocess
 import sys
@@ -31,7 +32,8 @@ def by_pandas(log: Path) -> dict[str, Any]:
     """The summary, computed from the log file without the code of the pipeline."""
     import pandas as pd
 
-    lines = pd.Series(gzip.decompress(log.read_bytes()).decode().splitlines())
+    content = log.read_bytes()
+    lines = pd.Series((gzip.decompress(content) if log.suffix == ".gz" else content).decode().splitlines())
     rows = lines.str.extract(r'^(?P<address>\S+) .*?\[(?P<time>[^]]+)\] "(?P<request>[^"]+)" (?P<status>\d{3}) ')
     rows = rows.dropna().reset_index(drop=True)
     rows["time"] = pd.to_datetime(rows["time"], format="%d/%b/%Y:%H:%M:%S %z")
@@ -57,7 +59,8 @@ def by_pandas(log: Path) -> dict[str, Any]:
 
 def test_the_numbers_are_those_of_the_web_log(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "headrace_pipelines", "run", "logs", "--out", str(tmp_path / "out"), "-o", "json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
+    zone = {"TZ": "America/New_York"}  # the windows of the summary are in UTC on any machine
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False, env=os.environ | zone)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     summary = json.loads(done.stdout.splitlines()[-1])
     assert summary == by_pandas(LOG)
@@ -69,6 +72,26 @@ def test_the_numbers_are_those_of_the_web_log(tmp_path: Path) -> None:
     failed = list(archive.search(tmp_path / "out/archive", status=503, limit=1_000))
     assert len(failed) == summary["failures"] - len(list(archive.search(tmp_path / "out/archive", status=500)))
     assert (tmp_path / "out/logs.png").stat().st_size > 20_000
+
+
+@pytest.mark.headrace_cluster(brokers=1, controllers=1)
+def test_late_lines_are_in_no_window_and_fail_no_run(headrace_cluster: LocalCluster, tmp_path: Path) -> None:
+    """Two late requests of a host in a window are one dropped row for Spark."""
+    lines = gzip.decompress(LOG.read_bytes()).splitlines(keepends=True)[::20]
+    late = [
+        b'10.0.0.9 - - [17/May/2015:10:05:0%d +0000] "GET /late HTTP/1.1" 200 1 "-" "-"\n' % each for each in (1, 2)
+    ]
+    log = tmp_path / "late.log"
+    log.write_bytes(b"".join(lines + late))
+    flags = ["--bootstrap-servers", headrace_cluster.bootstrap_servers, "--log", str(log), "--speed", "20000"]
+    run = Run("logs", tmp_path, flags)
+    try:
+        summary = run.summary()
+    finally:
+        run.kill()
+    expected = by_pandas(log)
+    assert {**summary, "windows": 0, "alerts": 0} == {**expected, "windows": 0, "alerts": 0}
+    assert json.loads((tmp_path / "out/details.json").read_text())["late_dropped"] == 2
 
 
 @pytest.mark.headrace_cluster(brokers=1, controllers=1)
