@@ -157,7 +157,7 @@ def test_each_hostile_record_is_a_dead_letter_and_ends_no_query(spark: Any) -> N
 @pytest.mark.timeout(int(REAL_MINUTES * 60) + 540)
 @pytest.mark.skipif(not REAL_MINUTES, reason="`make verify` runs it for an hour")
 def test_state_memory_and_checkpoint_stay_flat(headrace: Any, tmp_path: Path) -> None:
-    """HEADRACE_TELEMETRY_MINUTES: minutes of 10,000 devices in real time, 500 records in a second."""
+    """HEADRACE_TELEMETRY_MINUTES: minutes of 10,000 devices in real time, 333 records in a second."""
     flags = ["--minutes", str(REAL_MINUTES), "--speed", "1", "--bootstrap-servers", headrace.bootstrap_servers]
     command = [*RUN, *flags, "--out", str(tmp_path / "out"), "-o", "json"]
     flat = flat_runs.followed(command, tmp_path, tmp_path / "out/checkpoints")
