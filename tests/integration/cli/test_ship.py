@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from headrace import Admin, Consumer, LocalCluster, NewTopic, TopicPartition
+from headrace_tools.ship.positions import TOPIC, ensure_topic
 from tests.worlds.pacing import work
 from tests.worlds.waiting import until
 
@@ -28,7 +29,7 @@ PARTITIONS = 2
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(controllers=1, brokers=2, coordinators=1) as made:
+    with LocalCluster(controllers=1, brokers=3, coordinators=1) as made:
         yield made
 
 
@@ -94,7 +95,7 @@ def read(cluster: LocalCluster, topic: str) -> dict[int, list[float]]:
 
 def topic_of(cluster: LocalCluster, name: str) -> str:
     with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
-        admin.create_topics([NewTopic(name, PARTITIONS, replication_factor=2)])
+        admin.create_topics([NewTopic(name, PARTITIONS, replication_factor=3)])
     return name
 
 
@@ -113,8 +114,11 @@ def test_each_line_once_and_in_order_whatever_dies(copies: bool, cluster: LocalC
                 assert time.monotonic() < deadline
                 if len(found) == FILES:
                     writer.is_followed.set()
-            if kill == 1:
+            if kill == 1:  # the shipper lives through the broker's death
                 cluster.kill("broker", 2)
+                before = sum(map(len, found.values()))
+                until(lambda: sum(map(len, read(cluster, topic).values())) > before + 300, within_s=LIMIT_S)  # noqa: B023
+                assert shipper.poll() is None
         finally:
             shipper.kill()
             shipper.wait()
@@ -127,6 +131,43 @@ def test_each_line_once_and_in_order_whatever_dies(copies: bool, cluster: LocalC
     assert sorted(found) == list(range(FILES))
     for number, lines in found.items():
         assert lines == writer.expected(), f"file {number}: lost, repeated, or out of order"
+
+
+@pytest.mark.parametrize("begin", ["--name=from-begin", "--from-end"])
+def test_a_shipper_that_dies_before_its_first_line_has_noted_its_files(
+    begin: str, cluster: LocalCluster, tmp_path: Path
+) -> None:
+    topic = topic_of(cluster, f"noted{begin.partition('=')[0]}")
+    log = tmp_path / "a.log"
+    log.write_text("0 1\n" if begin == "--from-end" else "")
+    stored = noted(cluster)
+    shipper = start(cluster, topic, log, begin)
+    try:
+        until(lambda: noted(cluster) > stored, within_s=LIMIT_S)
+    finally:
+        shipper.kill()
+        shipper.wait()
+    with log.open("a") as file:
+        file.write("0 2\n")
+    log.rename(tmp_path / "a.log.1")
+    log.write_text("0 3\n")
+    done = start(cluster, topic, log, begin, "--once")
+    assert done.wait(LIMIT_S) == 0
+    until(lambda: read(cluster, topic)[0][1:] != [], within_s=LIMIT_S)  # the end of a commit may come after its answer
+    assert read(cluster, topic) == {0: [2.0, 3.0]}
+
+
+def noted(cluster: LocalCluster) -> int:
+    """The number of records in the topic of positions."""
+    with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        ensure_topic(admin)
+    place = TopicPartition(TOPIC, 0)
+    with Consumer(bootstrap_servers=cluster.bootstrap_servers, auto_offset_reset="earliest") as consumer:
+        consumer.assign([place])
+        end, found = consumer.end_offsets([place])[place], 0
+        while consumer.position(place) < end:
+            found += len(consumer.poll(timeout=1.0))
+    return found
 
 
 def test_a_second_shipper_of_the_name_fences_the_first(cluster: LocalCluster, tmp_path: Path) -> None:

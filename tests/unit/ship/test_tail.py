@@ -578,6 +578,23 @@ def test_from_end_begins_behind_the_last_whole_line(tmp_path: Path) -> None:
     assert read(files) == [b"partial", b"first"]
 
 
+def test_from_end_begins_a_file_at_its_first_line_if_an_earlier_run_has_followed_its_path(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.write_bytes(b"old\n")
+    first = files_of(log, from_end=True)
+    assert first.without_position() == list(first.tails.values())
+    known = positions(first)
+    first.close()
+    append(log, b"1\n")
+    log.rename(tmp_path / "a.log.1")
+    log.write_bytes(b"2\n")
+    second = files_of(log, known=known, from_end=True)
+    assert [tail.identity for tail in second.without_position()] == [
+        tail.identity for tail in second.tails.values() if tail.has_path
+    ]
+    assert read(second) + read(second) == [b"1", b"2"]
+
+
 def test_a_batch_has_a_limit(tmp_path: Path) -> None:
     log = tmp_path / "a.log"
     log.write_bytes(b"0123456789\n" * 100)

@@ -55,7 +55,7 @@ class Settings:
 
 class Shipper:
     """Ships until ``stop`` is set. ``on_batch`` is called after each batch, and ``on_open`` when the files that exist
-    are open: from then on they may be rotated."""
+    are open and their positions are stored: from then on they may be rotated, whatever dies."""
 
     def __init__(
         self,
@@ -68,6 +68,7 @@ class Shipper:
         self._stop = stop
         self._on_batch, self._on_open = on_batch, on_open
         self._files: Files | None = None
+        self._is_open = False
         self.shipped = Shipped()
 
     def run(self) -> Shipped:
@@ -111,7 +112,6 @@ class Shipper:
                     now_ms=_now_ms(),
                     files_max=files_max_of(_descriptors()),
                 )
-                self._on_open()
             else:
                 self._files.rewind(known)
             self._follow(producer, self._files)
@@ -125,12 +125,16 @@ class Shipper:
             for note in files.notes:
                 logger.warning("%s", note)
             files.notes.clear()
-            if batch or closed or files.forgotten:
+            is_idle = not (batch or closed or files.forgotten or files.without_position())
+            if not is_idle:
                 self._send(producer, files, batch, closed)
-            elif self._settings.once:
+            if not self._is_open:
+                self._is_open = True
+                self._on_open()
+            if is_idle and self._settings.once:
                 _check_all_read(files)
                 return
-            else:
+            if is_idle:
                 self._stop.wait(LOOK_S)
 
     def _batch(self, files: Files, now_s: float) -> list[tuple[Tail, list[Line]]]:
@@ -157,9 +161,14 @@ class Shipper:
         return batch
 
     def _send(self, producer: Producer, files: Files, batch: list[tuple[Tail, list[Line]]], closed: list[Tail]) -> None:
-        """Send lines and positions in one transaction. The positions of files that no longer exist are removed."""
+        """Send lines and positions in one transaction. A file that was just opened gets a position, too: if it is
+        rotated after the death of this shipper, the next one knows it. The positions of files that no longer exist are
+        removed."""
         settings = self._settings
-        shipped = {tail.identity: tail.position() for tail, _ in batch}
+        ended = {tail.identity for tail in closed}
+        noted = [tail for tail in files.without_position() if tail.identity not in ended]
+        noted += [tail for tail, _ in batch if tail.has_position]
+        shipped = {tail.identity: tail.position() for tail in noted}
         gone = [*(tail.identity for tail in closed if tail.is_removed), *files.forgotten]
         with producer.transaction():
             for tail, lines in batch:
@@ -174,7 +183,7 @@ class Shipper:
                 producer.send(TOPIC, value=value_of(position), key=key_of(settings.name, identity))
             for identity in gone:
                 producer.send(TOPIC, value=None, key=key_of(settings.name, identity))
-        files.shipped(tail for tail, _ in batch)
+        files.shipped(noted)
         files.forgotten.clear()
         for tail in closed:
             files.drop(tail)
@@ -182,7 +191,7 @@ class Shipper:
         counted.lines += sum(line.is_whole for _, lines in batch for line in lines)
         counted.bytes += sum(line.end - line.begin for _, lines in batch for line in lines)
         counted.batches += 1
-        counted.files.update(shipped)
+        counted.files.update(tail.identity for tail, _ in batch)
         self._on_batch(counted)
 
 

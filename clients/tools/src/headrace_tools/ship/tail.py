@@ -79,6 +79,7 @@ class Tail:
         self.offset = offset
         #: The position up to which the file was shipped, as far as this shipper knows; see ``rewind``.
         self.shipped_to = offset
+        self.has_position = False  #: Whether a position of the file is stored: the next run knows the file.
         self.has_path = True  #: Whether the path still leads to this file.
         self.seen_ms = 0  #: When the path was last seen to lead to this file,
         self.before_ms = 0  #: and when it was seen before that: a truncation that is found now came after it.
@@ -230,6 +231,7 @@ class Files:
         self._waits_for_descriptors = False
         self._patterns = list(patterns)
         self._known = dict(known)
+        self._followed = {position.path for position in known.values()}
         self._from_end = from_end
         self._line_bytes_max = line_bytes_max
         self.tails: dict[tuple[int, int], Tail] = {}
@@ -512,7 +514,8 @@ class Files:
         position = self._known.get(tail.identity)
         if position is not None and not self._is_other(tail, position):
             tail.go_to(position.offset)
-        elif self._from_end and position is None:
+            tail.has_position = True
+        elif self._from_end and position is None and path not in self._followed:
             tail.go_to(_end_of_last_line(descriptor))
         tail.is_replaced()  # takes the fingerprint
         return tail
@@ -586,9 +589,14 @@ class Files:
         del self.tails[tail.identity]
 
     def shipped(self, tails: Iterable[Tail]) -> None:
-        """Note that what was read of the files is shipped."""
+        """Note that what was read of the files is shipped, and that their positions are stored."""
         for tail in tails:
             tail.shipped_to = tail.offset
+            tail.has_position = True
+
+    def without_position(self) -> list[Tail]:
+        """The open files of which no position is stored."""
+        return [tail for tail in self.tails.values() if not tail.has_position]
 
     def rewind(self, known: Mapping[tuple[int, int], Position]) -> None:
         """Go back to the shipped positions (``known``), after a batch that may not be shipped. A file has no position
