@@ -51,14 +51,13 @@ def test_a_killed_process_costs_no_record(
     flags = ["--bootstrap-servers", headrace_cluster.bootstrap_servers, "--rate", str(RATE), "--scenes", scene]
     run = Run("scaling", tmp_path, flags)
     try:
-        done = run.wait_for(rng.randrange(1, RATE))
+        run.wait_for(rng.randrange(1, RATE))
         if kind == "owner":
             run.kill()
             run = Run("scaling", tmp_path, flags)
         elif kind in ("broker", "coordinator"):
             node = rng.choice([each["id"] for each in headrace_cluster.ps() if each["role"] == kind])
-            with headrace_cluster.killed(kind, node):
-                run.wait_for(done + 1)
+            run.outlives(headrace_cluster, kind, node)
         else:
             victims: list[psutil.Process] = until(lambda: processes(run, kind), f"a {kind} runs")
             rng.choice(victims).kill()

@@ -10,7 +10,7 @@ import pytest
 
 from headrace_core.visible import escaped, one_line
 from headrace_tools.cli import top
-from headrace_tools.cli.output import OutputFormat, note, print_table, say, show
+from headrace_tools.cli.output import OutputFormat, note, print_table, say, say_data, show
 from headrace_tools.top.frames import Frame, GroupRow
 
 NAME = "g\x1b]0;renamed\x07\x1b[31m\nheadrace: all is well\r\u202e\x9b2J"
@@ -59,3 +59,13 @@ def test_top_shows_the_name(capsys: pytest.CaptureFixture[str]) -> None:
     found = capsys.readouterr()
     assert SHOWN in found.out
     assert found.err == f"not known: {SHOWN}\n"
+
+
+@pytest.mark.parametrize(("stream", "expected"), [(io.StringIO, NAME), (_Terminal, SHOWN)])
+def test_a_program_gets_data_as_it_is_and_a_terminal_does_not(
+    stream: Callable[[], io.StringIO], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to = stream()
+    monkeypatch.setattr(sys, "stdout", to)
+    say_data(NAME)
+    assert to.getvalue().replace("\nheadrace", "\\nheadrace") == expected.replace("\nheadrace", "\\nheadrace") + "\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -24,6 +25,7 @@ from headrace_pipelines import cli
 from headrace_pipelines.errors import StoppedError
 from headrace_pipelines.local_spark import local_spark, settings_of
 from headrace_pipelines.outcome import Outcome
+from headrace_pipelines.places import local_master
 from headrace_pipelines.registry import LIBRARY, Pipeline
 from headrace_pipelines.scaling.scenes import NAMES
 from headrace_pipelines.stopping import Stop
@@ -209,3 +211,16 @@ def test_times_of_a_run_do_not_depend_on_the_zone_of_the_machine(
         assert os.environ["TZ"] == "UTC", "of the workers"
     assert TimestampType().fromInternal(0) == before
     assert os.environ.get("TZ") == zone
+
+
+@pytest.mark.parametrize("text", ["local", "local[1]", "local[*]", "local[2,4]", "local-cluster[2,1,1024]"])
+def test_masters_on_this_machine(text: str) -> None:
+    assert local_master(text) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "local[0]", "local[x]", "local[2", "local[2] ", "localhost", "local-cluster[2,1]", "yarn"]
+)
+def test_other_masters_are_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="give local"):
+        local_master(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -93,9 +94,13 @@ def add_run_flags(parser: argparse.ArgumentParser, topics: str) -> None:
     )  # fmt: skip
 
 
+_COUNT = r"[1-9]\d{0,3}"
+_LOCAL = re.compile(rf"local(\[(\*|{_COUNT})(,{_COUNT})?\])?|local-cluster\[{_COUNT},{_COUNT},[1-9]\d{{0,6}}\]")
+
+
 def local_master(text: str) -> str:
     """A flag's Spark master on this machine, where the checkpoints are."""
-    if not text.startswith("local"):
+    if not _LOCAL.fullmatch(text):
         raise argparse.ArgumentTypeError(
             f"{text}: a Spark cluster cannot use the checkpoints in DIR; give local[N] or local-cluster[N,CORES,MB]"
         )

@@ -45,8 +45,9 @@ def say(message: str) -> None:
 
 
 def say_data(line: str) -> None:
-    """Print a line of CSV or JSON on stdout as it is, for a program; a closed terminal is no error."""
-    _tell(line, sys.stdout)
+    """Print a line of CSV or JSON on stdout: for a program as it is, for a terminal as ``say``. A closed terminal is no
+    error."""
+    _tell(escaped(line) if sys.stdout.isatty() else line, sys.stdout)
 
 
 def _tell(message: str, to: TextIO) -> None:
