@@ -55,7 +55,7 @@ class Settings:
 
 class Shipper:
     """Ships until ``stop`` is set. ``on_batch`` is called after each batch, and ``on_open`` when the files that exist
-    are open and their positions are stored: from then on they may be rotated, whatever dies."""
+    are open and their positions are stored: from then on a death of the shipper costs no line."""
 
     def __init__(
         self,
