@@ -17,7 +17,6 @@ import psutil
 SAMPLE_S = 1.0
 #: The growth of a figure in the last three quarters of a run (by its slope) up to which the figure counts as flat.
 GROWTH_MAX = 0.1
-ROCKSDB = "memory of RocksDB in MB"  #: What Spark reports as the memory of the states.
 
 _LINE = re.compile(r"\w+: ([\d,]+) of .* ([\d,]+) records to read, .*state ([\d,]+) rows ([\d.]+) MB")
 
@@ -31,9 +30,7 @@ class Flat(NamedTuple):
 
     @property
     def grown(self) -> dict[str, float]:
-        """The growth of each figure but ROCKSDB. That memory is a part of the run's memory. It has caches that a query
-        with few batches fills within hours, up to the bounds in local_spark.py."""
-        return {what: round(growth(values), 3) for what, values in self.figures.items() if what != ROCKSDB}
+        return {what: round(growth(values), 3) for what, values in self.figures.items()}
 
 
 def followed(command: Sequence[str], directory: Path, checkpoint: Path) -> Flat:
@@ -55,7 +52,7 @@ def followed(command: Sequence[str], directory: Path, checkpoint: Path) -> Flat:
         "memory of the run in MB": [memory / 1e6 for memory, _ in samples if memory],
         "checkpoint in MB": [size / 1e6 for _, size in samples if size],
         "rows of state": rows,
-        ROCKSDB: size_mb,
+        "MB of state": size_mb,
     }
     return Flat(json.loads((directory / "summary").read_text()), figures, behind)
 

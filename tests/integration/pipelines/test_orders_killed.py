@@ -8,14 +8,13 @@ HEADRACE_PIPELINES_KILLED=all.
 from __future__ import annotations
 
 import json
-import os
 import random
 from pathlib import Path
 
 import pytest
 
 from headrace import LocalCluster
-from tests.worlds.pipeline_runs import Run, processes
+from tests.worlds.pipeline_runs import Run, kinds_to_kill, processes
 from tests.worlds.waiting import until
 
 pytestmark = [
@@ -28,14 +27,7 @@ KINDS = ("handler", "projector", "rebuild", "broker", "coordinator", "owner")
 ORDERS, COMMANDS_MIN = 1_200, 5_000
 
 
-def kinds() -> tuple[str, ...]:
-    if os.environ.get("HEADRACE_PIPELINES_KILLED") == "all":
-        return KINDS
-    # CI runs each of the long files every sixth day: the next kind each time.
-    return (KINDS[int(os.environ["HEADRACE_TEST_SEED"]) // 6 % len(KINDS)],)
-
-
-@pytest.mark.parametrize("kind", kinds())
+@pytest.mark.parametrize("kind", kinds_to_kill(KINDS))
 def test_a_killed_process_costs_no_row(
     kind: str, headrace_cluster: LocalCluster, tmp_path: Path, rng: random.Random
 ) -> None:

@@ -8,7 +8,6 @@ again. CI runs one kind, which changes with the day; `make verify` sets HEADRACE
 from __future__ import annotations
 
 import json
-import os
 import random
 from pathlib import Path
 
@@ -16,7 +15,7 @@ import psutil
 import pytest
 
 from headrace import LocalCluster
-from tests.worlds.pipeline_runs import Run, processes
+from tests.worlds.pipeline_runs import Run, kinds_to_kill, processes
 from tests.worlds.waiting import until
 
 pytestmark = [
@@ -36,14 +35,7 @@ KINDS = {
 }
 
 
-def kinds() -> tuple[str, ...]:
-    if os.environ.get("HEADRACE_PIPELINES_KILLED") == "all":
-        return tuple(KINDS)
-    # CI runs each of the long files every sixth day: the next kind each time.
-    return (tuple(KINDS)[int(os.environ["HEADRACE_TEST_SEED"]) // 6 % len(KINDS)],)
-
-
-@pytest.mark.parametrize("kind", kinds())
+@pytest.mark.parametrize("kind", kinds_to_kill(tuple(KINDS)))
 def test_a_killed_process_costs_no_record(
     kind: str, headrace_cluster: LocalCluster, tmp_path: Path, rng: random.Random
 ) -> None:

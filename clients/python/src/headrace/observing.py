@@ -105,8 +105,9 @@ class PrometheusCollector:
         """Add this collector to ``registry``; None: prometheus_client's default registry. Raises
         MissingDependencyError without prometheus_client, and InvalidArgumentError if a client of the same kind has the
         same ``client_id`` there."""
-        self._clients = _clients_of(_prometheus().REGISTRY if registry is None else registry)
-        self._clients.add(self)
+        clients = _clients_of(_prometheus().REGISTRY if registry is None else registry)
+        clients.add(self)
+        self._clients = clients
         return self
 
     def unregister(self) -> None:
