@@ -214,8 +214,8 @@ def test_a_handler_that_does_not_return_is_named(caplog: pytest.LogCaptureFixtur
         for after_s in (0, 1, LONG_S - 1, LONG_S):
             flow.name_long(100.0 + LONG_S + after_s)
     assert [each.getMessage() for each in caplog.records] == [
-        f"process: the handler of t-0 at offset 0 has not returned for {seconds} s; 1 handlers run, 2 records are "
-        "unfinished"
+        f"process: the handler of t-0 at offset 0 has not returned for {seconds} s; running: 1 handler, "
+        "unfinished: 2 records"
         for seconds in (60, 120)
     ]
 
@@ -224,18 +224,54 @@ def test_handlers_that_outlast_the_end_are_named(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(blocking, "DRAIN_S", 0.05)
-    stop, blocked = threading.Event(), threading.Event()
-    core = _Core([], stop.set)
+    stop, begun, blocked = threading.Event(), threading.Event(), threading.Event()
+
+    def end() -> None:
+        assert begun.wait(30)
+        stop.set()
+
+    def handle(record: Record) -> None:
+        if record.offset == 0:
+            begun.set()
+            blocked.wait(30)
+
+    core = _Core([], end)
     core.polls = [lambda: core.returns(2)]
     try:
         with caplog.at_level(logging.WARNING, "headrace"):
-            run_of(core, lambda record: record.offset == 0 and blocked.wait(30)).run(stop)
+            run_of(core, handle).run(stop)
         (line,) = caplog.records
-        assert "1 handlers did not return within" in line.getMessage()
+        assert "1 handler did not return within" in line.getMessage()
         assert "(t-0 at offset 0)" in line.getMessage()
         assert core.committed == [0]
     finally:
         blocked.set()
+
+
+def test_no_handler_begins_after_the_end() -> None:
+    """A thread of the pool has taken its record, and reaches the run only when the run has ended."""
+    stop, ended, handled = threading.Event(), threading.Event(), []
+    threads = []
+    core = _Core([], stop.set)
+    core.polls = [lambda: core.returns(1)]
+    run = run_of(core, lambda record: handled.append(record.offset))
+
+    def late(handle: Callable[[Any], None], work: Any) -> None:
+        ended.wait(30)
+        handle(work)
+
+    def submit(handle: Callable[[Any], None], work: Any) -> None:
+        threads.append(threading.Thread(target=late, args=(handle, work)))
+        threads[-1].start()
+
+    run._pool.submit = submit  # type: ignore[method-assign,assignment]
+    run.run(stop)
+    ended.set()
+    for thread in threads:
+        thread.join(30)
+    assert len(threads) == 1
+    assert handled == []
+    assert (core.committed[-1], core.position) == (0, 0), "the record comes again"
 
 
 def test_a_dead_letter_that_cannot_be_stored_names_the_topic_and_both_errors(monkeypatch: pytest.MonkeyPatch) -> None:

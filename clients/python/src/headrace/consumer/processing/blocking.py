@@ -53,7 +53,7 @@ class Run:
         #: The positions before a poll whose records may not be in the book yet; None: all returned records are in it.
         self._before_poll: dict[TopicPartition, int] | None = None
         self._has_ended = False
-        self._handling = 0  # threads that handle a record
+        self._in_handlers: set[Work] = set()  # records whose handlers run
 
     def run(self, stop: threading.Event | None) -> None:
         """Process records until ``stop`` is set, or an error is raised."""
@@ -131,10 +131,12 @@ class Run:
     def _handle(self, work: Work) -> None:
         """Handle one record, in a thread of the pool."""
         with self._changed:
-            self._handling += 1
+            if self._has_ended:  # the end has not waited for this thread, and the record is handled again
+                return
+            self._in_handlers.add(work)
         error = self._try(work)
         with self._changed:
-            self._handling -= 1
+            self._in_handlers.discard(work)
             if error is None:
                 self._book.finish(work)
             elif isinstance(error, Exception) and self._settings.may_retry(work, error):
@@ -195,9 +197,9 @@ class Run:
             with self._changed:
                 self._book.close()
                 self._pool.shutdown(wait=False, cancel_futures=True)
-                # (after Ctrl-C, the book may have records that no thread has)
-                if not self._changed.wait_for(lambda: not self._handling, DRAIN_S):
-                    name_unfinished(self._book.running_of())
+                # (the book may have records that no thread has: after Ctrl-C, or because a thread was late)
+                if not self._changed.wait_for(lambda: not self._in_handlers, DRAIN_S):
+                    name_unfinished([work for work in self._book.running_of() if work in self._in_handlers])
         finally:  # also after a second Ctrl-C: close() commits the positions
             if reading.state == "open":
                 positions = self._group.positions()

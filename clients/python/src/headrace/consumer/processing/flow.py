@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 
+from headrace_core.plurals import counted
 from headrace_core.types import TopicPartition
 
 from ...models import OffsetAndMetadata
@@ -58,11 +59,11 @@ class Flow:
             return
         self._named_at = now
         logger.warning(
-            "process: the handler of %s has not returned for %.0f s; %d handlers run, %d records are unfinished%s",
+            "process: the handler of %s has not returned for %.0f s; running: %s, unfinished: %s%s",
             work,
             now - begun_at,
-            self._book.running,
-            self._book.unfinished,
+            counted(self._book.running, "handler"),
+            counted(self._book.unfinished, "record"),
             "" if self.room() > 0 else ", and no more records are taken",
         )
 
@@ -94,9 +95,9 @@ def name_unfinished(running: list[Work]) -> None:
     """Log the records whose handlers did not return within DRAIN_S."""
     if running:
         logger.warning(
-            "process: %d handlers did not return within %g s (%s%s); their records are handled again, maybe while "
-            "these handlers still run",
-            len(running),
+            "process: %s did not return within %g s (%s%s); each of these records is handled again, maybe while its "
+            "handler still runs",
+            counted(len(running), "handler"),
             DRAIN_S,
             ", ".join(map(str, running[:5])),
             ", ..." if len(running) > 5 else "",
