@@ -62,7 +62,7 @@ class KafkaNode:
     ``tls``: the node's certificate with its key, and the authority, as PEM files: a second listener takes TLS
     (``over_tls``). ``pre_touch``: the JVM touches its whole heap at the start: fair for throughput, unfair for start
     time and idle memory. Java clients run in one JVM, which warms up for ``warm_up_s`` seconds before its first
-    measurement.
+    measurement. ``settings``: broker settings in addition to the defaults.
     """
 
     def __init__(
@@ -74,7 +74,9 @@ class KafkaNode:
         pre_touch: bool = True,
         warm_up_s: float = WARM_UP_S,
         tls: tuple[Path, Path] | None = None,
+        settings: Mapping[str, str] | None = None,
     ) -> None:
+        self.settings = dict(settings or {})
         self.tls = tls
         self.client_properties: tuple[str, ...] = ()  #: Properties of the Java clients in addition to a setting's.
         self.libs = jars()
@@ -170,6 +172,7 @@ class KafkaNode:
             properties["listener.security.protocol.map"] = f"{properties['listener.security.protocol.map']},SSL:SSL"
             properties |= {"ssl.keystore.type": "PEM", "ssl.keystore.location": key}
             properties |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": authority}
+        properties |= self.settings
         path = self.directory / f"server-{number}.properties"
         path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
         return path
@@ -244,6 +247,12 @@ class KafkaNode:
         admin = AdminClient({"bootstrap.servers": self.bootstrap})  # the client must outlive its futures
         for future in admin.delete_topics([name]).values():
             future.result(30)
+
+    def limit_client(self, client_id: str, limits: Mapping[str, int]) -> None:
+        """Set quotas of a client id with Kafka's own tool; ``limits``: quota key to its value."""
+        added = ",".join(f"{key}={value}" for key, value in limits.items())
+        command = ["kafka.admin.ConfigCommand", "--bootstrap-server", self.bootstrap, "--alter", "--add-config", added]
+        run(self._java(*command, "--entity-type", "clients", "--entity-name", client_id, heap="256m"), timeout_s=60)
 
     def configure_topic(self, name: str, config: Mapping[str, str | None]) -> None:
         """Set the topic's configuration; a value of None removes the key."""

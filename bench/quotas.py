@@ -1,6 +1,6 @@
 """What a client notices of a neighbour that floods with a quota: its latency alone, and beside the limited client.
 
-    quotas.py [--rounds 5] [--seconds 10] [--kinds sdk,arrow,gateway,fetch] [--short] [--save]
+    quotas.py [--rounds 5] [--seconds 10] [--kinds sdk,arrow,gateway,fetch,elsewhere,kafka] [--short] [--save]
 
 One broker, one controller, one coordinator and one gateway. The neighbour sends 200 small records a second (acks=all)
 and measures each from its scheduled time to its acknowledgement. The limited client has quotas of 5 MB/s and sends as
@@ -9,10 +9,14 @@ is a process that runs from the start; between its slices it is idle.
 
 Slices take turns: alone, sdk, alone, arrow, alone, gateway, alone, fetch. A slice beside a limited client is compared
 with the one alone before it, so a slow minute affects both. The first seconds of a slice do not count: the quota's
-burst, and requests in flight. A figure is the median over the rounds. The bar: the neighbour's p99 grows by less than
-20 %, and each limited client gets its rate within 10 %.
+burst, and requests in flight. One slice of each client before the first round warms up. A figure is the median over
+the rounds. The bar: the neighbour's p99 grows by less than 20 %, and each limited client gets its rate within 10 %.
 
     --kinds unlimited    also the same flood without a quota: shows that this tool can see a disturbance
+
+Two kinds show what the machine itself does to the neighbour. ``elsewhere``: the limited client (sdk) uses another
+cluster on this machine, so it shares cores and disk with the neighbour, but no process. ``kafka``: librdkafka's clients
+in both places, on a broker of Apache Kafka that flushes each write, with a quota's window of one second as here.
 
 First the disk alone is measured, without a broker: a process writes and flushes the neighbour's bytes on its schedule,
 alone and beside one that does so with 5 MB/s. What the disk's p99 grows by, no broker can avoid.
@@ -49,6 +53,9 @@ BUFFER_BYTES = 4 << 20
 FLOODED, BESIDE = "flooded", "beside"
 LIMITED, OTHER = "limited", "unlimited"
 KINDS = ("sdk", "arrow", "gateway", "fetch")
+ELSEWHERE, KAFKA = "elsewhere", "kafka"
+#: Kafka's quotas with a burst of one second, like ours; by default they let a client send ten seconds' bytes at once.
+KAFKA_WINDOW = {"quota.window.num": "2", "quota.window.size.seconds": "1"}
 DISK_BYTES = (100_000, 500_000)  #: Sizes of the writes of 5 MB/s: produce requests of the SDK, and tables.
 WARM_S = 1.5  # of a slice, until the burst of the quota is over
 
@@ -86,28 +93,65 @@ class Orders:
             yield
 
 
-def neighbour(cluster: dict[str, str], orders: Orders, out: Path) -> None:
-    """Send at the rate from the first order to the end; then write [scheduled, seconds] of each record."""
+def on_schedule(
+    orders: Orders, out: Path, send: Callable[[Callable[[], None]], None], flush: Callable[[], object]
+) -> None:
+    """Send at the rate from the first order to the end; then write [scheduled, seconds] of each record. ``send`` sends
+    one record, and calls its argument when the record is acknowledged."""
     seen: list[tuple[float, float]] = []
 
-    def note(due_s: float, sent: Any) -> None:
-        if sent.exception() is None:
-            seen.append((due_s, time.monotonic() - due_s))
+    def note(due_s: float) -> None:
+        seen.append((due_s, time.monotonic() - due_s))
 
+    print("ready", flush=True)
+    for _ in orders.slices():
+        break
+    due = time.monotonic()
+    while orders.is_on.is_set():
+        due += 1 / NEIGHBOUR_RATE
+        time.sleep(max(due - time.monotonic(), 0))
+        send(partial(note, due))
+    flush()
+    out.write_text(json.dumps(seen))
+
+
+def neighbour(cluster: dict[str, str], orders: Orders, out: Path) -> None:
     with Producer(bootstrap_servers=cluster["headrace"], client_id="neighbour", acks="all", linger_ms=0) as producer:
         producer.send(BESIDE, b"x" * 100).result(60)
-        print("ready", flush=True)
-        for _ in orders.slices():
-            break
-        due = time.monotonic()
-        while orders.is_on.is_set():
-            due += 1 / NEIGHBOUR_RATE
-            time.sleep(max(due - time.monotonic(), 0))
-            producer.send(BESIDE, b"x" * 100).add_done_callback(partial(note, due))
-        producer.flush()
+
+        def send(acknowledged: Callable[[], None]) -> None:
+            sent = producer.send(BESIDE, b"x" * 100)
+            sent.add_done_callback(lambda done: acknowledged() if done.exception() is None else None)
+
+        on_schedule(orders, out, send, producer.flush)
         throttled_ms = producer.metrics()["produce-throttle-time-max"]
     assert not throttled_ms, "the neighbour has no quota"
-    out.write_text(json.dumps(seen))
+
+
+def kafka_neighbour(cluster: dict[str, str], orders: Orders, out: Path) -> None:
+    import confluent_kafka
+
+    servers = cluster["kafka"]
+    producer = confluent_kafka.Producer({"bootstrap.servers": servers, "client.id": "neighbour", "linger.ms": 0})
+    is_over = threading.Event()
+
+    def poll() -> None:
+        while not is_over.is_set():
+            producer.poll(0.1)
+
+    polling = threading.Thread(target=poll)
+    polling.start()
+
+    def send(acknowledged: Callable[[], None]) -> None:
+        producer.produce(BESIDE, b"x" * 100, on_delivery=lambda error, _: None if error else acknowledged())
+
+    try:
+        send(lambda: None)
+        producer.flush(60)
+        on_schedule(orders, out, send, lambda: producer.flush(60))
+    finally:
+        is_over.set()
+        polling.join()
 
 
 class Rate:
@@ -198,7 +242,9 @@ def client(kind: str, cluster: dict[str, str], out: Path) -> None:
     orders = Orders()
     if kind == "neighbour":
         neighbour(cluster, orders, out)
-    elif kind == "gateway":
+    elif kind == "kafka-neighbour":
+        kafka_neighbour(cluster, orders, out)
+    elif kind in ("gateway", KAFKA):
         gateway(cluster, orders)
     elif kind == "fetch":
         fetch(cluster, orders)
@@ -209,9 +255,8 @@ def client(kind: str, cluster: dict[str, str], out: Path) -> None:
 class Client:
     """The parent's side of a client."""
 
-    def __init__(self, kind: str, cluster: LocalCluster, out: Path) -> None:
+    def __init__(self, kind: str, servers: dict[str, str], out: Path) -> None:
         self.kind = kind
-        servers = {"headrace": cluster.bootstrap_servers, "kafka": cluster.kafka_bootstrap_servers}
         command = [PYTHON, __file__, "--client", kind, "--cluster", json.dumps(servers), "--out", str(out)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
@@ -253,9 +298,9 @@ class Slice:
 
 
 @contextmanager
-def running(seconds: float) -> Iterator[LocalCluster]:
+def running(name: str, seconds: float) -> Iterator[LocalCluster]:
     """A cluster whose flooded topic has enough records for a client that fetches for ``seconds``."""
-    data = WORK / "quotas"
+    data = WORK / name
     shutil.rmtree(data, ignore_errors=True)
     with LocalCluster(data=data, brokers=1, controllers=1, coordinators=1, gateways=1) as cluster:
         with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
@@ -283,17 +328,22 @@ def one_slice(flooder: Client | None, seconds: float, broker: int) -> Slice:
     return found
 
 
-def measured(cluster: LocalCluster, kinds: tuple[str, ...], rounds: int, seconds: float) -> list[Slice]:
-    broker = next(node["pid"] for node in cluster.ps() if node["role"] == "broker")
+def servers_of(cluster: LocalCluster) -> dict[str, str]:
+    return {"headrace": cluster.bootstrap_servers, "kafka": cluster.kafka_bootstrap_servers}
+
+
+def measured(
+    beside: Client, flooders: list[Client], broker: int, rounds: int, seconds: float, out: Path
+) -> list[Slice]:
+    """All slices of a cluster. ``beside``: the neighbour, whose broker has the pid ``broker``. Ends the clients."""
     slices: list[Slice] = []
-    with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
-        out = Path(directory) / "latencies.json"
-        beside = Client("neighbour", cluster, out)
-        flooders = [Client(kind, cluster, out) for kind in kinds]
+    with ExitStack() as stack:
         for each in flooders:
             stack.callback(each.end)
         beside.order("go")
         settle()
+        for each in flooders:
+            one_slice(each, seconds, broker)  # warms up: Kafka's JVM compiles
         for number in range(rounds):
             emit(round=number + 1, of=rounds)
             for flooder in flooders:
@@ -305,6 +355,29 @@ def measured(cluster: LocalCluster, kinds: tuple[str, ...], rounds: int, seconds
     for one in slices:
         one.latencies_ms = [1e3 * took for at, took in latencies if one.from_s <= at < one.to_s]
     return slices
+
+
+def ours(kinds: list[str], rounds: int, seconds: float, out: Path) -> list[Slice]:
+    with ExitStack() as stack:
+        cluster = stack.enter_context(running("quotas", seconds))
+        flooders = [Client(kind, servers_of(cluster), out) for kind in kinds if kind != ELSEWHERE]
+        if ELSEWHERE in kinds:
+            other = stack.enter_context(running("quotas-elsewhere", seconds))
+            flooders.append(Client(ELSEWHERE, servers_of(other), out))
+        broker = next(node["pid"] for node in cluster.ps() if node["role"] == "broker")
+        return measured(Client("neighbour", servers_of(cluster), out), flooders, broker, rounds, seconds, out)
+
+
+def kafkas(rounds: int, seconds: float, out: Path) -> list[Slice]:
+    from kafka_node import KafkaNode
+
+    with KafkaNode(WORK / "quotas-kafka", settings=KAFKA_WINDOW) as kafka:
+        for topic in (FLOODED, BESIDE):
+            kafka.create_topic(topic, partitions=1, config={"flush.messages": "1"})
+        kafka.limit_client(LIMITED, {"producer_byte_rate": RATE})
+        servers = {"kafka": kafka.bootstrap}
+        beside, flooder = Client("kafka-neighbour", servers, out), Client(KAFKA, servers, out)
+        return measured(beside, [flooder], kafka.pids[0], rounds, seconds, out)
 
 
 def disk_alone(samples: Samples, rounds: int, seconds: float) -> None:
@@ -346,7 +419,7 @@ def verdict(samples: Samples, kind: str, ratios: list[float]) -> str:
     assert rate is not None
     of_medians = beside / alone
     is_met = of_medians < P99_RATIO_MAX and abs(rate * 1e6 / RATE - 1) <= RATE_SHARE
-    word = "" if kind == OTHER else "met" if is_met else "NOT MET"
+    word = "" if kind in (OTHER, ELSEWHERE, KAFKA) else "met" if is_met else "NOT MET"
     pairs = ", ".join(f"{each:.2f}" for each in ratios)
     return (
         f"{kind}: p99 {alone:.2f} ms alone, {beside:.2f} ms beside: {of_medians:.2f} (pairs {pairs}, median "
@@ -358,7 +431,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--kinds", default=",".join((*KINDS, ELSEWHERE)))
     parser.add_argument("--short", action="store_true", help="2 rounds of 3 s: only whether the tool works")
     parser.add_argument("--save", action="store_true", help="into bench/results")
     parser.add_argument("--client", help=argparse.SUPPRESS)
@@ -369,14 +442,18 @@ def main() -> int:
         client(asked.client, json.loads(asked.cluster), asked.out)
         return 0
     kinds = tuple(asked.kinds.split(","))
-    if unknown := set(kinds) - {*KINDS, OTHER}:
-        parser.error(f"--kinds: {', '.join(sorted(unknown))}: choose from {', '.join((*KINDS, OTHER))}")
+    known = (*KINDS, ELSEWHERE, KAFKA, OTHER)
+    if unknown := set(kinds) - set(known):
+        parser.error(f"--kinds: {', '.join(sorted(unknown))}: choose from {', '.join(known)}")
     rounds, seconds = (2, 3.0) if asked.short else (asked.rounds, asked.seconds)
     samples = Samples()
     emit(machine=machine())
     disk_alone(samples, rounds, seconds)
-    with running(seconds) as cluster:
-        slices = measured(cluster, kinds, rounds, seconds)
+    with tempfile.TemporaryDirectory() as directory:
+        out = Path(directory) / "latencies.json"
+        slices = ours([kind for kind in kinds if kind != KAFKA], rounds, seconds, out)
+        if KAFKA in kinds:
+            slices += kafkas(rounds, seconds, out)
     ratios = collect(slices, samples)
     print(table(samples))
     for kind in kinds:
