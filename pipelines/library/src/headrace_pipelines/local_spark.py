@@ -21,11 +21,12 @@ from headrace_spark.session import LOCAL_DEFAULTS
 #: Spark keys for Java options. The driver's options already set the quiet log of a local session.
 _DRIVER_OPTIONS, _EXECUTOR_OPTIONS = "spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"
 
-#: Bounds of what a query keeps. With Spark's defaults (100 batches; for each partition of a state 8 MiB of cache, and
-#: new values in memory until ten batches have passed) a query that has a batch only in some minutes needs hours to get
-#: there, and its checkpoint and memory grow until then.
+#: Bounds of what a query keeps. With Spark's defaults (100 batches, a snapshot after ten of them; for each partition of
+#: a state 8 MiB of cache, and new values in memory until ten batches have passed) a query that has a batch only in some
+#: minutes needs hours to get there, and its checkpoint and memory grow until then.
 _BOUNDS = {
-    "spark.sql.streaming.minBatchesToRetain": "20",
+    "spark.sql.streaming.minBatchesToRetain": "5",
+    "spark.sql.streaming.stateStore.minDeltasForSnapshot": "5",
     "spark.sql.streaming.stateStore.rocksdb.blockCacheSizeMB": "2",
     "spark.sql.streaming.stateStore.rocksdb.writeBufferSizeMB": "2",
 }

@@ -37,6 +37,9 @@ QUERIES = ("minutes", "fives", "quarters", "devices")
 PARTITIONS = 4
 DEVICES, MINUTES, SPEED, SEED = 10_000, 15, 20.0, 26
 TRIGGER = "2 seconds"
+#: How much of the fleet's time the batches of the first two grains read at most. A batch becomes visible partition by
+#: partition, so the next query may see a part of it. The rest would be late if a batch spanned ``grains.WATERMARK``.
+BATCH_MINUTES = 2
 #: The tick of a coarser grain comes so long after its last row that all windows close.
 TICK_AFTER_MS = 30 * 86_400_000
 
@@ -83,7 +86,8 @@ def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> Out
             access, fleet.deliveries(seed, devices, minutes), devices=devices, minutes=minutes,
             speed=arguments.speed, partitions=PARTITIONS, before=sent_before(access) if continued else None,
         )  # fmt: skip
-        job = Job(spark, Site("telemetry", access.servers, out, keys=access.keys), places, show, stop)
+        site = Site("telemetry", access.servers, out, keys=access.keys)
+        job = Job(spark, site, places, show, stop, devices=devices)
         outcome = job.stream(traffic, fleet.plan(seed, devices, minutes), minutes)
     outcome.details.update(continued=continued, seconds=round(time.perf_counter() - began, 3))
     show.step("done")
@@ -103,26 +107,33 @@ def create_topics(access: Access) -> None:
 class Job:
     """The queries of a run."""
 
-    def __init__(self, spark: SparkSession, site: Site, places: Places, show: Show, stop: Stop) -> None:
+    def __init__(
+        self, spark: SparkSession, site: Site, places: Places, show: Show, stop: Stop, *, devices: int
+    ) -> None:
         self._spark, self._site, self._places, self._show, self._stop = spark, site, places, show, stop
+        self._devices = devices
 
     # -- the wiring
 
     def start(self) -> Queries:
         """Start the four queries."""
-        minutes = grains.minutes(judged(self._stream(schema.READINGS, "minutes")))
-        fives = grains.coarser(grains.finer(self._stream(schema.MINUTES, "fives")), grains.FIVE)
+        rows = BATCH_MINUTES * self._devices  # of the grain of a minute
+        readings = self._stream(schema.READINGS, "minutes", rows_max=rows * 60 // fleet.PERIOD_S)
+        minutes = grains.minutes(judged(readings))
+        fives = grains.coarser(grains.finer(self._stream(schema.MINUTES, "fives", rows_max=rows)), grains.FIVE)
         quarters = grains.coarser(grains.finer(self._stream(schema.FIVES, "quarters")), grains.QUARTER)
-        rows = {"minutes": minutes, "fives": fives, "quarters": quarters}
+        of_grains = {"minutes": minutes, "fives": fives, "quarters": quarters}
         queries = {
             name: self._started(grains.records(of_grain), name, topic)
-            for (name, of_grain), topic in zip(rows.items(), schema.GRAINS, strict=True)
+            for (name, of_grain), topic in zip(of_grains.items(), schema.GRAINS, strict=True)
         }
         queries["devices"] = self._started(watched(judged(self._stream(schema.READINGS, "devices"))), "devices", None)
         return Queries(queries)
 
-    def _stream(self, topic: str, query: str) -> DataFrame:
-        return self._spark.readStream.format("headrace").options(**self._site.read(topic, query=query)).load()
+    def _stream(self, topic: str, query: str, *, rows_max: int | None = None) -> DataFrame:
+        """``rows_max``: the most records of a batch."""
+        reader = self._spark.readStream.format("headrace").options(**self._site.read(topic, query=query))
+        return (reader if rows_max is None else reader.option("maxOffsetsPerTrigger", rows_max)).load()
 
     def _started(self, rows: DataFrame, query: str, topic: str | None) -> StreamingQuery:
         writer = rows.writeStream.format("headrace").options(**self._site.write(topic, query=query))
