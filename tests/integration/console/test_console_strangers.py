@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 import uvloop
 
-import headrace_console.connections
 import headrace_console.console
 from headrace_console.app import ConsoleNode
 from headrace_console.connections import Connections
 from headrace_console.settings import ConsoleSettings
+from headrace_core.node import http_connections
 from headrace_core.security.http import HttpGuard
 from headrace_core.security.tls import TlsSettings, TlsSource
 from tests.worlds.certificates import TestAuthority
@@ -126,7 +126,7 @@ async def test_a_connection_without_a_request_is_closed_in_time(few: None) -> No
 async def test_connections_without_a_handshake_keep_no_visitor_out(
     few: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(headrace_console.connections, "HANDSHAKE_S", 1.0)
+    monkeypatch.setattr(http_connections, "HANDSHAKE_S", 1.0)
     authority = TestAuthority(tmp_path)
     source = TlsSource(TlsSettings(keystore_location=str(authority.issue("own.pem"))), needs_key=True, where="")
     trusted = ssl.create_default_context(cafile=str(authority.ca))

@@ -19,12 +19,13 @@ from aiohttp.http_exceptions import HttpProcessingError
 from headrace_core.clock import SystemClock
 from headrace_core.metrics.node import NodeMetrics
 from headrace_core.node.config import NodeConfig
+from headrace_core.node.http_connections import Listener
 from headrace_core.node.listeners import ListenerAddress
 from headrace_core.node.state_file import RuntimeState, remove_state, write_state
 from headrace_core.sockets import bound_socket
 from headrace_core.telemetry import Emitter, NodeStarted, NodeStopped
 
-from .connections import Connections, Listener
+from .connections import Connections
 from .console import Site
 from .gate import FORM_BYTES_MAX
 from .pages import add_routes
@@ -84,7 +85,15 @@ class ConsoleNode:
         context, server = self._tls_context(), runner.server
         assert server is not None
         self._listeners = [
-            Listener(bound, server, lambda: len(server.connections), site.connections, context, backlog=BACKLOG)
+            Listener(
+                bound,
+                server,
+                lambda: len(server.connections),
+                site.connections,
+                context,
+                backlog=BACKLOG,
+                logger=logger,
+            )
             for bound in self._sockets
         ]
         self._connections = site.connections

@@ -16,13 +16,13 @@ from headrace_core.clock import SystemClock
 from headrace_core.metrics.calls import CallTimes
 from headrace_core.metrics.node import NodeMetrics
 from headrace_core.node.config import NodeConfig
+from headrace_core.node.http_connections import Listener
 from headrace_core.node.listeners import ListenerAddress
 from headrace_core.node.state_file import RuntimeState, remove_state, write_state
 from headrace_core.sockets import bound_socket
 from headrace_core.telemetry import Emitter, NodeStarted, NodeStopped
 
 from .api import CONNECTIONS, application
-from .api.connections import BoundedRunner
 from .collector import rows_of
 from .registry import Registry
 from .settings import RegistrySettings
@@ -49,6 +49,7 @@ class RegistryNode:
         self._started_monotonic_ms = self._clock.monotonic_ms()
         self._sockets: list[socket.socket] = []
         self._runner: web.AppRunner | None = None
+        self._listeners: list[Listener] = []
         self._exporter = NodeMetrics("registry", lambda: config.node_id, config.values, events=self.events)
         self._calls = CallTimes("http")
         self._exporter.add_calls(self._calls)
@@ -70,17 +71,28 @@ class RegistryNode:
                 FIRST_WRITER_S,
             )
         app = application(registry, self.settings, self._calls)
-        runner = self._runner = BoundedRunner(
+        runner = self._runner = web.AppRunner(
             app,
-            app[CONNECTIONS],
             handle_signals=False,
             access_log=None,
             keepalive_timeout=KEEPALIVE_S,
             shutdown_timeout=DRAIN_S,
         )
         await runner.setup()
-        for bound in self._sockets:
-            await web.SockSite(runner, bound, backlog=BACKLOG, ssl_context=self.settings.guard.ssl_context()).start()
+        context, server = self.settings.guard.ssl_context(), runner.server
+        assert server is not None
+        self._listeners = [
+            Listener(
+                bound,
+                server,
+                lambda: len(server.connections),
+                app[CONNECTIONS],
+                context,
+                backlog=BACKLOG,
+                logger=logger,
+            )
+            for bound in self._sockets
+        ]
         await self._exporter.start()
         if self.config.state_file:
             listeners = tuple(
@@ -108,13 +120,14 @@ class RegistryNode:
     async def stop(self, *, at_once: bool = False) -> None:
         """Stop the registry, in any state of its start. ``at_once`` stops without notice, as close to a crash as
         possible. Idempotent."""
-        if self._runner is not None:
-            for site in list(self._runner.sites):
-                await site.stop()
+        for listener in self._listeners:
+            await listener.stop()
+        self._listeners = []
         if self.registry is not None:
             await self.registry.stop(at_once=at_once)
         if self._runner is not None:
             await self._runner.cleanup()
+            self._runner.app[CONNECTIONS].close()
         for bound in self._sockets:
             bound.close()
         await self._exporter.stop()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import socket
+import ssl
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -10,28 +13,49 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 from aiohttp import web
 
-from headrace_registry.api.connections import BoundedRunner, Connections
+from headrace_core.node import http_connections
+from headrace_core.node.http_connections import Listener
+from headrace_registry.api.connections import Connections
+from tests.worlds.certificates import TestAuthority
+from tests.worlds.waiting import until_async
 
+#: The beginning of a TLS handshake.
+HELLO = b"\x16\x03"
 REQUEST = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"
 HALF = REQUEST[:20]
 
 
 @asynccontextmanager
-async def serving(connections: Connections, keepalive_s: float = 60.0) -> AsyncIterator[int]:
+async def serving(
+    connections: Connections, keepalive_s: float = 60.0, context: ssl.SSLContext | None = None
+) -> AsyncIterator[int]:
     async def answer(request: web.Request) -> web.Response:
         connections.has_request(request.protocol)
         return web.Response(text="ok")
 
     app = web.Application()
     app.router.add_get("/", answer)
-    runner = BoundedRunner(app, connections, keepalive_timeout=keepalive_s)
+    runner = web.AppRunner(app, keepalive_timeout=keepalive_s)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
+    server = runner.server
+    assert server is not None
+    bound = socket.create_server(("127.0.0.1", 0))
+    port = bound.getsockname()[1]
+    listener = Listener(
+        bound,
+        server,
+        lambda: len(server.connections),
+        connections,
+        context,
+        backlog=128,
+        logger=logging.getLogger("headrace.registry"),
+    )
     try:
-        yield runner.addresses[0][1]
+        yield port
     finally:
+        await listener.stop()
         await runner.cleanup()
+        connections.close()
 
 
 class Client:
@@ -41,8 +65,8 @@ class Client:
         self.reader, self.writer = reader, writer
 
     @classmethod
-    async def open(cls, port: int, data: bytes = b"") -> Client:
-        client = cls(*await asyncio.open_connection("127.0.0.1", port))
+    async def open(cls, port: int, data: bytes = b"", context: ssl.SSLContext | None = None) -> Client:
+        client = cls(*await asyncio.open_connection("127.0.0.1", port, ssl=context))
         client.writer.write(data)
         return client
 
@@ -122,5 +146,78 @@ def test_above_the_limit_connections_with_requests_stay_and_new_ones_are_closed(
                     break
             for each in (*served, again, refused):
                 each.close()
+
+    asyncio.run(work())
+
+
+@pytest.fixture(scope="module")
+def contexts(tmp_path_factory: pytest.TempPathFactory) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """The context of a listener, and of its clients."""
+    authority = TestAuthority(tmp_path_factory.mktemp("ca"))
+    own = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    own.load_cert_chain(authority.issue("own.pem"))
+    return own, ssl.create_default_context(cafile=str(authority.ca))
+
+
+def test_a_crowd_of_handshakes_gives_way_to_new_connections(
+    contexts: tuple[ssl.SSLContext, ssl.SSLContext],
+) -> None:
+    own, trusted = contexts
+
+    async def work() -> None:
+        connections = Connections(most=20)
+        async with serving(connections, context=own) as port:
+            served = await Client.open(port, context=trusted)
+            assert await served.is_answered()
+            held = [await Client.open(port, HELLO) for _ in range(200)]
+            late = await Client.open(port, context=trusted)
+            assert await late.is_answered()
+            assert await served.is_answered()
+            assert await asyncio.gather(*(each.closed_after_s() for each in held[:150]))
+            assert len(connections._handshakes) <= 20
+            for each in (*held, served, late):
+                each.close()
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("data", [HELLO, b"", b"GET / HTTP/1.1\r\n\r\n"])
+def test_a_handshake_that_does_not_end_is_closed_and_forgotten(
+    contexts: tuple[ssl.SSLContext, ssl.SSLContext], data: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_connections, "HANDSHAKE_S", 0.5)
+
+    async def work() -> None:
+        connections = Connections()
+        async with serving(connections, context=contexts[0]) as port:
+            held = [await Client.open(port, data) for _ in range(50)]
+            assert max(await asyncio.gather(*(each.closed_after_s() for each in held))) < 20
+            await until_async(lambda: not connections._handshakes and not connections._silent)
+            for each in held:
+                each.close()
+
+    asyncio.run(work())
+
+
+def test_silence_after_a_handshake_is_closed(contexts: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
+    async def work() -> None:
+        async with serving(Connections(first_request_s=0.5), context=contexts[0]) as port:
+            silent = [await Client.open(port, data, contexts[1]) for data in (b"", HALF)]
+            assert max(await asyncio.gather(*(each.closed_after_s() for each in silent))) < 20
+
+    asyncio.run(work())
+
+
+def test_connections_that_their_clients_close_are_forgotten() -> None:
+    async def work() -> None:
+        connections = Connections(most=20, first_request_s=600)
+        async with serving(connections) as port:
+            for _ in range(300):
+                (await Client.open(port)).close()
+                await asyncio.sleep(0.005)  # the server learns that the connection is closed
+            assert len(connections._silent) <= 3 * 20
+            served = await Client.open(port)
+            assert await served.is_answered()
+            served.close()
 
     asyncio.run(work())

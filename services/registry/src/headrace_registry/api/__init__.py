@@ -7,7 +7,7 @@ module          content
 ``requests``    what a request asks for
 ``answers``     the JSON of answers
 ``forwarding``  writes: here, or forwarded to the writer
-``connections`` the number of connections, the time until a first request
+``connections`` the number of connections, handshakes included, and the time until a first request
 ``http``        media types, bodies, errors, limits
 =============== =======================================================================================================
 """

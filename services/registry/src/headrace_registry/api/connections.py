@@ -1,7 +1,10 @@
 """Limits on connections: their number, and the time until the first request.
 
-aiohttp closes a connection that is idle after a request (its keep-alive timeout), but waits forever for the first one.
-So a client could hold connections with no request, or with half of a request's header.
+    accept ──> TLS handshake (10 s) ──> the first request (FIRST_REQUEST_S since accept) ──> requests
+
+aiohttp closes a connection that is idle after a request (its keep-alive timeout), but waits forever for the first one,
+and asyncio counts no handshakes (``http_connections`` of the core does). So a client could hold all file descriptors of
+the registry with connections without a handshake, with no request, or with half of a request's header.
 """
 
 from __future__ import annotations
@@ -10,34 +13,42 @@ import asyncio
 import logging
 from typing import Any
 
-from aiohttp import web
+from headrace_core.node.descriptors import connections_with_room
 
 logger = logging.getLogger("headrace.registry")
 
 #: Maximum number of connections of a registry; less if the process may not open enough files.
 CONNECTIONS_MAX = 2_000
+#: File descriptors that the registry's own clients and requests to the writer need.
+_CLIENTS_FILES = 256
 #: Seconds within which a client must send the header of its first request.
 FIRST_REQUEST_S = 15.0
 
 
 class Connections:
     """The connections of one replica. When there are ``most`` connections, the oldest one that has not sent a request
-    is closed in favour of a new connection; without such a connection the new one is closed."""
+    is closed in favour of a new connection; without such a connection the new one is closed. Connections in their TLS
+    handshake count. ``most``: None for CONNECTIONS_MAX, or less if the process may not open enough files."""
 
-    def __init__(self, most: int = CONNECTIONS_MAX, first_request_s: float = FIRST_REQUEST_S) -> None:
-        self._most = most
+    def __init__(self, most: int | None = None, first_request_s: float = FIRST_REQUEST_S) -> None:
+        self._most = connections_with_room(CONNECTIONS_MAX, _CLIENTS_FILES) if most is None else most
         self._first_request_s = first_request_s
-        #: Connections that have not sent a request, with their timeouts; oldest first.
+        #: Protocols of connections that have not sent a request, with their timeouts; oldest first.
         self._silent: dict[Any, asyncio.TimerHandle] = {}
+        #: Tasks of the handshakes in progress, by the protocol of the connection.
+        self._handshakes: dict[Any, asyncio.Task[None]] = {}
         self._is_full = False
 
-    def opened(self, protocol: Any, count: int) -> bool:
-        """Take a new connection, besides ``count`` others; returns whether the connection may stay."""
-        if count >= self._most:
+    def begun(self, task: asyncio.Task[None], protocol: Any, address: str, count: int) -> bool:
+        """Take a new connection, besides ``count`` others that have ended their handshake; returns whether the
+        connection may stay."""
+        if len(self._silent) > 2 * self._most:
+            self._forget_closed()
+        if count + len(self._handshakes) >= self._most:
             if not self._is_full:
                 self._is_full = True
-                logger.warning("%d connections are open, the limit; closing connections without a request", count)
-            oldest = next((each for each in self._silent if each.transport is not None), None)
+                logger.warning("%d connections are open, the limit; closing connections without a request", self._most)
+            oldest = next((each for each in self._silent if self._is_open(each)), None)
             if oldest is None:
                 return False
             self._close(oldest)
@@ -45,7 +56,14 @@ class Connections:
             self._is_full = False
         loop = asyncio.get_running_loop()
         self._silent[protocol] = loop.call_later(self._first_request_s, self._close, protocol)
+        self._handshakes[protocol] = task
         return True
+
+    def shaken(self, task: asyncio.Task[None], protocol: Any, *, is_open: bool) -> None:
+        """The handshake has ended; ``is_open``: whether it succeeded."""
+        self._handshakes.pop(protocol, None)
+        if not is_open:
+            self.has_request(protocol)
 
     def has_request(self, protocol: Any) -> None:
         """Called for each request, when its header has arrived."""
@@ -53,43 +71,24 @@ class Connections:
         if timeout is not None:
             timeout.cancel()
 
-    def _close(self, protocol: Any) -> None:
-        self.has_request(protocol)
-        if protocol.transport is not None:  # otherwise the client has closed the connection
-            protocol.transport.abort()
-
     def close(self) -> None:
+        """Forget all connections."""
         for timeout in self._silent.values():
             timeout.cancel()
         self._silent.clear()
 
+    def _is_open(self, protocol: Any) -> bool:
+        return protocol in self._handshakes or protocol.transport is not None
 
-class _Refused(asyncio.Protocol):
-    """A connection that is closed at once."""
+    def _close(self, protocol: Any) -> None:
+        self.has_request(protocol)
+        handshake = self._handshakes.pop(protocol, None)
+        if handshake is not None:
+            handshake.cancel()
+        elif protocol.transport is not None:  # otherwise the client has closed the connection
+            protocol.transport.abort()
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        transport.abort()
-
-
-class BoundedRunner(web.AppRunner):
-    """A runner of aiohttp whose listeners make connections within the limits of ``connections``."""
-
-    def __init__(self, app: web.Application, connections: Connections, **settings: Any) -> None:
-        super().__init__(app, **settings)
-        self._connections = connections
-
-    @property
-    def server(self) -> Any:
-        """The factory of the listeners' protocols: aiohttp's server, except for connections above the limit."""
-        return None if super().server is None else self._new_protocol
-
-    def _new_protocol(self) -> asyncio.Protocol:
-        server = super().server
-        assert server is not None
-        protocol = server()
-        return protocol if self._connections.opened(protocol, len(server.connections)) else _Refused()
-
-    async def cleanup(self) -> None:
-        await super().cleanup()
-        self._connections.close()
+    def _forget_closed(self) -> None:
+        """Forget connections that their clients have closed without a request."""
+        for protocol in [each for each in self._silent if not self._is_open(each)]:
+            self.has_request(protocol)

@@ -68,7 +68,7 @@ LONG_COMPARISON = 128 * 1024
 TURN_S = 10.0
 
 
-#: The limits on connections of an application, for its BoundedRunner.
+#: The limits on connections of an application, for its listeners.
 CONNECTIONS = web.AppKey("connections", Connections)
 
 
