@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup demo demo-cdc test fuzz check proto bench bench-peers bench-replicated bench-peers-replicated bench-failover \
 	bench-pipelines bench-hostile bench-fairness bench-budget bench-partitions bench-metadata bench-quorum bench-groups bench-idle bench-transactions \
-	bench-gateway bench-security sim \
+	bench-gateway bench-security bench-curves sim \
 	failed-flushes soak site verify \
 	compose-test dist try-dist clean
 
@@ -72,6 +72,9 @@ bench-gateway: setup ## Kafka's clients through a gateway beside Apache Kafka, i
 
 bench-security: setup ## what TLS costs, beside Apache Kafka, in one run (Java, Maven; BENCH=--short is only a smoke test)
 	@$(PYTHON) bench/security.py $(BENCH)
+
+bench-curves: setup ## throughput and p99 against partitions, producers, sizes, groups, brokers, beside Apache Kafka (BENCH=--short: 5 minutes)
+	@$(PYTHON) bench/curves.py $(BENCH)
 
 bench-idle: setup ## what an idle cluster costs; how long until its first record; 20 tests on the fixture (minutes)
 	@$(PYTHON) bench/idle.py $(BENCH)

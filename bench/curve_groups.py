@@ -1,0 +1,154 @@
+"""Consumer groups that all read one topic, for ``curves.py``: each group has one member, and all members are threads of
+this process.
+
+    curve_groups.py SYSTEM BOOTSTRAP TOPIC GROUPS RECORDS SECONDS
+
+SYSTEM is ``headrace`` (the SDK) or ``kafka`` (confluent-kafka). The topic holds RECORDS records before the start. First
+all groups read these records from the beginning, which gives the rate. Then a producer sends 1,000 records a second for
+SECONDS; a record contains the time at which it was sent, and each group measures how long the record took to arrive.
+
+Prints {"records_per_s": of all groups together, "latency_ms": {"p50", "p99", "p999", "max"}}.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from measure import percentiles
+
+import headrace
+
+RATE = 1_000  # records a second of the second part
+VALUE_BYTES = 100
+TIMED = b"curve_groups.py:"  #: Begins the value of a record that contains the time at which it was sent.
+STALL_S = 60.0
+Poll = Callable[[], list[bytes]]  #: The values of the records that have arrived; waits for at most 100 ms.
+
+
+def timed(now_ns: int) -> bytes:
+    """The value of a record that is sent now."""
+    return (TIMED + now_ns.to_bytes(8, "big")).ljust(VALUE_BYTES, b"-")
+
+
+def delay_s(value: bytes, now_ns: int) -> float:
+    return (now_ns - int.from_bytes(value[len(TIMED) : len(TIMED) + 8], "big")) / 1e9
+
+
+class Member:
+    """Reads in a thread until the end. ``read``: records so far. ``delays_s``: of the records that contain a time."""
+
+    def __init__(self, poll: Poll, close: Callable[[], object]) -> None:
+        self._poll, self._close = poll, close
+        self.read = 0
+        self.delays_s: list[float] = []
+        self.failure: Exception | None = None
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            while not self._is_over.is_set():
+                values = self._poll()
+                now_ns = time.monotonic_ns()
+                self.delays_s += (delay_s(each, now_ns) for each in values if each.startswith(TIMED))
+                self.read += len(values)
+        except Exception as failure:  # noqa: BLE001  (the main thread reports it)
+            self.failure = failure
+
+    def end(self) -> None:
+        self._is_over.set()
+        self._thread.join(STALL_S)
+        self._close()
+
+
+def headrace_member(bootstrap: str, topic: str, group: str) -> Member:
+    consumer = headrace.Consumer(
+        bootstrap_servers=bootstrap, group_id=group, auto_offset_reset="earliest", enable_auto_commit=False
+    )
+    consumer.subscribe([topic])
+    return Member(lambda: [each.value or b"" for each in consumer.poll(0.1)], consumer.close)
+
+
+def kafka_member(bootstrap: str, topic: str, group: str) -> Member:
+    import confluent_kafka
+
+    config = {
+        "bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest", "enable.auto.commit": False,
+        "fetch.wait.max.ms": 100, "queued.min.messages": 100_000,
+    }  # fmt: skip
+    consumer = confluent_kafka.Consumer(config)
+    consumer.subscribe([topic])
+
+    def poll() -> list[bytes]:
+        found = consumer.consume(10_000, 0.1)
+        return [each.value() or b"" for each in found if each.error() is None]
+
+    return Member(poll, consumer.close)
+
+
+def headrace_sender(bootstrap: str, topic: str) -> tuple[Callable[[bytes], object], Callable[[], object]]:
+    producer = headrace.Producer(bootstrap_servers=bootstrap, acks="1", linger_ms=0)
+    return lambda value: producer.send(topic, value), producer.close
+
+
+def kafka_sender(bootstrap: str, topic: str) -> tuple[Callable[[bytes], object], Callable[[], object]]:
+    import confluent_kafka
+
+    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "acks": 1, "linger.ms": 0})
+
+    def send(value: bytes) -> None:
+        producer.produce(topic, value)
+        producer.poll(0)
+
+    return send, lambda: producer.flush(60)
+
+
+def wait(members: list[Member], records: int) -> None:
+    """Wait until each member has read so many records. Raises RuntimeError when none arrives for a minute."""
+    seen, since = -1, time.monotonic()
+    while any(each.read < records for each in members):
+        for each in members:
+            if each.failure is not None:
+                raise RuntimeError(f"a member ended: {each.failure!r}")
+        read = sum(each.read for each in members)
+        if read != seen:
+            seen, since = read, time.monotonic()
+        elif time.monotonic() > since + STALL_S:
+            raise RuntimeError(f"{read:,} of {records * len(members):,} records after {STALL_S:.0f} s without any")
+        time.sleep(0.01)
+
+
+def main() -> int:
+    system, bootstrap, topic, groups, records, seconds = sys.argv[1:]
+    make, sender = {"headrace": (headrace_member, headrace_sender), "kafka": (kafka_member, kafka_sender)}[system]
+    begun = time.monotonic()
+    members = [make(bootstrap, topic, f"{topic}-{number}") for number in range(int(groups))]
+    try:
+        wait(members, int(records))
+        rate = int(records) * len(members) / (time.monotonic() - begun)
+        send, close = sender(bootstrap, topic)
+        sent = int(RATE * float(seconds))
+        due = time.monotonic()
+        for _ in range(sent):
+            due += 1 / RATE
+            time.sleep(max(0.0, due - time.monotonic()))
+            send(timed(time.monotonic_ns()))
+        close()
+        wait(members, int(records) + sent)
+        delays_ms = [1e3 * each for member in members for each in member.delays_s]
+    finally:
+        for each in members:
+            each.end()
+    found: dict[str, Any] = {"records_per_s": round(rate, 1), "latency_ms": percentiles(delays_ms)}
+    print(json.dumps(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
