@@ -481,3 +481,51 @@ def test_without_the_services_the_error_names_the_extra_and_nothing_is_left(
     with pytest.raises(MissingDependencyError, match=r"headrace-broker .* pip install 'headrace\[cluster\]'"):
         ClusterDirectory(place).up(Topology(brokers=1, controllers=1, coordinators=0))
     assert not place.exists()
+
+
+def _racks(cluster: ClusterDirectory) -> dict[str, str]:
+    """The rack in each node's properties file; nodes without one are left out."""
+    found = {}
+    for path in (cluster.directory / "config").iterdir():
+        keys = dict(line.partition("=")[::2] for line in path.read_text().splitlines())
+        if "broker.rack" in keys:
+            found[path.stem] = keys["broker.rack"]
+        assert ("replica.selector.class" in keys) == (path.stem.startswith("broker") and "broker.rack" in keys)
+    return found
+
+
+def test_brokers_coordinators_and_gateways_take_the_racks_in_turn(cluster: ClusterDirectory) -> None:
+    cluster.up(Topology(brokers=3, coordinators=1, gateways=2, racks=["a", "eu west"]))
+    racks = {"broker-1": "a", "broker-2": "eu west", "broker-3": "a", "coordinator-1": "a"}
+    assert _racks(cluster) == racks | {"gateway-1": "a", "gateway-2": "eu west"}
+    assert not cluster.up(Topology()).behind  # a later start keeps the racks
+    grown = cluster.up(Topology(brokers=4))
+    assert _racks(cluster)["broker-4"] == "eu west"
+    assert not grown.behind
+
+
+def test_other_racks_wait_for_the_next_start_and_no_names_remove_them(cluster: ClusterDirectory) -> None:
+    cluster.up(Topology(racks=["a"]))
+    assert [node.name for node in cluster.up(Topology(racks=["b"])).behind] == ["broker-1"]
+    cluster.down()
+    cluster.up(Topology())
+    assert _racks(cluster) == {"broker-1": "b"}
+    cluster.down()
+    cluster.up(Topology(racks=[]))
+    assert _racks(cluster) == {}
+
+
+def test_a_failed_start_keeps_the_racks_that_were_there(cluster: ClusterDirectory, behaviours: dict[str, str]) -> None:
+    cluster.up(Topology(racks=["a"]))
+    cluster.down()
+    behaviours["broker-1"] = "die"
+    with pytest.raises(ClusterStartError):
+        cluster.up(Topology(racks=["b"]))
+    assert cluster.state().racks == ("a",)
+
+
+@pytest.mark.parametrize("name", ["", " a", "a\nlog.dirs=/tmp/x", "r" * 250])
+def test_a_rack_has_a_printable_name(cluster: ClusterDirectory, name: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="is no name of a rack"):
+        cluster.up(Topology(racks=["a", name]))
+    assert not cluster.directory.exists()

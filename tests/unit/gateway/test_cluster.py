@@ -84,6 +84,34 @@ def test_a_gateway_without_the_listener_or_the_port_is_not_named() -> None:
     assert nodes_of(brokers(1), gateways(1), "EXTERNAL", "10.0.0.1", "") == {}
 
 
+def in_racks(*racks: str | None) -> tuple[GatewayEntry, ...]:
+    """Gateways 1, 2, ... in these racks."""
+    entries = gateways(*range(1, len(racks) + 1))
+    return tuple(entry._replace(rack=rack) for entry, rack in zip(entries, racks, strict=True))
+
+
+def test_a_broker_is_reached_through_the_gateway_in_its_rack() -> None:
+    for host, client_id in CLIENTS:
+        nodes = nodes_of(brokers(1, 2, 3), in_racks("rack-2", "rack-3", "rack-1"), "PLAINTEXT", host, client_id)
+        assert [nodes[each].host for each in (1, 2, 3)] == ["gateway-3", "gateway-1", "gateway-2"]
+
+
+def test_clients_are_spread_over_the_gateways_of_a_rack() -> None:
+    living = in_racks("rack-1", "rack-1", "rack-2")
+    load = Counter(nodes_of(brokers(1, 2), living, "PLAINTEXT", *each)[1].host for each in CLIENTS)
+    assert set(load) == {"gateway-1", "gateway-2"}
+    assert min(load.values()) > len(CLIENTS) // 4
+
+
+def test_a_broker_without_a_gateway_in_its_rack_is_reached_through_any_gateway() -> None:
+    load = Counter(
+        nodes_of(brokers(1), in_racks("rack-2", None, "rack-3"), "PLAINTEXT", *each)[1].host for each in CLIENTS
+    )
+    assert set(load) == {"gateway-1", "gateway-2", "gateway-3"}
+    late = gateways(2, brokers=[2])[0]._replace(rack="rack-1")  # it has no port for broker 1 yet
+    assert nodes_of(brokers(1), (*gateways(1), late), "PLAINTEXT", "10.0.0.1", "")[1].host == "gateway-1"
+
+
 class _Request:
     client = Client(host="10.0.0.1", listener="PLAINTEXT", broker_id=BOOTSTRAP)
     client_id = "client"

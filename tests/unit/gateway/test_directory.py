@@ -36,8 +36,10 @@ def answer_of(*entries: GatewayEntry, is_complete: bool = True) -> cluster_pb2.A
     return cluster_pb2.AnnounceGatewayResponse(gateways=map(announced, entries), is_complete=is_complete)
 
 
-def test_an_entry_survives_the_wire() -> None:
-    assert entry_of(announced(entry(1, b1=19093, b12=19104))) == entry(1, b1=19093, b12=19104)
+@pytest.mark.parametrize("rack", [None, "eu-1a"])
+def test_an_entry_survives_the_wire(rack: str | None) -> None:
+    sent = entry(1, b1=19093, b12=19104)._replace(rack=rack)
+    assert entry_of(announced(sent)) == sent
 
 
 def answer_to(

@@ -58,7 +58,12 @@ def check_registry_urls(urls: list[str]) -> str | None:
 
 
 BROKER = (
-    honoured("broker.rack", None, "The rack or zone of the broker; the controllers spread replicas over racks."),
+    honoured(
+        "broker.rack",
+        None,
+        "The rack or zone of the broker, the coordinator or the gateway. The controllers spread replicas over racks, "
+        "and clients reach a broker through a gateway in its rack.",
+    ),
     honoured("controlled.shutdown.enable", True, "Whether a broker hands over its leaderships before it stops."),
     honoured("request.timeout.ms", 30_000, "The timeout of a request that sets no timeout.", low=1),
     honoured(

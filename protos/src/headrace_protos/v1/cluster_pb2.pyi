@@ -401,12 +401,14 @@ class BrokerPort(_message.Message):
     def __init__(self, broker_id: _Optional[int] = ..., port: _Optional[int] = ...) -> None: ...
 
 class AnnouncedGateway(_message.Message):
-    __slots__ = ("gateway_id", "listeners")
+    __slots__ = ("gateway_id", "listeners", "rack")
     GATEWAY_ID_FIELD_NUMBER: _ClassVar[int]
     LISTENERS_FIELD_NUMBER: _ClassVar[int]
+    RACK_FIELD_NUMBER: _ClassVar[int]
     gateway_id: bytes
     listeners: _containers.RepeatedCompositeFieldContainer[GatewayListener]
-    def __init__(self, gateway_id: _Optional[bytes] = ..., listeners: _Optional[_Iterable[_Union[GatewayListener, _Mapping]]] = ...) -> None: ...
+    rack: str
+    def __init__(self, gateway_id: _Optional[bytes] = ..., listeners: _Optional[_Iterable[_Union[GatewayListener, _Mapping]]] = ..., rack: _Optional[str] = ...) -> None: ...
 
 class AnnounceGatewayRequest(_message.Message):
     __slots__ = ("cluster_id", "gateway", "is_leaving", "known_version")

@@ -223,7 +223,7 @@ class Gateway:
             self.metadata.advance(image, delta)
 
     def _own_changed(self) -> None:
-        self._announcer.serves(GatewayEntry(self.gateway_id, self.listeners.ports()))
+        self._announcer.serves(GatewayEntry(self.gateway_id, self.listeners.ports(), self.settings.rack))
 
     async def stop(self, *, at_once: bool = False) -> None:
         """Stop the gateway, also if its start has failed or is not complete. ``at_once`` stops like a crash, without

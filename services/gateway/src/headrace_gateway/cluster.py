@@ -5,12 +5,16 @@ sees the same broker addresses (librdkafka closes its connections when an addres
 hashing (Thaler and Ravishankar, 1998) over broker id, client host and client id, with at most ``ceil(brokers /
 gateways)`` brokers for each gateway. The broker addresses of one client are therefore spread over the gateways. When a
 gateway dies, only the brokers at that gateway get other addresses.
+
+If gateways are in a broker's rack, a client gets one of them for the broker. A consumer that reads from the replica in
+its rack (KIP-392) then reads through a gateway in its rack.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
@@ -57,10 +61,11 @@ class ListenerPorts(NamedTuple):
 
 
 class GatewayEntry(NamedTuple):
-    """A living gateway and its Kafka listeners by name."""
+    """A living gateway, its Kafka listeners by name, and its rack."""
 
     gateway_id: bytes
     listeners: Mapping[str, ListenerPorts]
+    rack: str | None = None
 
 
 class Cluster:
@@ -173,28 +178,41 @@ def nodes_of(
 ) -> dict[int, Node]:
     """Map each broker id to the address that one client gets. The result omits brokers for which no gateway has a port
     on ``listener``."""
-    with_listener = [(each.gateway_id, each.listeners[listener]) for each in gateways if listener in each.listeners]
-    most = math.ceil(len(brokers) / max(len(with_listener), 1))
-    load: dict[bytes, int] = {}
+    candidates = {broker_id: _candidates(broker, gateways, listener) for broker_id, broker in brokers.items()}
+    shared_by = Counter(candidates.values())
+    load: Counter[bytes] = Counter()
     salt = f"{host}\0{client_id}\0".encode("utf-8", "surrogatepass")
+    by_id = {each.gateway_id: each.listeners[listener] for each in gateways if listener in each.listeners}
     nodes: dict[int, Node] = {}
     for broker_id in sorted(brokers):
+        among = candidates[broker_id]
+        most = math.ceil(shared_by[among] / max(len(among), 1))
         ranked = sorted(
-            (
-                (_weight(salt, broker_id, gateway_id), gateway_id, ports)
-                for gateway_id, ports in with_listener
-                if broker_id in ports.broker_ports
-            ),
+            (gateway_id for gateway_id in among if broker_id in by_id[gateway_id].broker_ports),
             reverse=True,
-            key=lambda each: each[:2],
+            key=lambda gateway_id: (_weight(salt, broker_id, gateway_id), gateway_id),
         )
-        chosen = next((each for each in ranked if load.get(each[1], 0) < most), ranked[0] if ranked else None)
+        chosen = next((each for each in ranked if load[each] < most), ranked[0] if ranked else None)
         if chosen is None:
             continue
-        _, gateway_id, ports = chosen
-        load[gateway_id] = load.get(gateway_id, 0) + 1
+        load[chosen] += 1
+        ports = by_id[chosen]
         nodes[broker_id] = Node(broker_id, ports.host, ports.broker_ports[broker_id], brokers[broker_id].rack)
     return nodes
+
+
+def _candidates(broker: BrokerImage, gateways: Sequence[GatewayEntry], listener: str) -> frozenset[bytes]:
+    """The ids of the gateways through which clients may reach the broker: the gateways in its rack that have a port for
+    it, or else all gateways with the listener."""
+    with_listener = [each for each in gateways if listener in each.listeners]
+    near = frozenset(
+        each.gateway_id
+        for each in with_listener
+        if broker.rack is not None
+        and each.rack == broker.rack
+        and broker.broker_id in each.listeners[listener].broker_ports
+    )
+    return near or frozenset(each.gateway_id for each in with_listener)
 
 
 def _weight(salt: bytes, broker_id: int, gateway_id: bytes) -> bytes:

@@ -123,6 +123,7 @@ class Announcer:
 def announced(entry: GatewayEntry) -> cluster_pb2.AnnouncedGateway:
     return cluster_pb2.AnnouncedGateway(
         gateway_id=entry.gateway_id,
+        rack=entry.rack or "",
         listeners=[
             cluster_pb2.GatewayListener(
                 name=name,
@@ -147,4 +148,5 @@ def entry_of(gateway: cluster_pb2.AnnouncedGateway) -> GatewayEntry:
             )
             for each in gateway.listeners
         },
+        gateway.rack or None,
     )

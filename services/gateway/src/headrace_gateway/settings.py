@@ -24,7 +24,8 @@ _PORTS = re.compile(r"(?P<name>[A-Za-z0-9_-]+):(?P<base>\d{1,5})\Z")
 class GatewaySettings:
     """``broker_ports`` maps a listener name to its base port: the port of broker N is base + N; a listener without a
     base port uses free ports. ``request_bytes_max``: maximum size of a frame in bytes. ``protocols``: the security
-    protocol of each listener, by name. ``has_tokens``: whether delegation tokens exist."""
+    protocol of each listener, by name. ``has_tokens``: whether delegation tokens exist. ``rack``: the gateway's rack or
+    zone; None without one."""
 
     listeners: tuple[ListenerAddress, ...] = ()
     advertised: tuple[ListenerAddress, ...] = ()
@@ -40,6 +41,7 @@ class GatewaySettings:
     fetch_bytes_max: int = from_key(SERVER, "fetch.max.bytes")
     fetch_sessions_max: int = from_key(SERVER, "max.incremental.fetch.session.cache.slots")
     protocols: Mapping[str, SecurityProtocol] = field(default_factory=dict)
+    rack: str | None = from_key(SERVER, "broker.rack", lambda value: value or None)
     has_tokens: bool = from_key(SERVER, "delegation.token.secret.key", bool)
     described_partitions_max: int = from_key(SERVER, "max.request.partition.size.limit")
 

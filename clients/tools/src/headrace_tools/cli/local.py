@@ -97,6 +97,14 @@ def up(
             help="Encrypt all connections; clients log in with DIR/security/client.properties. Later starts keep it.",
         ),
     ] = None,
+    racks: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME,NAME...",
+            help="Racks or zones, which brokers, coordinators and gateways take in turn. Later starts keep them; an "
+            "empty text removes them.",
+        ),
+    ] = None,
     timeout: Annotated[float, duration("--timeout", help="How long to wait until a node is ready.")] = 60.0,
     output: Output = OutputFormat.TEXT,
 ) -> None:
@@ -112,6 +120,7 @@ def up(
       headrace up --data ./small --controllers 3 -d        adds controllers to an existing cluster
       headrace up --data ./cluster --gateways 1 -d         Kafka's clients connect to 127.0.0.1:9092
       headrace up --data ./cluster --secure -d             TLS, users and access control; prints how clients connect
+      headrace up --data ./cluster --racks a,b,c --gateways 3 -d     consumers read from the replica in their rack
       headrace up --data ./cluster --registries 1 -d       a schema registry at http://127.0.0.1:8081
       headrace up --data ./cluster --console -d            a console at http://127.0.0.1:9090
     """
@@ -129,6 +138,7 @@ def up(
         port=_DEFAULT_PORT if port is None and not cluster.exists() else port,
         config=key_values(config or [], "--config"),
         secure=secure,
+        racks=None if racks is None else [each.strip() for each in racks.split(",")] if racks.strip() else [],
     )
     begun = time.monotonic()
     started = cluster.up(topology)
@@ -137,8 +147,9 @@ def up(
         _print_up(cluster, started, time.monotonic() - begun, detach, output)
         for role, asked in (("gateway", gateway_port), ("registry", registry_port), ("console", console_port)):
             _note_port(started.state, role, asked)
-        if config and started.behind:
-            _tell_behind(cluster, started)
+        if (config or racks is not None) and started.behind:
+            flags = [flag for flag, is_given in (("-c", config), ("--racks", racks is not None)) if is_given]
+            _tell_behind(cluster, started, " and ".join(flags))
         if watches:
             _watch(cluster)
     if not started.nodes and not detach:
@@ -204,12 +215,12 @@ def _note_port(state: ClusterState, role: str, asked: int | None) -> None:
     )
 
 
-def _tell_behind(cluster: ClusterDirectory, started: Started) -> None:
+def _tell_behind(cluster: ClusterDirectory, started: Started, flags: str) -> None:
     data = shlex.quote(str(cluster.directory))
     names = ", ".join(f"{node.role} {node.id}" for node in started.behind)
     note(
-        f"headrace: kept -c for the next start; these nodes still run without it: {names}; restart the cluster, or a "
-        f"node with `headrace restart --data {data} {started.behind[-1].role} {started.behind[-1].id}`"
+        f"headrace: kept {flags} for the next start; these nodes still run without: {names}; restart the cluster, or "
+        f"a node with `headrace restart --data {data} {started.behind[-1].role} {started.behind[-1].id}`"
     )
 
 

@@ -15,7 +15,7 @@ import shutil
 import signal
 import tempfile
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -56,7 +56,8 @@ class LocalCluster(Face):
     every node, dotted or snake_case.
 
     ``secure``: True for a cluster that encrypts and authenticates, with certificates of its own: clients need the keys
-    of ``client_properties``.
+    of ``client_properties``. ``racks``: names of racks, such as ``["a", "b", "c"]``: broker N, coordinator N and
+    gateway N are in the N-th rack, and a consumer with ``client.rack`` reads from the replica in its rack (KIP-392).
 
     ``mode``: "process" starts real processes; "inprocess" runs the same services in a thread of this process. An
     in-process cluster starts in a fraction of a second. The nodes of an in-process cluster cannot be paused. ``kill``
@@ -81,6 +82,7 @@ class LocalCluster(Face):
         registries: int | None = None,
         console: bool | None = None,
         secure: bool | None = None,
+        racks: Sequence[str] | None = None,
         start_timeout_s: float = 60.0,
         stop_timeout_s: float = 20.0,
     ) -> None:
@@ -96,6 +98,7 @@ class LocalCluster(Face):
             port=port,
             config=config_text(config),
             secure=secure,
+            racks=racks,
         )
         self._topology.check()
         self._data = Path(data) if data is not None else None

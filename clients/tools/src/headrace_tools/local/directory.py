@@ -33,8 +33,10 @@ HOST = "127.0.0.1"
 DEFAULT_BROKERS = 3
 DEFAULT_CONTROLLERS = 3
 DEFAULT_COORDINATORS = 1
-GATEWAY_PORT = 9092  #: Kafka's port: gateway N of `up` listens on GATEWAY_PORT + N - 1, unless that is taken.
-REGISTRY_PORT = 8081  #: Confluent's port: replica N of `up` listens on REGISTRY_PORT + N - 1, unless that is taken.
+GATEWAY_PORT = 9092  #: Kafka's port: gateway N of `up` listens on GATEWAY_PORT + N - 1, unless this port is taken.
+#: Port of Confluent's registry: replica N of `up` listens on REGISTRY_PORT + N - 1, unless this port is taken.
+REGISTRY_PORT = 8081
+RACK_CHARACTERS_MAX = 249  #: Maximum length of a rack's name.
 CONSOLE_PORT = 9090  #: The console of `up` listens on CONSOLE_PORT, or the next free port.
 #: Roles whose nodes can be removed without a loss.
 _WITHOUT_DATA = ("coordinator", "gateway", "registry", "console")
@@ -51,7 +53,9 @@ class Topology:
     ``console``: True for a console, whose port is ``console_port`` or the next free one.
 
     ``config``: keys that override the configuration of every node; an empty value removes an override. ``secure``:
-    whether the nodes encrypt and authenticate; a running cluster cannot change it.
+    whether the nodes encrypt and authenticate; a running cluster cannot change it. ``racks``: names of racks, which the
+    brokers, coordinators and gateways take in turn; consumers then read from the replica in their rack. No names: the
+    nodes have no rack.
     """
 
     brokers: int | None = None
@@ -66,6 +70,7 @@ class Topology:
     console_port: int | None = None
     config: Mapping[str, str] | None = None
     secure: bool | None = None
+    racks: Sequence[str] | None = None
 
     def check(self) -> None:
         """Raise InvalidArgumentError for an impossible value."""
@@ -79,6 +84,12 @@ class Topology:
         ):
             if count is not None and count < 0:
                 raise InvalidArgumentError(f"{name}={count}: must not be negative")
+        for rack in self.racks or ():
+            if not rack or rack != rack.strip() or not rack.isprintable() or len(rack) > RACK_CHARACTERS_MAX:
+                raise InvalidArgumentError(
+                    f"racks: {rack[:RACK_CHARACTERS_MAX]!r} is no name of a rack: give 1 to {RACK_CHARACTERS_MAX} "
+                    "printable characters"
+                )
         overrides.refuse_ours(self.config or {})
         for name, port in (
             ("port", self.port),
@@ -221,8 +232,8 @@ class ClusterDirectory:
             return
         had = {node.name for node in before.nodes}
         nodes = tuple(node for node in state.nodes if node.role not in _WITHOUT_DATA or node.name in had)
-        if (state.config, state.nodes) != (before.config, nodes):
-            self._file.write(replace(state, config=before.config, nodes=nodes))
+        if (state.config, state.racks, state.nodes) != (before.config, before.racks, nodes):
+            self._file.write(replace(state, config=before.config, racks=before.racks, nodes=nodes))
 
     def _add_users(self, state: ClusterState) -> None:
         """Add the users of a secure cluster to a stopped cluster that was formatted without them: its nodes run once
@@ -284,7 +295,11 @@ class ClusterDirectory:
         ]
         config = overrides.merged({}, wanted.config or {})
         state = ClusterState(
-            cluster_id=id_to_text(random_id()), nodes=tuple(nodes), config=config, secure=bool(wanted.secure)
+            cluster_id=id_to_text(random_id()),
+            nodes=tuple(nodes),
+            config=config,
+            secure=bool(wanted.secure),
+            racks=tuple(wanted.racks or ()),
         )
         return self._with_edge(state, wanted)
 
@@ -318,6 +333,8 @@ class ClusterDirectory:
                 )
             state = replace(state, secure=wanted.secure)
         state = replace(state, config=overrides.merged(state.config, wanted.config or {}))
+        if wanted.racks is not None:
+            state = replace(state, racks=tuple(wanted.racks))
         state = self._with_more(state, "broker", wanted.brokers or 0)
         state = self._with_more(state, "coordinator", wanted.coordinators or 0)
         state = self._with_edge(state, wanted)

@@ -16,6 +16,7 @@ FACTOR_MAX = 3
 #: group.initial.rebalance.delay.ms of a local cluster: on one machine, members join within moments of each other.
 #: Without a delay, the first member gets all partitions, and releases them only after its next heartbeat.
 INITIAL_DELAY_MS = 200
+_RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"  #: Kafka's name (replica.selector.class).
 
 _MODULES = {
     "controller": "headrace_controller",
@@ -79,6 +80,10 @@ def properties(state: ClusterState, node: Node, directory: Path) -> dict[str, st
     } | copies(len(state.of_role("broker")))
     if node.role == "broker" and state.registry_urls:
         values["confluent.schema.registry.url"] = state.registry_urls
+    if rack := state.rack_of(node):
+        values["broker.rack"] = rack
+        if node.role == "broker":
+            values["replica.selector.class"] = _RACK_AWARE
     if node.role == "coordinator":
         values["group.initial.rebalance.delay.ms"] = str(INITIAL_DELAY_MS)
     return values | state.config

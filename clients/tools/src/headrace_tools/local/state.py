@@ -120,12 +120,14 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """The state of a whole local cluster. ``config``: the user's overrides for every node."""
+    """The state of a whole local cluster. ``config``: the user's overrides for every node. ``racks``: the names of the
+    racks; the brokers, coordinators and gateways take them in turn."""
 
     cluster_id: str
     nodes: tuple[Node, ...]
     config: dict[str, str]
     secure: bool = False  #: Whether the nodes encrypt and authenticate (`headrace up --secure`).
+    racks: tuple[str, ...] = ()
     #: The process that stops the nodes when it ends, because its LocalCluster started them; None: `headrace down` does.
     owner: ProcessId | None = None
 
@@ -150,6 +152,12 @@ class ClusterState:
             self,
             nodes=tuple(changed if (node.role, node.id) == (changed.role, changed.id) else node for node in self.nodes),
         )
+
+    def rack_of(self, node: Node) -> str:
+        """The rack of a broker, a coordinator or a gateway: node N is in the N-th rack, and the racks repeat. Empty for
+        other nodes, and without racks."""
+        has_rack = bool(self.racks) and node.role in ("broker", "coordinator", "gateway")
+        return self.racks[(node.id - 1) % len(self.racks)] if has_rack else ""
 
     @property
     def bootstrap_servers(self) -> str:
@@ -204,6 +212,7 @@ def _from_json(document: dict[str, Any], path: Path) -> ClusterState:
             nodes=nodes,
             config={str(key): str(value) for key, value in document["config"].items()},
             secure=bool(document.get("secure", False)),
+            racks=tuple(map(str, document.get("racks", ()))),
             owner=_process(document.get("owner")),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
