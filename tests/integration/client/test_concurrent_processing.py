@@ -347,7 +347,7 @@ def test_async_handlers(cluster: LocalCluster) -> None:
             lambda: letters.update({each.value: dict(each.headers) for each in reader.poll(0.2)}) or len(letters) == 2
         )
     assert letters[b"5"]["headrace.dead-letter.reason"] == b"ValueError: broken"
-    assert b"the handler awaited something that was cancelled" in letters[b"6"]["headrace.dead-letter.reason"]
+    assert b"the handler awaited a task or future that was cancelled" in letters[b"6"]["headrace.dead-letter.reason"]
 
 
 def test_a_cancelled_run_keeps_what_is_unfinished(cluster: LocalCluster) -> None:

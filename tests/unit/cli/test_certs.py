@@ -68,7 +68,7 @@ def test_renewal_keeps_names_and_lifetime_and_changes_the_key(
         (["issue", "broker", "1", "--host", "x"], 1, "broker-1.pem exists already; pass --force"),
         (["init"], 1, "exists already; pass --force"),
         (["issue", "broker", "2"], 2, "a node needs the host names"),
-        (["issue", "user", "bob", "--host", "x"], 2, "a user has no host"),
+        (["issue", "user", "bob", "--host", "x"], 2, "a user's certificate has no host"),
         (["issue", "user", "../bob"], 1, "user name '../bob'"),
         (["issue", "user", ""], 1, "must have 1 to 63"),
         (["issue", "broker", "x", "--host", "y"], 1, "'x' is no id of a broker"),

@@ -129,7 +129,7 @@ def test_when_another_cluster_has_taken_the_dead_brokers_port_that_one_is_asked(
     written(Path("headrace-data"), (9095, 9096), dead=(1,))
     address, words = found_for()
     assert address == DEFAULT_BOOTSTRAP
-    assert "headrace-data is another one" in words
+    assert "headrace-data is a different cluster" in words
 
 
 def found(*directories: Path) -> Path | None:

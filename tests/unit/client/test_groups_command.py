@@ -330,7 +330,7 @@ def test_rebalances_are_explained(world: StandinGroupsWorld, capsys: Captured) -
         "  orders-0: m0 -> m1 (c1)  unread for 120 ms",
         "  orders-1: no member -> m2 (c2)",
         "",
-        "rebalance 2  1970-01-01T00:00:02.000+00:00  epoch 4  300 partitions moved, overtaken by the next one",
+        "rebalance 2  1970-01-01T00:00:02.000+00:00  epoch 4  300 partitions moved, replaced by the next rebalance",
         "  why: r2",
         "  and 300 more",
         "",

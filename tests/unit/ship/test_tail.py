@@ -235,7 +235,8 @@ def test_the_unread_rest_of_a_truncated_file_is_read_from_its_copy(tmp_path: Pat
     assert read(files) == [b"3"], "the truncated file waits for the rest"
     assert read(files) == [b"4, longer than all before"]
     assert files.notes == [
-        f"{log} was truncated or overwritten at position 4: the rest of its copy {log}.1, then from its beginning"
+        f"{log} was truncated or overwritten at position 4: shipping the rest of its copy {log}.1, then "
+        "from its beginning"
     ]
 
 
@@ -478,7 +479,7 @@ def test_a_file_that_cannot_be_opened_is_noted_once_and_tried_again(
     files = files_of(tmp_path / "*.log")
     assert read(files) == [b"1"]
     assert read(files) == []
-    assert files.notes == [f"{secret} cannot be read: Permission denied; it is tried again"]
+    assert files.notes == [f"{secret} cannot be read: Permission denied; the shipper retries"]
     assert files.unreadable == {str(secret): "Permission denied"}
     monkeypatch.undo()
     assert read(files) == [b"2"]
@@ -548,7 +549,7 @@ def test_a_file_whose_disk_fails_holds_no_other_file_up(tmp_path: Path, monkeypa
         tail._fingerprint = "", 0
     assert read(files) == [b"2"]
     assert read(files) == []
-    assert files.notes == [f"{bad} cannot be read at position 0: Input/output error; it is tried again"]
+    assert files.notes == [f"{bad} cannot be read at position 0: Input/output error; the shipper retries"]
     monkeypatch.undo()
     assert read(files) == [b"1"]
 
@@ -558,7 +559,7 @@ def test_a_fifo_is_left_out_and_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(fifo)
     files = files_of(fifo)
     assert read(files) == read(files) == []
-    assert files.notes == [f"{fifo} is not a regular file, and is left out"]
+    assert files.notes == [f"{fifo} is not a regular file, and is ignored"]
     assert not files._open(str(fifo), (0, 0)), "it took the path between stat and open"
     assert files.tails == {}
 
@@ -618,7 +619,7 @@ def test_more_files_than_descriptors_leave_some_for_connections_and_are_named_on
     assert [int(line) for line in read(files)] == list(range(8))
     assert len(files.tails) == 8
     (note,) = files.notes
-    assert "08.log and maybe others wait: 8 files are open" in note
+    assert "08.log, and possibly other files, must wait: 8 files are open" in note
     assert "ulimit -n" in note
     assert len(files.unreadable) == 12
     (tmp_path / "19.log").rename(tmp_path / "19.log.1")

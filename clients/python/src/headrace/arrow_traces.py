@@ -1,4 +1,4 @@
-"""The contexts of traced rows in an Arrow table's column ``headers``: find them, and replace them."""
+"""Find and replace the trace contexts of rows in the column ``headers`` of an Arrow table."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import pyarrow.compute as pc
 
 from headrace_core.tracing.context import TRACEPARENT, TraceContext, sampled_context_of, with_context
 
-#: Maximum number of traced rows that one call looks at; others keep the context that they have.
+#: Maximum number of traced rows that one call returns; all other rows keep their trace context.
 ROWS_MAX = 64
 
 
 def sampled_rows(table: pa.Table | pa.RecordBatch, most: int = ROWS_MAX) -> dict[int, TraceContext]:
-    """The rows with the context of a sampled span, at most ``most`` of them, by row number. A table without a column
-    ``headers`` of the Kafka source's type has none. Most tables are searched without a Python object per row."""
+    """Map row numbers to the trace context of each row with a sampled span, for at most ``most`` rows. The result is
+    empty for a table without a column ``headers`` that has the type of the Kafka source. Most tables are searched
+    without a Python object per row."""
     found: dict[int, TraceContext] = {}
     if "headers" not in table.column_names:
         return found
@@ -37,7 +38,8 @@ def sampled_rows(table: pa.Table | pa.RecordBatch, most: int = ROWS_MAX) -> dict
 
 
 def _are_headers(found: pa.DataType) -> bool:
-    """Whether a type is the Kafka source's: array<struct<key: string, value: binary>>."""
+    """Whether a type is that of the column ``headers`` in the Kafka source: array<struct<key: string, value:
+    binary>>."""
     if not pa.types.is_list(found) or not pa.types.is_struct(found.value_type) or found.value_type.num_fields != 2:
         return False
     name, value = (found.value_type.field(index).type for index in range(2))

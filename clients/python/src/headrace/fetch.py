@@ -38,8 +38,8 @@ class RangeSlice(NamedTuple):
     """Whole record batches of one partition, as stored in the log.
 
     Only records with ``start`` <= offset < ``end`` belong to the range; the first and the last batch may contain other
-    records. ``read_committed`` leaves the batches of aborted transactions out, so ``records`` may be empty; control
-    batches stay. ``next_offset`` is the offset at which reading of the range continues.
+    records. ``read_committed`` omits the batches of aborted transactions, so ``records`` may be empty; control batches
+    stay. ``next_offset`` is the offset at which reading of the range continues.
     """
 
     topic: str

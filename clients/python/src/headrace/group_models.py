@@ -16,14 +16,16 @@ GroupState = Literal[
     "empty", "assigning", "reconciling", "stable", "dead", "preparing-rebalance", "completing-rebalance"
 ]
 GROUP_STATES: tuple[GroupState, ...] = get_args(GroupState)
-#: "consumer" for a group of KIP-848, "classic" for one of Kafka's classic protocol, or with offsets alone.
+#: "consumer" for a group of KIP-848, "classic" for one of Kafka's classic protocol, or a group that has only committed
+#: offsets.
 GroupType = Literal["consumer", "classic"]
 
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
     """A group and the number of its members. A group that never had members, and to which only offsets are committed,
-    is "empty". ``protocol_type``: "consumer", "connect" or another type; "" of a group with offsets alone."""
+    is "empty". ``protocol_type``: "consumer", "connect" or another type; "" for a group that has only committed
+    offsets."""
 
     group_id: str
     state: GroupState
@@ -91,7 +93,7 @@ class GroupDescription:
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """The lag of a group in one partition with a committed offset; None in a field: not known yet.
+    """The lag of a group in one partition with a committed offset; A field is None until its value is known.
 
     ``lag``: records between ``committed_offset`` and ``high_watermark``; the high watermark is up to two seconds old.
     ``lag_ms``: age of the first unread record in ms. With ``lag_ms_is_at_least`` the age is only a lower bound, because

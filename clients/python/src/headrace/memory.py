@@ -20,7 +20,7 @@ def tune_memory() -> bool:
 
     if not tune_malloc():
         return False
-    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # pyarrow reads the variable when pyarrow is imported
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # pyarrow reads it on import
     if "pyarrow" in sys.modules and os.environ["ARROW_DEFAULT_MEMORY_POOL"] == "system":
         import pyarrow as pa
 

@@ -72,8 +72,9 @@ class TransactionToken(NamedTuple):
 
 
 class SinkState(NamedTuple):
-    """The state of an exactly-once sink. ``batch``: the last decided batch, and all batches before it are decided; -1:
-    no batch is decided. ``generation``: a later decision can commit only transactions of this generation."""
+    """The state of an exactly-once sink. ``batch``: the last decided batch (committed or aborted); all earlier batches
+    are decided, too. -1: no batch is decided. ``generation``: a later decision can commit only transactions of this
+    generation."""
 
     batch: int
     generation: int
@@ -334,8 +335,8 @@ class FeatureInfo:
     max_level: int
 
 
-#: "preferred": each partition's first replica leads again, if it is in sync; "unclean": a partition without leader gets
-#: one that is not in sync, and loses records (KIP-460).
+#: "preferred": each partition's first replica leads again, if it is in sync; "unclean": for a partition without a
+#: leader, a replica that is not in sync becomes the leader, and records are lost (KIP-460).
 ElectionType = Literal["preferred", "unclean"]
 
 

@@ -48,10 +48,10 @@ class Statistics:
 
 class report_statistics:
     """Call ``callback`` with the Statistics of ``client`` every ``every_s`` seconds, in a thread of its own, until
-    ``close`` or the end of a ``with`` block. The end reports once more, so that the last numbers are not lost.
+    ``close`` or the end of a ``with`` block. At the end, the callback is called once more with the last numbers.
 
-    librdkafka's statistics.interval.ms and stats_cb do the same. An error of the callback is logged, and reporting goes
-    on. Raises InvalidArgumentError for an interval that is not positive.
+    librdkafka's statistics.interval.ms and stats_cb do the same. An error of the callback is logged, and the reports
+    continue. Raises InvalidArgumentError for an interval that is not positive.
     """
 
     def __init__(self, client: Measured, *, every_s: float, callback: Callable[[Statistics], object]) -> None:
@@ -72,7 +72,7 @@ class report_statistics:
                 logger.exception("the callback of report_statistics failed")
 
     def close(self) -> None:
-        """Report once more, and end. Idempotent."""
+        """Call the callback a last time, and stop the thread. Idempotent."""
         self._over.set()
         if threading.current_thread() is not self._thread:
             self._thread.join()
@@ -92,7 +92,7 @@ class PrometheusCollector:
     ``_by_partition`` in their names, because a metric of prometheus_client has one set of labels.
 
     A registry accepts any number of clients, each with a ``client_id`` of its own. ``unregister`` a client that is
-    closed, otherwise its last numbers stay.
+    closed, otherwise the registry continues to show its last numbers.
     """
 
     def __init__(self, client: Measured, *, client_id: str = "headrace") -> None:
@@ -118,11 +118,11 @@ class PrometheusCollector:
 
     @property
     def identity(self) -> tuple[str, str]:
-        """What two collectors of a registry may not have in common."""
+        """The identity of the collector: two collectors of a registry must not have the same."""
         return self._prefix, self._client_id
 
     def collect(self) -> Iterator[Any]:
-        """The metrics now, as prometheus_client's registries ask for them."""
+        """The current metrics; a registry of prometheus_client calls this method."""
         core = _prometheus().core
         found = Statistics.of(self._client)
         for name, value in sorted(found.metrics.items()):
@@ -144,7 +144,7 @@ class PrometheusCollector:
 
 
 class _Clients:
-    """The clients of a registry, as one collector: a registry takes each name of a metric once."""
+    """One collector for all clients of a registry, because a registry accepts each metric name only once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -154,7 +154,7 @@ class _Clients:
         with self._lock:
             if self._collectors.setdefault(collector.identity, collector) is not collector:
                 raise InvalidArgumentError(
-                    f"client_id={collector.identity[1]!r}: another client of this registry has it; "
+                    f"client_id={collector.identity[1]!r}: another client of this registry has the same one; "
                     "give each client a client_id of its own"
                 )
 
@@ -167,7 +167,7 @@ class _Clients:
         return []  # the names depend on the clients
 
     def collect(self) -> Iterator[Any]:
-        """The metrics of all clients, those of one name together."""
+        """The metrics of all clients, grouped by name."""
         with self._lock:
             collectors = list(self._collectors.values())
         families: dict[str, Any] = {}
@@ -181,7 +181,7 @@ class _Clients:
 
 
 _lock = threading.Lock()
-#: By registry of prometheus_client: its clients.
+#: Maps each registry of prometheus_client to its clients.
 _registries: weakref.WeakKeyDictionary[Any, _Clients] = weakref.WeakKeyDictionary()
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 
 class QuotaName(enum.Enum):
-    """Names of quota entities that are no text. ``QuotaEntity(user=QuotaName.DEFAULT)`` is for all users without a
-    quota of their own. ``ANY`` matches every name and the default, in a filter."""
+    """Special names of quota entities, which are not strings. ``QuotaEntity(user=QuotaName.DEFAULT)`` is for all users
+    without a quota of their own. ``ANY`` matches every name and the default, in a filter."""
 
     DEFAULT = "<default>"
     ANY = "<any>"

@@ -1,4 +1,4 @@
-"""Users of SCRAM (KIP-554): credentials as the cluster describes and takes them."""
+"""Users of SCRAM (KIP-554): credentials as the cluster describes and accepts them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class ScramMechanism(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class ScramCredentialInfo:
-    """What the cluster says of a credential: never the keys."""
+    """A credential as the cluster describes it, without its keys."""
 
     mechanism: ScramMechanism
     iterations: int

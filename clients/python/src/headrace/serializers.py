@@ -3,10 +3,10 @@
 
 Without a serializer, keys and values must be bytes or None.
 
-A serializer that asks a service (``headrace.schemas``) must not block an event loop, nor wait longer than the client's
-call may take. If a serializer has a method ``serialize_nowait`` (a deserializer: ``deserialize_nowait``), clients call
-it in place of ``serialize``. This method raises WouldWait instead of waiting; the client waits for the end of the
-request, then calls the method again.
+A serializer that calls a service (``headrace.schemas``) must not block an event loop, and must not wait longer than the
+client's call may take. If a serializer has a method ``serialize_nowait`` (a deserializer: ``deserialize_nowait``),
+clients call it in place of ``serialize``. This method raises WouldWait instead of waiting; the client waits for the end
+of the request, then calls the method again.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ Deserializer = Callable[[str, bytes], Any]
 
 
 class WouldWait(Exception):
-    """A serializer needs the answer of a request that is under way. ``request`` ends with or without success; the
-    serializer's next call knows the outcome."""
+    """A serializer needs the response to a request that is in progress. When ``request`` has ended, call the serializer
+    again: it then returns a result, or raises the request's error."""
 
     def __init__(self, request: concurrent.futures.Future[Any]) -> None:
         super().__init__("the serializer waits for the schema registry")

@@ -11,7 +11,7 @@ class DelegationToken:
     """A token: a client with its ``hmac`` may act as ``owner`` until it expires. Times are milliseconds since 1970.
 
     Log in with SCRAM: the user is ``token_id``, the password is ``password``, and the login module has the option
-    tokenauth="true". ``requester``: the principal that asked for the token. ``renewers``: the principals that may renew
+    tokenauth="true". ``requester``: the principal that requested the token. ``renewers``: the principals that may renew
     it, besides the owner."""
 
     token_id: str

@@ -32,9 +32,9 @@ KEY = "otel.traces.enable"
 
 #: Maximum number of links of one poll span, to the producers' spans of its records.
 LINKS_MAX = 64
-#: A key longer than this number of bytes is no attribute of a span.
+#: A key longer than this number of bytes does not become an attribute of a span.
 KEY_BYTES_MAX = 128
-#: The gap between two traced records if no record is traced.
+#: The gap (number of records until the next traced one) if no record is traced.
 _NEVER = 2**62
 #: Seconds between two refills of the records that may be traced (otel.traces.per.second.max).
 TICK_S = 0.5
@@ -45,8 +45,8 @@ _ENDING = threading.Lock()
 class SendTrace:
     """The spans of one send, from the call to its outcome: one span, or one for each traced row of a table.
 
-    ``context``: the first span's context, as ``traceparent``. ``headers``: the record's headers with its context.
-    ``rows``: the table with the contexts of its spans, if rows have spans of their own.
+    ``context``: the first span's trace context, as ``traceparent``. ``headers``: the record's headers with the span's
+    trace context. ``rows``: the table with the contexts of its spans, if rows have spans of their own.
     """
 
     __slots__ = ("_spans", "context", "headers", "rows")
@@ -108,8 +108,9 @@ class ProducerTraces:
     def gap(self) -> int:
         """The number of records before the next one that is offered to the application's sampler.
 
-        The gaps are random, so that they do not follow a pattern in the records. A counter decides, because a look at
-        the clock costs each send more: when the records of a tick are used up, the gap lasts until ``ticked`` ends it.
+        The gaps are random, so that they do not follow a pattern in the records. A counter limits the traced records
+        per tick, because reading the clock for each send would cost more. After the last record of a tick, the gap
+        lasts until ``ticked`` ends it.
         """
         if self._ratio >= 1:
             return 0
@@ -119,7 +120,8 @@ class ProducerTraces:
         return int(math.log(1 - random.random()) / math.log1p(-self._ratio))
 
     def ticked(self, gap: int) -> int:
-        """Begin the next tick, if TICK_S have passed; call this more often. Returns the gap that follows ``gap``."""
+        """Begin the next tick if TICK_S seconds have passed; call this method more often than that. Returns the gap
+        that replaces ``gap``."""
         now_s = time.monotonic()
         if now_s - self._ticked_s < TICK_S:
             return gap
@@ -167,8 +169,8 @@ class ProducerTraces:
         return SendTrace(list(spans.values()), rows=with_contexts(table, contexts))
 
     def current(self) -> str | None:
-        """The context of the program's current span, as ``traceparent``; None if it is not sampled. (A call of the
-        program runs on the I/O thread in the program's context, because asyncio copies the context variables.)"""
+        """The trace context of the program's current span, as ``traceparent``; None if it is not sampled. (A call of
+        the program runs on the I/O thread in the program's context, because asyncio copies the context variables.)"""
         return _current(self._api)
 
     def _started(self, topic: str, parent: TraceContext | None, attributes: dict[str, Any]) -> Span | None:
@@ -199,7 +201,7 @@ class ConsumerTraces:
             self._attributes["messaging.consumer.group.name"] = config["group.id"]
 
     def current(self) -> str | None:
-        """The context of the program's current span, as ``traceparent``; None if it is not sampled."""
+        """The trace context of the program's current span, as ``traceparent``; None if it is not sampled."""
         return _current(self._api)
 
     def polled(self, records: Sequence[Record], began_ns: int) -> None:
@@ -261,7 +263,7 @@ def _current(api: ModuleType) -> str | None:
 
 
 def _key_text(key: Any) -> str | None:
-    """A record's key as an attribute; None for a key that is no short text."""
+    """A record's key as an attribute; None for a key that is not a short text."""
     if isinstance(key, str):
         return key if len(key) <= KEY_BYTES_MAX else None
     if not isinstance(key, bytes) or len(key) > KEY_BYTES_MAX:

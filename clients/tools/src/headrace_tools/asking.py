@@ -1,8 +1,8 @@
 """Send a request to many nodes at once with a blocking client, so that all silent nodes together cost one timeout.
 `headrace top` and `headrace doctor` use this module.
 
-The threads are daemon threads, not a pool: the interpreter waits at its end for the threads of a pool, so Ctrl-C would
-wait for silent nodes.
+The threads are daemon threads, not a pool: at its exit the interpreter waits for the threads of a pool, so Ctrl-C would
+have to wait for silent nodes.
 """
 
 from __future__ import annotations

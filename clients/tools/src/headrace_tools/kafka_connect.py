@@ -63,7 +63,7 @@ class ConnectorNotFoundError(ConnectError):
 
 
 class ConnectorAlreadyExistsError(ConnectError):
-    """The Connect cluster has a connector of this name already."""
+    """The Connect cluster already has a connector of this name."""
 
     code = "CONNECTOR_ALREADY_EXISTS"
 
@@ -331,7 +331,7 @@ class ConnectClient:
         return b"".join(parts)
 
 
-_MAY_BE_DONE: Final = "; the request may have been carried out: look before you repeat it"
+_MAY_BE_DONE: Final = "; the request may have been carried out: check before you repeat it"
 
 
 # -- answers ----------------------------------------------------------------------------------------------------------

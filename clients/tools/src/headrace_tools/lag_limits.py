@@ -1,6 +1,6 @@
 """Judge the lag of groups against limits, for ``headrace lag --alert``. Pure.
 
-The verdict of a group is that of ``headrace doctor``, of the metrics and of the console (headrace_core.lag). The limits
+A group gets the same verdict as from ``headrace doctor``, the metrics and the console (headrace_core.lag). The limits
 in time and records come from the command line.
 """
 
@@ -15,8 +15,8 @@ from headrace_core.lag import verdict, worst
 if TYPE_CHECKING:
     from headrace.group_models import GroupLag, GroupListing
 
-#: Verdicts that are an alarm by themselves. WARN and REWIND are shown, and a limit decides: a group that catches up
-#: slowly, or that an operator has reset, is no alarm.
+#: Verdicts that raise an alarm by themselves. WARN and REWIND are only shown, and raise an alarm only above a limit:
+#: they also occur when a group catches up slowly, or when an operator has reset it.
 ALARMS = ("STOP", "STALL")
 
 

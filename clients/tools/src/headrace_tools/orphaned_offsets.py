@@ -56,8 +56,8 @@ def _pending(groups: Iterable[GroupDescription]) -> list[tuple[str, PendingOffse
 
 
 def how_dropped(group_id: str, pending: PendingOffset) -> str:
-    """The commands that drop an orphaned offset. Deleting a pending offset also deletes the group's committed
-    offset."""
+    """A text with the commands that drop an orphaned offset. Deleting a pending offset also deletes the group's
+    committed offset."""
     partition = f"{pending.topic}:{pending.partition}"
     return (
         f"note the committed offset (`headrace groups describe {group_id}`), stop the group's members, drop the "

@@ -54,7 +54,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register the mark ``headrace_cluster``, so that --strict-markers accepts it."""
     config.addinivalue_line(
         "markers",
-        f"{_MARK}(brokers, controllers, coordinators, mode, config): what the fixture of that name is made of",
+        f"{_MARK}(brokers, controllers, coordinators, mode, config): the arguments of LocalCluster "
+        "for the fixture of this name",
     )
 
 

@@ -9,7 +9,7 @@ from headrace_core.sinks import SinkTransaction
 
 
 def how_decided(transaction: SinkTransaction) -> str:
-    """A text that says what ends a sink's transaction, and how to abort the transaction's batch."""
+    """A text that says how a sink's transaction ends, and how to abort its batch."""
     return (
         f"the decision of batch {transaction.batch} ends it, with the batch's other transactions: start the query "
         f"again (`Admin.describe_sink({transaction.sink!r})` shows the last decided batch). To give the batch up, call "

@@ -114,7 +114,7 @@ def prepared(accumulator: Any, known: Any, item: Any, number: int, partition: in
                 if partition >= count:
                     raise NoSuchPartition(partition)
     except HeadraceError as error:
-        error.args = (f"record {number}: {error.message}; nothing of the list was sent", *error.args[1:])
+        error.args = (f"record {number}: {error.message}; no record of the list was sent", *error.args[1:])
         raise
     return key, value, headers, partition
 

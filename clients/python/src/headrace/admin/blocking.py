@@ -276,9 +276,9 @@ class Admin(Face):
         )
 
     def create_acls(self, acls: Iterable[AclBinding], timeout: float | None = None) -> None:
-        """Create access control entries; entries that exist stay.
+        """Create access control entries; entries that already exist stay unchanged.
 
-        Raises InvalidRequestError for an entry that is not possible, SecurityDisabledError without an authorizer.
+        Raises InvalidRequestError for an invalid entry, SecurityDisabledError without an authorizer.
         """
         wanted = access.wanted_bindings(acls)
         self._run(lambda calls: access.create_acls(calls, wanted, timeout))
@@ -302,7 +302,8 @@ class Admin(Face):
     ) -> dict[str, list[ScramCredentialInfo]]:
         """Mechanisms and iterations of users' SCRAM credentials (KIP-554); without ``users``, of all users.
 
-        Raises ResourceNotFoundError for a user without credentials, DuplicateResourceError for one named twice.
+        Raises ResourceNotFoundError for a user without credentials, DuplicateResourceError for a user who is named
+        twice.
         """
         wanted = arguments.texts("users", users)
         return self._run(lambda calls: scram_users.describe_user_scram_credentials(calls, wanted, timeout))
@@ -334,8 +335,8 @@ class Admin(Face):
         ``max_lifetime_ms``: at most the cluster's delegation.token.max.lifetime.ms; None or -1: that maximum.
 
         Raises DelegationTokenAuthDisabledError for a cluster without tokens. Raises
-        DelegationTokenRequestNotAllowedError for a client that is not authenticated, or only by a token. Raises
-        DelegationTokenAuthorizationFailedError and InvalidPrincipalTypeError.
+        DelegationTokenRequestNotAllowedError for a client that is not authenticated, or that has authenticated with a
+        token. Raises DelegationTokenAuthorizationFailedError and InvalidPrincipalTypeError.
         """
         wanted = tokens.wanted_principals("renewers", renewers)
         named = "" if owner is None else tokens.wanted_principals("owner", [owner])[0]
@@ -344,7 +345,7 @@ class Admin(Face):
 
     def renew_delegation_token(self, hmac: bytes, *, period_ms: int | None = None, timeout: float | None = None) -> int:
         """Move a token's expiry to ``period_ms`` from now, at most delegation.token.expiry.time.ms; None, 0 or -1: that
-        maximum. Only the owner and the renewers may. Returns the new expiry in milliseconds since 1970.
+        maximum. Only the owner and the renewers may renew the token. Returns the new expiry in milliseconds since 1970.
 
         Raises DelegationTokenNotFoundError, DelegationTokenExpiredError, DelegationTokenOwnerMismatchError and the
         errors of ``create_delegation_token``.
@@ -355,9 +356,9 @@ class Admin(Face):
     def expire_delegation_token(
         self, hmac: bytes, *, period_ms: int | None = None, timeout: float | None = None
     ) -> int:
-        """Let a token expire ``period_ms`` from now; None or -1: remove it at once. Only the owner and the renewers
-        may. Returns the expiry in milliseconds since 1970. Sessions that the token has opened end when it expires, but
-        not when it is removed.
+        """Let a token expire ``period_ms`` from now; None or -1: remove it at once. Only the owner and the renewers may
+        do this. Returns the expiry in milliseconds since 1970. Sessions that the token has opened end when it expires,
+        but not when it is removed.
 
         Raises the errors of ``renew_delegation_token``.
         """
@@ -367,7 +368,8 @@ class Admin(Face):
     def describe_delegation_token(
         self, owners: Iterable[str] | None = None, *, timeout: float | None = None
     ) -> list[DelegationToken]:
-        """The tokens that this user owns, has asked for, may renew or may describe; with ``owners``, only theirs.
+        """The tokens that this user owns, has requested, may renew or may describe; with ``owners``, only the tokens of
+        these owners.
 
         Raises DelegationTokenAuthDisabledError and DelegationTokenRequestNotAllowedError.
         """
@@ -383,9 +385,9 @@ class Admin(Face):
         strict: bool = False,
         timeout: float | None = None,
     ) -> dict[QuotaEntity, dict[str, float]]:
-        """Quotas by entity (KIP-546). The arguments select entities that have such a part: QuotaName.DEFAULT is the
-        default of a type, QuotaName.ANY matches every name. ``strict``: the entities have no other parts. Without
-        arguments: all quotas."""
+        """Quotas by entity (KIP-546). Each argument selects the entities with such a part (a user, a client id or an IP
+        address): QuotaName.DEFAULT is the default of a type, QuotaName.ANY matches every name. ``strict``: the entities
+        have no other parts. Without arguments: all quotas."""
         wanted = quotas.wanted_filter(user, client_id, ip)
         return self._run(lambda calls: quotas.describe_client_quotas(calls, wanted, strict, timeout), strict=strict)
 
@@ -396,11 +398,11 @@ class Admin(Face):
         validate_only: bool = False,
         timeout: float | None = None,
     ) -> None:
-        """Set quotas, or remove them (None). Each broker counts for itself: with ``{"producer_byte_rate": 5e6}`` a
-        client may produce 5 MB/s on every broker. The keys are producer_byte_rate, consumer_byte_rate,
+        """Set quotas, or remove them (None). Each broker applies the quota separately: with ``{"producer_byte_rate":
+        5e6}`` a client may produce 5 MB/s on every broker. The keys are producer_byte_rate, consumer_byte_rate,
         request_percentage, controller_mutation_rate, and for an ip connection_creation_rate.
 
-        Raises InvalidRequestError for an entity, a key or a value that is not possible.
+        Raises InvalidRequestError for an invalid entity, key or value.
         """
         wanted = quotas.wanted_changes(changes)
         self._run(
@@ -437,8 +439,8 @@ class Admin(Face):
         (KIP-455). ``alter_partition_reassignments`` returns when the controller has accepted the moves, which then run
         or are queued; ``list_partition_reassignments`` shows their progress.
 
-        ``throttle_bytes_per_s``: how fast a broker may copy until all reassignments are done (0: no limit, None:
-        unchanged). Raises InvalidReplicaAssignmentError, InvalidReplicationFactorError
+        ``throttle_bytes_per_s``: how many bytes per second a broker may copy until all reassignments are done (0: no
+        limit, None: unchanged). Raises InvalidReplicaAssignmentError, InvalidReplicationFactorError
         (``allow_replication_factor_change`` is False, KIP-860), NoReassignmentInProgressError,
         UnknownTopicOrPartitionError. The message of the raised error names every refused partition; the moves of all
         other partitions have been accepted.
@@ -656,8 +658,8 @@ class Admin(Face):
         )
 
     def describe_sink(self, sink: str, *, timeout: float | None = None) -> SinkState:
-        """Describe an exactly-once sink by its id (``__headrace_sink/QUERY/TARGET``). A sink whose first batch is not
-        yet decided has batch -1."""
+        """Describe an exactly-once sink by its id (``__headrace_sink/QUERY/TARGET``). ``batch`` is -1 until the sink's
+        first batch is committed or aborted."""
         arguments.text("sink", sink, empty=False)
         return self._run(
             lambda calls: describe_sink(calls.transaction_coordinators, sink, deadline=calls.engine.deadline(timeout))

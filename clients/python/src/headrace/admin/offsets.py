@@ -24,7 +24,7 @@ def wanted_offsets(specs: Mapping[TopicPartition, OffsetSpec]) -> dict[TopicPart
 
 
 def wanted_isolation(level: str) -> int:
-    """The wire's number. Raises InvalidArgumentError."""
+    """The protocol's number for the isolation level. Raises InvalidArgumentError."""
     found = offsets.ISOLATION.get(arguments.text("isolation_level", level))
     if found is None:
         raise InvalidArgumentError(f"isolation_level={level!r}: must be {' or '.join(offsets.ISOLATION)}")

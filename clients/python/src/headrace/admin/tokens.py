@@ -29,13 +29,13 @@ def wanted_owners(owners: Iterable[str] | None) -> list[str]:
 
 
 def wanted_period(name: str, period_ms: int | None) -> int:
-    """``period_ms``, or -1 for None: Kafka's word for the default."""
+    """Return ``period_ms``, or -1 for None: in Kafka's protocol, -1 means the default."""
     return _DEFAULT if period_ms is None else arguments.whole(name, period_ms, _DEFAULT)
 
 
 def wanted_hmac(hmac: bytes) -> bytes:
     if not isinstance(hmac, bytes) or not hmac:
-        raise InvalidArgumentError("hmac: must be the bytes of a DelegationToken's hmac")  # never shows the secret
+        raise InvalidArgumentError("hmac: must be the bytes of a DelegationToken's hmac")  # without the secret
     return hmac
 
 

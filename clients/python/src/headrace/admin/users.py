@@ -27,7 +27,7 @@ _BY_NUMBER = {SCRAM[each.value].number: each for each in ScramMechanism}
 
 
 def wanted_changes(changes: Iterable[Any]) -> list[Any]:
-    """Messages of the changes."""
+    """The changes as protobuf messages."""
     found: list[Any] = []
     for change in arguments.items("changes", changes, "changes of credentials"):
         if not isinstance(change, UserScramCredentialUpsertion | UserScramCredentialDeletion):

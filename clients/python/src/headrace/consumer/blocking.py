@@ -128,12 +128,13 @@ class Consumer(ConsumerFace):
 
     def commit(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | Record | None = None) -> None:
         """Commit offsets to the group: the positions after the returned records, or the given offsets (the offset of
-        the next record to read). While ``process`` runs, a commit has the finished records, and given offsets raise
-        IllegalStateError.
+        the next record to read). While ``process`` runs, a commit without offsets covers the finished records, and a
+        commit with offsets raises IllegalStateError.
 
-        ``commit`` returns when all in-sync replicas have the commit. Raises InvalidGroupIdError; UnknownMemberIdError,
-        FencedMemberEpochError, StaleMemberEpochError, FencedInstanceIdError (the consumer has lost its partitions);
-        RequestTimedOutError (no response within ``default.api.timeout.ms``: the commit may have succeeded).
+        ``commit`` returns when all in-sync replicas have stored the commit. Raises InvalidGroupIdError;
+        UnknownMemberIdError, FencedMemberEpochError, StaleMemberEpochError, FencedInstanceIdError (the consumer has
+        lost its partitions); RequestTimedOutError (no response within ``default.api.timeout.ms``: the commit may have
+        succeeded).
         """
         core = self._core
         group = core.in_group("commit")
@@ -340,16 +341,16 @@ class Consumer(ConsumerFace):
 
         The handler runs in threads, so it must be thread-safe; the caller's thread polls. Records with the same key in
         a partition are handled one after another, in the order of their offsets (``order="key"``; ``"partition"``: all
-        records of a partition; ``"none"``). Finished records are committed every ``commit_interval`` seconds, also
-        if ``enable.auto.commit`` is off, and also finished records behind an unfinished one. After a crash only
-        records without such a commit are handled again: at least once.
+        records of a partition; ``"none"``). Finished records are committed every ``commit_interval`` seconds, also if
+        ``enable.auto.commit`` is off. A commit also covers finished records that follow an unfinished one. After a
+        crash, only records that no commit covers are handled again (at-least-once).
 
         A handler that raises is called again after ``retry_backoff`` seconds, doubled each time up to
         ``retry_backoff_max``, at most ``retries`` times; later records with its key wait. After that the record goes to
         the topic ``dead_letters`` with the reason in its headers. A record that cannot be deserialized goes there
-        without a retry. Without such a topic the run ends with ProcessingError. The run takes no more records while
-        enough are in progress. At the end running handlers may finish within 30 s, and the consumer's position is the
-        first unfinished record.
+        without a retry. Without such a topic the run ends with ProcessingError. While enough records are in progress,
+        ``process`` polls no more. At its end, ``process`` waits up to 30 s for running handlers; then the consumer's
+        position is the first unfinished record.
 
         Raises InvalidArgumentError, InvalidGroupIdError (no ``group.id``), IllegalStateError (``process`` runs
         already), ProcessingError, and what ``poll`` raises.

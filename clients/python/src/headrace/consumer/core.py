@@ -89,9 +89,10 @@ class ConsumerCore:
     def offsets_to_commit(
         self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | Record | None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The offsets to commit for the argument of a commit. While ``process`` runs, they are those of its finished
-        records, and after it they still name the finished records behind the position. Raises InvalidArgumentError;
-        IllegalStateError for given offsets while ``process`` runs, because records before them may be unfinished."""
+        """The offsets to commit for the argument of a commit. While ``process`` runs, the offsets cover its finished
+        records. After ``process``, they still list the finished records that follow the position. Raises
+        InvalidArgumentError; IllegalStateError for given offsets while ``process`` runs, because records before them
+        may be unfinished."""
         group = self.in_group("commit")
         if offsets is None:
             return group.positions()

@@ -46,8 +46,8 @@ class Fetcher:
         self.near_s: float = config["metadata.max.age.ms"] / 1000
         self.isolation = ISOLATION[config["isolation.level"]]
         self.tracked: dict[TopicPartition, Tracked] = {}
-        #: Maps a broker id, and whether requests contain the client's rack, to the FetchLink. A leader that knows the
-        #: client's rack redirects the client to a follower in the same rack.
+        #: The FetchLinks. The key is a broker id, and whether requests contain the client's rack. A leader that knows
+        #: the client's rack redirects the client to a follower in the same rack.
         self.links: dict[tuple[int, bool], FetchLink] = {}
         #: Looks up the group's committed offsets; None unless partitions of ``assign`` begin at committed offsets.
         self.committed: Committed | None = None
@@ -95,7 +95,7 @@ class Fetcher:
         self._placing.set()
 
     def stop(self, partitions: Iterable[TopicPartition]) -> None:
-        """Stop fetching the given partitions until ``sync`` names them again."""
+        """Stop fetching the given partitions until a call of ``sync`` contains them again."""
         for tp in partitions:
             tracked = self.tracked.get(tp)
             if tracked is not None:
@@ -147,7 +147,7 @@ class Fetcher:
                 tracked.learn_epoch(info.partitions[tp.partition].leader_epoch)
             old = tracked.link
             if old is not None and self._home(tracked) is not old:
-                old.remove(tracked)  # the lookup may have retired the old link and removed all its partitions
+                old.remove(tracked)  # the lookup may have closed the old link, which was left without partitions
                 tracked.link = None
                 self._homeless[tp] = None
             elif old is not None:
@@ -156,8 +156,8 @@ class Fetcher:
             self._placing.set()
 
     def read_near(self, tracked: Tracked, broker_id: int) -> None:
-        """Read the partition from the follower in the client's rack that the leader has named; ask the leader again
-        after metadata.max.age.ms."""
+        """Read the partition from the follower in the client's rack that the leader has named in its response; ask the
+        leader again after metadata.max.age.ms."""
         if broker_id not in self.engine.metadata.snapshot.brokers:
             if tracked.attempts:  # the refreshed metadata do not contain the follower, either
                 tracked.far_until = time.monotonic() + self.near_s

@@ -104,7 +104,7 @@ class Trouble(NamedTuple):
 
 
 class Paused(NamedTuple):
-    """The consumer has returned no records since ``since_ms`` (wall clock, ms)."""
+    """The consumer is not returning records. The pause began at ``since_ms`` (wall clock, ms)."""
 
     cause: PauseCause
     why: str
@@ -116,7 +116,8 @@ Event = Assigned | Revoking | Gone | Trouble
 #: A warning is logged after WAITING_S seconds without a coordinator, then every WAITING_AGAIN_S seconds.
 WAITING_S, WAITING_AGAIN_S = 3.0, 60.0
 
-#: Errors after which an auto-commit does not wait for a topic, because the topic was deleted or created again.
+#: Errors after which an auto-commit does not retry the commit for a topic: the topic was deleted, or deleted and
+#: created again.
 DELETED = (UnknownTopicOrPartitionError, UnknownTopicIdError)
 
 
@@ -137,8 +138,8 @@ Steps = Generator[OnIoThread | InCaller, Any, None]
 
 
 class Progress(Protocol):
-    """Which records of the consumer's partitions are finished, if not all that the consumer has returned
-    (``Consumer.process``). The methods are called in the caller's thread."""
+    """The finished records of the consumer's partitions while ``Consumer.process`` runs; without ``process``, every
+    record that the consumer has returned counts as finished. The methods are called in the caller's thread."""
 
     def assigned(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
         """Note partitions that the group has assigned, with their committed offsets."""
@@ -180,7 +181,7 @@ class GroupConsumer:
         self._next_commit_at = 0.0
         self._committed: dict[TopicPartition, OffsetAndMetadata] = {}  # the offsets of the last full auto-commit
         self._progress: Progress | None = None
-        self._left_by_progress: dict[TopicPartition, OffsetAndMetadata] = {}  # what the last Progress said at its end
+        self._left_by_progress: dict[TopicPartition, OffsetAndMetadata] = {}  # ``offsets`` at the last Progress's end
         self._callbacks_of_face: weakref.ref[Callbacks] = weakref.ref(NO_CALLBACKS)
         self._events: deque[Event] = deque()
         self._member_id = str(uuid.uuid4())
@@ -313,8 +314,8 @@ class GroupConsumer:
         return self._progress is not None
 
     def begin_progress(self, progress: Progress, interval_s: float) -> None:
-        """Commit what ``progress`` says, every ``interval_s`` seconds, until ``end_progress``; also if auto-commit is
-        off. Raises IllegalStateError if a run is in progress already."""
+        """Commit the offsets of ``progress.offsets`` every ``interval_s`` seconds until ``end_progress``, also if
+        auto-commit is off. Raises IllegalStateError if a run is in progress already."""
         if self._progress is not None:
             raise IllegalStateError("process() runs already: a consumer runs one process() at a time")
         self._progress = progress
@@ -323,7 +324,7 @@ class GroupConsumer:
 
     def end_progress(self, interval_s: float) -> None:
         """Commit the consumer's positions again, every ``interval_s`` seconds if auto-commit is on. A commit of the
-        position at which the run has ended still names the finished records behind it."""
+        position at which the run has ended still lists the finished records after this position."""
         self._left_by_progress = self.positions()
         self._progress = None
         self._commits_itself, self._interval_s, self._next_commit_at = (
@@ -461,7 +462,7 @@ class GroupConsumer:
             try:
                 yield from self.steps()
             except Exception as failure:
-                # (the caller has seen the error ``self.error``, or never requests the error)
+                # (``self.error`` was raised to the caller, or the caller makes no call that could raise it)
                 if failure is not self.error:
                     logger.exception(
                         "group %r: the consumer could not leave cleanly; the coordinator removes it after its "
@@ -502,8 +503,8 @@ class GroupConsumer:
     def commit_work(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], traceparent: str | None = None
     ) -> Coroutine[Any, Any, None]:
-        """The coroutine of a commit, for the I/O thread. ``traceparent``: the context of the program's span. Raises
-        UnknownMemberIdError when the consumer was evicted or has lost its partitions."""
+        """The coroutine of a commit, for the I/O thread. ``traceparent``: the trace context of the program's span.
+        Raises UnknownMemberIdError when the consumer was evicted or has lost its partitions."""
         self.seen_at = time.monotonic()
         self._committed = {}
         return self._commit(offsets, self._reported_losses, traceparent=traceparent)
@@ -687,7 +688,7 @@ class GroupConsumer:
         logger.error("group %r: %s", self.group_id, why)
         async with self._changing:
             self._lost_why, self.is_evicted = why, True
-            # Drop the partitions first, so that a caller whose wait ends now gets no more records of these partitions.
+            # Drop the partitions first: a caller whose wait ends now must get no more records of these partitions.
             if owned := self._membership.member.owned:
                 self._gone(owned, why)
             await self._membership.leave()

@@ -21,7 +21,7 @@ from .tracked import SessionOwner, Tracked
 
 logger = logging.getLogger("headrace")
 
-#: Batch size and leader epoch, the two fields of a batch header after the base offset (8 bytes).
+#: Reads the batch size and the leader epoch: the two fields of a batch header after the base offset (8 bytes).
 _SIZE_AND_EPOCH = struct.Struct(">ii")
 _BATCH_START = 16
 
@@ -166,5 +166,5 @@ def _note(fetcher: SessionOwner, tracked: Tracked, offset: int) -> None:
         return
     if tracked.assigned.position is None:
         tracked.assigned.found = (tracked.generation, offset)
-    else:  # the position is out of range: an empty slice brings the new position to the caller in order
+    else:  # the position is out of range: an empty slice passes the new position on in order
         fetcher.inbox.put(Slice(tracked.assigned, tracked.generation, offset, offset))

@@ -65,13 +65,13 @@ class Reading:
         self._held: dict[TopicPartition, deque[tuple[Slice, RecordIterator | None]]] = {}
         # Slices (fetched batches of one partition) that the consumer returns before the slices of the inbox.
         self._resumed: deque[tuple[Slice, RecordIterator | None]] = deque()
-        self._errors: dict[TopicPartition, HeadraceError] = {}  # errors of partitions that stay stopped until a seek
+        self._errors: dict[TopicPartition, HeadraceError] = {}  # errors of partitions that are stopped until a seek
         self._taken: list[tuple[Slice, int]] = []  # the first slice of each partition in the last take_arrow
         self._generation = 0
         self._dirty = False
 
     def traceparent(self) -> str | None:
-        """The context of the program's current span, for the request of a commit; None if it is not sampled."""
+        """The trace context of the program's current span, for the request of a commit; None if it is not sampled."""
         return None if self.traces is None else self.traces.current()
 
     def _room(self) -> None:
@@ -263,8 +263,8 @@ class Reading:
         self.inbox.notify()
 
     def shut(self, is_shut: bool) -> None:
-        """Forbid or allow the return of records. A call that allows records also interrupts the caller's wait, because
-        only newly fetched records wake the caller, not records that are already queued."""
+        """Forbid or allow the return of records. A call that allows records also interrupts the caller's wait: newly
+        fetched records would wake the caller, but records that are already queued would not."""
         self.inbox.shut = is_shut
         if is_shut:
             self.under_way = None

@@ -95,8 +95,8 @@ class Engine:
                 self._keepers.append(self.spawn(self.metadata.watch(), "headrace-metadata-watch"))
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
-        """Start a background task without which the client cannot go on: after a failure of the task, the client's
-        calls raise IllegalStateError (``check_alive``)."""
+        """Start a background task that the client needs. If the task fails, all later calls of the client raise
+        IllegalStateError (``check_alive``)."""
         return self.io.spawn(work, name, self._failed)
 
     def _failed(self, name: str, error: BaseException) -> None:
@@ -128,7 +128,8 @@ class Engine:
         await self.connections.close()
 
     def deadline(self, timeout_s: float | None = None) -> float:
-        """time.monotonic() at which a call gives up. Raises InvalidArgumentError for an invalid timeout."""
+        """The time (of time.monotonic()) at which a call gives up. Raises InvalidArgumentError for an invalid
+        timeout."""
         return time.monotonic() + (self.api_timeout_s if timeout_s is None else arguments.seconds(timeout_s))
 
     async def topic(self, name: str, timeout_s: float | None = None, *, create: bool | None = None) -> TopicInfo:
@@ -147,7 +148,7 @@ class Engine:
     async def retrying(self, attempt_once: Callable[[float], Any], deadline: float, what: str) -> Any:
         """Await ``attempt_once(timeout_s)`` until it succeeds, fails with a final error, or ``deadline`` passes."""
         attempt = 0
-        why = ""  # the cause of the last failure, except the timeout of an attempt without time
+        why = ""  # why the last attempt failed; the timeout of an attempt that had no time left does not count
         while True:
             left = deadline - time.monotonic()
             try:
@@ -222,7 +223,7 @@ class Engine:
                         )
                     ) from None
                 failure = error
-            except NotControllerError as error:  # this controller knows no leader; another controller may know one
+            except NotControllerError as error:  # this controller does not know the leader; another may
                 failure = error
             except RequestTimedOutError as error:
                 if once:

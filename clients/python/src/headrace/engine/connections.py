@@ -49,7 +49,7 @@ class Connections:
         """``channels`` opens every channel, with the client's credentials. ``client_id``: the name for which brokers
         count the bytes of the client's streams (quotas)."""
         self._channels = channels
-        #: Metadata of calls that count for the client's quotas.
+        #: gRPC metadata of the calls that brokers count for the client's quotas.
         self.named = ((CLIENT_ID_KEY, quote(client_id[:CLIENT_ID_CHARS_MAX])),)
         self._pool = ChannelPool(channels, ChannelPurpose.CONTROL)
 
@@ -157,5 +157,5 @@ async def why_unreachable(address: str, error: HeadraceError, timeout_s: float, 
     if (reason := await why_refused(address, tls, timeout_s)) is not None:
         return reason
     if isinstance(error, RequestTimedOutError):
-        return "it accepts connections but does not answer in time (is it a Headrace client listener?)"
-    return f"it accepts connections, but: {error.message}"
+        return "the address accepts connections but does not answer in time (is it a Headrace client listener?)"
+    return f"the address accepts connections, but: {error.message}"

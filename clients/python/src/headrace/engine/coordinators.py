@@ -39,8 +39,9 @@ _ELSEWHERE = (NetworkError, RequestTimedOutError, NotCoordinatorError, Coordinat
 
 
 class Kind(NamedTuple):
-    """A kind of coordinator: coordinator of groups, or of transactions. The fields are the key type, the words for keys
-    and shards in messages, the request field of a key, the topic of the shards, and the gRPC service."""
+    """A kind of coordinator: coordinator of groups, or of transactions. The fields are the key type, the nouns for a
+    key and a shard in messages, the request's field for keys, the internal topic whose partitions are the shards, and
+    the gRPC service."""
 
     type: metadata_pb2.CoordinatorType
     noun: str
@@ -311,7 +312,8 @@ class Coordinators:
         of the shards does not exist. Raises CoordinatorNotAvailableError.
 
         A user who may not describe that topic cannot know the shards. Then each live coordinator stands for one shard,
-        as Kafka's clients ask all live brokers: what a shard without a coordinator has is missing from the result."""
+        as Kafka's clients ask all live brokers: the result lacks the groups or transactions of a shard without a
+        coordinator."""
         engine, topic_name = self._engine, self._kind.topic
         request = metadata_pb2.MetadataRequest(topics=[topic_name])
         answer = await engine.metadata.ask(request, engine.deadline(timeout_s))

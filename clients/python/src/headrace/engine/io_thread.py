@@ -232,8 +232,8 @@ def io_thread() -> IoThread:
 
 
 def register(tenant: Tenant, *, last: bool = False) -> None:
-    """Notify ``tenant`` of forks and of the process's end as long as other objects refer to ``tenant``; with ``last``,
-    notify it after all other tenants."""
+    """Notify ``tenant`` of forks and of the process's end as long as other objects refer to ``tenant``. ``last``:
+    notify this tenant after all other tenants."""
     _tenants.add(tenant)
     if last:
         _last_to_leave.add(tenant)

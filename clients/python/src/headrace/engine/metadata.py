@@ -74,7 +74,7 @@ class TopicInfo:
     topic_id: bytes
     internal: bool
     max_message_bytes: int
-    partitions: tuple[PartitionInfo, ...]  # index = number
+    partitions: tuple[PartitionInfo, ...]  # indexed by partition number
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class MetadataCache:
         self._version = 0
         self._doubted_at = 0.0
         self._tracked: set[str] = set()
-        #: An event that is set when the metadata watch must be opened again, because the topics or the broker have
+        #: This event is set when the metadata watch must be opened again, because the topics or the broker have
         #: changed.
         self._rewatch = asyncio.Event()
 
@@ -316,8 +316,7 @@ class MetadataCache:
 
     def doubt(self) -> None:
         """Read metadata from another node and move the metadata watch, because a broker has been silent for long; the
-        watch may hang at the same broker. A call of ``doubt`` does nothing if its previous call was less than two
-        seconds ago."""
+        watch may hang at the same broker. ``doubt`` does nothing within two seconds after its previous call."""
         now = time.monotonic()
         if now - self._doubted_at > QUICK_S:
             self._doubted_at = now

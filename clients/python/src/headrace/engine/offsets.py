@@ -24,7 +24,7 @@ ISOLATION = {
 
 
 class EpochEnd(NamedTuple):
-    """``leader_epoch``: the log's largest leader epoch that is not above the requested one; ``end_offset``: one past
+    """``leader_epoch``: the log's largest leader epoch that is not above the requested epoch; ``end_offset``: one past
     the last record of that epoch. ``leader_epoch`` and ``end_offset`` are -1 if the log has no epoch at or below the
     requested one.
     """

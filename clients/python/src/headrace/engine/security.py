@@ -11,8 +11,8 @@ from headrace_core.security.tls import TlsSettings, TlsSource, set_ciphers
 
 
 def channels_of(config: dict[str, Any]) -> Channels:
-    """Return what opens the channels of a client. Raises InvalidConfigError for keys and files that cannot be used, and
-    for credentials that are missing."""
+    """Return the object that opens the channels of a client. Raises InvalidConfigError for keys and files that cannot
+    be used, and for credentials that are missing."""
     protocol = SecurityProtocol(config["security.protocol"])
     encrypted = _encrypted(config, protocol)
     if not protocol.sasl:

@@ -65,7 +65,7 @@ JOIN_EPOCH = 0
 
 #: Errors that end the membership; the member then joins the group again.
 REJOIN = ("UNKNOWN_MEMBER_ID", "FENCED_MEMBER_EPOCH")
-#: Error code while another process uses the instance id; the coordinator releases the id when the connection of that
+#: The error code when another process uses the instance id. The coordinator releases the id when the connection of that
 #: process ends.
 WAIT = ("UNRELEASED_INSTANCE_ID",)
 
@@ -232,7 +232,7 @@ class Member:
         self._is_connected, self._sent = False, None
 
     def answered(self, answer: Answer, now: float) -> None:
-        """Handle a response without an error, or a message without a request."""
+        """Handle a response without an error, or a message that the coordinator pushed without a request."""
         sent = self._take_sent(answer.number)
         if not self.is_wanted or 0 < answer.number <= self._past:
             return
@@ -259,14 +259,16 @@ class Member:
         self.tick(now)
 
     def _take_sent(self, number: int) -> float | None:
-        """When the request of response ``number`` was sent; None if the message has no request."""
+        """When the request of response ``number`` was sent; None if the coordinator pushed the message without a
+        request."""
         if self._sent is None or number != self._sent[0]:
             return None
         sent, self._sent = self._sent[1], None
         return sent
 
     def refused(self, number: int, error: HeadraceError, now: float) -> None:
-        """Handle a response with an error; ``number`` is 0 for a message without a request."""
+        """Handle a response with an error; ``number`` is 0 for a message that the coordinator pushed without a
+        request."""
         self._take_sent(number)
         if not self.is_wanted or 0 < number <= self._past:
             return

@@ -270,7 +270,7 @@ class Membership:
             try:
                 found = await self._coordinators.who_has(self.group_id, NEWS_TIMEOUT_S)
             except HeadraceError as error:
-                logger.debug("group %r: who has its shard is not known: %s", self.group_id, error)
+                logger.debug("group %r: cannot look up the coordinator of its shard: %s", self.group_id, error)
                 continue
             as_of = None if found.age_s is None else asked_at - found.age_s
             member.looked_up(found.shard_epoch, as_of, boottime_s(), is_vacant=found.is_vacant)

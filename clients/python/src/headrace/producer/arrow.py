@@ -60,8 +60,8 @@ def as_table(data: Any) -> pa.Table:
 
 
 def arrow_batches(core: Any, topic: str, table: pa.Table) -> Iterator[tuple[int, bytes, int]]:
-    """(partition, batch, record count) for all rows of an ``as_table``. The accumulator must have the topic's metadata
-    before the call.
+    """Yield (partition, batch, record count) for all rows of a table that ``as_table`` returned. The accumulator must
+    have the topic's metadata before the call.
 
     Raises the errors of encode_arrow (after earlier rows may have been yielded), and InvalidArgumentError for a
     partition that does not exist.

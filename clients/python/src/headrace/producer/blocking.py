@@ -68,7 +68,7 @@ class Producer(Face, NativeProducer):
         slow.core = weakref.ref(core)
         super().__init__(core.accumulator)
         self._finalizer = weakref.finalize(self, core.abandon)
-        self._finalizer.atexit = False  # no second wait at exit: the core has a finalizer that waits
+        self._finalizer.atexit = False  # not at exit: the core's own finalizer waits there
 
     @classmethod
     def from_properties(cls, path: str | os.PathLike[str], **overrides: Unpack[ProducerSettings]) -> Self:

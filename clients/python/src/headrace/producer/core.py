@@ -500,7 +500,7 @@ def _waker(core_of: weakref.ref[ProducerCore]) -> Callable[[], None]:
 
 
 def _no_span() -> None:
-    """The context of the current span for a producer without traces."""
+    """The trace context of a producer without traces, which is always None."""
 
 
 def registry_error(topic: str, block_s: float) -> RequestTimedOutError:

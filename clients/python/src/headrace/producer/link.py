@@ -111,7 +111,7 @@ class BrokerLink:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
         self._correlation = 0
-        self._throttled_until = 0.0  # until then (time.monotonic()) the broker reads nothing, because of a quota
+        self._throttled_until = 0.0  # time.monotonic() until which the broker reads nothing, because of a quota
         self._stream: Stream | None = None
         self._is_draining = False
         self._ending: asyncio.Task[None] | None = None

@@ -450,7 +450,7 @@ class Sender:
         if queue in self._nameless and self.identity is not None and self.identity.last_error is not None:
             return f"no producer id from the brokers: {self.identity.last_error.message}"
         link_error = None if notes is None or notes.link is None else notes.link.last_error
-        if isinstance(link_error, SaslAuthenticationFailedError):  # it explains why the older failure is not over
+        if isinstance(link_error, SaslAuthenticationFailedError):  # it explains why the older one still lasts
             return f"the last failure: {link_error.message}"
         if notes is not None and notes.last_error is not None:
             return f"the last failure: {notes.last_error.code}: {notes.last_error.message}"

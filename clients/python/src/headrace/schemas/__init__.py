@@ -5,8 +5,9 @@
     registry = SchemaRegistry("http://127.0.0.1:8081")
     producer = Producer(value_serializer=AvroSerializer(registry, schema))
 
-The bytes are Confluent's wire format, so other clients read them, and this package reads theirs. A public name is
-imported when it is first used. JSON Schema's validation needs ``pip install 'headrace[schemas]'``.
+The bytes are Confluent's wire format, so clients of other vendors can read these values, and this package can read the
+values of those clients. A public name is imported when it is first used. JSON Schema's validation needs ``pip install
+'headrace[schemas]'``.
 """
 
 from __future__ import annotations

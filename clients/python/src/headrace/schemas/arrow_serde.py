@@ -41,8 +41,8 @@ class AvroArrowDeserializer:
     """Reads binary arrays with Confluent's wire format as arrays of ``type``.
 
     ``reader``: the schema to which each value is resolved (fields by name and alias, defaults, promotions); the values
-    may have several writers' schemas. ``subject`` is for errors. ``layout``: which Arrow types stand for Avro's. Raises
-    InvalidSchemaError: the reader's schema is not a valid Avro schema, or a field has no Arrow type.
+    may have several writers' schemas. ``subject`` is named in errors. ``layout``: which Arrow types represent Avro's
+    types. Raises InvalidSchemaError: the reader's schema is not a valid Avro schema, or a field has no Arrow type.
     """
 
     def __init__(
@@ -68,8 +68,9 @@ class AvroArrowDeserializer:
         return self._decoder.type
 
     def deserialize(self, values: pa.Array) -> Converted:
-        """Deserialize an array of type binary; null stays null. Raises RegistryUnavailableError, BatchTooLargeError. A
-        schema that is unknown, or that the reader's schema cannot read, is a reason of its values."""
+        """Deserialize an array of type binary; null stays null. Raises RegistryUnavailableError, BatchTooLargeError. If
+        a writer's schema is unknown, or the reader's schema cannot read it, its values become null, with that
+        reason."""
         unusable = {}
         with self._decoder.lock:
             for schema_id in self._decoder.missing(values):

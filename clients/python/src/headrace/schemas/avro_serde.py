@@ -26,10 +26,10 @@ class AvroSerializer(PlainValueSerializer):
     ``schema``: JSON text, a dict, or a Schema (with references). The registry must have it under the topic's subject
     (``headrace schemas register``), unless ``auto_register_schemas`` is set. Without a schema pass
     ``use_latest_version=True``. A value is a dict, a dataclass, a pydantic model, an attrs object or a named tuple;
-    ``to_dict(value)`` converts any other object first. A field that a value lacks gets its default; keys that are no
-    field are ignored. ``is_key`` is needed only where no client uses the serializer.
+    ``to_dict(value)`` converts any other object first. A field that a value lacks gets its default; dict keys that are
+    not fields are ignored. Set ``is_key`` only if you call the serializer yourself, without a client.
 
-    Source of the settings: Confluent's serializers; ``auto.register.schemas`` is off here.
+    The settings are those of Confluent's serializers, but ``auto.register.schemas`` is off by default.
     """
 
     _type = SchemaType.AVRO
@@ -73,8 +73,8 @@ class AvroDeserializer(SchemaDeserializer):
         consumer = Consumer(group_id="g", value_deserializer=AvroDeserializer(registry))
 
     A value becomes a dict. ``schema``: the reader's schema, to which each value is resolved (fields by name and alias,
-    defaults, promotions); without it a value is as its writer's schema says. ``into``: a dataclass, a pydantic model,
-    or any callable, which gets the dict.
+    defaults, promotions); without it, values have the form of their writer's schema. ``into``: a dataclass, a pydantic
+    model, or any callable that takes the dict.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class AvroDeserializer(SchemaDeserializer):
         self._schema = given_schema(schema, SchemaType.AVRO)
         self._decoders: Bounded[bytes, tuple[avro.Decoder, ResolvedSchema]] = Bounded(registry.cache_capacity)
         if self._schema is not None and not self._schema.references:
-            parsed_avro(ResolvedSchema(-1, self._schema), subject=None)  # raises now, not at the first record
+            parsed_avro(ResolvedSchema(-1, self._schema), subject=None)  # raises an error now, not at the first record
 
     def _deserialize(self, topic: str, data: bytes | None, may_wait: bool) -> Any:
         if data is None:

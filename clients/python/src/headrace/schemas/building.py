@@ -23,7 +23,7 @@ Build = Callable[[Any], Any]
 
 def builder(into: Any) -> Build | None:
     """The function that makes ``into`` from a decoded value: a dataclass, a pydantic model, or any callable of one
-    argument. None for None. Raises InvalidConfigError."""
+    argument. Returns None if ``into`` is None. Raises InvalidConfigError."""
     if into is None:
         return None
     if isinstance(into, type):
@@ -73,7 +73,7 @@ class _DataclassBuilder:
         origin, arguments = typing.get_origin(hint), typing.get_args(hint)
         if origin in (typing.Union, types.UnionType):
             found = [self._conversion(each) for each in arguments if each is not type(None)]
-            return found[0] if len(found) == 1 else None  # the members of a wider union cannot be told apart
+            return found[0] if len(found) == 1 else None  # a value does not show which of several members it has
         if origin is typing.Annotated:
             return self._conversion(arguments[0])
         if origin in (list, set, frozenset) and arguments:
@@ -116,8 +116,8 @@ def _of_enum(kind: type[enum.Enum]) -> Build:
 
 
 def plain(value: Any) -> Any:
-    """The value as JSON's types: objects become dicts; dates, UUIDs and decimals become text, bytes base64. Raises
-    TypeError."""
+    """The value as JSON's types: objects become dicts; dates, UUIDs and decimals become text, and bytes become base64.
+    Raises TypeError."""
     if value is None or isinstance(value, bool | int | float | str):
         return value.value if isinstance(value, enum.Enum) else value
     if isinstance(value, Mapping):

@@ -36,11 +36,11 @@ class Bounded(Generic[K, V]):
             self._entries.clear()
 
     def after_fork(self) -> None:
-        """Another thread of the parent may have held the lock."""
+        """Make a new lock, because another thread of the parent may hold the old one."""
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[type[Bounded[K, V]], tuple[int]]:
-        """A pickled cache is empty."""
+        """Pickle the cache without its entries."""
         return Bounded, (self.capacity,)
 
     def __len__(self) -> int:

@@ -1,5 +1,5 @@
-"""Errors of schemas, serializers and the registry's client. Each is a SerializationError, and so names topic and field
-(key or value) when a producer or consumer raises it."""
+"""Errors of schemas, serializers and the registry's client. Each error is a SerializationError. If a producer or
+consumer raises it, it names the topic and the field (key or value)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class WrongMagicByteError(SchemaError):
 
 
 class CorruptValueError(SchemaError):
-    """The data after the schema id is no value of the schema with that id."""
+    """The data after the schema id is not a valid value of the schema with that id."""
 
     code = "CORRUPT_VALUE"
 
@@ -51,7 +51,7 @@ class InvalidValueError(SchemaError):
 
 
 class InvalidSchemaError(SchemaError):
-    """The text is no valid schema of its type."""
+    """The text is not a valid schema of its type."""
 
     code = "INVALID_SCHEMA"
 
@@ -69,8 +69,8 @@ class SchemaNotFoundError(SchemaError):
 
 
 class IncompatibleSchemaError(SchemaError):
-    """Two schemas do not fit: a new version breaks the subject's compatibility level, or a reader's schema cannot read
-    what the writer's schema wrote. ``reasons``: each mismatch in words."""
+    """Two schemas are incompatible: a new version breaks the subject's compatibility level, or a reader's schema cannot
+    read what the writer's schema wrote. ``reasons`` describes each mismatch."""
 
     code = "INCOMPATIBLE_SCHEMA"
 

@@ -1,8 +1,9 @@
-"""One request at a time for each thing that the registry is asked for, however many threads and tasks need it.
+"""Sends one registry request at a time for each piece of data, however many threads and tasks need it.
 
-A blocking caller makes the request in its own thread, and others that need the same wait for it. A caller in an event
-loop never waits: a worker thread makes the request, and the caller gets WouldWait. For a short time after a failure the
-error is repeated without a request, so that neither kind of caller asks a dead registry for each record.
+A blocking caller makes the request in its own thread; other callers that need the same data wait for its result. A
+caller in an event loop never waits: a worker thread makes the request, and the caller gets WouldWait. For a short time
+after a failure, calls raise the same error without a request. So neither kind of caller sends a request per record to a
+dead registry.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ WORKERS_MAX: Final = 4
 
 
 class Flights:
-    """The requests of one SchemaRegistry that are under way, and those that failed a moment ago."""
+    """The requests of one SchemaRegistry that are in progress, and the requests that have just failed."""
 
     def __init__(self, failure_s: float, capacity: int, now: Callable[[], float] = time.monotonic) -> None:
         self._failure_s, self._now = failure_s, now
@@ -36,7 +37,7 @@ class Flights:
         self.after_fork()
 
     def after_fork(self) -> None:
-        """The parent's threads do not exist in the child."""
+        """Drop the threads after a fork, because the parent's threads do not exist in the child."""
         self._lock = threading.Lock()
         self._flights: dict[Hashable, Future[Any]] = {}
         self._jobs: deque[Callable[[], None]] = deque()
@@ -44,7 +45,7 @@ class Flights:
         self._failures.after_fork()
 
     def find(self, key: Hashable, cache: Bounded[Any, V], fetch: Callable[[], V], *, may_wait: bool) -> V:
-        """``cache``'s value for the key; without one, the value that ``fetch`` returns, which the cache then has.
+        """Return the cached value for the key; if there is none, call ``fetch`` and cache its result.
 
         Raises the error of ``fetch``; WouldWait if the caller must not wait.
         """
@@ -70,7 +71,8 @@ class Flights:
         return value
 
     def refresh(self, key: Hashable, cache: Bounded[Any, V], fetch: Callable[[], V]) -> None:
-        """Replace the cache's value in the background. A failure leaves the value as it is."""
+        """Fetch the value again in the background, and replace it in the cache. If this fails, the cache keeps the old
+        value."""
         with self._lock:
             failure = self._failures.get(key)
             if key in self._flights or (failure is not None and self._now() < failure[1]):
@@ -79,7 +81,8 @@ class Flights:
         self._submit(lambda: self._fly(key, cache, fetch, flight))
 
     def _board(self, key: Hashable, cache: Bounded[Any, Any]) -> tuple[Future[Any], bool, Any]:
-        """The flight for the key, and whether the caller must make the request. Raises a recent failure."""
+        """The flight (the shared request) for the key, and whether the caller must make the request. Raises the error
+        again if the request failed recently."""
         with self._lock:
             flight = self._flights.get(key)
             if flight is not None:
@@ -103,7 +106,7 @@ class Flights:
                 self._failures.put(key, (error.with_traceback(None), self._now() + self._failure_s))
             self._land(key)
             flight.set_exception(error)
-        except BaseException:  # Ctrl-C is for the caller's thread alone
+        except BaseException:  # Ctrl-C stops only the thread that makes the request
             self._land(key)
             flight.set_exception(RegistryUnavailableError("the request to the schema registry was interrupted"))
             raise

@@ -31,7 +31,7 @@ _decode = json.JSONDecoder(parse_constant=_no_constant).decode
 
 
 class _Mismatch(Exception):
-    """A value that does not match its schema, or is no JSON."""
+    """The value does not match its schema, or is not valid JSON."""
 
     def __init__(self, reason: str, path: str = "") -> None:
         super().__init__(reason)
@@ -46,8 +46,8 @@ class JsonSerializer(PlainValueSerializer):
 
     ``schema``: JSON text, a dict, or a Schema (with references). A value is a dict or list, a dataclass, a pydantic
     model, an attrs object or a named tuple; ``to_dict(value)`` converts any other object first. ``validate=False``
-    writes values without a look at the schema; validation needs ``pip install 'headrace[schemas]'``. Settings as in
-    AvroSerializer.
+    writes values without validation against the schema; validation needs ``pip install 'headrace[schemas]'``. The
+    settings are those of AvroSerializer.
     """
 
     _type = SchemaType.JSON
@@ -74,7 +74,7 @@ class JsonSerializer(PlainValueSerializer):
             title = parsed_json(ResolvedSchema(-1, self._schema), None).get("title")
             self._name = title if isinstance(title, str) else None
         if validate:
-            _jsonschema()  # raises now, not at the first record
+            _jsonschema()  # raise an error for a bad schema now, not at the first record
 
     def _writing(self, topic: str, may_wait: bool) -> Writing:
         until = self._until()
@@ -99,7 +99,7 @@ class JsonDeserializer(SchemaDeserializer):
         consumer = Consumer(group_id="g", value_deserializer=JsonDeserializer(registry))
 
     A value is checked against its writer's schema, or against ``schema`` (the reader's own); ``validate=False`` checks
-    nothing. ``into``: a dataclass, a pydantic model, or any callable, which gets the decoded JSON.
+    nothing. ``into``: a dataclass, a pydantic model, or any callable that takes the decoded JSON.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class JsonDeserializer(SchemaDeserializer):
 
 
 def _encoded(value: Any, validate: Validate | None) -> bytes:
-    """The JSON of a value. What is validated is what the bytes say. Raises _Mismatch."""
+    """The JSON of a value. The validation checks the encoded bytes, not the Python value. Raises _Mismatch."""
     if not isinstance(value, dict | list | str | int | float | bool):
         value = _plain(value)
     try:
@@ -169,7 +169,7 @@ def _encoded(value: Any, validate: Validate | None) -> bytes:
         if validate is not None:
             try:
                 found = validate(value)
-            except (TypeError, ValueError):  # a key that is no string, or a subclass of a type of JSON
+            except (TypeError, ValueError):  # a key that is not a string, or a subclass of a JSON type
                 found = validate(_decode(text))
             if found is not None:
                 raise _Mismatch(found[1], found[0])
@@ -186,7 +186,7 @@ def _plain(value: Any) -> Any:
 
 
 def parsed_json(resolved: ResolvedSchema, subject: str | None, version: int | None = None) -> dict[str, Any]:
-    """The document of a JSON Schema; ``true`` and ``false`` as the objects that mean the same. Raises
+    """The document of a JSON Schema; ``true`` and ``false`` are replaced by equivalent objects. Raises
     InvalidSchemaError."""
     return _document(resolved.schema.text, resolved, subject, version)
 
@@ -195,13 +195,13 @@ def _document(text: str, resolved: ResolvedSchema, subject: str | None, version:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        reason = f"it is not valid JSON: {error}"
+        reason = f"the text is not valid JSON: {error}"
     else:
         if isinstance(document, dict):
             return document
         if isinstance(document, bool):
             return {} if document else {"not": {}}
-        reason = "it is neither an object nor a boolean"
+        reason = "the document is neither an object nor a boolean"
     raise _invalid_schema(reason, resolved, subject, version)
 
 
@@ -222,7 +222,7 @@ def _jsonschema() -> Any:
         import jsonschema_rs
     except ModuleNotFoundError:
         raise MissingDependencyError(
-            "JSON Schema's validation needs jsonschema-rs, which is not installed: pip install 'headrace[schemas]', or "
+            "JSON Schema validation needs jsonschema-rs, which is not installed: pip install 'headrace[schemas]', or "
             "pass validate=False"
         ) from None
     return jsonschema_rs
@@ -233,8 +233,8 @@ _BASE = "json-schema:///"
 
 
 def _validator(resolved: ResolvedSchema, subject: str | None, version: int | None) -> Validate:
-    """The validator of a schema. References are looked up by name in the schema's own list, never in the network, and
-    patterns run on an engine whose time is linear. Raises InvalidSchemaError."""
+    """The validator of a schema. References are looked up by name in the schema's own list, never over the network.
+    Patterns run on a regular-expression engine with linear time. Raises InvalidSchemaError."""
     library = _jsonschema()
     document = parsed_json(resolved, subject, version)
     identity = document.get("$id")

@@ -38,8 +38,8 @@ class Mode(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A reference of a schema to another one: ``name`` is the name within the schema (Avro: a full name; Protobuf: an
-    import; JSON: a ``$ref``), ``subject`` and ``version`` where the registry has it."""
+    """A reference of a schema to another schema. ``name`` is the name within the schema (Avro: a full name; Protobuf:
+    an import; JSON: a ``$ref``). ``subject`` and ``version`` identify the other schema in the registry."""
 
     name: str
     subject: str
@@ -67,9 +67,9 @@ class RegisteredSchema:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedSchema:
-    """A schema by its id. ``references``: {name: schema} for all references, also those of references, each after the
-    ones that it needs itself. ``uses``: (subject, version) of each version with this schema, as far as the registry
-    says so."""
+    """A schema by its id. ``references``: {name: schema} for all references, also those of references, a schema stands
+    after the schemas that it needs itself. ``uses``: (subject, version) of each version with this schema that the
+    registry reports."""
 
     id: int
     schema: Schema

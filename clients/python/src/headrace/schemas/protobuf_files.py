@@ -1,8 +1,8 @@
 """Protobuf files: their references in the registry, and message classes from their descriptors.
 
-A schema goes to the registry as the base64 of its FileDescriptorProto, as confluent-kafka sends it; the registry makes
-text of it. From the registry a file comes the same way (``format=serialized``), so no parser of ``.proto`` text is
-needed here.
+A schema goes to the registry as the base64 of its FileDescriptorProto, as confluent-kafka sends it; the registry
+converts it to text. The client reads a file from the registry in the same form (``format=serialized``), so it needs no
+parser of ``.proto`` text.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def is_built_in(name: str) -> bool:
 
 
 def text_of(file: FileDescriptor) -> str:
-    """The schema of a file, as the registry takes it."""
+    """The schema of a file, in the form that the registry accepts."""
     return base64.b64encode(file.serialized_pb).decode()
 
 
@@ -42,7 +42,8 @@ def dependencies(file: FileDescriptor) -> list[FileDescriptor]:
 
 
 def indexes_of(message: Descriptor) -> tuple[int, ...]:
-    """The path to a message in its file: its index, within a message that contains it, and so on."""
+    """The path to a message in its file: the index of each enclosing message from the outside in, then its own
+    index."""
     found: list[int] = []
     at: Descriptor | None = message
     while at is not None:
@@ -52,7 +53,7 @@ def indexes_of(message: Descriptor) -> tuple[int, ...]:
 
 
 def _siblings(message: Descriptor) -> list[Descriptor]:
-    """The messages beside a message, in the order of the file."""
+    """The messages on the same level as a message, in the order of the file."""
     if message.containing_type is None:
         return list(message.file.message_types_by_name.values())
     return list(message.containing_type.nested_types)
@@ -87,8 +88,8 @@ def message_class(message: Descriptor) -> type[Message]:
 
 
 def load(resolved: ResolvedSchema, where: Callable[[], str]) -> FileDescriptor:
-    """The file of a schema that came from the registry, in a pool of its own. ``where``: the schema, for errors. Raises
-    InvalidSchemaError."""
+    """The file of a schema that came from the registry, in its own descriptor pool. ``where`` describes the schema in
+    errors. Raises InvalidSchemaError."""
 
     def invalid(reason: str) -> InvalidSchemaError:
         return InvalidSchemaError(f"{where()}: {reason}", schema_id=resolved.id)
@@ -130,13 +131,13 @@ def _file(text: str, invalid: Callable[[str], InvalidSchemaError]) -> descriptor
         return descriptor_pb2.FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
     except (binascii.Error, ValueError, DecodeError):
         raise invalid(
-            "the registry does not serve the schema as a descriptor (format=serialized); it must be Confluent's "
-            "version 5.5 or later, or Headrace's"
+            "the registry does not serve the schema as a descriptor (format=serialized); use the "
+            "registry of Confluent 5.5 or later, or of Headrace"
         ) from None
 
 
 def _packaged(name: str) -> descriptor_pb2.FileDescriptorProto | None:
-    """A file that a Python package brings, such as google/protobuf/timestamp.proto."""
+    """A file that an installed Python package contains, such as google/protobuf/timestamp.proto."""
     if not name.startswith(_PACKAGED) or not name.endswith(".proto") or ".." in name:
         return None
     try:

@@ -37,8 +37,9 @@ class ProtobufSerializer(SchemaSerializer):
 
     The schema is the file of the message's class; its imports are references, each under the subject of its file name.
     The registry must have them (``headrace schemas register``), unless ``auto_register_schemas`` is set.
-    ``message_class``: the only class that the serializer takes, which then also accepts dicts (proto JSON); without it,
-    any message. ``is_key`` is needed only where no client uses the serializer.
+    ``message_class``: the only class that the serializer accepts; it then also accepts dicts (proto JSON). Without
+    ``message_class``, the serializer accepts any message. Set ``is_key`` only if you call the serializer yourself,
+    without a client.
     """
 
     _type = SchemaType.PROTOBUF
@@ -84,7 +85,7 @@ class ProtobufSerializer(SchemaSerializer):
             ) from None
 
     def _message(self, topic: str, value: Any) -> Message:
-        """The message for a value that is no message of the serializer's class."""
+        """Convert a value that is not a message of the serializer's class."""
         if self._class is not None and isinstance(value, Mapping):
             try:
                 return json_format.ParseDict(dict(value), self._class())
@@ -126,7 +127,7 @@ class ProtobufSerializer(SchemaSerializer):
         return self._writings.put(key, Writing(encode, chosen, until))
 
     def _schema_of(self, file: FileDescriptor, may_wait: bool, above: tuple[str, ...]) -> Schema:
-        """The schema of a file. Its imports must have been registered before, because references name versions."""
+        """The schema of a file. Its imports must already be registered, because references name their versions."""
         references = []
         for each in dependencies(file):
             schema = self._schema_of(each, may_wait, (*above, file.name))
@@ -138,7 +139,7 @@ class ProtobufSerializer(SchemaSerializer):
 
 
 class _Read(NamedTuple):
-    """How to read the messages of one schema: ``kinds``: {path in the file: class of the message}."""
+    """How to read the messages of one schema. ``kinds`` maps the path in the file to the class of the message."""
 
     resolved: ResolvedSchema
     file: FileDescriptor
@@ -150,9 +151,9 @@ class ProtobufDeserializer(SchemaDeserializer):
 
         consumer = Consumer(group_id="g", value_deserializer=ProtobufDeserializer(registry, Order))
 
-    ``message_class``: a generated class, or several, of which the value's own message name chooses one. Without a
+    ``message_class``: a generated class, or several classes; the message name in a value selects one of them. Without a
     class, messages are built from the registry's schema. ``into``: ``dict`` for proto JSON with the fields' own names,
-    or any callable, which gets the message.
+    or any callable that takes the message.
     """
 
     def __init__(
@@ -253,7 +254,8 @@ def to_dict(message: Message) -> dict[str, Any]:
 
 
 def _after_short_path(data: bytes) -> int:
-    """Where the message begins if each number of its path is one byte: the count (zigzag), and so many indexes."""
+    """The position at which the message begins if each number of its path takes one byte. The path is the count of
+    indexes (zigzag), then the indexes."""
     return wire.HEADER_BYTES + 1 + (data[wire.HEADER_BYTES] >> 1) if len(data) > wire.HEADER_BYTES else 0
 
 

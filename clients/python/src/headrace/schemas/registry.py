@@ -1,6 +1,7 @@
 """SchemaRegistry: the client of a schema registry, Headrace's or any other with Confluent's REST API.
 
-Schemas by id never change, so the client asks for each once. Source: Confluent's documentation, "Schema Registry API".
+The schema with a given id never changes, so the client reads each schema only once. Source: Confluent's documentation,
+"Schema Registry API".
 """
 
 from __future__ import annotations
@@ -82,8 +83,8 @@ class SchemaRegistry:
 
     Pass the URL, or several URLs of one registry, which are tried in turn; or a dict with dotted names; or keywords.
     Thread-safe. The client connects at its first call. Every method may raise RegistryUnavailableError (no URL answers)
-    and RegistryRefusedError. ``close`` closes the connections; serializers of a closed registry go on with what they
-    have in their caches.
+    and RegistryRefusedError. ``close`` closes the connections; serializers that use the closed client continue with the
+    schemas in their caches.
     """
 
     def __init__(
@@ -108,7 +109,7 @@ class SchemaRegistry:
         return f"<SchemaRegistry {', '.join(self._transport.urls)}>"
 
     def __reduce__(self) -> tuple[Callable[..., SchemaRegistry], tuple[Any, ...]]:
-        """A pickled client is one with the same settings: connections and caches stay here."""
+        """Pickle only the settings; connections and caches stay in this process."""
         return _unpickled, self._given
 
     def __enter__(self) -> Self:
@@ -149,8 +150,8 @@ class SchemaRegistry:
         return self._registered_now(subject, schema, normalize)
 
     def _registered_now(self, subject: str, schema: Schema, normalize: bool) -> RegisteredSchema:
-        """The version of a schema that was just registered: older registries answer with the id alone. The replica that
-        is asked may be a moment behind the one that wrote."""
+        """Look up the version of a schema that was just registered, because older registries return only the id. The
+        replica that answers may be slightly behind the replica that registered the schema."""
         pause_s = 0.05
         while True:
             try:
@@ -176,8 +177,8 @@ class SchemaRegistry:
     def list_versions(
         self, prefix: str = "", *, latest_only: bool = False, deleted: bool = False
     ) -> Iterator[RegisteredSchema]:
-        """All versions of all subjects that begin with ``prefix``, in pages; ``latest_only``: of each subject only the
-        latest; ``deleted``: soft-deleted versions too."""
+        """All versions of all subjects that begin with ``prefix``, in pages. ``latest_only``: only the latest version
+        of each subject; ``deleted``: also soft-deleted versions."""
         flags = {"latestOnly": "true"} if latest_only else {}
         if prefix:
             flags["subjectPrefix"] = prefix
@@ -192,7 +193,7 @@ class SchemaRegistry:
             offset += len(found)
 
     def subjects(self, prefix: str = "", *, deleted: bool = False) -> list[str]:
-        """The names of all subjects that begin with ``prefix``; ``deleted``: soft-deleted subjects too."""
+        """The names of all subjects that begin with ``prefix``; ``deleted``: also soft-deleted subjects."""
         more = {"subjectPrefix": prefix} if prefix else {}
         answer = self._transport.request("GET", f"/subjects{_query(more, deleted=deleted)}")
         found = self._checked(answer, what="list the subjects")
@@ -213,8 +214,8 @@ class SchemaRegistry:
         return [(str(each["subject"]), int(each["version"])) for each in _list(found, dict)]
 
     def delete_version(self, subject: str, version: int | str, *, permanent: bool = False) -> int:
-        """Delete a version; return its number. A soft-deleted version (the default) is still found by its id; only a
-        soft-deleted version can be deleted permanently. Raises SchemaNotFoundError."""
+        """Delete a version; return its number. By default the version is soft-deleted: its schema can still be read by
+        its id. Only a soft-deleted version can be deleted permanently. Raises SchemaNotFoundError."""
         path = f"/subjects/{_quoted(subject)}/versions/{_quoted(str(version))}{_query(permanent=permanent)}"
         answer = self._transport.request("DELETE", path)
         found = self._checked(answer, subject=subject, version=version, what="delete a version")
@@ -239,13 +240,14 @@ class SchemaRegistry:
     def check(
         self, subject: str, schema: Schema, version: int | str | None = "latest", *, normalize: bool = False
     ) -> list[str]:
-        """Why the schema is incompatible with a version of the subject (None: with all versions that the subject's
-        level compares), by the subject's compatibility level. An empty list means compatible. A subject without
-        versions is compatible with any schema. Raises SchemaNotFoundError (no such version), InvalidSchemaError."""
+        """The reasons why the schema is incompatible with a version of the subject, under the subject's compatibility
+        level. ``version=None`` checks all versions that this level compares. An empty list means compatible. A subject
+        without versions is compatible with any schema. Raises SchemaNotFoundError (no such version),
+        InvalidSchemaError."""
         last = "" if version is None else f"/{_quoted(str(version))}"
         path = f"/compatibility/subjects/{_quoted(subject)}/versions{last}{_query(verbose=True, normalize=normalize)}"
         answer = self._transport.request("POST", path, _body(schema))
-        if answer.status == 404 and _error_code(answer) == 40401:  # no subject: every schema may be its first
+        if answer.status == 404 and _error_code(answer) == 40401:  # no subject yet: its first version may be any schema
             return []
         found = self._checked(answer, subject=subject, version=version, what="check a schema")
         if not isinstance(found, dict) or not isinstance(found.get("is_compatible"), bool):
@@ -279,8 +281,8 @@ class SchemaRegistry:
         return Mode(found["mode"])
 
     def set_mode(self, mode: Mode | str | None, subject: str | None = None, *, force: bool = False) -> None:
-        """Set the mode of a subject, or of the registry; None removes the mode of a subject. ``force``: IMPORT although
-        there are schemas."""
+        """Set the mode of a subject, or of the registry; None removes the mode of a subject. ``force``: allow the mode
+        IMPORT although there are schemas."""
         path = "/mode" if subject is None else f"/mode/{_quoted(subject)}"
         if mode is None:
             answer = self._transport.request("DELETE", path)
@@ -298,7 +300,8 @@ class SchemaRegistry:
         )
 
     def with_references(self, schema: Schema, *, serialized: bool = False, may_wait: bool = True) -> ResolvedSchema:
-        """The schema and all its references; cached, and without a request when it has none. The id is -1."""
+        """The schema and all its references, with the id -1. The result is cached; a schema without references needs no
+        request."""
         if not schema.references:
             return ResolvedSchema(-1, schema)
         return self._flights.find(
@@ -367,7 +370,8 @@ class SchemaRegistry:
     def _resolve(
         self, schema_id: int, schema: Schema, serialized: bool, *, uses: tuple[tuple[str, int], ...]
     ) -> ResolvedSchema:
-        """Get the references of a schema, depth first. Raises InvalidSchemaError for a cycle, or for too many."""
+        """Get the references of a schema, depth first. Raises InvalidSchemaError for a cycle, or for too many
+        references."""
         found: dict[str, Schema] = {}
         size = 0
 
@@ -408,7 +412,7 @@ class SchemaRegistry:
         version: int | str | None = None,
         schema_id: int | None = None,
     ) -> Any:
-        """The document of a good answer. Raises the error that the answer means."""
+        """The document of a successful response. Raises the error of a failed one."""
         if 200 <= answer.status < 300:
             return answer.document
         document = answer.document if isinstance(answer.document, dict) else {}
@@ -529,8 +533,8 @@ def _path_in(text: str) -> str:
 
 
 def _reasons(messages: list[str]) -> list[str]:
-    """The reasons of an incompatibility in words. A registry sends texts with ``{errorType:'...', description:'...',
-    additionalInfo:'...'}``, and others with the old schema and its version."""
+    """The reasons of an incompatibility in words. The registry's list has items of the form ``{errorType:'...',
+    description:'...', additionalInfo:'...'}``, and other items with the old schema and its version."""
     found = []
     for message in messages:
         parts = _REASON.findall(message[:1_000_000])

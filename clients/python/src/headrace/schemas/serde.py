@@ -1,8 +1,9 @@
-"""What all serializers and deserializers share: the choice of a subject, the look-up of ids, the wire format's header.
+"""The common part of all serializers and deserializers: the choice of a subject, the lookup of ids, the wire format's
+header.
 
-A serializer is an object for ``value.serializer`` and ``key.serializer``; it may be called by hand, too. ``serialize``
-may ask the registry and block; ``serialize_nowait`` raises WouldWait in place of it (``headrace.serializers``). After
-the first value of a topic, neither asks the registry.
+A serializer is an object for ``value.serializer`` and ``key.serializer``; a program may also call it directly.
+``serialize`` may block on a registry request; ``serialize_nowait`` then raises WouldWait instead
+(``headrace.serializers``). After the first value of a topic, neither method sends a request.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class SerializerSettings(TypedDict, total=False):
 
 
 class Chosen(NamedTuple):
-    """The schema that a serializer writes with, and where the registry has it."""
+    """The schema with which a serializer writes, and its place in the registry."""
 
     id: int
     subject: str
@@ -45,8 +46,8 @@ class Chosen(NamedTuple):
 
 
 class Writing(NamedTuple):
-    """How to write values: ``encode`` makes the whole bytes. ``until``: the time (monotonic, in seconds) after which
-    the choice of the schema is made again."""
+    """How to write values: ``encode`` returns the complete bytes. After the time ``until`` (monotonic, in seconds) the
+    serializer chooses the schema again."""
 
     encode: Callable[[Any], bytes]
     chosen: Chosen
@@ -59,7 +60,8 @@ class FieldBound:
     _field: str
 
     def for_field(self, field: str) -> Self:
-        """This object for keys ("key") or for values ("value"): clients call it with their own use."""
+        """Return this object for keys ("key") or for values ("value"). A client calls this method with the field for
+        which it uses the object."""
         if field == self._field:
             return self
         other = copy.copy(self)
@@ -165,8 +167,9 @@ class SchemaSerializer(FieldBound):
 
 
 class PlainValueSerializer(SchemaSerializer):
-    """Base of the serializers whose schema follows from the topic alone. ``_mismatch``: the codec's error for a value
-    that does not match, with ``reason`` and ``path``. ``_joint`` is between the place and the reason."""
+    """Base of the serializers whose schema follows from the topic alone. ``_mismatch``: the codec's error class for a
+    value that does not match; the error has ``reason`` and ``path``. ``_joint``: the text between the place and the
+    reason in a message."""
 
     _mismatch: ClassVar[type[Exception]]
     _joint: ClassVar[str] = " "
@@ -220,7 +223,7 @@ class SchemaDeserializer(FieldBound):
         return builder(into)
 
     def __getstate__(self) -> dict[str, Any]:
-        """The functions of ``_build`` cannot be pickled: they are made again."""
+        """Pickle without the functions of ``_build``, which cannot be pickled; they are created again."""
         return {name: value for name, value in vars(self).items() if name != "_build"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -272,7 +275,8 @@ class SchemaDeserializer(FieldBound):
             ) from error
 
     def _subject(self, topic: str, resolved: ResolvedSchema) -> str:
-        """The subject for errors: the topic's own, if it has the schema, otherwise one that has it."""
+        """The subject to name in errors: the topic's own subject if it has the schema, otherwise another subject that
+        has it."""
         own = f"{topic}-{self._field}"
         names = [name for name, _ in resolved.uses]
         return own if own in names or not names else names[0]

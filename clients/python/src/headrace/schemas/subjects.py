@@ -1,4 +1,4 @@
-"""Subject name strategies: under which subject a topic's schema is registered.
+"""Subject name strategies, which determine the subject under which a topic's schema is registered.
 
 topic         orders-value, orders-key        one schema for a topic (the default)
 record        com.acme.Order                  several record types in a topic, the same in every topic

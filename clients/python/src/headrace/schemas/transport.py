@@ -33,7 +33,7 @@ CONNECT_TIMEOUT_S: Final = 3.0
 PAUSE_S: Final = 5.0
 CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 
-#: HTTP statuses after which the client tries another replica, or the same replica later.
+#: HTTP statuses after which the client tries another replica, or later the same one again.
 _BUSY = frozenset({429, 500, 502, 503, 504})
 
 
@@ -196,7 +196,7 @@ class Transport:
             connection.close()
 
     def after_fork(self) -> None:
-        """The connections belong to the parent process: the child closes its copies, and opens others."""
+        """Close the copies of the parent's connections in a child process; the child opens its own."""
         self._lock = threading.Lock()
         for replica in self._replicas:
             for connection in replica.idle:
@@ -219,14 +219,15 @@ def _read(response: http.client.HTTPResponse, deadline: float, now: Callable[[],
 
 
 def _answer(response: http.client.HTTPResponse, raw: bytes) -> Answer:
-    """Raises _Failed for an answer that no registry gives: by a proxy, or a busy replica."""
+    """Raise _Failed for an answer that does not come from a working registry, but from a proxy or a busy replica."""
     document: Any = None
     try:
         document = json.loads(raw) if raw.strip() else None
     except (ValueError, RecursionError):
         kind = response.headers.get_content_type()
         raise _Failed(
-            f"status {response.status} with {kind} in place of JSON: is that a schema registry?", may_have_arrived=True
+            f"status {response.status} with {kind} instead of JSON: is this the address of a schema registry?",
+            may_have_arrived=True,
         ) from None
     if response.status in _BUSY:
         said = document.get("message") if isinstance(document, dict) else None

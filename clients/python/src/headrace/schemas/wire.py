@@ -1,4 +1,4 @@
-"""Confluent's wire format: the first bytes of a key or value say which schema wrote it.
+"""Confluent's wire format: the first bytes of a key or value identify the schema with which it was written.
 
     byte 0        magic byte 0
     bytes 1 to 4  the schema's id, big-endian
@@ -30,7 +30,7 @@ def header(schema_id: int) -> bytes:
 
 
 def schema_id(data: bytes) -> int:
-    """The schema's id of ``data``. Raises WrongMagicByteError."""
+    """The schema id at the start of ``data``. Raises WrongMagicByteError."""
     if len(data) < HEADER_BYTES:
         raise WrongMagicByteError(
             f"{len(data)} bytes are too short for a magic byte and a schema id ({HEADER_BYTES} bytes): the data was "

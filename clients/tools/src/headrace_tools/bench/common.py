@@ -123,7 +123,7 @@ def ensure_topic(options: BenchOptions) -> None:
 
 
 def shared_config(options: BenchOptions) -> dict[str, Any]:
-    """The address of the cluster, and the keys of security, which clients of every kind have."""
+    """The address of the cluster, and the security keys, which apply to every kind of client."""
     kept = ("bootstrap.servers", "security.", "ssl.", "sasl.")
     return {key: value for key, value in options.config.items() if key.startswith(kept)}
 
@@ -209,7 +209,7 @@ class Pace:
 
 
 def portion_of(options: BenchOptions, wanted: int) -> int:
-    """Number of records per call: with a rate, at most as many as are due in 5 ms."""
+    """Number of records per call. With a rate, this is at most the number of records that are due within 5 ms."""
     return wanted if options.rate is None else max(1, min(wanted, int(options.rate * 0.005)))
 
 

@@ -47,7 +47,7 @@ class _Ledger:
         return self.sound and self.is_done(wanted) and self.records == wanted
 
     def _excess(self, partition: int, after: int, count: int) -> int:
-        """How many of the ``count`` offsets before ``after`` are beyond the partition's end."""
+        """The number of offsets beyond the partition's end, among the ``count`` offsets before ``after``."""
         if self._ends is None or partition not in self._ends:
             return 0
         return min(count, max(0, after - self._ends[partition]))

@@ -1,11 +1,12 @@
-"""A certificate authority in a directory, for development and for clusters without a company's authority.
+"""A certificate authority in a directory, for development, and for clusters of organizations without their own
+authority.
 
     DIR/ca.pem          the authority's certificate, for ssl.truststore.location and ssl.ca.location
     DIR/ca.key          its private key: its owner can be any node and any user
     DIR/broker-1.pem    private key and certificate of a node or a user, in one file that one rename replaces
 
-Every file with a key has mode 0600. Certificates of nodes are good for both sides of a connection; certificates of
-users only for clients, so a user cannot pose as a server.
+Every file with a key has mode 0600. A node's certificate is valid for both sides of a connection. A user's certificate
+is valid only for clients, so a user cannot pose as a server.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
-USER = "user"  #: The kind of certificates that are not a node's.
+USER = "user"  #: The kind of certificates for users.
 KINDS = (*NODE_ROLES, USER)
 AUTHORITY_DAYS = 3_650
 DAYS = 365  #: The default lifetime of a certificate.
@@ -46,15 +47,16 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,62}\Z")
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Whom a certificate is for. ``kind``: a role of nodes, or USER. ``name``: the user's name, or the id of the node;
-    empty for a certificate of all nodes of the role. ``hosts``: names and addresses at which the node is reached."""
+    """The node or user for which a certificate is issued. ``kind``: a role of nodes, or USER. ``name``: the user's
+    name, or the id of the node; empty for a certificate of all nodes of the role. ``hosts``: names and addresses at
+    which the node is reached."""
 
     kind: str
     name: str
     hosts: tuple[str, ...] = ()
 
     def check(self) -> None:
-        """Raise InvalidArgumentError for an impossible subject."""
+        """Raise InvalidArgumentError for an invalid subject."""
         if self.kind not in KINDS:
             raise InvalidArgumentError(
                 f"{self.kind!r} is neither a role nor user; it must be one of {', '.join(KINDS)}"
@@ -103,7 +105,7 @@ class Authority:
 
     def init(self, name: str = "Headrace development CA", *, days: int = AUTHORITY_DAYS, force: bool = False) -> Issued:
         """Make the authority's key and certificate. Raises InvalidArgumentError if the directory has an authority;
-        ``force`` replaces it, and every certificate that it has issued becomes worthless."""
+        ``force`` replaces it, and every certificate that the old authority has issued becomes invalid."""
         lib, _ = _cryptography()
         key = _new_key()
         subject = _name(name)
@@ -132,7 +134,7 @@ class Authority:
 
     def renew(self, path: Path, *, days: int | None = None) -> Issued:
         """Replace the key and the certificate in ``path`` by new ones for the same subject, names and lifetime
-        (``days``: another one). One rename replaces the file, so a node that reads it never sees a half."""
+        (``days``: another one). One rename replaces the file, so a node never reads an incomplete file."""
         present = read_file(path)[0]
         if present.is_authority:
             raise InvalidArgumentError(
@@ -184,7 +186,8 @@ class Authority:
         if certificate.not_valid_after_utc <= datetime.now(UTC):
             raise InvalidArgumentError(
                 f"the authority in {self.directory} expired on {certificate.not_valid_after_utc:%Y-%m-%d}; make a new "
-                "one with `headrace certs init` in another directory, and let all nodes trust both for a while"
+                "one with `headrace certs init` in another directory, and let all nodes trust both "
+                "authorities during the change"
             )
         return certificate, key
 
@@ -203,19 +206,21 @@ def read_file(path: Path) -> list[Certificate]:
 
 
 def identity_of(certificate: Certificate) -> NodeIdentity | None:
-    """Role and id in a node's certificate; None for a user's."""
+    """The role and id in a node's certificate; None for a user's certificate."""
     return next((identity for uri in certificate.uris if (identity := parse_node_uri(uri)) is not None), None)
 
 
 def subject_of(certificate: Certificate, path: Path) -> Subject:
-    """Whom a certificate of this module is for. Raises InvalidArgumentError for a certificate of another origin."""
+    """The subject of a certificate that this module issued. Raises InvalidArgumentError for any other certificate."""
     identity = identity_of(certificate)
     if identity is not None:
         name = "" if identity.node_id is None else str(identity.node_id)
         return Subject(identity.role, name, (*certificate.dns_names, *certificate.addresses))
     name = certificate.subject.removeprefix("CN=")
     if not _NAME.match(name):
-        raise InvalidArgumentError(f"{path}: {certificate.subject} was not issued by `headrace certs`; renew it there")
+        raise InvalidArgumentError(
+            f"{path}: {certificate.subject} was not issued by `headrace certs`; renew it with the tool that issued it"
+        )
     return Subject(USER, name)
 
 
@@ -327,8 +332,8 @@ def _refuse_existing(paths: Sequence[Path], force: bool) -> None:
 
 
 def _write(path: Path, data: bytes, *, force: bool, mode: int = 0o600) -> None:
-    """Write a file that other users cannot read, even for a moment. Without ``force``, a file that exists is an error,
-    also if it appears now."""
+    """Write a file that other users cannot read, even for a moment. Without ``force``, an existing file is an error,
+    even if another program creates the file at this moment."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
     try:
         with os.fdopen(handle, "wb") as file:

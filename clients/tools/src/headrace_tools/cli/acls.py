@@ -37,10 +37,14 @@ _AllowHosts = Annotated[
 ]
 _DenyHosts = Annotated[list[str] | None, typer.Option("--deny-host", metavar="HOST", help="Like --allow-host.")]
 _Producer = Annotated[
-    bool, typer.Option("--producer", help="What a producer needs: WRITE, DESCRIBE, CREATE on its topics.")
+    bool,
+    typer.Option("--producer", help="The operations that a producer needs: WRITE, DESCRIBE, CREATE on its topics."),
 ]
 _Consumer = Annotated[
-    bool, typer.Option("--consumer", help="What a consumer needs: READ, DESCRIBE on its topics, READ on its groups.")
+    bool,
+    typer.Option(
+        "--consumer", help="The operations that a consumer needs: READ, DESCRIBE on its topics, READ on its groups."
+    ),
 ]
 _Idempotent = Annotated[
     bool, typer.Option("--idempotent", help="With --producer: IDEMPOTENT_WRITE on the cluster (older clients).")
@@ -59,7 +63,8 @@ def register(app: typer.Typer) -> None:
 
 def _group() -> None:
     """Allow and deny what callers do, by access control entries as in Kafka. Nodes need the key
-    authorizer.class.name=StandardAuthorizer. Without an entry a caller may do nothing; an entry that denies wins.
+    authorizer.class.name=StandardAuthorizer. A caller without a matching entry is refused. An entry that denies has
+    precedence over entries that allow.
 
     \b
     Operations:  Read Write Create Delete Alter Describe ClusterAction DescribeConfigs AlterConfigs IdempotentWrite
@@ -78,7 +83,12 @@ def create(
     tokens: _Tokens = None,
     cluster: _Cluster = False,
     pattern: Annotated[
-        str, typer.Option("--resource-pattern-type", metavar="TYPE", help="literal, or prefixed: names that begin so.")
+        str,
+        typer.Option(
+            "--resource-pattern-type",
+            metavar="TYPE",
+            help="literal; or prefixed: all names that begin with the given name.",
+        ),
     ] = "literal",
     allow_hosts: _AllowHosts = None,
     deny_hosts: _DenyHosts = None,
@@ -88,7 +98,7 @@ def create(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Create access control entries. The default operation is All; entries that exist stay.
+    """Create access control entries. The default operation is All. Existing entries stay unchanged.
 
     \b
     Examples:
@@ -99,7 +109,7 @@ def create(
       headrace acls create --deny-principal User:bob --deny-host 10.0.0.0/8 --operation All --topic '*'
     """
     if not allow and not deny:
-        raise typer.BadParameter("name whom the entries concern: --allow-principal or --deny-principal")
+        raise typer.BadParameter("name the principal of the entries: pass --allow-principal or --deny-principal")
     resources = list(_resources(topics, groups, transactional_ids, users, tokens, cluster))
     if not resources:
         raise typer.BadParameter("name a resource: --topic, --group, --transactional-id, --cluster, ...")
@@ -131,7 +141,9 @@ def list_(
     pattern: Annotated[
         str,
         typer.Option(
-            "--resource-pattern-type", metavar="TYPE", help="literal, prefixed, any, or match: all that concern a name."
+            "--resource-pattern-type",
+            metavar="TYPE",
+            help="literal, prefixed, any; or match: all entries that apply to the name.",
         ),
     ] = "any",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,

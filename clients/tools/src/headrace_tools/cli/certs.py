@@ -35,7 +35,7 @@ def register(app: typer.Typer) -> None:
 
 def _group() -> None:
     """Make and show certificates for nodes and users. The authority is a directory with ca.pem and ca.key; keep ca.key
-    away from nodes: its owner can be any node and any user."""
+    away from nodes: with this key, anyone can pose as any node or user."""
 
 
 def init(
@@ -87,7 +87,7 @@ def issue(
     from ..certs.authority import USER, Authority, Subject
 
     if kind == USER and host:
-        raise typer.BadParameter("a user has no host; leave the option out", param_hint="--host")
+        raise typer.BadParameter("a user's certificate has no host; leave the option out", param_hint="--host")
     if kind != USER and not host:
         raise typer.BadParameter(
             "a node needs the host names or addresses at which others reach it", param_hint="--host"
@@ -128,7 +128,7 @@ def show_(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="PEM files with certificates.")],
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Show the certificates in files: for whom, their names, and when they expire.
+    """Show the certificates in files: the node or user of each, its host names, and when it expires.
 
     \b
     Examples:
@@ -158,7 +158,8 @@ def show_(
 
 
 def _own(chain: list[Certificate]) -> list[Certificate]:
-    """The certificates of a file without the authorities that have signed them; of a truststore, all."""
+    """The certificates of a file without the authorities that have signed them; for a truststore, all its
+    certificates."""
     return chain if chain[0].is_authority else chain[:1]
 
 

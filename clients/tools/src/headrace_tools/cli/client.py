@@ -37,7 +37,7 @@ def _servers_here(default: str) -> str:
     here = clusters_here(default)
     if here.other is not None:
         note(
-            f"headrace: asking the cluster at {default}; the cluster in {here.other.directory} is another one: "
+            f"headrace: asking the cluster at {default}; the cluster in {here.other.directory} is a different cluster: "
             f"pass -b {bootstrap_servers(here.other.state)} or set {BOOTSTRAP_VARIABLE} to ask that cluster"
         )
     return default if here.meant is None else bootstrap_servers(here.meant.state)

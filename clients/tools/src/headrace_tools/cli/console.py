@@ -37,7 +37,9 @@ def console(
         str,
         typer.Option("--path-prefix", metavar="PATH", help="Serve below this path, such as /headrace, for a proxy."),
     ] = "",
-    read_only: Annotated[bool, typer.Option("--read-only", help="Refuse every change of the cluster.")] = False,
+    read_only: Annotated[
+        bool, typer.Option("--read-only", help="Refuse every request that would change the cluster.")
+    ] = False,
     registry_url: Annotated[
         str,
         typer.Option(
@@ -89,9 +91,10 @@ def console(
 ) -> None:
     """Serve the console: the cluster, its topics, messages, groups, transactions and schemas as web pages.
 
-    Runs until Ctrl-C, beside a cluster anywhere. `headrace up --console` starts one with a local cluster. A page shows
-    each change as the command that does the same, and asks before it acts. On a secured cluster (--command-config with
-    security.protocol=SASL_SSL) users sign in, and the cluster's ACLs decide what they see and do.
+    Runs until Ctrl-C. The cluster may be on any machine. `headrace up --console` starts one with a local cluster.
+    Before each change a page shows the equivalent command, and asks for confirmation. On a secured cluster
+    (--command-config with security.protocol=SASL_SSL) users sign in, and the cluster's ACLs decide what they see and
+    do.
 
     \b
     Examples:

@@ -112,10 +112,10 @@ def describe(
     """Show the partitions of groups: member, committed offset, log end offset, and lag in records and in time. Pending
     lines show offsets of open transactions.
 
-    The column STATUS judges the last commits by Burrow's rules. The values are OK; WARN: the group commits, and its lag
-    grows; STOP: no more commits; STALL: the same offset is committed again; REWIND: the committed offset went back. The
-    status of a group is WARN, or ERR if one of its partitions has STOP, STALL or REWIND. With --fail-on the exit code
-    is 3 if a group has the given status or a worse one; --watch then ends.
+    The column STATUS judges the last commits by the rules of Burrow (a lag monitor for Kafka). The values are OK; WARN:
+    the group commits, and its lag grows; STOP: no more commits; STALL: the same offset is committed again; REWIND: the
+    committed offset went back. The status of a group is WARN, or ERR if one of its partitions has STOP, STALL or
+    REWIND. With --fail-on the exit code is 3 if a group has the given status or a worse one; --watch then ends.
 
     \b
     Examples:
@@ -401,7 +401,7 @@ def _tell(group: GroupDescription, rebalances: list[Rebalance]) -> None:
         if rebalance.ended_at_ms is not None:
             end = f"done after {group_lag.duration(max(0, rebalance.ended_at_ms - rebalance.at_ms))}"
         else:
-            end = "under way" if at == len(rebalances) - 1 else "overtaken by the next one"
+            end = "under way" if at == len(rebalances) - 1 else "replaced by the next rebalance"
         print(
             ("\n" if at else "")
             + f"rebalance {rebalance.number}  {when}  epoch {rebalance.group_epoch}  {moved}, {end}"

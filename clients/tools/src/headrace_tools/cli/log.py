@@ -47,7 +47,8 @@ def dump(
     """Print the contents of log files, and check them: CRCs, offsets, indexes against segments.
 
     Changes nothing. Exit code 1 means corruption; each problem is a line on stderr with file, position and offset. An
-    incomplete last batch, which the broker cuts off when it starts, is only a note on stderr and no corruption.
+    incomplete last batch, which the broker cuts off when it starts, is only a note on stderr and does not count as
+    corruption.
 
     \b
     Examples:
@@ -107,8 +108,9 @@ def verify(
     """Check the files of a log completely: batches, records, offsets, leader epochs, indexes, checkpoints.
 
     Changes nothing. Exit code 1 means damage; each problem is a line on stderr with file, position, offset and cure. An
-    incomplete last batch, which the broker cuts off when it starts, is only a note on stderr and no damage: the exit
-    code stays 0. For a reliable result stop the broker first: a record that the broker is writing may look like damage.
+    incomplete last batch, which the broker cuts off when it starts, is only a note on stderr and does not count as
+    damage: the exit code stays 0. For a reliable result stop the broker first: a record that the broker is writing may
+    look like damage.
 
     \b
     Examples:

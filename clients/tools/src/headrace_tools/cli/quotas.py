@@ -33,15 +33,15 @@ def register(app: typer.Typer) -> None:
 
 
 def _group() -> None:
-    """Limit what clients use of the cluster, by user, client id, both, or address. Each broker counts for itself.
+    """Limit the load that clients put on the cluster, by user, client id, both, or address. Each broker applies a quota
+    separately.
 
     \b
     Keys:
       producer_byte_rate         bytes/s that a client may produce
       consumer_byte_rate         bytes/s that a client may fetch
-      request_percentage         part of a node's time that a client's requests may take, in percent
-      controller_mutation_rate   partitions/s that a client may create or delete
-      connection_creation_rate   connections/s from an address (--ip)
+      request_percentage         percentage of a node's time that a client's requests may take controller_mutation_rate
+      partitions/s that a client may create or delete connection_creation_rate   connections/s from an address (--ip)
     """
 
 

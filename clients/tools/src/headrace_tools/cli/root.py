@@ -87,8 +87,9 @@ def build(arguments: Sequence[str]) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     )
     app.callback(
-        epilog="Exit codes: 0 done, 1 failed, 2 wrong usage, 3 what --fail-on asks for, 130 Ctrl-C, "
-        "141 the reader of a pipe has gone, 143 SIGTERM. Every command has -h with examples; `ls` is short for `list`."
+        epilog="Exit codes: 0 done, 1 failed, 2 wrong usage, 3 a condition of --fail-on holds, 130 Ctrl-C, "
+        "141 the reader of a pipe has closed it, 143 SIGTERM. "
+        "Every command has -h with examples; `ls` is short for `list`."
     )(_root)
     first = _first_command(_words_to_complete() or arguments)
     for home in [_HOMES[first]] if first in _HOMES else dict.fromkeys(_HOMES.values()):

@@ -77,7 +77,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _group() -> None:
-    """Show and change the subjects of a schema registry, Headrace's or Confluent's."""
+    """Show and change the subjects of a schema registry of Headrace or Confluent."""
 
 
 def list_subjects(
@@ -149,7 +149,8 @@ def register_schema(
     properties: Properties = None,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Register a schema as the next version of a subject. A schema that the subject has already gets no second version.
+    """Register a schema as the next version of a subject. If the subject already has the schema, no second version is
+    created.
 
     \b
     Examples:
@@ -181,8 +182,8 @@ def check(
     properties: Properties = None,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Check whether a subject would take a schema as its next version, by its compatibility level. Without it, each
-    reason is a line, and the exit code is 1.
+    """Check whether a subject would accept a schema as its next version, by its compatibility level. For an
+    incompatible schema the command prints one line per reason, and the exit code is 1.
 
     \b
     Examples:
@@ -215,8 +216,8 @@ def diff(
     properties: Properties = None,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Show the lines that differ between two versions of a subject, or between a version and a file. JSON is compared
-    in one format, so that spaces do not count.
+    """Show the lines that differ between two versions of a subject, or between a version and a file. JSON is formatted
+    before the comparison, so that spaces make no difference.
 
     \b
     Examples:
@@ -269,8 +270,8 @@ def delete(
     properties: Properties = None,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Delete a subject or one of its versions. Readers still find the schemas by their ids, unless you delete a second
-    time with --permanent: then records with these ids cannot be read.
+    """Delete a subject or one of its versions. Readers can still read the schemas by their ids, unless you delete a
+    second time with --permanent: after that, records with these ids cannot be read.
 
     \b
     Examples:

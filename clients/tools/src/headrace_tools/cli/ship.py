@@ -35,18 +35,18 @@ def ship(
     from_end: Annotated[
         bool, typer.Option("--from-end", help="Begin at the end of files without a position; default: at their begin.")
     ] = False,
-    once: Annotated[bool, typer.Option("--once", help="End when all lines that are there are sent.")] = False,
-    host: Annotated[str | None, typer.Option("--host", help="The host in keys and headers.")] = None,
+    once: Annotated[bool, typer.Option("--once", help="End when all existing lines are sent.")] = False,
+    host: Annotated[str | None, typer.Option("--host", help="The host name in keys and headers.")] = None,
     properties: Properties = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
     """Follow log files and send each line exactly once, in order for each file, until Ctrl-C.
 
-    A transaction has the lines of a batch and the positions of their files (topic headrace-ship-positions), so a crash
-    loses and repeats nothing for readers with read_committed. A file is followed through renames and truncation; a file
-    that is new under a path or a pattern begins at its first line. Copytruncate can lose lines that are written between
-    the copy and the truncation: rotate by renaming.
+    A transaction has the lines of a batch and the positions of their files (topic headrace-ship-positions), so after a
+    crash, readers with read_committed see no lost or repeated lines. A file is followed through renames and truncation;
+    a file that is new under a path or a pattern begins at its first line. Copytruncate can lose lines that are written
+    between the copy and the truncation: rotate by renaming.
 
     \b
     A record: value = the line without its end, key = HOST:PATH, headers host, path, position (bytes).
@@ -66,7 +66,9 @@ def ship(
     host = host or socket.gethostname()
     name = name if name is not None else f"{host}-{topic}"
     if not _NAME.match(name):
-        raise typer.BadParameter(f"{name!r}: must have 1 to 200 characters of A-Z a-z 0-9 . _ -", param_hint="--name")
+        raise typer.BadParameter(
+            f"{name!r}: must have 1 to 200 of the characters A-Z a-z 0-9 . _ -", param_hint="--name"
+        )
     try:
         checked = check_paths(paths)
     except ValueError as error:

@@ -51,7 +51,10 @@ def create(
     owner: Annotated[
         str | None,
         typer.Option(
-            "--owner", "--owner-principal", metavar="PRINCIPAL", help="The owner; default: the user who asks."
+            "--owner",
+            "--owner-principal",
+            metavar="PRINCIPAL",
+            help="The owner; default: the user who runs the command.",
         ),
     ] = None,
     renewer: Annotated[
@@ -115,7 +118,7 @@ def list_(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """List the tokens that the user owns, has asked for, may renew or may describe. Their secrets are not shown.
+    """List the tokens that the user owns, has requested, may renew or may describe. Their secrets are not shown.
 
     \b
     Examples:

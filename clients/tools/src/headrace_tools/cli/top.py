@@ -120,7 +120,7 @@ def _live(frames: Iterator[Frame | HeadraceError], rows: int) -> None:
             if isinstance(frame, HeadraceError):
                 since = time.strftime("%H:%M:%S")
                 why = one_line(f"{frame.message} [{frame.code}]")
-                old = Text(f"no answer at {since}, what follows is older: {why}", style="bold")
+                old = Text(f"no answer at {since}; the figures below are older: {why}", style="bold")
                 live.update(Group(old, *shown), refresh=True)
                 continue
             shown = [Text(_head(frame))]
@@ -201,7 +201,7 @@ def _tables(frame: Frame, rows: int) -> Iterator[Table]:
 
 
 _BARS = "▁▂▃▄▅▆▇█"
-_BARS_MAX = 20  #: Bars of a picture of the lag over time; the newest lags have bars.
+_BARS_MAX = 20  #: Number of bars in the picture of the lag over time, which shows the newest lags.
 
 
 def spark(values: Sequence[int]) -> str | None:

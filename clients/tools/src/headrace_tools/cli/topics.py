@@ -192,7 +192,7 @@ def describe_partitions(client: Any, names: list[str] | None) -> list[dict[str, 
         rows = []
         for each in topic.partitions:
             move = moving.get(TopicPartition(topic.name, each.partition))
-            # Replicas that a move adds need not be in sync yet.
+            # Replicas that a reassignment adds need not be in sync yet.
             added = set() if move is None else set(move.adding_replicas)
             former = [replica for replica in each.replicas if replica not in added]
             rows.append(

@@ -152,7 +152,7 @@ def describe(
 
 
 def _prepared(described: TransactionDescription) -> str:
-    """The text that says what ends a prepared transaction."""
+    """The text that says how to end a prepared transaction."""
     from ..sink_decisions import how_decided
 
     part = parse_sink_transaction(described.transactional_id)

@@ -50,7 +50,7 @@ def create(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Create a user. The command asks for the password, unless an option says where it is.
+    """Create a user. The command asks for the password, unless an option names its source.
 
     \b
     Examples:
@@ -110,7 +110,7 @@ def delete(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Delete a user, or the user's credentials of some mechanisms. Sessions that are open stay open until they expire
+    """Delete a user, or the user's credentials of some mechanisms. Open sessions continue until they expire
     (connections.max.reauth.ms).
 
     \b
@@ -151,7 +151,7 @@ def _checked(mechanisms: list[str] | None) -> list[str]:
 
 def _password(user: str, file: Path | None, variable: str | None, from_stdin: bool) -> str:
     if sum((file is not None, variable is not None, from_stdin)) > 1:
-        raise typer.BadParameter("give the password in one way only", param_hint="--password-…")
+        raise typer.BadParameter("pass only one of the options for the password", param_hint="--password-…")
     if file is not None:
         try:
             password = file.read_text(encoding="utf-8").rstrip("\r\n")

@@ -196,7 +196,10 @@ _LAG_WORDS = {
         "commits the same offset again and again",
         "look at the consumer's log for a record that it cannot handle, or a call that hangs",
     ),
-    "REWIND": ("went back to an older offset", "find out who reset the group, or which two programs share its name"),
+    "REWIND": (
+        "went back to an older offset",
+        "check whether someone has reset the group, or whether two programs use its name",
+    ),
     "WARN": (
         "falls further behind with each commit",
         "add members (at most one for each partition), or make the consumer faster",
@@ -206,7 +209,8 @@ _LAG_WORDS = {
 
 @rule("group-lag")
 def group_lag(facts: Facts) -> Iterator[Finding]:
-    """Groups whose verdict is not OK; `headrace lag`, the metrics and the console judge by the same function."""
+    """Groups whose verdict is not OK; `headrace lag`, the metrics and the console use the same function for their
+    verdicts."""
     for group in facts.groups:
         is_empty = group.described.state == "empty"
         by_status: dict[str, list[str]] = defaultdict(list)

@@ -38,8 +38,8 @@ class Trouble(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a node and this client do not get on, although the network works. ``rule``: the name of the doctor's rule.
-    ``what``: what failed and why; ``cure``: what to do."""
+    """Why a node and this client cannot work together, although the network works. ``rule``: the name of the doctor's
+    rule. ``what``: what failed and why; ``cure``: what to do."""
 
     rule: str
     what: str
@@ -112,7 +112,8 @@ class TransactionFacts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotAsked:
     """A request that got no answer or was not sent; the rules that need its data found nothing. ``is_no_fault``: the
-    request cannot be sent from this machine, or was left out, so the missing answer is no fault of the cluster."""
+    request cannot be sent from this machine, or was left out on purpose, so the missing answer does not mean a fault of
+    the cluster."""
 
     what: str
     why: str

@@ -171,7 +171,7 @@ class Gathering:
         found = dict(zip(addresses, self._tried(addresses.values()), strict=True))
         answering = [node_id for node_id, tried in found.items() if tried.trouble in (None, Trouble.NOT_SERVING)]
         if role == "controller" and self._tls is not None:
-            answering = []  # on a secured cluster the listener takes only calls of nodes, apart from health checks
+            answering = []  # on a secured cluster the listener accepts only calls of nodes, apart from health checks
         answers, errors = self._descriptions({node_id: found[node_id].address for node_id in answering})
         if role != "controller":
             found |= self._logged_in({node_id: found[node_id] for node_id in errors})
@@ -186,14 +186,16 @@ class Gathering:
                 # unknown.
                 what = f"{role} {node_id} about itself"
                 self._not_asked.append(
-                    NotAsked(what=what, why=tried.detail or "its listener takes only calls of nodes", is_no_fault=True)
+                    NotAsked(
+                        what=what, why=tried.detail or "its listener accepts only calls of nodes", is_no_fault=True
+                    )
                 )
         return found
 
     def _descriptions(
         self, addresses: Mapping[int, str]
     ) -> tuple[dict[int, NodeDescription], dict[int, HeadraceError]]:
-        """The nodes' descriptions of themselves, and the errors of those that did not answer."""
+        """The nodes' descriptions of themselves, and the errors of the nodes that did not answer."""
         found, errors = {}, {}
         answers = ask_each(addresses, lambda each: self._client.describe_node(addresses[each], timeout=self._timeout_s))
         for node_id, answer in answers.items():
@@ -387,7 +389,7 @@ class Gathering:
 
 
 def _with_login(tried: Tried, answer: NodeDescription | Refusal | None) -> Tried:
-    """``tried`` with what the login at its address found."""
+    """``tried`` with the result of the login at its address."""
     if isinstance(answer, Refusal):
         return dataclasses.replace(tried, trouble=Trouble.LOGIN, detail=str(answer), refusal=answer)
     return dataclasses.replace(tried, node=answer)

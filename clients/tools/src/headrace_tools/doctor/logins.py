@@ -1,8 +1,9 @@
-"""Why a node refuses a client's login (SASL), in words. ``Logins`` logs in at an address; ``refusal_of`` explains an
+"""Explain why a node refuses a client's login (SASL). ``Logins`` logs in at an address; ``refusal_of`` explains an
 error.
 
-A server names the mechanism, the clock or the token where it may. A wrong user and a wrong password get one answer, so
-that no one can ask which users there are. The rules that report the refusals are in security_rules.py.
+A server names a wrong mechanism, clock or token, where this reveals no secret. It gives the same answer for an unknown
+user and for a wrong password, so that an attacker cannot find out which users exist. The rules that report the refusals
+are in security_rules.py.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class LoginCause(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LoginKeys:
-    """What a client's configuration says about its login, without secrets. ``user``: the user, the principal, or the
+    """The keys about the login in a client's configuration, without secrets. ``user``: the user, the principal, or the
     token's id; "" if unknown. ``is_token``: ``user`` is the id of a delegation token. ``bearer_ends_s``: when the
     configured OAUTHBEARER token expires (seconds since 1970); None: unknown."""
 
@@ -83,8 +84,8 @@ class LoginKeys:
 
 
 class Logins:
-    """Logs in at one address after the other, each time with a client of its own, so that one node's refusal does not
-    count for another node."""
+    """Logs in at one address after the other. Each login has its own client, so that the refusal of one node does not
+    affect the login at another."""
 
     def __init__(self, open_admin: Callable[[str], AbstractContextManager[Admin]], keys: LoginKeys) -> None:
         """``open_admin(address)`` makes a client for this address."""
@@ -107,7 +108,7 @@ def refusal_of(error: HeadraceError, address: str, keys: LoginKeys) -> Refusal |
         return _refusal(
             LoginCause.MECHANISM,
             said,
-            "set sasl.mechanism to one of these and give its credentials, or add the mechanism to "
+            "set sasl.mechanism to one of these and set its credentials, or add the mechanism to "
             "sasl.enabled.mechanisms of the node",
         )
     if not keys.is_sasl:
@@ -127,7 +128,7 @@ def _without_sasl(error: HeadraceError, said: str) -> Refusal | None:
         return _refusal(
             LoginCause.NEEDED,
             said.partition(": set ")[0],
-            "set security.protocol as the listener has it, sasl.mechanism, and the credentials",
+            "set security.protocol to the listener's protocol, and set sasl.mechanism and the credentials",
         )
     return _refusal(LoginCause.OTHER, said, "use the certificate of a user (ssl.keystore.location)")
 
@@ -158,19 +159,19 @@ def _refused(said: str, keys: LoginKeys) -> Refusal:
         return _refusal(
             LoginCause.NOT_SERVED,
             "the listener has no SASL, and this client logs in",
-            "set security.protocol=SSL or PLAINTEXT, as the listener has it, or use the port of another listener",
+            "set security.protocol=SSL or PLAINTEXT, to match the listener, or use the port of another listener",
         )
     if keys.mechanism == GSSAPI:
         return _by_kerberos(said)
     if keys.mechanism == OAUTHBEARER:
         return _by_bearer(said, keys)
     if "the credentials are wrong" not in said:
-        return _refusal(LoginCause.OTHER, said, "see docs/security-authentication.md; the node's log has the attempt")
+        return _refusal(LoginCause.OTHER, said, "see docs/security-authentication.md; the node's log shows the attempt")
     return _by_delegation_token(keys) if keys.is_token else _by_password(keys)
 
 
 def _by_password(keys: LoginKeys) -> Refusal:
-    has = "plain.sasl.jaas.config of the listener has its users" if keys.mechanism == PLAIN else (
+    has = "plain.sasl.jaas.config of the listener lists its users" if keys.mechanism == PLAIN else (
         f"`headrace users list` (as another user) shows who has a password for {keys.mechanism}"
     )  # fmt: skip
     return _refusal(

@@ -28,7 +28,7 @@ SLOW_SYNC_MS = 100.0
 #: A disk is nearly full if its free space is below FREE_PART of its size and below FREE_BYTES.
 FREE_PART, FREE_BYTES = 0.05, 20 * 2**30
 DESCRIPTORS_WARNING, DESCRIPTORS_ERROR = 0.80, 0.95
-#: What probes of an address find when a process runs there and does not hang.
+#: The results of a probe that show a running process at the address that does not hang.
 _RUNS = (None, Trouble.NOT_SERVING, Trouble.TLS, Trouble.LOGIN)
 
 # -- reach ------------------------------------------------------------------------------------------------------------
@@ -50,13 +50,13 @@ def no_cluster(facts: Facts) -> Iterator[Finding]:
         what = f"{where} answers, but does not describe the cluster"
         cure = "wait if it is starting; else look at its log (a broker needs an active controller)"
     elif others:
-        what = f"no node answers at the named address, but other brokers of the cluster in {facts.data} run: "
+        what = f"no node answers at the given address, but other brokers of the cluster in {facts.data} are running: "
         what += ", ".join(f"{node.role} {node.node_id}" for node in others)
         cure = f"name them, too: `headrace doctor -b {','.join([*sorted(asked), *(node.address for node in others)])}`"
     elif running:
         what = "no broker answers, and the running controllers do not describe the cluster; running processes: "
         what += ", ".join(f"{node.role} {node.node_id}" for node in running)
-        cure = f"start the others (`headrace up --data {facts.data}`)"
+        cure = f"start the other nodes (`headrace up --data {facts.data}`)"
     elif hanging:
         what = "no node of the cluster answers, but processes accept connections"
         cure = (
@@ -140,7 +140,7 @@ def advertised_loopback(facts: Facts) -> Iterator[Finding]:
 
 @rule("address-of-another")
 def address_of_another(facts: Facts) -> Iterator[Finding]:
-    """At the address of a node another process answers."""
+    """Another process answers at the address of a node."""
     if facts.cluster is None:
         return
     for role, all_tried in (("broker", facts.brokers), ("coordinator", facts.coordinators)):

@@ -25,8 +25,8 @@ R = TypeVar("R")
 
 def at_once(work: Callable[[T], R], items: Iterable[T], *, timeout_s: float, late: Callable[[T], R]) -> list[R]:
     """Run ``work`` for each item, each in its own thread; ``late`` gives the result of an item that is not done in
-    time. A name server that does not answer blocks its thread for long; the function leaves that thread behind, as a
-    daemon."""
+    time. If a name server does not answer, its thread blocks for a long time; the function does not wait for such a
+    thread, which is a daemon thread."""
     wanted = list(items)
     found: dict[int, R] = {}
 
@@ -56,9 +56,9 @@ def try_addresses(addresses: Iterable[str], *, timeout_s: float, tls: TlsSource 
 
 
 def try_address(address: str, *, timeout_s: float, tls: TlsSource | None = None) -> Tried:
-    """Resolve the name, connect, and send the health check. ``try_address`` blocks. The result contains a fault of the
-    address; the function raises no error. If a name has several addresses, the first address that accepts a connection
-    is used, as clients do."""
+    """Resolve the name, connect, and send the health check. ``try_address`` blocks. A fault of the address is part of
+    the result; the function raises no error. If a name has several addresses, the first address that accepts a
+    connection is used, as clients do."""
     try:
         host, port = split_address(address)
         infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)

@@ -1,7 +1,7 @@
 """Doctor rules about certificates and logins: one rule for each cause, so that scripts can tell them apart. Pure.
 
 The causes are those of ``headrace_core.security.trouble`` (TLS) and of logins.py (SASL). If all bootstrap addresses
-refuse the client, there is nothing else to find; the rule no-cluster is silent then.
+refuse the client, these rules report the cause, and the rule no-cluster reports nothing.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from .logins import LoginCause
 
 
 def _refused_by(cause: str) -> Rule:
-    """The rule for one cause: each address that refuses the client for it."""
+    """The rule for one cause: it reports each address that refuses the client for this cause."""
 
     def found(facts: Facts) -> Iterator[Finding]:
         for where, tried in _addresses(facts):
             if tried.refusal is not None and tried.refusal.rule == cause:
                 yield Finding(cause, Severity.ERROR, _what(tried, tried.refusal), where, tried.refusal.cure)
 
-    found.__doc__ = f"An address refuses the client, or the client the address: {cause}."
+    found.__doc__ = f"An address refuses the client, or the client refuses the address: {cause}."
     return found
 
 
@@ -37,7 +37,7 @@ def _what(tried: Tried, refusal: Refusal) -> str:
 
 
 def _addresses(facts: Facts) -> Iterator[tuple[str, Tried]]:
-    """Each address once: as that of a node if a node has it, else as a bootstrap address."""
+    """Each address once: as a node's address if a node has it, otherwise as a bootstrap address."""
     nodes = [
         (f"{role} {node_id} at {tried.address}", tried)
         for role, all_tried in (("broker", facts.brokers), ("coordinator", facts.coordinators))

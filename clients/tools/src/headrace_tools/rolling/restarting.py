@@ -51,8 +51,8 @@ class Rolled:
 
 class RollingRestart:
     """A rolling restart of ``cluster``, which ``looking`` observes. ``timeout_s``: how long the cluster may need until
-    it is whole again after a restart. ``tell`` receives lines of progress; ``at`` receives, again and again, the number
-    of nodes done, their total, and the current step. ``ends`` is called between nodes and while the roll waits; it
+    it is whole again after a restart. ``tell`` receives lines of progress; ``at`` is called repeatedly with the number
+    of finished nodes, the total, and the current step. ``ends`` is called between nodes and while the roll waits; it
     returns whether the roll should end."""
 
     def __init__(

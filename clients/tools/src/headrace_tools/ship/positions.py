@@ -34,8 +34,8 @@ def ensure_topic(admin: Admin) -> None:
 
 
 def read_positions(config: Mapping[str, Any], name: str) -> dict[tuple[int, int], Position]:
-    """Read the positions of the shipper ``name``. Call it after the shipper's producer has fenced an older one: no
-    transaction of the shipper is open then."""
+    """Read the positions of the shipper ``name``. Call this function after the shipper's producer has fenced older
+    producers, because then no transaction of the shipper is open."""
     found: dict[tuple[int, int], Position] = {}
     with Consumer({**config, "isolation.level": "read_committed", "auto.offset.reset": "earliest"}) as consumer:
         consumer.assign([_PARTITION])

@@ -20,8 +20,10 @@ from .tail import SHORTAGES, Files, Line, Tail, files_max_of
 
 logger = logging.getLogger("headrace.ship")
 
-LOOK_S = 0.25  #: Seconds between two looks at the files when there is nothing to read.
-FILE_BYTES = 1 << 20  #: Bytes that a batch takes from one file, so that a long file does not hold the others up.
+LOOK_S = 0.25  #: Seconds between two checks of the files when there is nothing to read.
+FILE_BYTES = (
+    1 << 20
+)  #: Maximum number of bytes that a batch takes from one file, so that a long file does not delay the other files.
 RETRY_S, RETRY_S_MAX = 0.5, 15.0
 
 
@@ -37,9 +39,9 @@ class Shipped:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """``config``: keys of all clients; ``producer``: further keys of the producer. ``name``: the shipper's name, which
-    owns its positions; a second shipper of the name fences the first. ``host``: goes into keys and headers. ``once``:
-    end when all files are read to their end."""
+    """``config``: keys of all clients; ``producer``: further keys of the producer. ``name``: the shipper's name, under
+    which its positions are stored; a second shipper with the same name fences the first. ``host``: the host name in
+    keys and headers. ``once``: end when all files are read to their end."""
 
     config: Mapping[str, Any]
     producer: Mapping[str, Any]
@@ -55,7 +57,7 @@ class Settings:
 
 class Shipper:
     """Ships until ``stop`` is set. ``on_batch`` is called after each batch, and ``on_open`` when the files that exist
-    are open and their positions are stored: from then on a death of the shipper costs no line."""
+    are open and their positions are stored: from then on, no line is lost if the shipper dies."""
 
     def __init__(
         self,
@@ -72,7 +74,8 @@ class Shipper:
         self.shipped = Shipped()
 
     def run(self) -> Shipped:
-        """Raises ProducerFencedError when another shipper took the name, and errors that a retry cannot mend."""
+        """Ship until ``stop`` is set. Raises ProducerFencedError when another shipper uses the name, and all errors
+        that a retry cannot cure."""
         pause_s = RETRY_S
         try:
             while not self._stop.is_set():
@@ -94,7 +97,7 @@ class Shipper:
         return self.shipped
 
     def _ship(self) -> None:
-        """Take over from the last producer of the name, and ship until the end or an error."""
+        """Fence the last producer with this name, and ship until the end or an error."""
         settings = self._settings
         with Admin(dict(settings.config)) as admin:
             ensure_topic(admin)
@@ -161,9 +164,9 @@ class Shipper:
         return batch
 
     def _send(self, producer: Producer, files: Files, batch: list[tuple[Tail, list[Line]]], closed: list[Tail]) -> None:
-        """Send lines and positions in one transaction. A file that was just opened gets a position, too: if it is
-        rotated after the death of this shipper, the next one knows it. The positions of files that no longer exist are
-        removed."""
+        """Send lines and positions in one transaction. A file that was just opened gets a position, too: if this
+        shipper dies and the file is then rotated, the next shipper still recognizes the file. The positions of files
+        that no longer exist are removed."""
         settings = self._settings
         ended = {tail.identity for tail in closed}
         noted = [tail for tail in files.without_position() if tail.identity not in ended]
@@ -209,18 +212,18 @@ class _OneLine(logging.Formatter):
 
 
 def _check_all_read(files: Files) -> None:
-    """Raise InvalidArgumentError if a file could not be read: a run that ends must not hide it."""
+    """Raise InvalidArgumentError if a file could not be read, because a run with ``once`` must report it at its end."""
     failed = files.unreadable | {tail.path: tail.failure for tail in files.tails.values() if tail.failure}
     if failed:
         shown = "; ".join(f"{path}: {reason}" for path, reason in list(failed.items())[:5])
         raise InvalidArgumentError(
             f"{len(failed)} of the paths cannot be read, and the lines of the others are shipped: {shown}; "
-            "mend the paths and run the command again"
+            "correct the paths and run the command again"
         )
 
 
 def _descriptors() -> int:
-    """The limit of file descriptors of this process, raised as far as the process may; -1: none."""
+    """Raise this process's limit of file descriptors as far as allowed, and return it; -1: no limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):  # the hard limit is infinite, and above what the kernel allows
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -232,7 +235,7 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-#: Errors after which a new producer goes on: it ends the transaction, and learns what was committed.
+#: Errors after which the shipper makes a new producer, which ends the old transaction and reads what was committed.
 _PASSING = {
     "DELIVERY_TIMED_OUT",
     "OUTCOME_UNKNOWN",

@@ -1,7 +1,7 @@
 """Read lines of growing files: growth, rotation by renaming, truncation, removal.
 
-A file is known by its device, inode and first bytes, not by its path, so a file that was renamed goes on at its
-position. The first bytes (FINGERPRINT_BYTES) tell a new file from an old one whose inode it has.
+A file is known by its device, inode and first bytes, not by its path, so reading of a renamed file continues at its
+position. The first bytes (FINGERPRINT_BYTES) distinguish a new file from an old file whose inode number it reuses.
 """
 
 from __future__ import annotations
@@ -25,25 +25,27 @@ CLOSED_AFTER_S = 5.0
 #: Time after which the position of a file that no longer exists is removed.
 FORGOTTEN_AFTER_MS = 24 * 3_600_000
 _COMPRESSED = (".gz", ".xz", ".zst", ".bz2", ".lz4", ".zip")
-#: The kernel's clock for the modification time may be so much behind.
+#: Milliseconds that the kernel's clock for modification times may be behind.
 MODIFIED_LATE_MS = 10
 #: A file may be seen this many milliseconds after the last write to its copy, and before its truncation.
 COPIED_EARLY_MS = 1_000
 #: Seconds after which the unterminated rest of a file that lost its path counts as its last line.
 LAST_LINE_AFTER_S = 2.0
-#: The process or the machine lacks descriptors or memory now. A file that is passed over for it would be lost.
+#: The process or the machine currently lacks descriptors or memory. The shipper must not skip a file for this reason,
+#: because the file would be lost.
 SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 #: File descriptors that are kept for connections and for rotated files.
 DESCRIPTORS_KEPT = 100
-#: Greatest number of scans of a directory whose files are being renamed, and of looks at a path.
+#: Maximum number of scans of a directory whose files are being renamed, and of attempts to open a path.
 SCANS_MAX = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far a file is shipped: ``offset`` is the first byte that is not shipped. ``fingerprint``: hash of the first
-    ``fingerprint_bytes`` bytes. ``path``: the path under which the file is followed. ``at_ms``: when the path was last
-    seen to lead to the file, in ms since 1970; files that were rotated from the path since then are newer."""
+    """The position up to which a file is shipped. ``offset`` is the first byte that is not shipped. ``fingerprint``:
+    hash of the first ``fingerprint_bytes`` bytes. ``path``: the path under which the file is followed. ``at_ms``: when
+    the path was last seen to lead to the file, in ms since 1970; files that were rotated from the path since then are
+    newer."""
 
     path: str
     device: int
@@ -61,7 +63,7 @@ class Position:
 @dataclass(frozen=True, slots=True)
 class Line:
     """A line without its end. ``begin``: its position in the file, ``end``: the position after its end. A line above
-    the limit comes in pieces; ``is_whole`` is False for each piece but the last."""
+    the size limit is split into pieces; ``is_whole`` is False for each piece except the last."""
 
     text: bytes
     begin: int
@@ -79,7 +81,9 @@ class Tail:
         self.offset = offset
         #: The position up to which the file was shipped, as far as this shipper knows; see ``rewind``.
         self.shipped_to = offset
-        self.has_position = False  #: Whether a position of the file is stored: the next run knows the file.
+        self.has_position = (
+            False  #: Whether a position of the file is stored, so that the next run recognizes the file.
+        )
         self.has_path = True  #: Whether the path still leads to this file.
         self.seen_ms = 0  #: When the path was last seen to lead to this file,
         self.before_ms = 0  #: and when it was seen before that: a truncation that is found now came after it.
@@ -101,7 +105,7 @@ class Tail:
 
     @property
     def unread(self) -> int:
-        """Number of bytes behind the position."""
+        """The number of bytes after the position."""
         return max(self.size - self.offset, 0)
 
     @property
@@ -114,7 +118,7 @@ class Tail:
 
     def is_replaced(self) -> bool:
         """Whether the file was truncated or overwritten: it is shorter than the position, or begins with other bytes.
-        Takes longer first bytes for the fingerprint when the file has grown."""
+        If the file has grown, the fingerprint is extended to more of its first bytes."""
         if self.size < self.offset:
             return True
         digest, length = self._fingerprint
@@ -127,7 +131,7 @@ class Tail:
         return fingerprint(os.pread(self._descriptor, length, 0)) != digest
 
     def begin_again(self) -> None:
-        """Go to the begin of the file, which was truncated or overwritten."""
+        """Go to the beginning of the file, which was truncated or overwritten."""
         self.go_to(0)
         self._fingerprint = "", 0
 
@@ -143,8 +147,8 @@ class Tail:
         return fingerprint(head) == position.fingerprint and self.size >= position.offset
 
     def lines(self, bytes_max: int, *, takes_rest: bool) -> Iterator[Line]:
-        """Yield complete lines, up to about ``bytes_max`` bytes, and move the position behind each. ``takes_rest``:
-        bytes without a line end at the file's end are a line, too."""
+        """Yield complete lines, up to about ``bytes_max`` bytes, and move the position behind each. ``takes_rest``: an
+        unterminated rest at the file's end counts as a line, too."""
         taken = 0
         while taken < bytes_max:
             end = self._buffer.find(b"\n", self._at)
@@ -196,7 +200,7 @@ def fingerprint(head: bytes) -> str:
 
 
 class _FullError(OSError):
-    """The greatest number of files is open."""
+    """The maximum number of files is already open."""
 
     def __init__(self, files_max: int) -> None:
         super().__init__(
@@ -206,12 +210,13 @@ class _FullError(OSError):
 
 
 def files_max_of(descriptors: int) -> int:
-    """The greatest number of files of a process that may have so many descriptors; -1: without a limit."""
+    """The maximum number of files for a process with this limit of descriptors; -1: no limit."""
     return sys.maxsize if descriptors < 0 else max(descriptors - DESCRIPTORS_KEPT, descriptors // 2, 1)
 
 
 class Files:
-    """The files of a shipper: those that its paths and patterns name, and older ones that are not read to their end.
+    """The files of a shipper: files that its paths and patterns name, and older files that are not yet read to their
+    end.
 
     ``known``: positions of an earlier run. ``from_end``: a file without a position begins at its end if it exists when
     the shipper starts. ``files_max``: further files wait until one of the open files is closed.
@@ -239,7 +244,7 @@ class Files:
         self.notes: list[str] = []
         #: Files of earlier runs that no longer exist.
         self.forgotten: list[tuple[int, int]] = []
-        #: Paths that cannot be opened now, with the reason. The shipper tries them again at each look.
+        #: Paths that cannot be opened now, with the reason. The shipper tries them again at each check.
         self.unreadable: dict[str, str] = {}
         self._special: set[str] = set()  # paths of FIFOs, sockets and devices
         #: By path: the file to which it led at the last look (None: to none), and when it last led to a file.
@@ -273,9 +278,11 @@ class Files:
 
     def _open_rotated(self, last_ms: Mapping[str, int]) -> set[tuple[int, int]]:
         """Open known files that are not read to their end, and files whose name begins with a path of ``last_ms`` and
-        that were written after the path led to its last file. Oldest first. Returns the files that there are.
+        that were written after the path led to its last file. The oldest file is opened first. Returns the files that
+        exist.
 
-        A scan of a directory may miss a file that is renamed meanwhile. So two scans in a row must find the same."""
+        A scan of a directory may miss a file that is renamed during the scan, so two scans in a row must have the same
+        result."""
         before: set[tuple[str, tuple[int, int]]] | None = None
         for _ in range(SCANS_MAX):
             seen, wanted = self._scan(last_ms)
@@ -285,7 +292,8 @@ class Files:
             before = names
         else:
             self.notes.append(
-                f"files of {', '.join(last_ms)} were renamed in each of {SCANS_MAX} scans: some may be lost"
+                f"files of {', '.join(last_ms)} were renamed in each of {SCANS_MAX} scans: some files "
+                "may have been missed"
             )
         return seen
 
@@ -300,10 +308,10 @@ class Files:
 
     def _know_copy(self, position: Position) -> tuple[tuple[int, int], str] | None:
         """Find the copy of a file that was truncated (logrotate's ``copytruncate``), and note that it is shipped up to
-        ``position``. Returns the copy and its path if it has more.
+        ``position``. Returns the copy and its path if the copy has bytes after the position.
 
-        The copy was written after ``position``. Of several files with the same beginning it is the oldest: the others
-        are copies of later truncations."""
+        The copy was written after ``position``. If several files have the same beginning, the copy is the oldest one,
+        because the others are copies of later truncations."""
         matches = []
         for entry in self._entries(os.path.dirname(position.path)):
             if not _is_rotated(entry.path, position.path) or not position.fingerprint_bytes:
@@ -322,7 +330,7 @@ class Files:
             try:
                 known = self._known.get(tail.identity)
                 if known is not None and not tail.is_file_of(known):
-                    del self._known[tail.identity]  # of a file that is gone; a new file has its number
+                    del self._known[tail.identity]  # the old file is gone, and a new file has its inode number
                     known = None
                 if known is None and tail.is_file_of(position):
                     matches.append((status.st_mtime_ns, entry.path, tail.identity, tail.size))
@@ -335,8 +343,8 @@ class Files:
         return (identity, path) if size > position.offset else None
 
     def _begin_again(self, tail: Tail, position: Position) -> str | None:
-        """Begin a file again that was truncated or overwritten, after the rest of its copy, and after the copies of
-        later truncations. Returns the path of the copy if it has a rest."""
+        """Start again at the beginning of a truncated or overwritten file, after the unread rest of its copy and after
+        the copies of later truncations. Returns the path of the copy if it has an unread rest."""
         copy, before = self._know_copy(position), set(self.tails)
         self._open_rotated({tail.path: position.at_ms})
         for identity in self.tails.keys() - before:
@@ -367,8 +375,8 @@ class Files:
         return seen, sorted(wanted)
 
     def _open_all(self, wanted: Iterable[_Rotated]) -> bool:
-        """Open files in their order. Open none, and return False, if one of them was renamed after the scan. Raises
-        OSError in a shortage."""
+        """Open files in their order. If one of them was renamed after the scan, open none and return False. Raises
+        OSError if descriptors or memory run out."""
         opened: list[tuple[int, _Rotated]] = []
         try:
             for each in wanted:
@@ -397,8 +405,9 @@ class Files:
             return []
 
     def look(self, now_s: float, now_ms: int) -> None:
-        """Open new files, and note which files have lost their paths. A busy shipper may look seldom: when a path leads
-        to another file than at the last look, files that had the path in between are opened first."""
+        """Open new files, and note which files have lost their paths. A busy shipper may check its paths seldom. If a
+        path now leads to another file than at the last check, the files that had the path in between are opened
+        first."""
         paths = [path for pattern in self._patterns for path in sorted(glob.glob(pattern)) or [pattern]]
         found = set()
         unsure = set()  # paths that may still lead to their files
@@ -428,8 +437,8 @@ class Files:
         """Open the file to which a path leads, after the files that had the path since the last look. Returns the file;
         None if the path leads to no regular file. Raises OSError.
 
-        The path may lead to another file before this one is open. Then look again: ``_at`` has only files that were
-        opened, so the next scan finds this one."""
+        The path may lead to another file before this file is open. Then the path is checked again: ``_at`` has only
+        files that were opened, so the next scan finds this file."""
         for _ in range(SCANS_MAX):
             before = self._at.get(path)
             try:
@@ -443,7 +452,7 @@ class Files:
             if not stat.S_ISREG(status.st_mode):
                 if not stat.S_ISDIR(status.st_mode) and path not in self._special:
                     self._special.add(path)
-                    self.notes.append(f"{path} is not a regular file, and is left out")
+                    self.notes.append(f"{path} is not a regular file, and is ignored")
                 return None
             identity = _identity(status)
             if before is not None and before[0] != identity:
@@ -458,22 +467,23 @@ class Files:
         return None
 
     def _pass_over(self, path: str, error: OSError) -> None:
-        """Note that a path cannot be read. Raises OSError in a shortage: then the whole look is repeated later."""
+        """Note that a path cannot be read. Raises OSError if descriptors or memory run out; the whole check is then
+        repeated later."""
         if error.errno in SHORTAGES:
             raise error
         self._note_unreadable(path, error.strerror or str(error))
 
     def _note_full(self, path: str, error: _FullError) -> None:
-        """Note once that files wait: there may be thousands."""
+        """Log only once that files wait, because there may be thousands."""
         self.unreadable[path] = str(error.strerror)
         if not self._waits_for_descriptors:
             self._waits_for_descriptors = True
-            self.notes.append(f"{path} and maybe others wait: {error.strerror}")
+            self.notes.append(f"{path}, and possibly other files, must wait: {error.strerror}")
 
     def _note_unreadable(self, path: str, reason: str) -> None:
         if self.unreadable.get(path) != reason:
             self.unreadable[path] = reason
-            self.notes.append(f"{path} cannot be read: {reason}; it is tried again")
+            self.notes.append(f"{path} cannot be read: {reason}; the shipper retries")
 
     def _open(self, path: str, identity: tuple[int, int]) -> bool:
         """Open the file at ``path``, or note why it cannot be read. Returns False if the path does not lead to the file
@@ -507,7 +517,7 @@ class Files:
             self.tails[tail.identity] = tail
 
     def _tail_of(self, path: str, descriptor: int) -> Tail | None:
-        """The open file at its position; None if it is no regular file, or is open already."""
+        """The opened file at its position; None if it is not a regular file, or is already open."""
         tail = Tail(path, descriptor, 0, self._line_bytes_max)
         if tail.identity in self.tails or not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return None
@@ -517,21 +527,21 @@ class Files:
             tail.has_position = True
         elif self._from_end and position is None and path not in self._followed:
             tail.go_to(_end_of_last_line(descriptor))
-        tail.is_replaced()  # takes the fingerprint
+        tail.is_replaced()  # computes the fingerprint
         return tail
 
     def _is_other(self, tail: Tail, position: Position) -> bool:
-        """Whether the file with the inode of ``position`` is another one."""
+        """Whether the inode of ``position`` now belongs to another file."""
         is_other = not tail.is_file_of(position)
         if is_other:
             self.notes.append(
-                f"{position.path} is another file, or was truncated, since the last run: from its beginning"
+                f"{position.path} is another file, or was truncated, since the last run: shipping it from its beginning"
             )
         return is_other
 
     def grown(self) -> list[Tail]:
-        """The files with bytes to read; files that were truncated or overwritten begin again. A new file under a path
-        waits until the file that had the path before is read to its end."""
+        """The files with bytes to read; truncated or overwritten files start again at their beginning. A new file under
+        a path waits until the file that had the path before is read to its end."""
         grown = []
         waiting = set()
         broken = set()
@@ -541,7 +551,7 @@ class Files:
                     at = f"{tail.path} was truncated or overwritten at position {tail.offset}"
                     copy = self._begin_again(tail, replace(tail.position(), at_ms=tail.before_ms))
                     rest = f"the rest of its copy {copy}, then " if copy is not None else ""
-                    self.notes.append(f"{at}: {rest}from its beginning")
+                    self.notes.append(f"{at}: shipping {rest}from its beginning")
                     tail.is_replaced()
             except OSError as error:
                 self.failed(tail, error)
@@ -561,14 +571,14 @@ class Files:
         reason = error.strerror or str(error)
         if tail.failure != reason:
             tail.failure = reason
-            self.notes.append(f"{tail.path} cannot be read at position {tail.offset}: {reason}; it is tried again")
+            self.notes.append(f"{tail.path} cannot be read at position {tail.offset}: {reason}; the shipper retries")
 
     def takes_rest(self, tail: Tail, now_s: float) -> bool:
         """Whether the unterminated rest of a file is its last line, because it will not grow any more."""
         return not tail.has_path and now_s - max(tail.lost_at, tail.grown_at) >= LAST_LINE_AFTER_S
 
     def finished(self, now_s: float) -> list[Tail]:
-        """The files without a path that are read to their end, and will not grow."""
+        """The files that have lost their path, are read to their end, and will not grow."""
         found = []
         for tail in self.tails.values():
             if not tail.has_path and now_s - max(tail.lost_at, tail.grown_at) >= CLOSED_AFTER_S:
@@ -580,7 +590,7 @@ class Files:
         return found
 
     def drop(self, tail: Tail) -> None:
-        """Close a file. If it comes back under a path, it goes on at its position."""
+        """Close a file. If the file appears under a path again, reading continues at its position."""
         if tail.is_removed:
             self._known.pop(tail.identity, None)
         elif tail.offset:
@@ -589,18 +599,19 @@ class Files:
         del self.tails[tail.identity]
 
     def shipped(self, tails: Iterable[Tail]) -> None:
-        """Note that what was read of the files is shipped, and that their positions are stored."""
+        """Note that all bytes read from the files are shipped, and that the files' positions are stored."""
         for tail in tails:
             tail.shipped_to = tail.offset
             tail.has_position = True
 
     def without_position(self) -> list[Tail]:
-        """The open files of which no position is stored."""
+        """The open files without a stored position."""
         return [tail for tail in self.tails.values() if not tail.has_position]
 
     def rewind(self, known: Mapping[tuple[int, int], Position]) -> None:
-        """Go back to the shipped positions (``known``), after a batch that may not be shipped. A file has no position
-        before its first batch, and after its last one when the file is removed; the shipper then knows by itself."""
+        """Go back to the stored positions (``known``), after a batch that may not have been shipped. A file has no
+        stored position before its first batch, nor after its last batch if the file was removed; then the shipper uses
+        the position that it remembers itself."""
         self._known.update(known)
         for identity, tail in list(self.tails.items()):
             position = known.get(identity)
@@ -618,7 +629,7 @@ class Files:
 
 
 def _rotated_from(path: str, modified_ms: int, last_ms: Mapping[str, int]) -> str | None:
-    """The followed path from which a file was rotated while no shipper ran: the file's name begins with the path's
+    """The followed path from which a file was rotated while no shipper ran. The file's name begins with the path's
     name, as logrotate names files, and it was written after the path's last position."""
     modified_ms += MODIFIED_LATE_MS
     found = [name for name, at_ms in last_ms.items() if _is_rotated(path, name) and modified_ms > at_ms]
@@ -626,7 +637,7 @@ def _rotated_from(path: str, modified_ms: int, last_ms: Mapping[str, int]) -> st
 
 
 def _is_rotated(path: str, name: str) -> bool:
-    """Whether ``path`` is a name that logrotate gives a file or a copy of ``name``, and is not compressed."""
+    """Whether ``path`` is a name that logrotate gives to the rotated file or copy of ``name``, without compression."""
     return path != name and path.startswith(name) and not path.endswith(_COMPRESSED)
 
 
@@ -643,7 +654,7 @@ def _end_of_last_line(descriptor: int) -> int:
 
 
 def check_paths(paths: Iterable[str]) -> list[str]:
-    """Return absolute paths and patterns. Raises ValueError for a directory."""
+    """Return the paths and patterns as absolute ones. Raises ValueError for a directory."""
     found = []
     for path in paths:
         if Path(path).is_dir():

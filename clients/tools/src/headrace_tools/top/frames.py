@@ -84,7 +84,7 @@ class GroupRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """One picture. The busiest topics and groups come first in a picture."""
+    """One picture, with the busiest topics and groups first."""
 
     timestamp_ms: int
     interval_s: float
@@ -102,7 +102,7 @@ class Frame:
     errors: tuple[str, ...]
 
 
-HISTORY_MAX = 60  #: Pictures whose lags a group's history has.
+HISTORY_MAX = 60  #: Number of pictures in the lag history of a group.
 
 
 class LagHistory:
@@ -112,7 +112,8 @@ class LagHistory:
         self._lags: dict[str, tuple[int, ...]] = {}
 
     def add(self, frame: Frame) -> Frame:
-        """The frame, with the history of each of its groups. Groups that are gone are forgotten."""
+        """The frame, with the history of each of its groups. The history of a group that no longer exists is
+        dropped."""
         self._lags = {
             row.group: (*self._lags.get(row.group, ()), *(() if row.lag is None else (row.lag,)))[-HISTORY_MAX:]
             for row in frame.groups

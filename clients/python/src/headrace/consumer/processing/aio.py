@@ -27,8 +27,8 @@ _UNTRACED: AbstractContextManager[None] = nullcontext()
 
 
 class AsyncRun:
-    """One run of ``process``; a Progress of the consumer's group. ``poll(timeout_s, max_records)`` returns records;
-    ``begin_poll()`` only handles the group's events."""
+    """One run of ``process``. It implements ``Progress``, from which the consumer's group takes the offsets to commit.
+    ``poll(timeout_s, max_records)`` returns records; ``begin_poll()`` only handles the group's events."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class AsyncRun:
         """Process records until ``stop`` is set, the caller is cancelled, or an error is raised."""
         group, interval_s = self._group, self._core.config["auto.commit.interval.ms"] / 1000
         group.begin_progress(self, self._settings.commit_interval)
-        self._core.reading.plain = True  # polls return bytes, and each handler's call begins with the deserializers
+        self._core.reading.plain = True  # polls return bytes: handler calls deserialize
         try:
             await self._take_over()
             while self._failure is None and not (stop is not None and stop.is_set()):
@@ -74,14 +74,14 @@ class AsyncRun:
                 group.end_progress(interval_s)
 
     async def _take_over(self) -> None:
-        """Learn which records of the partitions that the consumer has already are finished."""
+        """Read which records are already finished in the partitions that are already assigned to the consumer."""
         partitions = sorted(self._core.reading.partitions)
         if partitions:
             committed = await self._core.engine.io.run_async(self._group.fetch_work(partitions, None))
             self.assigned(self._flow.still_valid(committed))
 
     async def _turn(self) -> None:
-        """Poll once, or wait for room."""
+        """Poll once; if too many records are in progress, wait for room instead."""
         self._flow.regulate()
         self._flow.name_long(asyncio.get_running_loop().time())
         self._start_ready()
@@ -110,7 +110,7 @@ class AsyncRun:
             return
 
     def _start_ready(self) -> None:
-        """Give ready records to tasks, up to ``concurrency``."""
+        """Start a handler task for each record that is ready, up to ``concurrency`` tasks at a time."""
         now = asyncio.get_running_loop().time()
         while self._failure is None and self._book.running < self._settings.concurrency:
             work = self._book.take(now)
@@ -151,8 +151,9 @@ class AsyncRun:
         except asyncio.CancelledError as cancelled:
             if _is_cancelled():
                 raise
-            # the handler's own doing; a record that is only given back would be handled by no one
-            error: Exception = RuntimeError("the handler awaited something that was cancelled")
+            # the handler itself caused the cancellation; if the record were only returned to the book, no task would
+            # handle it
+            error: Exception = RuntimeError("the handler awaited a task or future that was cancelled")
             error.__cause__ = cancelled
         except Exception as raised:  # noqa: BLE001 - it decides what becomes of the record
             error = raised
@@ -187,7 +188,7 @@ class AsyncRun:
         return None
 
     async def _end(self) -> None:
-        """Wait for running handlers, go back to the first unfinished records, and commit."""
+        """Wait for running handlers, set the positions to the first unfinished records, and commit."""
         self._book.close()
         if self._tasks:
             _, running = await asyncio.wait(self._tasks, timeout=DRAIN_S)
@@ -206,7 +207,8 @@ class AsyncRun:
                 await self._dead_letters.close()
 
     def _go_back(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Go back to the first unfinished records, once. Returns the positions to commit."""
+        """Set the positions to the first unfinished records; only the first call has an effect. Returns the positions
+        to commit."""
         reading = self._core.reading
         if self._has_gone_back or reading.state != "open":
             return {}
@@ -239,6 +241,6 @@ class AsyncRun:
 
 
 def _is_cancelled() -> bool:
-    """Whether this task is cancelled, and not only what it awaited."""
+    """Whether this task itself was cancelled, not only the task or future that it awaited."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -28,8 +28,8 @@ _UNTRACED: AbstractContextManager[None] = nullcontext()
 
 
 class Run:
-    """One run of ``process``; a Progress of the consumer's group. ``poll(timeout_s, max_records)`` returns records;
-    ``begin_poll()`` only handles the group's events."""
+    """One run of ``process``. It implements ``Progress``, from which the consumer's group takes the offsets to commit.
+    ``poll(timeout_s, max_records)`` returns records; ``begin_poll()`` only handles the group's events."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Run:
         """Process records until ``stop`` is set, or an error is raised."""
         group, interval_s = self._group, self._core.config["auto.commit.interval.ms"] / 1000
         group.begin_progress(self, self._settings.commit_interval)
-        self._core.reading.plain = True  # polls return bytes, and each handler's call begins with the deserializers
+        self._core.reading.plain = True  # polls return bytes: handler calls deserialize
         try:
             self._take_over()
             while self._failure is None and not (stop is not None and stop.is_set()):
@@ -74,14 +74,14 @@ class Run:
                 group.end_progress(interval_s)
 
     def _take_over(self) -> None:
-        """Learn which records of the partitions that the consumer has already are finished."""
+        """Read which records are already finished in the partitions that are already assigned to the consumer."""
         partitions = sorted(self._core.reading.partitions)
         if partitions:
             committed = self._core.engine.io.run(self._group.fetch_work(partitions, None))
             self.assigned(self._flow.still_valid(committed))
 
     def _turn(self) -> None:
-        """Poll once, or wait for room."""
+        """Poll once; if too many records are in progress, wait for room instead."""
         with self._changed:
             self._flow.regulate()
             self._flow.name_long(time.monotonic())
@@ -104,7 +104,8 @@ class Run:
             )
 
     def _take(self, most: int) -> None:
-        """Poll, and add the records to the book. Ctrl-C may come between the two: then ``_before_poll`` stays."""
+        """Poll, and add the records to the book. If Ctrl-C comes between these two steps, ``_before_poll`` keeps its
+        value."""
         reading = self._core.reading
         known = {tp: reading.known_position(tp) for tp in list(reading.partitions)}
         self._before_poll = {tp: position for tp, position in known.items() if position is not None}
@@ -121,7 +122,7 @@ class Run:
         self._before_poll = None
 
     def _start_ready(self) -> None:
-        """Give ready records to threads, up to ``concurrency``."""
+        """Start a handler in a thread for each record that is ready, up to ``concurrency`` threads at a time."""
         while self._failure is None and not self._has_ended and self._book.running < self._settings.concurrency:
             work = self._book.take(time.monotonic())
             if work is None:
@@ -131,7 +132,7 @@ class Run:
     def _handle(self, work: Work) -> None:
         """Handle one record, in a thread of the pool."""
         with self._changed:
-            if self._has_ended:  # the end has not waited for this thread, and the record is handled again
+            if self._has_ended:  # the run ended before this thread began: the record will be handled again
                 return
             self._in_handlers.add(work)
         error = self._try(work)
@@ -189,7 +190,7 @@ class Run:
         return None
 
     def _end(self) -> None:
-        """Wait for running handlers, go back to the first unfinished records, and commit."""
+        """Wait for running handlers, set the positions to the first unfinished records, and commit."""
         reading = self._core.reading
         positions: dict[TopicPartition, OffsetAndMetadata] = {}
         self._has_ended = True
@@ -197,7 +198,8 @@ class Run:
             with self._changed:
                 self._book.close()
                 self._pool.shutdown(wait=False, cancel_futures=True)
-                # (the book may have records that no thread has: after Ctrl-C, or because a thread was late)
+                # (the book may count records as running that no thread handles: after Ctrl-C, or because a thread
+                # started late)
                 if not self._changed.wait_for(lambda: not self._in_handlers, DRAIN_S):
                     name_unfinished([work for work in self._book.running_of() if work in self._in_handlers])
         finally:  # also after a second Ctrl-C: close() commits the positions

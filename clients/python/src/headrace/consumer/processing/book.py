@@ -25,15 +25,15 @@ ORDERS = ("key", "partition", "none")
 
 class Part:
     """A partition in the book. ``done_before``: offsets that an earlier owner has finished. ``closing``: no further
-    record of the partition is handled, because it is being revoked. ``is_sorted``: False after the consumer went back
-    in the partition (a seek, or a log that was truncated): ``open`` then has lower offsets behind higher ones."""
+    record of the partition is handled, because it is being revoked. ``is_sorted``: False after the consumer's position
+    moved back (a seek, or a truncated log), because lower offsets then follow higher ones in ``open``."""
 
     __slots__ = ("bytes", "closing", "done_before", "end", "is_sorted", "open", "running", "tp")
 
     def __init__(self, tp: TopicPartition) -> None:
         self.tp = tp
-        #: Offsets of unfinished records in the order in which they came, each with the number of its records: an offset
-        #: has two if the consumer went back to it.
+        #: Offsets of unfinished records in the order in which they came, each with its number of records: after the
+        #: consumer's position moved back, an offset can have two records.
         self.open: OrderedDict[int, int] = OrderedDict()
         self.is_sorted = True
         self.end = 0  # one past the last added offset
@@ -76,18 +76,19 @@ class Book:
         self._order = order
         self._parts: dict[TopicPartition, Part] = {}
         self._ready: deque[Work] = deque()
-        #: For each chain with a record that is ready, running or delayed: the records that wait for it.
+        #: A chain is the set of records that must be handled one after another. For each chain with a record that is
+        #: ready, running or delayed: the later records, which wait for that record.
         self._chains: dict[Hashable, deque[Work]] = {}
         self._delayed: list[tuple[float, int, Work]] = []
         self._numbers = itertools.count()
         self.unfinished = 0  #: Number of records that are added and neither finished nor forgotten.
         self.bytes = 0  #: Size in bytes of their keys and values.
-        self.running = 0  #: Number of records that handlers have now.
+        self.running = 0  #: Number of records in running handlers.
         #: These records, with the time at which each was taken; the longest-running one is first.
         self.begun: dict[Work, float] = {}
 
     def assigned(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
-        """Note new partitions with their committed offsets, whose metadata may name finished records."""
+        """Note new partitions with their committed offsets, whose metadata may list finished records."""
         for tp, committed in offsets.items():
             part = self._parts[tp] = Part(tp)
             if committed is not None:
@@ -102,7 +103,7 @@ class Book:
                 part = self._parts[tp] = Part(tp)
             if record.offset < part.end:
                 part.is_sorted = not part.open
-                part.done_before.clear()  # the offsets may have other records now
+                part.done_before.clear()  # the same offsets may hold different records now
             part.end = record.offset + 1
             if record.offset in part.done_before:
                 part.done_before.discard(record.offset)
@@ -190,7 +191,7 @@ class Book:
             del self._chains[work.chain]
 
     def close(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Handle no further record of the partitions (None: of all); records that handlers have now may finish."""
+        """Handle no further record of the partitions (None: of all); running handlers may finish their records."""
         parts = (
             self._parts.values() if partitions is None else [self._parts[tp] for tp in partitions if tp in self._parts]
         )
@@ -207,16 +208,16 @@ class Book:
         self._delayed = kept
 
     def is_running(self, partitions: Iterable[TopicPartition]) -> bool:
-        """Whether a handler has a record of the partitions."""
+        """Whether a handler is running for a record of the partitions."""
         return any(self._parts[tp].running for tp in partitions if tp in self._parts)
 
     def running_of(self, partitions: Iterable[TopicPartition] | None = None) -> list[Work]:
-        """The records of the partitions (None: of all) that handlers have now, longest first."""
+        """The records of the partitions (None: of all) whose handlers are running; the longest-running one is first."""
         parts = None if partitions is None else {id(self._parts[tp]) for tp in partitions if tp in self._parts}
         return [work for work in self.begun if parts is None or id(work.part) in parts]
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Forget partitions that belong to this consumer no longer."""
+        """Forget partitions that are no longer assigned to this consumer."""
         gone = [tp for tp in partitions if tp in self._parts]
         self.close(gone)
         for tp in gone:
@@ -225,7 +226,8 @@ class Book:
             self.bytes -= part.bytes
 
     def too_far(self) -> set[TopicPartition]:
-        """The partitions that get no more records now, because their first unfinished offset is WINDOW behind."""
+        """The partitions that get no more records now, because their first unfinished offset is WINDOW behind the last
+        one."""
         return {
             tp for tp, part in self._parts.items() if (first := part.first) is not None and part.end - first >= WINDOW
         }

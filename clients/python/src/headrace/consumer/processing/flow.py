@@ -1,4 +1,5 @@
-"""How many records a run of ``process`` takes from its consumer, and where the consumer goes on after the run."""
+"""The limits on the records that a run of ``process`` takes from its consumer, and the consumer's positions after the
+run."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from .settings import Settings
 
 logger = logging.getLogger("headrace")
 
-POLL_S = 0.1  #: Seconds that one poll waits for records, and with it the delay of a retry beyond its time.
+POLL_S = 0.1  #: Seconds that one poll waits for records; a retry may start this much too late.
 POLL_RECORDS = 500  #: Maximum number of records of one poll.
 #: Seconds that the end of a run, or the revocation of a partition, waits for running handlers.
 DRAIN_S = 30.0
@@ -38,7 +39,7 @@ class Flow:
         return 0 if self._book.bytes >= BYTES_MAX else self._settings.records_max - self._book.unfinished
 
     def regulate(self) -> None:
-        """Pause partitions whose finished offsets are too far from the first unfinished one, and resume the others. A
+        """Pause each partition whose last offset is too far from its first unfinished offset, and resume the others. A
         partition that the program has paused stays paused."""
         far = self._book.too_far()
         for tp in far - self._paused:
@@ -52,8 +53,8 @@ class Flow:
         self._resume(self._paused - far)
 
     def name_long(self, now: float) -> None:
-        """Log a handler that has not returned for LONG_S: the records behind its record wait, and a full run takes no
-        more records. ``now``: the clock of ``Book.take``."""
+        """Log a handler that has not returned for LONG_S: later records of the same chain wait for it, and a run that
+        has reached its limits takes no more records. ``now``: the clock of ``Book.take``."""
         work, begun_at = next(iter(self._book.begun.items()), (None, now))
         if work is None or now - max(begun_at, self._named_at) < LONG_S:
             return
@@ -64,7 +65,7 @@ class Flow:
             now - begun_at,
             counted(self._book.running, "handler"),
             counted(self._book.unfinished, "record"),
-            "" if self.room() > 0 else ", and no more records are taken",
+            "" if self.room() > 0 else ", and process() takes no more records until a handler returns",
         )
 
     def release(self) -> None:
@@ -95,8 +96,8 @@ def name_unfinished(running: list[Work]) -> None:
     """Log the records whose handlers did not return within DRAIN_S."""
     if running:
         logger.warning(
-            "process: %s did not return within %g s (%s%s); each of these records is handled again, maybe while its "
-            "handler still runs",
+            "process: %s did not return within %g s (%s%s); each of these records will be handled again, "
+            "possibly while its handler still runs",
             counted(len(running), "handler"),
             DRAIN_S,
             ", ".join(map(str, running[:5])),
@@ -105,7 +106,8 @@ def name_unfinished(running: list[Work]) -> None:
 
 
 def go_back(reading: Reading, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-    """Go back to the first unfinished record of each partition, so that the consumer's next call returns it."""
+    """Set each partition's position to its first unfinished record, so that the consumer's next call returns that
+    record."""
     for tp, each in positions.items():
         if tp in reading.partitions and reading.known_position(tp) != each.offset:
             reading.seek(tp, each.offset)

@@ -1,7 +1,7 @@
-"""The metadata of a commit with finished offsets above the committed offset.
+"""Encode finished offsets above the committed offset in the metadata of a commit.
 
 A consumer that handles records concurrently finishes them in another order than the order of their offsets. The
-committed offset is the first unfinished one. The commit's metadata has a bit for each offset after it, so that the next
+committed offset is the first unfinished one. The commit's metadata has a bit for each later offset, so that the next
 owner of the partition handles only unfinished records again.
 """
 
@@ -13,14 +13,14 @@ import zlib
 from collections.abc import Iterable
 
 PREFIX = "headrace-done:"  #: The first characters of metadata that this module has written.
-#: Maximum distance between the committed offset and the last offset that has a bit. The bits then have 2 KiB, and 2,744
-#: characters in the metadata, of which a coordinator accepts 4,096 (offset.metadata.max.bytes).
+#: Maximum distance between the committed offset and the last offset that has a bit. The bits then take 2 KiB, which are
+#: 2,744 characters of metadata; a coordinator accepts up to 4,096 (offset.metadata.max.bytes).
 WINDOW = 16_384
 
 
 def encode_done(base: int, end: int, unfinished: Iterable[int]) -> str:
-    """Encode which offsets from ``base`` up to ``end`` (exclusive) are finished: all that are not in ``unfinished``.
-    Offsets further than WINDOW from ``base`` are left out. Returns "" if no offset is finished."""
+    """Encode which offsets from ``base`` up to ``end`` (exclusive) are finished, which are all offsets that are not in
+    ``unfinished``. Offsets further than WINDOW from ``base`` are left out. Returns "" if no offset is finished."""
     span = min(end - base, WINDOW)
     if span <= 0:
         return ""

@@ -16,12 +16,13 @@ from .book import Work, check_order
 
 CONCURRENCY_MAX = 10_000
 RETRIES_MAX = 1_000_000
-#: For each record that is handled at a time, this number of records is taken from the consumer, so that enough
-#: different keys are among them.
+#: ``process`` takes up to this number of records from the consumer for each handler that may run at a time, so that the
+#: records have enough different keys.
 AHEAD = 10
 AHEAD_MIN = 500
 
-#: Prefix of the headers that a dead letter has in addition to those of its record; headrace_pipelines has the same.
+#: Prefix of the headers that a dead letter has in addition to those of its record; headrace_pipelines uses the same
+#: prefix.
 PREFIX = "headrace.dead-letter."
 
 
@@ -54,7 +55,8 @@ class Settings:
         return max(AHEAD * self.concurrency, AHEAD_MIN)
 
     def may_retry(self, work: Work, error: Exception) -> bool:
-        """Whether the record's handler is called again. Bytes that cannot be deserialized stay so."""
+        """Whether the record's handler is called again. A retry would not help with bytes that cannot be
+        deserialized."""
         return work.attempts <= self.retries and not isinstance(error, SerializationError)
 
     def delay_s(self, work: Work) -> float:
@@ -70,7 +72,8 @@ def _check_integer(name: str, value: Any, low: int, high: int) -> None:
 
 
 def described(error: BaseException) -> str:
-    """The type and the message of a handler's error. The message is the program's: making it may fail, too."""
+    """The type and the message of a handler's error. The program's own code makes the message, and that code may fail,
+    too."""
     try:
         return f"{type(error).__name__}: {error}"
     except Exception:  # noqa: BLE001 - a faulty __str__ must not hide the record
@@ -78,7 +81,8 @@ def described(error: BaseException) -> str:
 
 
 class BuryError(Exception):
-    """The dead letter of a record could not be stored. ``topic``: of dead letters; ``reason``: the handler's error."""
+    """The dead letter of a record could not be stored. ``topic``: the topic for dead letters; ``reason``: the handler's
+    error."""
 
     def __init__(self, topic: str, reason: Exception) -> None:
         super().__init__(topic)
@@ -91,14 +95,14 @@ def failure_of(work: Work, error: BaseException) -> ProcessingError:
     at = f"{record.topic}-{record.partition} at offset {record.offset}"
     if isinstance(error, BuryError) and error.__cause__ is not None:
         text = (
-            f"cannot store the dead letter of {at} in the topic {error.topic!r}: {described(error.__cause__)}; mend "
-            f"the topic, and process the record again. The handler had failed after {work.attempts} tries: "
+            f"cannot store the dead letter of {at} in the topic {error.topic!r}: {described(error.__cause__)}; repair "
+            f"the topic, then process the record again. The handler had failed after {work.attempts} tries: "
             f"{described(error.reason)}"
         )
         error = error.__cause__
     else:
         text = (
-            f"the handler failed for {at} after {work.attempts} tries: {described(error)}; mend the handler, raise "
+            f"the handler failed for {at} after {work.attempts} tries: {described(error)}; correct the handler, raise "
             "retries, or set dead_letters to a topic for such records"
         )
     found = ProcessingError(
@@ -135,8 +139,8 @@ def letter_of(work: Work, error: Exception) -> dict[str, Any]:
 
 
 def producer_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration of the producer of dead letters: the keys of the consumer's that a producer has, too, such as
-    addresses and credentials."""
+    """The configuration of the producer of dead letters. It has those keys of the consumer's configuration that a
+    producer also has, such as addresses and credentials."""
     return {
         name: value
         for name, value in config.items()

@@ -2,7 +2,7 @@
 
 ArrowDecoder turns a binary array into an array of the reader's type; its values may come from several writers'
 schemas. ArrowEncoder turns an array into a binary array. A value that cannot be decoded or encoded becomes null, and
-has a reason; the others are kept.
+has a reason; all other values are kept.
 
 ``arrow_types.py`` has the table of types. Source: the Avro specification 1.12, "Schema Resolution".
 """
@@ -54,7 +54,7 @@ class BatchTooLargeError(ValueError):
 
 
 class Converted(NamedTuple):
-    """``reasons``: {row: why it is null}, for each row that could not be decoded or encoded."""
+    """``reasons`` maps each row that could not be decoded or encoded to the reason."""
 
     values: pa.Array
     reasons: dict[int, str]
@@ -62,7 +62,7 @@ class Converted(NamedTuple):
 
 @dataclass(slots=True)
 class _Column:
-    """A column of the reader's schema. ``branches``: of a union, the position of each branch's column."""
+    """A column of the reader's schema. ``branches``: for a union, the position of each branch's column."""
 
     index: int
     type: pa.DataType
@@ -99,7 +99,7 @@ class ArrowDecoder:
     # Columns.
 
     def _column(self, kind: Type, *, nullable: bool, path: str, within: tuple[Type, ...]) -> _Column:
-        """Add the columns of a type. ``within``: the records around it."""
+        """Add the columns of a type. ``within``: the records that contain the type."""
         self._columns += 1
         if self._columns > COLUMNS_MAX:
             raise NoArrowTypeError(f"the schema needs more than {COLUMNS_MAX:,} columns", path)
@@ -172,8 +172,8 @@ class ArrowDecoder:
     # Writers.
 
     def add_writer(self, schema_id: int, writer: Type) -> None:
-        """Let values with this schema id be decoded. Raises Unresolvable: the reader's schema cannot read what this
-        writer's schema writes."""
+        """Add a writer's schema, so that values with this schema id can be decoded. Raises Unresolvable if the reader's
+        schema cannot read values of the writer's schema."""
         with self.lock:
             self._writers[schema_id] = self._compiled(writer)
 
@@ -189,8 +189,8 @@ class ArrowDecoder:
         return _Resolution(self._program, self._words, self._layout).node(writer, self._reader, self._root, "")
 
     def decode(self, values: pa.Array, unusable: Mapping[int, str] | None = None) -> Converted:
-        """Decode framed values: a magic byte, a schema id, a value. ``unusable``: {schema id: reason} of ids without a
-        writer. Null stays null. Raises BatchTooLargeError."""
+        """Decode framed values: a magic byte, a schema id, a value. ``unusable`` maps each schema id without a writer
+        to the reason. Null stays null. Raises BatchTooLargeError."""
         with self.lock:
             return self._decoded(values, True, self._writers, unusable or {})
 
@@ -216,7 +216,7 @@ class ArrowDecoder:
         reasons = {}
         for at, kind, node, detail, frames in bad:
             if kind == Fault.WRITER:
-                reasons[at] = unusable.get(detail, f"the schema id {detail} has no schema here")
+                reasons[at] = unusable.get(detail, f"the schema with id {detail} is not known here")
             else:
                 reasons[at] = self._words.said(kind, node, detail, frames)
         return Converted(found, reasons)
@@ -242,8 +242,9 @@ class ArrowDecoder:
 
 
 class _Resolution:
-    """Builds the nodes that read one writer's schema into the reader's columns. A mismatch between two schemas is found
-    here, except within a union of the writer: there it matters only when a value has the branch (REFUSE)."""
+    """Builds the nodes that read one writer's schema into the reader's columns. A mismatch between two schemas raises
+    an error here. A branch of a writer's union that does not match gets a node REFUSE, because the mismatch matters
+    only to values of that branch."""
 
     def __init__(self, program: Decoding, words: Words, layout: Layout) -> None:
         self._program, self._words, self._layout = program, words, layout
@@ -350,7 +351,7 @@ class _Resolution:
         return node
 
     def _flat(self, writer: Type, reader: Type, column: _Column, path: str) -> int:
-        """A type without types below it."""
+        """Add the node of a type that contains no other types."""
         at = column.index
         pair = (writer.kind, reader.kind)
         if reader.logical == writer.logical == "decimal" and reader.scale != writer.scale:
@@ -381,7 +382,8 @@ class _Resolution:
         return self._program.node(op, at)
 
     def _skipped(self, writer: Type) -> int:
-        """A field of the writer that the reader does not have. The writer's type may contain itself."""
+        """Add nodes that skip a field of the writer that the reader does not have. The writer's type may contain
+        itself."""
         key = (writer, None, -1)
         if key in self._made:
             return self._made[key]
@@ -670,7 +672,7 @@ def _item(kind: Type) -> Type:
 
 
 def _exported(values: pa.Array) -> tuple[Any, bool]:
-    """The array as a capsule, and whether it has offsets of 64 bits."""
+    """The array as a PyCapsule, and whether its offsets have 64 bits."""
     if not is_binary(values.type):
         raise TypeError(f"must be an array of type binary, not {values.type}")
     _, capsule = values.__arrow_c_array__()

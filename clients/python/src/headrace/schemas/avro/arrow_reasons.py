@@ -1,4 +1,4 @@
-"""Why a row could not be decoded or encoded, in words."""
+"""Messages that say why a row could not be decoded or encoded."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def joined(path: str, name: str) -> str:
 
 
 class Words:
-    """Says why a row is bad. ``names``: of a record's node, the fields; ``labels``: of other nodes, what
-    their faults need (the name of an enum and its symbols, a refusal)."""
+    """Makes the message for a bad row. ``names`` maps a record's node to its field names. ``labels`` maps other nodes
+    to the words for their messages (the name of an enum and its symbols, or the reason of a refusal)."""
 
     def __init__(self) -> None:
         self.names: dict[int, Sequence[str]] = {}

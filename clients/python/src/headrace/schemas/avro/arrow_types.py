@@ -38,7 +38,7 @@ class Layout(enum.Enum):
 
 
 class NoArrowTypeError(ValueError):
-    """A schema, or a field of it, has no Arrow type, or an array's type does not fit the schema. ``path``: the
+    """A schema, or a field of it, has no Arrow type, or an array's type does not fit the schema. ``path`` names the
     field."""
 
     def __init__(self, reason: str, path: str = "") -> None:
@@ -47,7 +47,7 @@ class NoArrowTypeError(ValueError):
 
 
 def flat_type(kind: Type, layout: Layout, path: str) -> pa.DataType:
-    """The Arrow type of an Avro type without types below it. Raises NoArrowTypeError."""
+    """The Arrow type of an Avro type that contains no other types. Raises NoArrowTypeError."""
     spark = layout is Layout.SPARK
     if kind.logical == "decimal":
         if kind.precision > (38 if spark else 76):
@@ -95,20 +95,21 @@ _NANOSECONDS: Final = {"s": 10**9, "ms": 10**6, "us": 1000, "ns": 1, "millis": 1
 
 
 def scale(array: pa.DataType, logical: str) -> int:
-    """The factor from Avro's unit to Arrow's."""
+    """The factor that converts a number in Avro's unit to Arrow's unit."""
     if logical == "date" or pa.types.is_integer(array):
         return 1
     return int(_NANOSECONDS[logical.rpartition("-")[2]] // _NANOSECONDS[array.unit])
 
 
 def ratio(unit: str, logical: str) -> int:
-    """The factor from Arrow's unit to Avro's; negative: the divisor."""
+    """The factor that converts a number in Arrow's unit to Avro's unit; if it is negative, divide by its absolute
+    value."""
     ours, theirs = _NANOSECONDS[unit], _NANOSECONDS[logical.rpartition("-")[2]]
     return ours // theirs if ours >= theirs else -(theirs // ours)
 
 
 def integer_flag(array: pa.DataType) -> int:
-    """The bits of an integer type, negative if it is unsigned: a node's flag."""
+    """The flag of a node for an integer type: the number of bits, negative if the type is unsigned."""
     width: int = array.bit_width
     return width if pa.types.is_signed_integer(array) else -width
 
@@ -122,7 +123,7 @@ def is_binary(array: pa.DataType) -> bool:
 
 
 def offset_bytes(array: pa.DataType) -> int:
-    """The bytes of an offset of text: a node's flag."""
+    """The flag of a node for text: the number of bytes of an offset."""
     return 8 if pa.types.is_large_string(array) or pa.types.is_large_binary(array) else 4
 
 
@@ -154,6 +155,7 @@ def without_dictionaries(array: pa.DataType) -> pa.DataType:
 
 
 def decimal_bounds(precision: int, width: int) -> list[bytes]:
-    """The numbers below and above all of ``precision`` digits, as Arrow stores them in ``width`` bytes."""
+    """The two bounds of all numbers with ``precision`` digits (both exclusive), as Arrow stores them in ``width``
+    bytes."""
     most: int = 10**precision
     return [each.to_bytes(width, "little", signed=True) for each in (-most, most)]

@@ -1,7 +1,8 @@
 """Build the codec's Writers and Readers from schemas, and resolve a reader's schema against a writer's.
 
 Source: the Avro specification 1.12, "Schema Resolution". A mismatch between two schemas raises Unresolvable, before any
-value is read. In a union of the writer only values of the branch that does not fit raise an error (RefusingReader).
+value is read. If one branch of a writer's union does not match, only values of that branch raise an error
+(RefusingReader).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ REASON_CHARACTERS_MAX = 500
 
 
 class Unresolvable(ValueError):
-    """The reader's schema cannot read what the writer's schema writes. ``path``: the field."""
+    """The reader's schema cannot read values of the writer's schema. ``path`` names the field."""
 
     def __init__(self, reason: str, path: str = "") -> None:
         reason = reason if len(reason) <= REASON_CHARACTERS_MAX else f"{reason[:REASON_CHARACTERS_MAX]}..."
@@ -78,7 +79,7 @@ _CONVERSIONS: dict[tuple[str, str], tuple[Callable[[Any], Any], Callable[[Any], 
 
 
 def _is_converted(kind: Type) -> bool:
-    """Whether a logical type has a type of Python; nanoseconds have none, and stay numbers."""
+    """Whether Python has a type for the logical type. Python has none for nanoseconds, so these values stay numbers."""
     return kind.logical == "decimal" or (kind.kind, kind.logical) in _CONVERSIONS
 
 
@@ -145,8 +146,8 @@ class _WriterBuilder:
         return codec.LogicalWriter(base, to_avro, label)
 
     def _default(self, field: Field, record: Type) -> bytes | str | None:
-        """The encoded default; None without one. A wrong default matters only to a value that needs it, so its error is
-        returned as text."""
+        """The encoded default, or None if the field has no default. A wrong default matters only to a value that needs
+        it, so the error is not raised here but returned as text."""
         if field.default is MISSING:
             return None
         try:
@@ -156,7 +157,7 @@ class _WriterBuilder:
 
 
 class _Budget:
-    """How many values the defaults of a schema may still consist of."""
+    """Counts how many more values the defaults of a schema may contain."""
 
     def __init__(self) -> None:
         self.left = DEFAULT_VALUES_MAX
@@ -235,7 +236,7 @@ def _item(kind: Type) -> Type:
 
 def attribute_names(kind: type, names: Sequence[str]) -> tuple[str | None, ...] | None:
     """The attributes of a class that hold a record's fields; None in place of an attribute that the class does not
-    have. None for a class that is no dataclass, pydantic model, attrs class or named tuple.
+    have. Returns None for a class that is not a dataclass, a pydantic model, an attrs class or a named tuple.
 
     A field of a pydantic model may be called by its alias.
     """
@@ -262,8 +263,8 @@ def attribute_names(kind: type, names: Sequence[str]) -> tuple[str | None, ...] 
 
 
 def decoder(writer: Type, reader: Type | None = None) -> codec.Decoder:
-    """The decoder of what ``writer`` wrote, for what ``reader`` expects (None: the writer's own schema). Raises
-    Unresolvable."""
+    """The decoder that reads values of the schema ``writer`` as values of the schema ``reader`` (None: the writer's own
+    schema). Raises Unresolvable."""
     try:
         return codec.Decoder(_ReaderBuilder().build(writer, writer if reader is None else reader, ""))
     except RecursionError:
@@ -273,7 +274,8 @@ def decoder(writer: Type, reader: Type | None = None) -> codec.Decoder:
 class _ReaderBuilder:
     """Builds the reader of each pair of types once, because types contain themselves, and because several branches of
     a union may lead to a pair. A reader is in ``_made`` before its parts are built, so that a recursive type finds
-    itself. If the pair turns out not to fit, readers that found it there get a reader that refuses each value."""
+    itself. If the pair does not fit after all, readers that already refer to its reader must get an error for each
+    value, so that reader becomes one that refuses every value."""
 
     def __init__(self) -> None:
         self._made: dict[tuple[Type, Type], codec.Reader] = {}
@@ -398,7 +400,7 @@ class _ReaderBuilder:
 
 
 def _refuse(begun: codec.Reader, reason: str) -> None:
-    """Complete a reader whose types do not fit, so that it refuses each value."""
+    """Finish a reader whose types do not fit: it refuses every value."""
     refusing = codec.RefusingReader(reason)
     if isinstance(begun, codec.RecordReader):
         begun.fill([None], [refusing], {})
@@ -420,8 +422,8 @@ def _logical(base: codec.Reader, writer: Type, reader: Type, path: str) -> codec
 
 
 def matched_fields(writer: Type, reader: Type) -> list[Field | None]:
-    """For each field of the writer's record, the reader's field that it is read into: by name, or by an alias; None:
-    the reader does not have it."""
+    """For each field of the writer's record, the reader's field into which it is read, found by name or by alias; None
+    if the reader has no such field."""
     written_names = {each.name for each in writer.fields}
     by_name = {each.name: each for each in reader.fields}
     for each in reader.fields:
@@ -453,7 +455,7 @@ def is_called(writer: Type, reader: Type) -> bool:
 
 
 def check_names(writer: Type, reader: Type, path: str) -> None:
-    """Raises Unresolvable unless the reader's named type means the writer's."""
+    """Raise Unresolvable unless the reader's named type and the writer's named type match."""
     if not is_called(writer, reader):
         raise Unresolvable(
             f"the writer's {writer.label} is not the reader's {reader.label}; give {reader.name} the alias "

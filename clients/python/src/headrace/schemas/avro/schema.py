@@ -1,7 +1,7 @@
 """Avro schemas as trees: parse the JSON text of a schema, with the named types of its references.
 
-The registry judges whether a schema is valid. This parser checks what the codec relies on, and bounds what a schema can
-cost: bytes, nesting, named types. Source: the Avro specification 1.12, "Schema Declaration".
+The registry judges whether a schema is valid. This parser checks only the properties that the codec relies on, and
+limits a schema's size, nesting and named types. Source: the Avro specification 1.12, "Schema Declaration".
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 
 
 class AvroSchemaError(ValueError):
-    """A text that is no Avro schema. ``path``: the place in the schema, such as ``fields[2].type``."""
+    """The text is not a valid Avro schema. ``path``: the place in the schema, such as ``fields[2].type``."""
 
     def __init__(self, reason: str, path: str = "") -> None:
         super().__init__(reason)
@@ -72,7 +72,7 @@ class Type:
 
     @property
     def label(self) -> str:
-        """The type in errors."""
+        """The name of the type in error messages."""
         return f"{self.kind} {self.name}" if self.is_named else self.kind
 
     @property
@@ -82,8 +82,8 @@ class Type:
 
 
 def parse(text: str, references: Iterable[str] = ()) -> Type:
-    """Parse a schema. ``references``: texts of the schemas that it refers to, each after the ones that it needs itself.
-    Raises AvroSchemaError."""
+    """Parse a schema. ``references``: texts of the schemas to which it refers; a schema stands after the schemas that
+    it needs itself. Raises AvroSchemaError."""
     names: dict[str, Type] = {}
     for each in references:
         _Parser(names, may_repeat=True).type(_loaded(each), "", "", 0)
@@ -91,7 +91,7 @@ def parse(text: str, references: Iterable[str] = ()) -> Type:
 
 
 def parse_document(document: Any) -> Type:
-    """Parse a schema that is JSON already (a dict, list or str)."""
+    """Parse a schema from decoded JSON (a dict, list or str)."""
     return _Parser({}).type(document, "", "", 0)
 
 
@@ -110,7 +110,8 @@ def _loaded(text: str) -> Any:
 
 
 class _Parser:
-    """``may_repeat``: a name that is defined again means the same type (two references may contain it)."""
+    """``may_repeat``: a second definition of a name is allowed and means the same type, because two references may
+    contain it."""
 
     def __init__(self, names: dict[str, Type], *, may_repeat: bool = False) -> None:
         self._names = names
