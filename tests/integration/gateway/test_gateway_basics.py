@@ -170,6 +170,59 @@ def test_a_producer_without_acknowledgements_learns_of_a_wrong_leader_by_the_end
     assert outcomes == {node_id: node_id == partition.leader_id for node_id in brokers}
 
 
+BROKER_RESOURCE, TOPIC_RESOURCE = 4, 2
+INVALID_TOPIC, INVALID_CONFIG, INVALID_REQUEST = 17, 40, 42
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "key", "value", "code"),
+    [
+        (BROKER_RESOURCE, "1", "broker.rack", "a", INVALID_REQUEST),  # a read-only key
+        (BROKER_RESOURCE, "", "message.max.bytes", "-1", INVALID_REQUEST),
+        (BROKER_RESOURCE, "1", "min.insync.replicas", "1", INVALID_CONFIG),
+        (BROKER_RESOURCE, "9" * 5_000, "log.retention.ms", "1", INVALID_REQUEST),
+        (TOPIC_RESOURCE, "orders", "max.message.bytes", "-1", INVALID_CONFIG),
+        (TOPIC_RESOURCE, "orders", "retention.ms", None, INVALID_REQUEST),
+        (TOPIC_RESOURCE, "", "retention.ms", "1", INVALID_REQUEST),
+    ],
+)
+@pytest.mark.usefixtures("topic")
+def test_a_wrong_change_of_a_configuration_has_kafkas_error(
+    gateway: Gateway, kind: int, name: str, key: str, value: str | None, code: int
+) -> None:
+    """tests/integration/gateway/test_configs_beside_kafka.py compares more changes with Kafka."""
+    configs = [{"name": key, "value": value, "config_operation": 0}]
+    resource = {"resource_type": kind, "resource_name": name, "configs": configs}
+    answer = ask(gateway.bootstrap_servers, Api.INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource])
+    assert answer.responses[0].error_code == code, answer.responses[0].error_message
+    resource["configs"] = [{"name": key, "value": value}]
+    answer = ask(gateway.bootstrap_servers, Api.ALTER_CONFIGS, 2, resources=[resource])
+    assert answer.responses[0].error_code == code, answer.responses[0].error_message
+
+
+def test_alter_configs_refuses_a_key_that_is_set_twice(gateway: Gateway, topic: str) -> None:
+    configs = [{"name": "retention.ms", "value": text} for text in ("1000", "2000")]
+    resource = {"resource_type": TOPIC_RESOURCE, "resource_name": topic, "configs": configs}
+    answer = ask(gateway.bootstrap_servers, Api.ALTER_CONFIGS, 2, resources=[resource])
+    assert answer.responses[0].error_code == INVALID_REQUEST
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "code"),
+    [
+        (BROKER_RESOURCE, "9", INVALID_REQUEST),
+        (BROKER_RESOURCE, "9" * 5_000, INVALID_REQUEST),
+        (TOPIC_RESOURCE, "", INVALID_TOPIC),
+    ],
+)
+def test_configurations_of_resources_that_cannot_be_are_not_described(
+    gateway: Gateway, kind: int, name: str, code: int
+) -> None:
+    resource = {"resource_type": kind, "resource_name": name, "configuration_keys": None}
+    answer = ask(gateway.bootstrap_servers, Api.DESCRIBE_CONFIGS, 4, resources=[resource])
+    assert answer.results[0].error_code == code
+
+
 def test_all_request_types_are_compiled_before_a_client_asks(gateway: Gateway) -> None:
     """The first use of a type would hold up all clients of the gateway."""
     wanted = sum(VERSIONS[api].high - VERSIONS[api].low + 1 for api in (*HANDLERS, *FAST))

@@ -86,6 +86,13 @@ def test_a_brokers_static_values_are_shown_and_read_only_keys_marked() -> None:
     assert [entry.name for entry in describe_broker(image, None)] == []
 
 
+@pytest.mark.parametrize("static", [{"node.id": 4}, {"broker.id": 4}])
+def test_a_brokers_number_is_described_under_both_names(static: dict[str, int]) -> None:
+    described = {entry.name: entry for entry in describe_broker(image_with(), 4, static=static)}
+    for name in ("node.id", "broker.id"):
+        assert (described[name].value, described[name].source) == ("4", ConfigSource.STATIC_BROKER)
+
+
 def test_each_topic_default_has_a_server_key_of_the_same_type_and_default() -> None:
     for topic_key, server_key in TOPIC_DEFAULT_KEYS.items():
         assert SERVER.keys[server_key].kind is TOPIC.keys[topic_key].kind

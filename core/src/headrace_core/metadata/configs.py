@@ -211,6 +211,10 @@ def describe_broker(
 
     ``static``: the values in the broker's properties file, which only that broker knows (NodeConfig.given).
     """
+    static = static or {}
+    number = static.get("node.id", static.get("broker.id"))
+    if number is not None:  # two names of one number; Kafka describes both
+        static = {"node.id": number, "broker.id": number, **static}
     everyone = image.config(ConfigResourceType.BROKER, "")
     if broker_id is None:
         source = ConfigSource.DYNAMIC_DEFAULT_BROKER
@@ -221,13 +225,13 @@ def describe_broker(
         ]
     own = image.config(ConfigResourceType.BROKER, str(broker_id))
     layers = ((own, ConfigSource.DYNAMIC_BROKER), (everyone, ConfigSource.DYNAMIC_DEFAULT_BROKER))
-    names = SERVER.keys.keys() | own.keys() | everyone.keys() | (static or {}).keys()
+    names = SERVER.keys.keys() | own.keys() | everyone.keys() | static.keys()
     described = []
     for name in sorted(names):
         key = _declared(name)
         if key is not None:
             found = [(name, layer[name], source) for layer, source in layers if name in layer]
-            described.append(_description(key, found + _static(name, static or {}), name))
+            described.append(_description(key, found + _static(name, static), name))
     return described
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace_core.errors import HeadraceError, InvalidRequestError, from_number
+from headrace_core.errors import HeadraceError, InvalidRequestError, InvalidTopicError, from_number
+from headrace_core.metadata.configs import parse_broker_id
 from headrace_core.metadata.records import ConfigResourceType
 from headrace_core.security.acl_types import Operation
 from headrace_protos.v1 import admin_pb2, admin_pb2_grpc
@@ -13,7 +14,7 @@ from ..access import ALTER_CONFIGS, CLUSTER, CLUSTER_NAME, DESCRIBE_CONFIGS
 from ..access import GROUP as GROUP_RESOURCE
 from ..access import TOPIC as TOPIC_RESOURCE
 from ..call import Call
-from ..errors import NONE, kafkas, number
+from ..errors import INVALID_CONFIG, INVALID_REQUEST, NONE, kafkas, number
 from ..wire.schema import Message
 
 Fields = dict[str, Any]
@@ -35,6 +36,7 @@ _OPERATIONS = {
     2: admin_pb2.AlterConfigOp.KIND_APPEND,
     3: admin_pb2.AlterConfigOp.KIND_SUBTRACT,
 }
+_LIST_OPERATIONS = (admin_pb2.AlterConfigOp.KIND_APPEND, admin_pb2.AlterConfigOp.KIND_SUBTRACT)
 
 
 def _unbuilt(kind: int) -> HeadraceError:
@@ -54,11 +56,6 @@ def _require(call: Call, operation: Operation, resource: Message) -> None:
         call.require(operation, GROUP_RESOURCE, name)
     else:
         call.require(operation, CLUSTER, CLUSTER_NAME)
-
-
-def _check_broker(name: str) -> None:
-    if name and not name.isdecimal():
-        raise InvalidRequestError(f"broker {name!r}: must be a broker id, or empty for the default of all brokers")
 
 
 async def describe_configs(call: Call, request: Message) -> Fields:
@@ -81,13 +78,17 @@ async def _entries(call: Call, request: Message, resource: Message) -> list[Fiel
         return []  # a resource without settings of its own
     if kind not in _TYPES:
         raise _unbuilt(kind)
+    if kind == TOPIC and not name:
+        raise InvalidTopicError("the topic's name is empty")
     asked = admin_pb2.DescribeConfigsRequest(
         resources=[admin_pb2.ConfigResource(type=_TYPES[kind], name=name)], include_synonyms=True
     )
     timeout_ms = call.settings.request_timeout_ms
     if kind == BROKER and name:
-        _check_broker(name)
-        answer = await call.broker(int(name), admin_pb2_grpc.AdminStub, "DescribeConfigs", asked, timeout_ms)
+        broker_id = parse_broker_id(name)
+        if broker_id not in call.cluster.image.brokers:
+            raise InvalidRequestError(f"no broker has the id {broker_id}")
+        answer = await call.broker(broker_id, admin_pb2_grpc.AdminStub, "DescribeConfigs", asked, timeout_ms)
     else:
         answer = await call.any_broker(admin_pb2_grpc.AdminStub, "DescribeConfigs", asked, timeout_ms)
     (found,) = answer.results
@@ -147,16 +148,18 @@ async def alter_configs(call: Call, request: Message) -> Fields:
     again."""
 
     def operations(resource: Message) -> list[Any]:
+        names = [config.name for config in resource.configs]
+        if len(names) > len(set(names)):
+            raise InvalidRequestError("the request sets a key twice")
+        for config in resource.configs:
+            if config.value is None:
+                raise InvalidRequestError(f"{config.name}: the value is null; leave the key out for its default")
         given = {config.name: config.value for config in resource.configs}
         kind = _IMAGE_TYPES[resource.resource_type]
         before = call.cluster.image.config(kind, resource.resource_name)
         delete, put = admin_pb2.AlterConfigOp.KIND_DELETE, admin_pb2.AlterConfigOp.KIND_SET
-        gone = [admin_pb2.AlterConfigOp(kind=delete, name=name) for name in before if given.get(name) is None]
-        return gone + [
-            admin_pb2.AlterConfigOp(kind=put, name=name, value=value)
-            for name, value in given.items()
-            if value is not None
-        ]
+        gone = [admin_pb2.AlterConfigOp(kind=delete, name=name) for name in before if name not in given]
+        return gone + [admin_pb2.AlterConfigOp(kind=put, name=name, value=value) for name, value in given.items()]
 
     return await _alter(call, request, operations)
 
@@ -187,8 +190,10 @@ async def _alter(call: Call, request: Message, operations: Any) -> Fields:
             _require(call, ALTER_CONFIGS, resource)
             if resource.resource_type not in _TYPES:
                 raise _unbuilt(resource.resource_type)
-            if resource.resource_type == BROKER:
-                _check_broker(resource.resource_name)
+            if resource.resource_type == TOPIC and not resource.resource_name:
+                raise InvalidRequestError("the topic's name is empty")
+            if resource.resource_type == BROKER and resource.resource_name:
+                parse_broker_id(resource.resource_name)
             asked.resources.add(
                 resource=admin_pb2.ConfigResource(type=_TYPES[resource.resource_type], name=resource.resource_name),
                 ops=operations(resource),
@@ -206,10 +211,21 @@ async def _alter(call: Call, request: Message, operations: Any) -> Fields:
             for fields in sent:
                 fields |= {"error_code": number(error), "error_message": str(error)}
         else:
-            for fields, found in zip(sent, answer.results, strict=True):
-                fields["error_code"] = kafkas(found.error.code)
+            for fields, item, found in zip(sent, asked.resources, answer.results, strict=True):
+                fields["error_code"] = _altered(item, kafkas(found.error.code))
                 fields["error_message"] = found.error.message if found.error.code else None
     return {"responses": responses}
+
+
+def _altered(item: Any, code: int) -> int:
+    """Kafka's error number for an alteration that failed with ``code``. Kafka answers INVALID_REQUEST to a wrong value
+    and to a read-only key of a broker. INVALID_CONFIG is for topics, for the operations of lists on other keys, and for
+    min.insync.replicas of one broker."""
+    if code != INVALID_CONFIG or item.resource.type != admin_pb2.CONFIG_RESOURCE_TYPE_BROKER:
+        return code
+    is_one = bool(item.resource.name)
+    stays = any(op.kind in _LIST_OPERATIONS or (is_one and op.name == "min.insync.replicas") for op in item.ops)
+    return code if stays else INVALID_REQUEST
 
 
 async def list_config_resources(call: Call, request: Message) -> Fields:
