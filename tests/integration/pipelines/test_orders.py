@@ -350,7 +350,7 @@ def test_a_wrong_sequence_of_events_changes_no_row(access: Access, url: str, ver
         for event in (first, first | {"version": version}):
             producer.send(schema.EVENTS, schema.encoded(event), b"o")
     with Database(url) as database:
-        with pytest.raises(ValueError, match=f"order o has version 1, and its next event {version}"):
+        with pytest.raises(ValueError, match=f"order o has version 1, but its next event has version {version}"):
             Projector(access, database).follow(lambda: False)
         with database.reading():
             assert database.rows("SELECT * FROM orders") == []

@@ -105,7 +105,7 @@ def test_quotation_marks_user_names_and_odd_request_lines_are_read(parse: Callab
 
 
 def test_a_bad_line_has_a_reason(parse: Callable[..., list[Any]]) -> None:
-    no_request = "no line of Apache's combined format: needs address, time, request and status"
+    no_request = "not a line of Apache's combined format: needs address, time, request and status"
     no_time = "the time is not like 17/May/2015:10:05:03 +0000"
     wrong_clock = "the time is more than a day from the time of the record"
     bad: list[tuple[str | bytes, str]] = [

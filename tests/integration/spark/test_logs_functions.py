@@ -45,7 +45,7 @@ def test_a_line_becomes_a_request_of_its_host(spark: Any) -> None:
     [
         (b"", "the line is empty"),
         (b"x" * 65_537, "the line is longer than 65536 bytes"),
-        (b"no log", "no line of Apache's combined format: needs address, time, request and status"),
+        (b"no log", "not a line of Apache's combined format: needs address, time, request and status"),
         (line("12:00:61"), "the time is not like 17/May/2015:10:05:03 +0000"),
         (line("13:00:01"), "the time is more than an hour after the time of the record"),
         (line("13:00:00"), None),

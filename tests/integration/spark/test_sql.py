@@ -174,16 +174,16 @@ FAULTS = [
     ("CREATE TABLE t (a INT, b FOO) WITH (topic = 'orders')", "q.sql:1:26", "FOO", "FOO"),
     ("CREATE TABLE t (a INT) WITH (topic = 'orderz')", "q.sql:1:38", "'orderz'", "there is no topic orderz"),
     ("CREATE TABLE t (a INT) WITH (topik = 'orders')", "q.sql:1:30", "topik", "did you mean topic?"),
-    ("CREATE TABLE t (a INT) WITH (format = 'xml')", "q.sql:1:39", "'xml'", "format is one of json, avro, text"),
+    ("CREATE TABLE t (a INT) WITH (format = 'xml')", "q.sql:1:39", "'xml'", "format must be one of json, avro, text"),
     ("CREATE TABLE t (a BINARY) WITH (topic = 'orders')", "q.sql:1:17", "a", "JSON has no binary"),
-    ("CREATE TABLE orders (a INT)", "q.sql:1:14", "orders", "there is a table orders already"),
+    ("CREATE TABLE orders (a INT)", "q.sql:1:14", "orders", "a table orders already exists"),
     ("INSERT INTO orders VALUES (1)", "q.sql:1:20", "VALUES", "1 values for 2 columns: id, item"),
     ("INSERT INTO orders VALUES (NULL, 'x')", "q.sql:1:20", "VALUES", "row 1: column id is NOT NULL"),
     ("INSERT INTO orders VALUES ('x', 'x')", "q.sql:1:20", "VALUES", "cannot be cast"),
     ("INSERT INTO orders (id, name) VALUES (1, 'x')", "q.sql:1:25", "name", "orders has no column name"),
     ("INSERT INTO orders SELECT item, id FROM orders", "q.sql:1:20", "SELECT", "those of orders are id, item"),
     ("TERMINATE nothing", "q.sql:1:11", "nothing", "there is no query nothing"),
-    ("SET rows.max = many", "q.sql:1:16", "many", "rows.max is a whole number"),
+    ("SET rows.max = many", "q.sql:1:16", "many", "rows.max must be a whole number"),
     ("CREATE VIEW v AS SELECT nothing FROM orders", "q.sql:1:25", "nothing", "cannot be resolved"),
     ("CREATE FUNCTION f(a INT) RETURNS INT RETURN b", "q.sql:1:17", "f", "cannot be resolved"),
     ("CREATE TABLE t WITH (format = 'text') AS SELECT id, item FROM orders", "q.sql:1:42", "SELECT", "text needs one"),
@@ -195,7 +195,12 @@ FAULTS = [
         "'id'",
         "the key lacks item, a column of GROUP BY",
     ),
-    ("CREATE TABLE t AS SELECT id AS _key FROM orders", "q.sql:1:19", "SELECT", "the name _key is that of a record's"),
+    (
+        "CREATE TABLE t AS SELECT id AS _key FROM orders",
+        "q.sql:1:19",
+        "SELECT",
+        "the name _key is reserved for a record's",
+    ),
     ("CREATE TABLE t AS SELECT id, id AS ID FROM orders", "q.sql:1:19", "SELECT", "two columns have the name ID"),
     ("CREATE TABLE t (id INT COMMENT 'k' PRIMARY KEY) WITH (topic = 'orders')", "q.sql:1:20", "INT COMMENT 'k'", "NOT"),
     ("INSERT INTO orders (id) VALUES (DATE'2026-01-01')", "q.sql:1:25", "VALUES", "DATE"),
@@ -204,7 +209,12 @@ FAULTS = [
     ("CREATE STREAM t (a INT) WITH (topic = '../x', partitions = 1)", "q.sql:1:39", "'../x'", "is not legal"),
     ("CREATE STREAM t (a INT) WITH (partitions = 1, replication = 5)", "q.sql:1:61", "5", "needs 5 brokers"),
     ("CREATE STREAM t (a INT) WITH (partitions = 100000000)", "q.sql:1:44", "100000000", "100000000"),
-    ("SET rows.max = 2147483647", "q.sql:1:16", "2147483647", "rows.max is a whole number from 0 to 2,147,483,646"),
+    (
+        "SET rows.max = 2147483647",
+        "q.sql:1:16",
+        "2147483647",
+        "rows.max must be a whole number from 0 to 2,147,483,646",
+    ),
 ]
 
 
@@ -310,7 +320,7 @@ def test_continuous_queries_follow_each_other_exactly_once(shell: Shell) -> None
     message = shell.fault("INSERT INTO lines SELECT word AS line FROM counts EMIT CHANGES")
     assert "has a primary key" in message
     message = shell.fault("INSERT INTO lines SELECT word AS line FROM words")
-    assert "without an end: words -(query lines)-> lines -(query words)-> words; write to a table" in message
+    assert "in an endless loop: words -(query lines)-> lines -(query words)-> words; write to a table" in message
     assert pointed(message) == ("q.sql:1:13", "lines")
     assert [row[0] for row in shell.rows("SHOW QUERIES")] == ["words", "counts"]
 

@@ -142,7 +142,7 @@ def test_a_version_with_impossible_columns_is_refused(case: str) -> None:
     found = changes([*first, bad], None, "t")
     expected = {
         "another key": "has the primary key (id), and the event has (id, name)",
-        "a key outside the row": "'other' is no column of the row",
+        "a key outside the row": "'other' is not a column of the row",
         "a column of ours": "two columns are named",
         "a key of another type": "'id': it is int32 in the table and int64 in the rows",
         "a float as key": "'rate' is double, and equality of such values is not certain",

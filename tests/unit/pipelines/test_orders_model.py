@@ -125,9 +125,9 @@ def test_paid_money_is_returned_by_a_cancellation() -> None:
         ("pay", {"cents": 299}, "the order costs 300 cents, not 299"),
         ("ship", {}, "the order is placed"),
         ("deliver", {}, "the order is placed"),
-        ("add", LINE, "the order has a line pen already"),
+        ("add", LINE, "the order already has a line pen"),
         ("remove", {"sku": "ink"}, "the order has no line ink"),
-        ("remove", {"sku": "pen"}, "an order keeps a line"),
+        ("remove", {"sku": "pen"}, "the last line of an order cannot be removed"),
         ("cancel", {"expected_version": 7}, "the order has version 1, not 7"),
     ],
 )
@@ -158,7 +158,7 @@ def test_an_order_remembers_a_bounded_number_of_commands() -> None:
 def test_an_event_that_does_not_follow_is_an_error(version: int) -> None:
     desk = placed()
     event = {"order": "o", "version": version, "command": "c", "at_ms": 1, "type": "shipped"}
-    with pytest.raises(ValueError, match=f"order o has version 1, and its next event {version}"):
+    with pytest.raises(ValueError, match=f"order o has version 1, but its next event has version {version}"):
         apply(desk.order, event)
 
 
@@ -169,7 +169,7 @@ def test_an_event_that_does_not_follow_is_an_error(version: int) -> None:
         (b"{", "the value is not JSON"),
         (b"\xff", "the value is not JSON"),
         (b"[" * 10_000, "the value is not JSON"),
-        (b"7", "a command is an object"),
+        (b"7", "a command must be a JSON object"),
         ({"do": "ship"}, "id must be a printable text"),
         ({"id": "c", "do": "ship", "order": "other"}, "the record's key is not the id of the order"),
         ({"id": "c" * (ID_CHARS_MAX + 1), "order": "o", "do": "ship"}, "id must be a printable text of 1 to 64"),
@@ -180,7 +180,7 @@ def test_an_event_that_does_not_follow_is_an_error(version: int) -> None:
         ({"id": "c", "order": "o", "do": "pay", "cents": True}, "cents must be a whole number from 1"),
         ({"id": "c", "order": "o", "do": "pay", "cents": 1.5}, "cents must be a whole number from 1"),
         ({"id": "c", "order": "o", "do": "place", "customer": "ann", "lines": []}, "lines must be a list of 1 to"),
-        ({"id": "c", "order": "o", "do": "place", "customer": "ann", "lines": [7]}, "a line is an object"),
+        ({"id": "c", "order": "o", "do": "place", "customer": "ann", "lines": [7]}, "a line must be a JSON object"),
         ({"id": "c", "order": "o", "do": "place", "customer": "ann", "lines": [LINE, LINE]}, "have the same sku"),
         ({"id": "c", "order": "o", "do": "add", "sku": "ink", "quantity": -1, "cents": 5}, "quantity must be"),
         (b" " * (COMMAND_BYTES_MAX + 1), f"more than {COMMAND_BYTES_MAX} bytes"),
@@ -198,7 +198,9 @@ def test_a_command_in_the_partition_of_another_handler_is_refused() -> None:
     right = key_partition(b"o", 6)
     assert _command(Bytes(b"o", value, right), 6)["do"] == "ship"  # type: ignore[arg-type]
     for wrong in {*range(6)} - {right}:
-        with pytest.raises(InvalidCommandError, match=f"in partition {wrong}, and its order in {right}:"):
+        with pytest.raises(
+            InvalidCommandError, match=f"in partition {wrong}, but its order belongs to partition {right}:"
+        ):
             _command(Bytes(b"o", value, wrong), 6)  # type: ignore[arg-type]
 
 

@@ -31,7 +31,7 @@ def test_a_full_disk_is_named(
 
     monkeypatch.setattr(cli, "_run", fails)
     assert cli.main(["run", "scaling", "--out", str(tmp_path)]) == 1
-    assert f"scaling: cannot write to {tmp_path}: the disk says no; make room" in capsys.readouterr().err
+    assert f"scaling: cannot write to {tmp_path}: the disk says no; free space" in capsys.readouterr().err
 
 
 def test_another_error_of_the_system_is_shown_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

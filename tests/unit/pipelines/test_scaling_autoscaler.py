@@ -72,7 +72,7 @@ def test_members_stay_while_the_coordinator_does_not_answer(
     autoscaler(monkeypatch, tmp_path, looks).run(wait)
     assert running == [1, 2, 4, 4, 4, 4, 4]
     assert _Member.running == set()
-    assert capsys.readouterr().err.count("no answer of the coordinator; the members stay") == 3
+    assert capsys.readouterr().err.count("no answer of the coordinator; the members continue") == 3
 
 
 def test_an_error_that_does_not_pass_ends_the_autoscaler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

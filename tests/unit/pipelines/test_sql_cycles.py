@@ -59,8 +59,8 @@ def test_the_error_names_the_cycle_and_points() -> None:
     with pytest.raises(QueryCycleError) as error:
         check_acyclic(query_of("new", "b", "a"), catalog_of(("one", "a", "b")), source, 12, 13)
     assert error.value.message == (
-        "q.sql:1:13: the query would read its own rows, without an end: b -(query new)-> a -(query one)-> b; write to "
-        "a table with another topic, or TERMINATE another query of this cycle\n"
+        "q.sql:1:13: the query would read its own rows in an endless loop: b -(query new)-> a -(query one)-> b; "
+        "write to a table with another topic, or TERMINATE another query of this cycle\n"
         "  1 | INSERT INTO a SELECT * FROM b\n"
         "    |             ^"
     )

@@ -34,7 +34,7 @@ def test_a_checkpoint_is_in_its_directory(tmp_path: Path, query: str) -> None:
     continuous = Continuous(site, None)
     kept = tmp_path / "checkpoints" / "orders" / "offsets"
     kept.mkdir(parents=True)
-    with pytest.raises(InvalidArgumentError, match="is no id of a query"):
+    with pytest.raises(InvalidArgumentError, match="is not the id of a query"):
         continuous.forget(query)
     assert kept.exists()
     continuous.forget("orders_2")
@@ -50,12 +50,12 @@ def number(text: str, **limits: int) -> int:
 def test_whole_numbers_have_limits() -> None:
     assert [number("0"), number("007"), number("2147483647")] == [0, 7, 2**31 - 1]
     for text in ("2147483648", "9" * 5_000):
-        with pytest.raises(SqlError, match=r"rows\.max is a whole number from 0 to 2,147,483,647"):
+        with pytest.raises(SqlError, match=r"rows\.max must be a whole number from 0 to 2,147,483,647"):
             number(text)
     with pytest.raises(SqlError, match="from 1 to 5"):
         number("0", least=1, most=5)
     for text in ("1.5", "many", "'x'"):
-        with pytest.raises(SqlError, match=r"rows\.max is a whole number\n"):
+        with pytest.raises(SqlError, match=r"rows\.max must be a whole number\n"):
             number(text)
 
 

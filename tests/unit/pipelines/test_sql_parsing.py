@@ -217,11 +217,11 @@ def test_an_error_points_at_its_token() -> None:
         ("CREATE OR REPLACE TABLE t (a INT)", "q.sql:1:19: expected VIEW or FUNCTION"),
         ("SHOW TABLES t", "q.sql:1:13: expected the end of the statement, found t"),
         ("SELECT 1 EMIT CHANGES LIMIT many", "q.sql:1:29: expected a number of rows, found many"),
-        ("INSERT INTO t (a) SELECT 1", "q.sql:1:16: INSERT ... SELECT takes the names of its SELECT"),
+        ("INSERT INTO t (a) SELECT 1", "q.sql:1:16: INSERT ... SELECT uses the column names of its SELECT"),
         ("EXPLAIN DROP TABLE t", "q.sql:1:9: expected SELECT, found DROP"),
         ("INSERT INTO t (a, b, A) VALUES (1, 2, 3)", "q.sql:1:22: the column A is given twice"),
-        ("CREATE TABLE t (a INT, _Offset INT)", "q.sql:1:24: the name _Offset is that of a record's position"),
-        ("SELECT 1 EMIT CHANGES LIMIT " + "9" * 5_000, "q.sql:1:29: LIMIT is a whole number from 0 to "
+        ("CREATE TABLE t (a INT, _Offset INT)", "q.sql:1:24: the name _Offset is reserved for a record's position"),
+        ("SELECT 1 EMIT CHANGES LIMIT " + "9" * 5_000, "q.sql:1:29: LIMIT must be a whole number from 0 to "
                                                         "9,223,372,036,854,775,807"),
     ],
 )  # fmt: skip
@@ -235,7 +235,8 @@ def test_a_new_name_is_no_path(kind: str, name: str) -> None:
     quoted = name.replace("`", "``")
     message = fault(f"CREATE {kind} `{quoted}` AS SELECT 1")
     assert message.startswith(
-        f"q.sql:1:{9 + len(kind)}: the name of a {kind.lower()} has letters, digits and underscores only, at most 200"
+        f"q.sql:1:{9 + len(kind)}: the name of a {kind.lower()} may have only letters, digits and underscores, "
+        "at most 200"
     )
     assert one(f"CREATE {kind} `2nd_Name` AS SELECT 1" if kind != "STREAM" else "CREATE STREAM `2nd_Name` (a INT)")
 

@@ -245,9 +245,7 @@ def test_rows_and_messages_do_not_mix_in_a_pipe(capsys: pytest.CaptureFixture[st
     show(Rows(("n",), [(1,)], has_more=True), "json")
     said = capsys.readouterr()
     assert said.out == '{"n": 1}\n'
-    assert (
-        said.err == "table t is there\nthe first 1 rows; there are more: SET rows.max = N shows more, LIMIT N fewer\n"
-    )
+    assert said.err == "table t is there\nonly the first 1 rows are shown; SET rows.max = N shows more, LIMIT N fewer\n"
     show(Message("table t is there"), "table")
     show(Rows(("n", "name"), [(10, "a"), (2, None)]), "table")
     assert capsys.readouterr().out.splitlines() == ["table t is there", " n  name", "10  a", " 2  NULL"]
@@ -418,4 +416,4 @@ def test_a_line_that_is_not_utf8_is_left_out(
     monkeypatch.setattr(shell, "_prepare", lambda history, words: None)
     shell.interactive(both, both, tmp_path / "history", "table")
     assert asked
-    assert "the line is not UTF-8, and is left out: invalid start byte" in capsys.readouterr().err
+    assert "the line is not UTF-8, and is ignored: invalid start byte" in capsys.readouterr().err

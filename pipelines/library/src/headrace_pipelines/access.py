@@ -1,5 +1,5 @@
 """How a command reaches a secured cluster: the flags ``--command-config`` and ``-X`` of ``headrace``, with the same
-keys, for clients and for Spark's source and sink. Secrets are in no ``repr`` and in no message."""
+keys, for clients and for Spark's source and sink. No ``repr`` and no message contains a secret."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from headrace_tools.cli.times import config_value
 
 CONFIG_VARIABLE = "HEADRACE_COMMAND_CONFIG"
 _SERVERS = "bootstrap.servers"
-#: Keys of Spark's source and sink (headrace_spark.delegation): tasks log in with a delegation token.
+#: Keys of Spark's source and sink that let tasks log in with a delegation token (headrace_spark.delegation).
 _TOKENS = ("delegation.token.enabled", "sasl.token.mechanism")
-#: Keys of the schema registry's client, with this prefix.
+#: Prefix of the keys for the schema registry's client.
 _REGISTRY = "schema.registry."
-#: Keys that a pipeline sets itself, or that its source and sink refuse. A file for several programs may have them; they
-#: are left out.
+#: Keys that a pipeline sets itself, or that its source and sink refuse. A file that is shared by several programs may
+#: have them; they are ignored.
 _OWN = frozenset((
     _SERVERS, "group.id", "group.instance.id", "client.id", "isolation.level", "auto.offset.reset",
     "enable.auto.commit", "transactional.id", "interceptor.classes", "partitioner.class",
     "key.serializer", "value.serializer", "key.deserializer", "value.deserializer",
 ))  # fmt: skip
-#: The settings of a schema registry, its URL, or None for the default one.
+#: A schema registry: its settings, its URL, or None for the default registry.
 Registry = Mapping[str, str] | str | None
-#: Attributes of the parsed flags that may have secrets, or name a file that has.
+#: Attributes of the parsed flags that may contain secrets, or name a file with secrets.
 PRIVATE = frozenset(("properties", "command_config"))
 _KINDS = (ADMIN, PRODUCER, CONSUMER)
 
@@ -54,7 +54,7 @@ class Access:
         return self._client(CONSUMER)
 
     def shared(self) -> dict[str, str]:
-        """The configuration that an Admin, a Producer and a Consumer may have: of several clients in one program."""
+        """The keys that an Admin, a Producer and a Consumer all accept, for programs with several clients."""
         return dict(self.admin().items() & self.producer().items() & self.consumer().items())
 
     def source(self) -> dict[str, str]:
@@ -100,7 +100,8 @@ def _is_secret(name: str) -> bool:
 
 
 def add_arguments(parser: argparse.ArgumentParser, default: str = "") -> None:
-    """Add ``--bootstrap-servers``, ``--command-config`` and ``-X``. ``default``: the cluster without a flag."""
+    """Add ``--bootstrap-servers``, ``--command-config`` and ``-X``. ``default``: the text for the cluster that is used
+    without a flag."""
     default = default or f"{BOOTSTRAP_VARIABLE}, or {DEFAULT_BOOTSTRAP}"
     parser.add_argument(
         "--bootstrap-servers", "-b", metavar="HOST:PORT,...", help=f"addresses of brokers (default: {default})"
@@ -117,8 +118,8 @@ def add_arguments(parser: argparse.ArgumentParser, default: str = "") -> None:
 
 
 def access_of(arguments: argparse.Namespace, servers: str | None = None) -> Access:
-    """What the flags of ``add_arguments`` say. ``-X`` has precedence over the file. ``servers``: the cluster, if the
-    flags need not name it.
+    """The access that the flags of ``add_arguments`` describe. ``-X`` has precedence over the file. ``servers``: the
+    cluster to use if the flags do not name one.
 
     Raises InvalidConfigError for a key that no client has, a key that a pipeline sets itself, and a wrong value.
     """
@@ -140,10 +141,11 @@ def access_of(arguments: argparse.Namespace, servers: str | None = None) -> Acce
 
 
 def given_access(arguments: argparse.Namespace) -> Access | None:
-    """What the flags say; None if the command line has none of them. Variables of the environment name no cluster,
-    because a run replaces topics: the command line names it, by ``-b``, by ``-X`` or by its file.
+    """The access that the flags describe; None if the command line has none of these flags. Environment variables
+    cannot name the cluster, because a run replaces topics: the command line must name it, by ``-b``, by ``-X`` or by
+    its file.
 
-    Raises InvalidConfigError if it does not, and as ``access_of`` does.
+    Raises InvalidConfigError if the command line names no cluster, and the errors of ``access_of``.
     """
     if not (arguments.bootstrap_servers or arguments.command_config or arguments.properties):
         return None
@@ -165,7 +167,7 @@ def named_servers(arguments: argparse.Namespace) -> str | None:
 
 
 def _of_file(path: Path) -> dict[str, str]:
-    """The keys of a file that some client has. Raises InvalidConfigError."""
+    """The keys of a file that at least one kind of client knows. Raises InvalidConfigError."""
     return {name: value for kind in _KINDS for name, value in from_file(kind, path).items()}
 
 
@@ -184,5 +186,5 @@ def _check(name: str, value: str) -> None:
 def _pair(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
-        raise argparse.ArgumentTypeError("must be KEY=VALUE")  # without the text, which may be a secret
+        raise argparse.ArgumentTypeError("must be KEY=VALUE")  # omits the text, which may be a secret
     return name.strip(), config_value(name.strip(), value.strip())

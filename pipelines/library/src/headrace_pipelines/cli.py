@@ -22,7 +22,7 @@ from .sql import command as sql
 from .stopping import EXIT_CODE, Stop
 
 SUMMARY, DETAILS = "summary.json", "details.json"
-#: The commands that take the name of a pipeline, and what they do.
+#: The commands that take the name of a pipeline, with their help texts.
 _NAMED = {
     "run": "run a pipeline to its end, or until it is stopped",
     "status": "show the run of a pipeline, and the checkpoint and lag of each query",
@@ -70,8 +70,8 @@ def main(words: list[str] | None = None, *, begin: Callable[[], object] = lambda
 
 
 def _place_fault(error: OSError, out: Path | None) -> str | None:
-    """The message for a directory of a run that cannot be written: a full disk, no right, a file in its place. None for
-    any other error."""
+    """The message for a directory of a run that cannot be written: a full disk, a missing permission, or a file of the
+    same name. None for any other error."""
     if out is None:
         return None
     place = Path(error.filename).absolute() if isinstance(error.filename, str) and error.filename else None
@@ -79,7 +79,10 @@ def _place_fault(error: OSError, out: Path | None) -> str | None:
     if not is_there and error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
         return None
     at = str(place) if is_there else str(out)
-    return f"cannot write to {at}: {error.strerror}; make room or rights there, or choose another directory with --out"
+    return (
+        f"cannot write to {at}: {error.strerror}; free space or change the permissions there, or choose another "
+        "directory with --out"
+    )
 
 
 def _joined(words: list[str]) -> list[str]:
@@ -91,13 +94,13 @@ def _joined(words: list[str]) -> list[str]:
 
 
 def _unknown(words: list[str], known: Mapping[str, Pipeline]) -> str | None:
-    """The message for a pipeline that is not known; it says what a directory of that name lacks."""
+    """The message for an unknown pipeline. If a directory has this name, the message says what the directory lacks."""
     if len(words) < 2 or words[0] not in _NAMED or words[1].startswith("-") or words[1] in known:
         return None
     name = words[1]
     message = f"{words[0]}: there is no pipeline {name!r}; the pipelines are {', '.join(known)}. "
     if Path(name).is_dir():
-        return f"{message}The directory {name} is none: it needs job.py, and __init__.py with a docstring"
+        return f"{message}The directory {name} is not a pipeline: it needs job.py, and __init__.py with a docstring"
     return f"{message}A pipeline of your own is a package in the working directory: `headrace-pipelines new NAME`"
 
 
@@ -186,7 +189,7 @@ def _run(pipeline: Pipeline, arguments: argparse.Namespace) -> int:
     own = {"command", "name", "out", "output", "master", "restart", *access.PRIVATE}
     flags = {f"--{name.replace('_', '-')}": str(value) for name, value in vars(arguments).items() if name not in own}
     if "bootstrap_servers" in arguments and (servers := access.named_servers(arguments)) is not None:
-        flags["--bootstrap-servers"] = servers  # a file, or -X, may name them
+        flags["--bootstrap-servers"] = servers  # the file of --command-config, or -X, may name the servers
     restart = getattr(arguments, "restart", False)
     with recorded(out, pipeline.name, flags, restart=restart) as ends:
         try:

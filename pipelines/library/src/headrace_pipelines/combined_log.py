@@ -20,10 +20,10 @@ _LINE = rf"^(\S+) [^\[]*\[([^\]]+)\] {_QUOTED} (\d{{3}})(?= |$)(?: (\d{{1,18}}|-
 _GROUPS = {"address": 1, "time": 2, "request_line": 3, "status": 4, "bytes": 5, "referrer": 6, "agent": 7}
 _TIME_FORMAT = "dd/MMM/yyyy:HH:mm:ss Z"
 
-#: The reasons of lines that are no requests.
+#: The reasons why a line is not a request.
 EMPTY = "the line is empty"
 TOO_LONG = f"the line is longer than {LINE_BYTES_MAX} bytes"
-NO_FORMAT = "no line of Apache's combined format: needs address, time, request and status"
+NO_FORMAT = "not a line of Apache's combined format: needs address, time, request and status"
 NO_REQUEST = "the request line is empty"
 WRONG_TIME = "the time is not like 17/May/2015:10:05:03 +0000"
 
@@ -37,7 +37,7 @@ def fields(text: str) -> dict[str, Column]:
 
 def split(records: DataFrame, *more: Column) -> DataFrame:
     """The records of lines with the columns ``more``, ``is_long``, ``text`` (the line without its end; null for a line
-    that is too long) and those of ``fields``. Of the source's columns it keeps NEEDED."""
+    that is too long) and those of ``fields``. Of the source's columns, only NEEDED are kept."""
     is_long = F.octet_length("value") > LINE_BYTES_MAX
     text = F.when(~is_long, F.rtrim(F.col("value").cast("string"), F.lit("\r\n ")))
     rows = records.select(*more, *NEEDED, is_long.alias("is_long"), text.alias("text"))
@@ -45,7 +45,7 @@ def split(records: DataFrame, *more: Column) -> DataFrame:
 
 
 def request() -> list[Column]:
-    """The columns of a request but its time, from the rows of ``split``; the path is without its query."""
+    """The columns of a request except its time, from the rows of ``split``. The path has no query string."""
     words = F.split("request_line", " ")
     return [
         F.col("address"),
@@ -59,7 +59,7 @@ def request() -> list[Column]:
 
 
 def reason() -> Column:
-    """Why a line is no request: the first reason that applies; null for a request. Needs the rows of
+    """The reason why a line is not a request: the first reason that applies; null for a request. Needs the rows of
     ``split``."""
     return (
         F.when(F.col("is_long"), TOO_LONG)

@@ -59,7 +59,7 @@ def _run_of(pipeline: Pipeline, out: Path) -> Run | None:
 def _access(pipeline: Pipeline, run: Run | None, arguments: argparse.Namespace) -> Access | None:
     """The cluster that the flags name, otherwise the cluster of the current run; None if there is none.
 
-    The cluster that a run of the library has started has no logins: keys of the environment are for other clusters.
+    A cluster that a run has started has no logins, so keys in the environment are not used for it.
     """
     if (servers := named_servers(arguments)) is not None:
         return access_of(arguments, servers)

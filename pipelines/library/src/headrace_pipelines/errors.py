@@ -14,7 +14,7 @@ class InvalidExpectationError(InvalidArgumentError):
 
 
 class InvalidColumnsError(InvalidArgumentError):
-    """A frame lacks a column that the library needs, or has one with another meaning or type."""
+    """A frame lacks a column that the library needs, or has a column of this name with another meaning or type."""
 
     code = "INVALID_COLUMNS"
 
@@ -75,7 +75,7 @@ class PipelineFailedError(ClientError):
 
 
 class StoppedError(ClientError):
-    """SIGTERM ended a pipeline after a batch. ``progress`` is how far the pipeline came."""
+    """SIGTERM ended a pipeline after a batch. ``progress`` describes how far the pipeline came."""
 
     code = "STOPPED"
 

@@ -75,7 +75,7 @@ class Expectation:
 
     @property
     def is_violated(self) -> Column:
-        """True for a row whose condition is false or null."""
+        """A condition that is true for a row that violates the rule: its ``condition`` is false or null."""
         condition = F.expr(self.condition) if isinstance(self.condition, str) else self.condition
         return ~F.coalesce(condition, F.lit(False))
 
@@ -120,7 +120,7 @@ class Expectations:
         ``observe``: a name for counts in the progress of a stream (``observedMetrics``), or an Observation of a static
         frame. A row that violates a rule with the action ``fail`` fails the query with EXPECTATION_FAILED. Raises
         InvalidExpectationError if a condition does not fit the columns of ``frame``, and InvalidColumnsError if its
-        column ``reason`` is no text.
+        column ``reason`` is not a string.
         """
         judged = self._judged(frame)
         if observe is not None:

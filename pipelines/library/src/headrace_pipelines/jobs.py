@@ -110,7 +110,7 @@ class ProgressLine:
         self._seen: deque[tuple[float, int]] = deque(maxlen=_LOOKS)
 
     def text(self, *, at_once: bool = False) -> str:
-        """The line. The lag in the line is up to 2 seconds old; ``at_once`` asks for the present lag."""
+        """The line. The lag in the line is up to 2 seconds old; ``at_once`` requests the current lag."""
         now_s = time.monotonic()
         if at_once or now_s - self._asked_s >= _ASK_S:
             self._asked_s = now_s

@@ -195,7 +195,7 @@ def _is_absent(variant: Column) -> Column:
 
 
 def _fault(variant: Column, kind: DataType, path: Column) -> Column:
-    """A text that says what is wrong with a present, non-null value; null for a sound value. ``path`` names the value
+    """A text that describes the fault of a present, non-null value; null for a correct value. ``path`` names the value
     in the text."""
     if isinstance(kind, VariantType):
         return F.lit(None).cast("string")
@@ -242,7 +242,7 @@ def _of_many(variant: Column, many: Column, name: str, path: Column, faults: Cal
 def _presence_fault(
     variant: Column, kind: DataType, nullable: bool, path: Column, value: Column | None = None
 ) -> Column:
-    """The fault of a member that may be absent; null if the member is sound. ``value``: the typed value, if it is
+    """The fault of a member that may be absent; null if the member is correct. ``value``: the typed value, if it is
     known; a scalar with a typed value has no fault."""
     fault = F.when(~_is_absent(variant), _fault(variant, kind, path))
     if value is not None and not isinstance(kind, StructType | ArrayType | MapType):

@@ -1,7 +1,7 @@
 """Processes of a run beside Spark. The owner starts a process again when it dies, as a supervisor does.
 
-The owner writes how to reach the cluster as a line of JSON to the standard input of each process. So passwords are in
-no argument, no variable of the environment and no file.
+The owner writes how to reach the cluster as a line of JSON to the standard input of each process. So no argument, no
+environment variable and no file contains a password.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .access import Access
 from .errors import PipelineFailedError
 
 STOP_S = 60.0
-#: A process that dies more often than this, each time within HEALTHY_S of its start, has a fault of its own.
+#: A process that dies more often than this, each time within HEALTHY_S seconds after its start, is not started again.
 DEATHS_MAX = 60
 HEALTHY_S = 10.0
 #: Shortest time between two starts of a process.
@@ -28,8 +28,8 @@ RESTART_S = 1.0
 
 
 def owner_access() -> Access:
-    """In the process of a member: how to reach the cluster, from the owner. Call it before ``owner_ended``. Ends the
-    process if the owner has died."""
+    """Called in the process of a member: read from the owner how to reach the cluster. Call it before ``owner_ended``.
+    Ends the process if the owner has died."""
     with open(0, "rb", buffering=0, closefd=False) as owner:
         line = owner.readline()
     if not line.endswith(b"\n"):
@@ -38,7 +38,8 @@ def owner_access() -> Access:
 
 
 def owner_ended() -> threading.Event:
-    """In the process of a member: an event that is set when the owner has closed the standard input, or has died."""
+    """Called in the process of a member: return an event that is set when the owner has closed the standard input, or
+    has died."""
     ended = threading.Event()
 
     def read() -> None:
@@ -51,9 +52,9 @@ def owner_ended() -> threading.Event:
 
 
 class Member:
-    """A process of a run. ``deaths``: how often it ended by itself, and was started again.
+    """A process of a run. ``deaths``: how often the process ended by itself and was started again.
 
-    The process must read ``owner_access``, and end when its standard input ends (``owner_ended``). So it does not
+    The process must call ``owner_access``, and end when its standard input ends (``owner_ended``), so that it does not
     outlive a killed owner.
     """
 
@@ -115,7 +116,7 @@ class Member:
 
 
 def stop_all(members: Iterable[Member]) -> None:
-    """Ask all processes to end, and wait for them; kill those that still run after STOP_S seconds."""
+    """Ask all processes to end, and wait for them; kill the processes that still run after STOP_S seconds."""
     found = list(members)
     for each in found:
         each.ask_to_end()

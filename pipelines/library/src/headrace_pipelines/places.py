@@ -80,7 +80,7 @@ def add_cluster_flags(parser: argparse.ArgumentParser, topics: str) -> None:
     parser.add_argument(
         "--restart",
         action="store_true",
-        help="begin again, also if the last run in DIR is not done; default: continue it",
+        help="begin again, even if the last run in DIR is not done; default: continue it",
     )
 
 

@@ -39,11 +39,11 @@ def parse_registry(
     """
     if column not in frame.columns:
         raise InvalidColumnsError(
-            f"the frame has no column {column}, which is to be parsed: {', '.join(frame.columns)}"
+            f"the frame has no column {column} to parse; its columns are: {', '.join(frame.columns)}"
         )
     taken = [name for name in ("data", REASON) if name in frame.columns]
     if taken:
-        raise InvalidColumnsError(f"the frame has a column {', '.join(taken)} already; rename it first")
+        raise InvalidColumnsError(f"the frame already has a column {', '.join(taken)}; rename it first")
     value = from_registry(column, registry, subject=subject, version=version, schema=schema, mode="permissive")
     parsed = frame.withColumn(_PARSED, value)
     return parsed.withColumns({"data": F.col(f"{_PARSED}.value"), REASON: F.col(f"{_PARSED}.reason")}).drop(_PARSED)

@@ -47,7 +47,8 @@ class Show:
 
     @contextmanager
     def live(self) -> Iterator[Callable[[str], None]]:
-        """Progress without a known end: a line that changes on a terminal, otherwise a line every few seconds."""
+        """Progress without a known end: on a terminal a line that is updated, otherwise a new line every few
+        seconds."""
         if self.console.is_terminal:
             with self.console.status("") as status:
                 yield status.update

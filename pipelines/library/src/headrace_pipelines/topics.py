@@ -15,8 +15,8 @@ from .errors import QueryFailedError
 from .lags import group_of
 
 _PAUSE_S = 0.01
-#: Settings of topics whose records have the times of their data. Old records stay, and brokers accept a tick, which is
-#: days after the last record: of a log of today that is in the future.
+#: Settings of topics whose records have the times of their data. Old records are kept. Brokers accept a tick days after
+#: the last record, which can be in the future for a current log.
 TIMES_OF_DATA = {"retention.ms": "-1", "message.timestamp.after.max.ms": str((1 << 63) - 1)}
 #: Longest wait for the markers of decided transactions, in seconds.
 MARKERS_S = 60.0
@@ -43,9 +43,9 @@ def replace_topics(
 def records_in_topic(consumer: Consumer, topic: str, *, ends: Consumer | None = None) -> Iterator[list[Record]]:
     """The records that are in a topic now, in lists; the records of a partition are in the order of their offsets.
 
-    ``ends``: the consumer that says where the topic ends. If it is of uncommitted records and ``consumer`` of committed
-    ones, the call waits for the ends of all transactions that have records there: the markers of a committed
-    transaction may be written later than its commit is acknowledged."""
+    ``ends``: the consumer that determines the end of the topic. If ``ends`` reads uncommitted records and ``consumer``
+    reads committed records, the call waits for the end of all transactions with records in the topic: the markers of a
+    committed transaction may be written later than its commit is acknowledged."""
     partitions = [TopicPartition(topic, number) for number in consumer.partitions_for(topic)]
     consumer.assign(partitions)
     consumer.seek_to_beginning()
@@ -71,7 +71,7 @@ def await_markers(servers: str) -> None:
 
 
 def markers_written(admin: Admin, *, timeout_s: float = MARKERS_S, is_cancelled: threading.Event | None = None) -> None:
-    """Wait as ``await_markers`` does, with an Admin that exists.
+    """Wait as ``await_markers`` does, with the given Admin.
 
     Raises RequestTimedOutError after ``timeout_s`` seconds, and QueryFailedError when ``is_cancelled`` is set."""
     cancelled = is_cancelled or threading.Event()

@@ -35,13 +35,13 @@ def preload() -> None:
         with contextlib.suppress(ImportError):
             importlib.import_module(module)
     numpy = sys.modules.get("numpy")
-    if numpy is not None:  # without a new seed, all workers would draw the same random numbers
+    if numpy is not None:  # reseed, because otherwise all workers would draw the same random numbers
         os.register_at_fork(after_in_child=numpy.random.seed)
     gc.collect()
     gc.freeze()
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["pyspark.worker"]:  # other daemons plan queries, and import their modules themselves
+    if sys.argv[1:] == ["pyspark.worker"]:  # other daemons plan queries, and need other modules
         preload()
     manager()

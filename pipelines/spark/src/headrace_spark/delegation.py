@@ -2,9 +2,10 @@
 
 The client key ``delegation.token.enabled`` turns this on. The driver makes one token for each cluster and login, and
 uses it for all queries. Spark plans each micro-batch, and each batch of a sink, in a process of its own, so the token
-is in a file that only the driver's user may read. When Spark plans a batch after three quarters of a token's life, the
-driver renews the token, or replaces it near its maximum lifetime; a task of that batch still has a quarter of the life.
-If that fails, tasks use the present token until five percent of its life is left, and each batch tries again.
+is stored in a file that only the driver's user may read. When Spark plans a batch after three quarters of a token's
+life, the driver renews the token, or replaces it near its maximum lifetime; so a task of that batch always has at least
+a quarter of the token's life. If the renewal fails, tasks use the present token until five percent of its life is left,
+and each batch tries the renewal again.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def take_mechanism(client: dict[str, str], *, where: str) -> str | None:
 
 
 def without_login(client: Mapping[str, str]) -> dict[str, str]:
-    """The keys that tasks need besides a token: addresses, authorities, and how to read or write."""
+    """The keys that tasks need besides a token: addresses, trusted authorities, and settings for reading or writing."""
     return {key: value for key, value in client.items() if not key.startswith(_LOGIN_KEYS)}
 
 
@@ -91,7 +92,8 @@ def task_login(client: Mapping[str, str], mechanism: str) -> dict[str, str]:
 @dataclass(frozen=True, slots=True)
 class Kept:
     """A token and its life by this machine's clock (seconds since 1970), which may differ from the cluster's.
-    ``life_s``: the time from the last renewal to ``ends_s``. ``checked_s``: when the cluster had the token."""
+    ``life_s``: the time from the last renewal to ``ends_s``. ``checked_s``: when the cluster last confirmed the
+    token."""
 
     token: DelegationToken
     ends_s: float
@@ -106,7 +108,7 @@ class Kept:
 
     @property
     def can_be_renewed(self) -> bool:
-        """Whether a renewal adds at least half of a life."""
+        """Whether a renewal would extend the token by at least half of its life."""
         return self.token.max_lifetime_at_ms - self.token.expires_at_ms >= self.life_s * 1_000 / 2
 
 
@@ -128,8 +130,8 @@ class TokenStore:
         self._path, self._made_path = place / f"{name}.json", place / f"{name}.made"
 
     def token(self) -> DelegationToken:
-        """Return a token that has at least a quarter of its life before it; while the cluster neither renews nor makes
-        a token, at least five percent. Raises HeadraceError."""
+        """Return a token with at least a quarter of its life left. While the cluster cannot renew or make a token, five
+        percent are enough. Raises HeadraceError."""
         with self._locked():
             kept = self._read(self._path)
             now_s = self._now_s()
@@ -191,7 +193,8 @@ class TokenStore:
         return replace(made, checked_s=now_s)
 
     def _wait_until_known(self, admin: Admin, token: DelegationToken) -> None:
-        """Log in with the token at each node: nodes learn of tokens by the log of metadata, one after the other."""
+        """Log in with the token at each node, because each node learns of a new token at another time, from the
+        metadata log."""
         cluster = admin.describe_cluster(timeout=KNOWN_S_MAX)
         login = {"sasl.mechanism": self._mechanism, "sasl.jaas.config": token.jaas_config}
         client = {**without_login(self._client), **login}
@@ -217,7 +220,7 @@ class TokenStore:
 
     def _failure(self, client: Mapping[str, str], address: str) -> HeadraceError | None:
         """Log in at the node. Returns the failure if the node may accept the token later. Returns None if the node
-        accepts the token, or does not answer: such a node is not waited for."""
+        accepts the token, or does not answer, because the call does not wait for such a node."""
         try:
             with self._admin({**client, "bootstrap.servers": address}) as admin:
                 admin.describe_node(address, timeout=NODE_S)
@@ -233,7 +236,7 @@ class TokenStore:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Let one process at a time look for a token, so that a new token is made once."""
+        """Let only one process at a time look for a token, so that only one new token is made."""
         with open(os.open(self._path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600), "wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield

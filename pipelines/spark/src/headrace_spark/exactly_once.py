@@ -3,7 +3,7 @@
     task      describe the sink ---> decided: drain the rows, write nothing
                                 `--> write in a transaction of its own ---> prepare ---> token to the driver
     driver    commit: CommitSinkBatch(tokens)       the decision, and the end of all transactions
-              abort:  AbortSinkBatch(generation)    changes nothing if the decision stands
+              abort: AbortSinkBatch(generation) changes nothing if the decision stands
 
 Spark does not tell a failed attempt, or the slower of two attempts, to abort. The decision does not name the
 transactions of these attempts, so the coordinator aborts the transactions. A restarted driver repeats a batch; then the
@@ -96,7 +96,7 @@ def write_batch(
         return nothing
     transaction = SinkTransaction(batch.sink, batch.number, state.generation, _partition(), secrets.token_hex(8))
     with ThreadPoolExecutor(1, "headrace-begin") as pool:
-        begun = pool.submit(_begun, options, transaction)  # Spark delivers the first rows meanwhile
+        begun = pool.submit(_begun, options, transaction)  # meanwhile Spark delivers the first rows
         try:
             commit = write_rows(
                 itertools.chain((first,), rows),

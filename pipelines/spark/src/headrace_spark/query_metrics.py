@@ -1,4 +1,4 @@
-"""The metrics of a streaming query under the names of a consumer's, from Spark's own reports of its progress.
+"""The metrics of a streaming query, under the names of a consumer's metrics, from Spark's own progress reports.
 
 from headrace import PrometheusCollector, report_statistics
 measured = headrace_spark.QueryMetrics(query)
@@ -22,10 +22,12 @@ from .offsets import PartitionOffsets, from_json
 
 
 class QueryMetrics:
-    """Reads the metrics of ``query`` when asked, as a Producer or Consumer does. One look takes a few milliseconds.
+    """Reads the metrics of ``query`` on request, with the interface of a Producer or Consumer. One read takes a few
+    milliseconds.
 
-    The values are those of the last batch that Spark has reported, and stay when the query ends. There are none before
-    the first report. Sources of other formats add to the rates, and have no partitions here.
+    The values are those of the last batch that Spark has reported, and stay available when the query ends. Before the
+    first report there are no metrics. Sources of other formats are included in the rates, but not in the metrics of
+    partitions.
     """
 
     def __init__(self, query: StreamingQuery) -> None:
@@ -33,9 +35,9 @@ class QueryMetrics:
         self._last: Mapping[str, Any] = {}
 
     def metrics(self) -> dict[str, float]:
-        """Rows a second: ``records-consumed-rate`` (that arrived), ``records-processed-rate`` (while a batch ran).
-        ``records-lag-max``, ``assigned-partitions``, ``batches-total`` (since the first start of the query),
-        ``batch-duration-ms``, ``state-rows``, ``state-bytes``."""
+        """Rows per second: ``records-consumed-rate`` (rows that arrived) and ``records-processed-rate`` (rows processed
+        while a batch ran). Further metrics: ``records-lag-max``, ``assigned-partitions``, ``batches-total`` (since the
+        first start of the query), ``batch-duration-ms``, ``state-rows``, ``state-bytes``."""
         last = self._look()
         if not last:
             return {}
@@ -54,7 +56,7 @@ class QueryMetrics:
 
     def partition_metrics(self) -> dict[TopicPartition, dict[str, float]]:
         """For each partition of the query: ``position``, the offset after the last batch, and ``records-lag``, the
-        records between it and the log end that the source knew then."""
+        number of records between ``position`` and the log end that the source knew at that time."""
         return _partitions(self._look())
 
     def _look(self) -> Mapping[str, Any]:
@@ -75,13 +77,13 @@ def _partitions(progress: Mapping[str, Any]) -> dict[TopicPartition, dict[str, f
 
 
 def _offsets(source: Mapping[str, Any], name: str) -> PartitionOffsets:
-    """The offsets of a source; none if it is of another format."""
+    """The offsets of a source; empty if the source has another format."""
     found = source[name]
-    if "python" not in source["description"].lower() or not found:  # Kafka's source writes offsets like ours
+    if "python" not in source["description"].lower() or not found:  # Kafka's source writes offsets in the same form
         return {}
     try:
         return from_json(json.loads(found) if isinstance(found, str) else found)
-    except (AttributeError, TypeError, ValueError):  # another source in Python
+    except (AttributeError, TypeError, ValueError):  # another source that is written in Python
         return {}
 
 

@@ -61,9 +61,9 @@ def from_registry(
 ) -> Column:
     """Decode values with Confluent's wire format.
 
-    ``column``: of type binary. ``registry``: a SchemaRegistry, its URLs, or its settings. The result has the type of
-    ``subject``'s ``version`` (``latest``: as of now, and fixed from now on), or of your own Avro ``schema``. Values of
-    other versions are resolved to it by Avro's rules. A null stays null.
+    ``column``: a column of type binary. ``registry``: a SchemaRegistry, its URLs, or its settings. The result has the
+    type of ``subject``'s ``version`` (``latest``: the version that is the latest at the time of this call), or of your
+    own Avro ``schema``. Values of other versions are resolved to it by Avro's rules. A null stays null.
 
     ``mode``: with ``failfast`` a bad value fails the query. With ``permissive`` the column is a struct of ``value``,
     null for a bad value, and ``reason``, null for a good one. An unavailable registry fails the task in both modes.
@@ -89,8 +89,8 @@ def to_registry(
     version: int | str = "latest",
     mode: Mode = "failfast",
 ) -> Column:
-    """Encode values with Confluent's wire format, as ``subject``'s ``version`` (``latest``: as of now, and fixed from
-    now on), which the registry must have.
+    """Encode values with Confluent's wire format, as ``subject``'s ``version`` (``latest``: the version that is the
+    latest at the time of this call), which the registry must have.
 
     For Avro, ``column`` is a struct (or the type that the schema's own type needs), whose fields are found by name: a
     missing field gets its default, and other fields are ignored. For JSON Schema and Protobuf, ``column`` is a string
@@ -106,13 +106,14 @@ def to_registry(
     with _client(registry) as client:
         registered, resolved = _fixed(client, subject, version)
     writing = _Writing(client, registered, resolved, mode)
-    writing.converter()  # raises here what the schema itself does not allow
+    writing.converter()  # raises errors of the schema itself here
     return _udf(writing, BinaryType(), mode)(column)
 
 
 @contextlib.contextmanager
 def _client(registry: SchemaRegistry | str | Mapping[str, Any] | None) -> Iterator[SchemaRegistry]:
-    """The caller's client, or one that is closed at the end; workers make their own from its settings."""
+    """The caller's client, or a new client that is closed at the end. Workers make their own clients from its
+    settings."""
     if isinstance(registry, SchemaRegistry):
         yield registry
     else:
@@ -235,7 +236,7 @@ def _topic(subject: str) -> str:
 
 
 class _Converter:
-    """Converts arrays. ``spark_type``: the type of the results."""
+    """Converts arrays; ``spark_type`` is the type of the results."""
 
     spark_type: DataType
 

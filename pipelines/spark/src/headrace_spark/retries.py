@@ -1,5 +1,5 @@
-"""Number of attempts that Spark makes per task. The driver passes the number to the workers, whose error messages name
-the number."""
+"""Number of attempts that Spark makes per task. The driver passes the number to the workers, so that their error
+messages can name it."""
 
 from __future__ import annotations
 

@@ -136,8 +136,9 @@ _of_worker: dict[tuple[int, frozenset[tuple[str, str]]], SdkCluster] = {}
 def worker_cluster(config: Mapping[str, str]) -> Cluster:
     """The cluster client of this worker process, which runs one task after the other.
 
-    The last KEPT cluster clients stay open, because Spark ends its workers with a signal. Earlier ones, as those with a
-    former delegation token, are closed. The cache key includes the process id, because workers are forks.
+    The last KEPT cluster clients stay open, because Spark ends its workers with a signal. Earlier cluster clients, such
+    as clients with an old delegation token, are closed. The cache key includes the process id, because workers are
+    forks.
     """
     key = (os.getpid(), frozenset(config.items()))
     found = _of_worker.pop(key, None) or SdkCluster(config)

@@ -1,8 +1,9 @@
 """The topics of the sink: a task makes sure that a topic exists before it sends rows.
 
 A missing topic is created as for any producer of the SDK. The task's metadata request names the topic, and the cluster
-creates it if ``auto.create.topics.enable`` and the client's ``allow.auto.create.topics`` are true. Too few live brokers
-for the replication factor are a passing failure, so the task tries again until ``delivery.timeout.ms`` has passed.
+creates it if ``auto.create.topics.enable`` and the client's ``allow.auto.create.topics`` are true. If too few brokers
+are alive for the replication factor, the failure is temporary, so the task tries again until ``delivery.timeout.ms``
+has passed.
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ def _is_passing(error: HeadraceError) -> bool:
 # -- the clients of a worker process. The last clients stay open, because Spark ends its workers with a signal. The keys
 # of the clients include the process id, because workers are forked processes; the least recently used one comes first.
 
-#: Maximum number of clients of one kind that a worker keeps. Each delegation token has clients of its own.
+#: Maximum number of clients of one kind that a worker keeps. Each delegation token needs its own clients.
 KEPT = 4
 
 Key = tuple[int, frozenset[tuple[str, str]]]

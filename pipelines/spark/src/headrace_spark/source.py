@@ -69,7 +69,7 @@ class HeadraceDataSource(DataSource):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Spark pickles a data source for its own processes on the driver. After a reader was made, Spark pickles the
-        source once more, for tasks, which use only its name: so they get no options."""
+        source once more for its tasks. Tasks use only the source's name, so they get no options."""
         state = dict(self.__dict__)
         if state.pop("_has_planned", False):
             state["options"] = {}

@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 class HeadraceStreamReader(RangeTask, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """See the module. Tests inject ``cluster`` and ``now_ms``."""
+    """The streaming reader (see the module's docstring). Tests inject ``cluster`` and ``now_ms``."""
 
     def __init__(self, options: dict[str, str], schema: StructType) -> None:
         super().__init__(options, schema, streaming=True)
@@ -114,8 +114,8 @@ class HeadraceStreamReader(RangeTask, DataSourceStreamReader, SupportsTriggerAva
         ]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Commit the progress to the consumer group, if the query has a group. The position of the query is only in
-        Spark's checkpoint."""
+        """Commit the progress to the consumer group, if the query has a group. The query's own position is stored only
+        in Spark's checkpoint."""
         self._tell_group(from_json(end))
 
     def stop(self) -> None:

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 class RangePartition(InputPartition):
     """The input of one task: a range of offsets of a topic, and the topic's id at planning. ``login``: the keys with
-    which the task logs in, a delegation token; None: those of the query."""
+    which the task logs in (a delegation token); None: the task uses the query's own keys."""
 
     def __init__(self, wanted: OffsetRange, topic_id: str = "", login: Mapping[str, str] | None = None) -> None:
         super().__init__((*wanted, topic_id) if login is None else (*wanted, topic_id, dict(login)))
@@ -79,7 +79,8 @@ class RangeTask:
         settle()
 
     def task_login(self) -> dict[str, str] | None:
-        """The keys with which the tasks that are planned now log in; None: those of the query. Raises HeadraceError."""
+        """The keys with which the tasks that are planned now log in; None: the query's own keys. Raises
+        HeadraceError."""
         mechanism = self.options.token_mechanism
         return None if mechanism is None else task_login(self.options.client, mechanism)
 

@@ -24,7 +24,8 @@ ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"
 
 #: Maximum number of rows of one task that get a span of the source.
 ROWS_MAX = 64
-#: Seconds that the end of a task waits until its spans are sent. A collector that is away costs each task this time.
+#: Seconds that the end of a task waits until its spans are sent. If the collector is not reachable, each task takes
+#: longer by this time.
 FLUSH_S = 2.0
 
 #: The process that has set the TracerProvider; workers are forks.
@@ -87,7 +88,7 @@ class ReadTraces:
         self._began_ns = time.time_ns()
 
     def read(self, batch: pa.RecordBatch) -> None:
-        """Make the spans of the batch's rows, from the begin of its read to now."""
+        """Make the spans of the batch's rows, from the beginning of its read until now."""
         from opentelemetry.trace import SpanKind
 
         from headrace.arrow_traces import sampled_rows

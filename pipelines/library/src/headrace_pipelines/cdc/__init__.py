@@ -5,6 +5,7 @@
 Read the modules in this order:
 
 events.py      Debezium's change events as rows of a DataFrame
+avro.py        events in Avro as JSON, by the schemas of a registry
 columns.py     the columns of a table, from the schema in an event; pure functions
 rows.py        typed rows of the events that have one schema
 changes.py     the changes that a batch makes to one table; pure functions of Arrow

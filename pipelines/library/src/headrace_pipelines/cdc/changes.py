@@ -13,10 +13,10 @@ from ..expectations import REASON
 from ..tables.columns import aligned, check_keys, new_fields, normal_schema, normalized
 from .columns import Column
 
-#: Columns that a lake table has besides those of its source: where PostgreSQL's log has the last change of the row, and
-#: when the change was committed.
+#: Columns that a lake table has besides those of its source: the position of the row's last change in PostgreSQL's log,
+#: and the time when this change was committed.
 LSN, CHANGED_AT = "__lsn", "__changed_at"
-#: Where an event is in its topic, and why it cannot be applied.
+#: The position of an event in its topic, and the reason why the event cannot be applied.
 REFUSED = pa.schema({"partition": pa.int32(), "offset": pa.int64(), REASON: pa.string()})
 _POSITION = pa.schema({"__partition": pa.int32(), "__offset": pa.int64()})
 _ROW = "__row"
@@ -34,8 +34,8 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """``rows``: rows that exist after the batch. ``deleted``: the keys of rows that do not. ``refused``: the events
-    that cannot be applied."""
+    """``rows``: rows that exist after the batch. ``deleted``: the keys of rows that do not exist any more. ``refused``:
+    the events that cannot be applied."""
 
     keys: tuple[str, ...]
     rows: pa.Table
@@ -46,8 +46,9 @@ class Changes:
 def changes(versions: Sequence[Version], columns: pa.Schema | None, table: str) -> Changes:
     """The changes of a batch to ``table``, which has ``columns`` (None: there is no table yet).
 
-    ``versions`` are in the order of their first events. The last event of a key counts: the events of a key are in one
-    partition, in the order of PostgreSQL's log. A version whose columns do not fit the table is refused as a whole.
+    ``versions`` are in the order of their first events. Only the last event of a key is applied: all events of a key
+    are in one partition, in the order of PostgreSQL's log. A version whose columns do not fit the table is refused as a
+    whole.
     """
     known = pa.schema([]) if columns is None else normal_schema(columns)
     keys: tuple[str, ...] = ()
@@ -82,11 +83,11 @@ def _check_keys(names: tuple[str, ...], before: tuple[str, ...], version: Versio
         )
     missing = [name for name in names if name not in {column.name for column in version.row}]
     if missing:
-        raise InvalidColumnsError(f"table {table}: the key column {missing[0]!r} is no column of the row")
+        raise InvalidColumnsError(f"table {table}: the key column {missing[0]!r} is not a column of the row")
 
 
 def _upserts(events: pa.Table, version: Version) -> pa.Table:
-    """The rows after the events that are no deletes."""
+    """The new rows of all events except deletes."""
     changed = events.filter(pc.not_equal(events["op"], "d"))
     rows = _cast(pa.Table.from_struct_array(changed["data"]), version.row)
     return rows.append_column(LSN, changed["lsn"]).append_column(CHANGED_AT, changed["changed_at"])
@@ -98,7 +99,7 @@ def _deletes(events: pa.Table, version: Version) -> pa.Table:
 
 
 def _cast(rows: pa.Table, columns: Sequence[Column]) -> pa.Table:
-    """``rows`` with dates and times in place of the numbers that stand for them."""
+    """``rows`` with dates and times in place of the numbers that represent them."""
     for index, column in enumerate(columns):
         if column.cast is not None:
             rows = rows.set_column(index, column.name, rows[column.name].cast(column.cast))
@@ -120,7 +121,7 @@ def _without_position(schema: pa.Schema) -> pa.Schema:
 def _last_of_each_key(
     rows: Sequence[pa.Table], deleted: Sequence[pa.Table], columns: pa.Schema, keys: tuple[str, ...]
 ) -> tuple[pa.Table, pa.Table]:
-    """The rows whose last event is no delete, and the keys whose last event is a delete."""
+    """The rows whose last event is not a delete, and the keys whose last event is a delete."""
     if not rows:
         return columns.empty_table(), pa.table({})
     of_keys = pa.schema([columns.field(name) for name in keys])

@@ -31,7 +31,7 @@ from headrace_core.errors import InvalidArgumentError
 
 #: Greatest number of columns of a table; PostgreSQL has at most 1,600.
 COLUMNS_MAX = 1_600
-#: The field of a parsed JSON text that has the text if the text does not fit its schema (events.py).
+#: The field that contains the whole JSON text if the text does not fit its schema (events.py).
 CORRUPT = "__corrupt"
 #: The pipeline's own columns begin with this prefix.
 _OWN = "__"
@@ -52,15 +52,16 @@ _TIMES = {
 
 
 class EventSchemaError(InvalidArgumentError):
-    """The schema in a change event is no schema of a table."""
+    """The schema in a change event does not describe a table."""
 
     code = "EVENT_SCHEMA"
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column. ``json``: the type of its values in the event's JSON, as DDL; an object stays a text as STRING.
-    ``cast``: Arrow's type of a number that stands for a date or a time. ``is_base64``: the text stands for bytes."""
+    """A column. ``json``: the type of its values in the event's JSON, as DDL; with STRING, an object stays JSON text.
+    ``cast``: the Arrow type to which a number that represents a date or a time is converted. ``is_base64``: the text
+    represents bytes."""
 
     name: str
     json: str
@@ -74,7 +75,7 @@ def columns_of_row(value_schema: str) -> tuple[Column, ...]:
     fields = _fields(_schema(value_schema), "the schema of the value")
     rows = [field for field in fields if field.get("field") == "after"]
     if len(rows) != 1:
-        raise EventSchemaError("the schema of the value has no field 'after': is this topic one of Debezium's?")
+        raise EventSchemaError("the schema of the value has no field 'after': is this a topic of Debezium?")
     return _columns(rows[0], "the schema of 'after'")
 
 
@@ -96,7 +97,7 @@ def _schema(text: str) -> Mapping[str, Any]:
 def _fields(schema: Mapping[str, Any], what: str) -> list[dict[str, Any]]:
     fields = schema.get("fields")
     if schema.get("type") != "struct" or not isinstance(fields, list) or not all(isinstance(f, dict) for f in fields):
-        raise EventSchemaError(f"{what} is no struct with fields")
+        raise EventSchemaError(f"{what} is not a struct with fields")
     return fields
 
 
@@ -114,7 +115,7 @@ def _columns(schema: Mapping[str, Any], what: str) -> tuple[Column, ...]:
     twice = [name for name, count in Counter(column.name.lower() for column in columns).items() if count > 1]
     if twice:
         raise EventSchemaError(
-            f"two columns are named {twice[0]!r}, and upper and lower case count as equal in a lake; rename one"
+            f"two columns are named {twice[0]!r}, and a lake ignores the case of names; rename one of them"
         )
     return columns
 
@@ -143,7 +144,7 @@ def _column(field: Mapping[str, Any]) -> Column:
 
 
 def _element(items: Any) -> Column | None:
-    """The column that the elements of an array would be; None if the array stays a JSON text."""
+    """The column type of an array's elements; None if the array stays a JSON text."""
     if not isinstance(items, dict) or items.get("type") in ("array", "struct", "map"):
         return None
     element = _column({**items, "field": "element"})

@@ -17,8 +17,8 @@ _SHOWN_MAX = 3
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """``rows``: number of rows in PostgreSQL. ``different``: number of rows that the lake lacks, has in addition, has
-    twice or has with other values. ``shown``: some of them, in words."""
+    """``rows``: number of rows in PostgreSQL. ``different``: number of rows that are missing, additional, duplicated or
+    have other values in the lake. ``shown``: descriptions of some of these rows."""
 
     table: str
     rows: int

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..charts import charts
 
-#: Debezium's operations, in words.
+#: The names of Debezium's operations in the chart.
 OPERATIONS = {"r": "snapshot", "c": "inserts", "u": "updates", "d": "deletes"}
 _COLORS = {"c": "#2a9d8f", "u": "#1b6ca8", "d": "#d1495b"}
 

@@ -34,7 +34,8 @@ USER = DATABASE = "postgres"
 HOST = "127.0.0.1"
 _PROGRAMS = Path("/usr/lib/postgresql")
 _START_S, _STOP_S, _STATEMENT_S = 60.0, 60.0, 120.0
-#: fsync is off: a crash of the machine loses the run in any case, and a crash of the server alone loses nothing.
+#: fsync is off: after a crash of the machine the run is lost in any case, and a crash of the server alone loses no
+#: data.
 _SETTINGS = {
     "listen_addresses": HOST,
     "unix_socket_directories": "",

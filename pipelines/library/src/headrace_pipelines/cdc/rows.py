@@ -21,7 +21,7 @@ _LOST = (
     "the event lacks a large value, which PostgreSQL did not log because the update did not change it; run ALTER TABLE "
     "... REPLICA IDENTITY FULL"
 )
-#: Columns of typed rows besides those of the table: the event's position in the topic, and what the event says.
+#: Columns of typed rows besides those of the table: the event's position in the topic, and the event's own fields.
 POSITION = ("partition", "offset", "op", "lsn", "changed_at")
 
 
@@ -58,7 +58,7 @@ def _struct(columns: Sequence[Column]) -> StructType:
 
 
 def _fault(struct: str, text: str, required: Sequence[str]) -> SparkColumn:
-    """What is wrong with a parsed row; null for a sound one. The columns ``required`` must not be null."""
+    """The fault of a parsed row; null for a correct row. The columns ``required`` must not be null."""
     parsed = F.col(struct)
     missing = [F.when(parsed[name].isNull(), F.lit(f"column {name}: null or missing")) for name in required]
     broken = F.concat(F.lit("the row does not fit the schema of the event: "), excerpt(F.col(text)))

@@ -26,7 +26,8 @@ KEYS = {
 }
 TABLES = tuple(KEYS)
 TOPICS = tuple(f"{PREFIX}.{table}" for table in TABLES)
-#: The table whose one row says which changes Debezium has sent: all that were committed before the row's last update.
+#: A table with one row, the marker. When Debezium has sent an update of the marker, it has sent all changes that were
+#: committed before this update.
 MARKER = "public.cdc_marker"
 ACCOUNTS, ORDERS = 2_000, 1_000
 _END_S = 60.0
@@ -87,7 +88,7 @@ INSERT INTO orders (id, customer, note) VALUES (:id, 'noted', 'note of ' || :id)
 
 
 class Workload:
-    """pgbench on a server. ``directory``: for the scripts and the output. ``rate``: transactions a second."""
+    """pgbench on a server. ``directory`` gets the scripts and the output. ``rate``: transactions a second."""
 
     def __init__(self, postgres: Postgres, directory: Path, rate: float) -> None:
         self._postgres, self._directory, self._rate = postgres, directory, rate

@@ -13,8 +13,8 @@ def summarized(requests: DataFrame, sessions: DataFrame, counts: DataFrame) -> O
     """Count requests, crawlers, visitors, sessions, views by page and errors. The details are the number of views, and
     the funnel.
 
-    A *request* is a good line. A *visitor* is an address with a request that is no crawler request. An *error* is a
-    request with a status of 400 or more.
+    A *request* is a good line. A *visitor* is an address with at least one request that is not from a crawler. An
+    *error* is a request with a status of 400 or more.
     """
     (row,) = (
         requests.where("address IS NOT NULL")

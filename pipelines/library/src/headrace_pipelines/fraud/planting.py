@@ -41,8 +41,8 @@ PAYS_CLOSED = 0.2
 LATE_ACCOUNTS = 0.2
 LATE_BY = 1_000
 
-#: Maps each kind of fraud, and of unusual honest behaviour, to a number of payments: the kind begins once in this
-#: number of payments.
+#: Maps each kind of fraud, and of unusual honest behaviour, to a number of payments: one case of the kind begins once
+#: in this number of payments.
 FRAUDS = {VELOCITY: 1_500, TRAVEL: 1_500, TESTING: 1_500, AMOUNT: 1_000}
 TRIP, SHOPPING, PARKING, PURCHASE, WRONG_PLACE, WRONG_CLOCK, NO_ACCOUNT, NO_PAYMENT = range(8)
 HONEST = {TRIP: 400, SHOPPING: 700, PARKING: 400, PURCHASE: 400, WRONG_PLACE: 4_000, WRONG_CLOCK: 2_000}
@@ -66,7 +66,8 @@ class Fraud(NamedTuple):
 
 
 class Event(NamedTuple):
-    """A record to send. ``content``: a payment, an account, text that is no payment, or None if the account closes."""
+    """A record to send. ``content``: a payment, an account, text that is not a payment, or None if the account
+    closes."""
 
     customer: str
     content: Payment | Account | bytes | None

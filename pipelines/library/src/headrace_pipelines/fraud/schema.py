@@ -4,7 +4,7 @@ fraud.payments      one payment for each record, in JSON; the key is the custome
 fraud.accounts      compacted: the newest version of each customer's account; a tombstone closes the account
 fraud.alerts        one alert for each payment and kind of fraud
 fraud.payments.dead-letters, fraud.accounts.dead-letters
-                    records that are no payment or no account, and payments without an account, with the reason
+                    records that are not a payment or an account, and payments without an account, with the reason
 """
 
 from __future__ import annotations

@@ -37,8 +37,8 @@ def sent_before(access: Access) -> Before:
     """What earlier runs have sent to the topics of the traffic.
 
     The records of a partition are the first events of this partition, because the producer keeps their order. The
-    topic of the accounts is compacted, so its end offsets count the events. Replayed dead letters are no events, also
-    if their transaction is open.
+    topic of the accounts is compacted, so its end offsets count the events. Replayed dead letters do not count as
+    events, even while their transaction is open.
     """
     events: Counter[tuple[str, int]] = Counter()
     with Consumer(access.consumer()) as consumer:

@@ -88,8 +88,8 @@ def search(
     limit: int = LIMIT,
 ) -> Iterator[tuple[Any, ...]]:
     """Rows (time, host, status, text) whose line contains ``text``, in the order of their times. ``since`` and
-    ``until``: ISO 8601, UTC unless they have an offset; only the days between them are read. The archive may be written
-    meanwhile. Raises InvalidArgumentError."""
+    ``until``: ISO 8601, in UTC unless they have an offset; only the days between them are read. A pipeline may write
+    the archive at the same time. Raises InvalidArgumentError."""
     import duckdb
 
     first, last = _time("since", since), _time("until", until)
@@ -116,7 +116,7 @@ def search(
         except duckdb.IOException:
             if all(os.path.exists(file) for file in files):
                 raise
-            found = None  # the retention has deleted a day meanwhile
+            found = None  # retention has deleted a day during the search
     if found is None:
         yield from search(archive, text, host=host, status=status, since=since, until=until, limit=limit)
     else:
@@ -144,7 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m headrace_pipelines.logs.archive", description="Search the archive of the pipeline logs."
     )
     parser.add_argument("archive", type=Path, help="the directory of the archive, such as build/pipelines/logs/archive")
-    parser.add_argument("text", nargs="?", default="", help="what the line contains")
+    parser.add_argument("text", nargs="?", default="", help="a text that the line contains")
     parser.add_argument("--host", default="", help="the host, such as web-07")
     parser.add_argument("--status", type=int, default=0, help="the status, such as 503")
     parser.add_argument("--since", default="", metavar="TIME", help="ISO 8601, such as 2015-05-18T08:00 (UTC)")

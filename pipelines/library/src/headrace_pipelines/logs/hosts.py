@@ -1,4 +1,4 @@
-"""Forty hosts: each writes the lines of its clients to its own file, rotates the file, and one has an outage.
+"""Forty hosts: each host writes the lines of its clients to its own file, and rotates the file. One host has an outage.
 
 The lines are those of the real web log of the pipeline clickstream. A client's address decides the host, as a load
 balancer would. The files rotate by renaming, as logrotate does: access.log becomes access.log.1.
@@ -59,7 +59,7 @@ def host_lines(content: bytes) -> list[HostLine]:
 class Hosts(Worker):
     """Writes the lines to ``root/HOST/access.log``. ``speed``: seconds of the log that pass in one second.
 
-    ``written`` of an earlier run are in the files already: the thread goes on behind them.
+    ``written``: lines that an earlier run has already written to the files; the thread continues after them.
     """
 
     def __init__(self, root: Path, lines: Sequence[HostLine], *, speed: float) -> None:

@@ -41,9 +41,9 @@ QUERIES = ("lines", "archive", "rates")
 PARTITIONS = 4
 SPEED = 6_000.0
 TRIGGER = "1 second"
-#: The tick comes so long after the last line that all windows close.
+#: Time from the last line to the tick (a record that moves the event time), long enough to close all windows.
 TICK_AFTER_MS = 30 * 86_400_000
-#: Longest time without a shipped line after the hosts have written all.
+#: Maximum time without a shipped line after the hosts have written all lines.
 STALL_S = 120.0
 
 
@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> Out
         serving(out, access.servers)
         if not continued:
             create_topics(access)
-            # The shipper's positions are known by its name: a new run is a new shipper.
+            # The shipper's positions are stored under its name, so a new run needs a shipper with a new name.
             (out / "shipper.name").write_text(f"logs-{uuid.uuid4().hex[:12]}")
             prepared(out)
         hosts = Hosts(out / "hosts", content, speed=arguments.speed)
@@ -163,7 +163,7 @@ class Job:
         files = str(self._places.root / "hosts" / "*" / FILE)
         words = [sys.executable, "-m", "headrace_pipelines.logs.shipping", name, files]
         log = self._places.root / "logs" / "shipper.log"
-        before = _follows(log)  # of earlier runs
+        before = _follows(log)  # lines of earlier runs
         shipper = Member("shipper", words, log, self._site.access)
         deadline_s = time.monotonic() + STALL_S
         while _follows(log) == before and not self._stop.is_asked:
@@ -194,8 +194,8 @@ class Job:
                 with self._show.meter("lines", len(content)) as meter:
                     self._follow(queries, hosts, arrived, shipper, meter)
                 hosts.result()
-                # The tick must be the last record of its topics: in the batch of the last lines, readers may see it
-                # before the lines of other partitions.
+                # The tick must be the last record of its topics: if the tick is in the batch of the last lines, readers
+                # may see it before the lines of other partitions.
                 self._drain(queries, hosts, "lines")
                 self._show.step("closing the last windows: one tick, 30 days later")
                 send_tick(self._site.access, content)
@@ -247,7 +247,7 @@ class Job:
         requests = decoded(self._records_of(schema.REQUESTS), schema.REQUEST).where("host IS NOT NULL").cache()
         counted = decoded(self._records_of(schema.RATES), schema.RATE).cache()
         alerts = decoded(self._records_of(schema.ALERTS), schema.RATE).orderBy("window", "host").collect()
-        # A replayed line is no line of a host, and is refused again.
+        # A replayed line does not come from a host's file, and is refused again.
         letters = self._records_of(dead_letter_topic(schema.LINES)).where(header("tries") == "0")
         letters = letters.groupBy(header("reason").alias("reason")).count()
         totals = requests.agg(
@@ -284,9 +284,9 @@ class Job:
     def _check(
         self, content: list[HostLine], arrived: Arrived, summary: dict[str, Any], in_windows: int, *, is_late: bool
     ) -> None:
-        """Every line of each host arrived once and in order, and is a request or a dead letter; every request is in a
-        window, and in the archive. ``is_late``: windows have dropped late requests. Spark counts the dropped pairs of a
-        host and a window, and not their requests."""
+        """Check that every line of each host arrived once and in order, and became a request or a dead letter, and that
+        every request is in a window and in the archive. ``is_late``: windows have dropped late requests. Spark counts
+        the dropped pairs of a host and a window, not the dropped requests."""
         expected: dict[str, list[bytes]] = defaultdict(list)
         for line in content:
             expected[str(self._places.root / "hosts" / line.host / FILE)].append(line.text)

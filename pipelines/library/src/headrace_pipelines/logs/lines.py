@@ -1,4 +1,5 @@
-"""Lines of files as requests, or as dead letters with a reason. Every record becomes one of them."""
+"""Lines of files as requests, or as dead letters with a reason. Every record becomes either a request or a dead
+letter."""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ from ..combined_log import reason, request, split
 from ..dead_letters import NEEDED, routed
 from .schema import REQUEST, REQUESTS
 
-#: A line whose time is later than the time of its record by more than this has a wrong clock: it would close windows
-#: of the days between. (A line of the past is good: an old log may be shipped.)
+#: A line whose time is later than the time of its record by more than this comes from a wrong clock, and would close
+#: the windows between the two times. (A time in the past is valid, because an old log may be shipped.)
 FUTURE_S_MAX = 3_600
 
 _COLUMNS = [column.split()[0] for column in REQUEST.split(", ")]
@@ -33,7 +34,8 @@ def parsed(records: DataFrame) -> DataFrame:
 
 
 def host_of_path() -> Column:
-    """The directory of the file in the shipper's header ``path``: .../web-07/access.log is of the host web-07."""
+    """The host of a line: the directory of the file in the shipper's header ``path``. The file .../web-07/access.log
+    belongs to the host web-07."""
     path = F.filter("headers", lambda each: each["key"] == "path")
     return F.regexp_extract(F.get(path, F.lit(0))["value"].cast("string"), r"([^/]+)/[^/]+$", 1)
 

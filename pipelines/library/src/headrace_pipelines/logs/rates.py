@@ -7,16 +7,16 @@ from pyspark.sql import functions as F
 
 from .schema import ALERTS, RATES
 
-#: Lines of a host arrive in order. Hosts are shipped some seconds apart, which are hours of the log at the speed of
-#: the replay.
+#: The watermark's delay. Lines of one host arrive in order. Lines of different hosts arrive some seconds apart, and at
+#: the speed of the replay a second is hours of the log.
 WATERMARK = "2 days"
 WINDOW = "3 hours"
-#: An alert: at least this share of the requests of a window failed, and at least FAILURES_MIN did.
+#: A window becomes an alert if at least this share of its requests, and at least FAILURES_MIN of them, failed.
 FAILURE_SHARE, FAILURES_MIN = 0.5, 2
 
 
 def rates(requests: DataFrame) -> DataFrame:
-    """Requests, errors and failures of each host in each window (schema.RATE). Ticks count in no window's numbers."""
+    """Requests, errors and failures of each host in each window (schema.RATE). Ticks are not counted."""
     window = F.window("time", WINDOW).alias("at")
     counted = requests.withWatermark("time", WATERMARK).groupBy(window, "host")
     return counted.agg(
@@ -31,8 +31,9 @@ def is_alert() -> Column:
 
 
 def records(rows: DataFrame) -> DataFrame:
-    """The rows of ``rates`` as records of RATES; those that are alerts also as records of ALERTS. A window with only a
-    tick is left out. (Spark would apply a filter on the host before the watermark, and a tick would not move it.)"""
+    """The rows of ``rates`` as records of RATES; rows that are alerts also become records of ALERTS. A window with only
+    a tick is left out. (Spark would apply a filter on the host before the watermark, and then a tick would not move the
+    watermark.)"""
     topics = F.when(is_alert(), F.array(F.lit(RATES), F.lit(ALERTS))).otherwise(F.array(F.lit(RATES)))
     value = F.to_json(F.struct("window", "host", "requests", "errors", "failures"))
     return rows.where("requests > 0").select(

@@ -7,7 +7,8 @@
       |     `-> the archive        Parquet by day
       `-> logs.lines.dead-letters  bad lines, with the reason
 
-A **tick** is a record without a value. It only moves the event time, because a log that has ended closes no window.
+A **tick** is a record without a value. It only moves the event time: without later lines, the last windows of a log
+would never close.
 """
 
 from __future__ import annotations

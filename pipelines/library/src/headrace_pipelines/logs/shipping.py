@@ -1,4 +1,4 @@
-"""The shipper of a run: what ``headrace ship`` does, in a process that ends when its owner does.
+"""The shipper of a run: it does the same as ``headrace ship``, in a process that ends when its owner ends.
 
 python -m headrace_pipelines.logs.shipping NAME PATTERN
 """
@@ -15,7 +15,7 @@ from headrace_tools.ship.shipper import Settings, Shipper, warn_on_stderr
 from ..members import owner_access, owner_ended
 from .schema import LINES
 
-#: A line of the process when it has opened the files that exist.
+#: The line that the process prints when it has opened the existing files.
 FOLLOWS = "follows"
 
 

@@ -1,10 +1,10 @@
 """The database of the tables: SQLite (``sqlite:///DIR/orders.db``) or PostgreSQL (``postgresql://user@host/name``).
 
-Readers use the views ``orders``, ``customers`` and ``days``. Each row of the tables behind them has a generation, and
-the views show the rows of the present one, which the table ``generation`` names. A rebuild writes rows of the next
-generation, and then changes that name. So a switch is one changed row: a reader sees the old rows or the new ones, in
-every isolation level. (Replaced views or tables would not do: PostgreSQL looks up names in its newest catalog, also for
-a transaction that reads an old snapshot.)
+Readers use the views ``orders``, ``customers`` and ``days``. Each row of the tables behind the views has a generation
+number. The views show the rows of the present generation, whose number is in the table ``generation``. A rebuild writes
+rows of the next generation, and then changes this number. The switch changes only one row, so in every isolation level
+a reader sees either the old rows or the new rows. (A switch cannot replace views or tables: PostgreSQL looks up names
+in its newest catalog, even for a transaction that reads an old snapshot.)
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WAIT_S = 30.0
 #: Maximum number of old rows that one transaction deletes.
 SWEEP_ROWS = 5_000
 
-#: View: the columns of its rows; the first is the key.
+#: Maps each view to the columns of its rows; the first column is the key.
 VIEWS = {
     "orders": (
         "order_id TEXT", "customer TEXT", "state TEXT", "pieces BIGINT", "total_cents BIGINT", "paid_cents BIGINT",
@@ -37,7 +37,7 @@ Row = tuple[Any, ...]
 
 
 class Connection(Protocol):
-    """What both drivers have (DB-API, PEP 249)."""
+    """The common interface of both drivers (DB-API, PEP 249)."""
 
     def cursor(self) -> Any: ...
     def commit(self) -> None: ...
@@ -49,7 +49,7 @@ class Database:
     """One connection. Each access is in a ``transaction``; transactions that write exclude each other."""
 
     def __init__(self, url: str) -> None:
-        """Connects, and makes the tables and views at the first time. Raises InvalidArgumentError,
+        """Connect, and create the tables and views if they do not exist. Raises InvalidArgumentError,
         MissingDependencyError, and the driver's errors."""
         self.url = url
         self._is_sqlite = url.startswith("sqlite:///")
@@ -70,7 +70,7 @@ class Database:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """A transaction that excludes other writers, also of other processes."""
+        """A transaction that excludes other writers, even in other processes."""
         if self._is_sqlite:
             self.run("BEGIN IMMEDIATE")
         else:
@@ -133,12 +133,12 @@ class Database:
         return cursor
 
     def _own(self, statement: str) -> str:
-        """The statement with the driver's placeholders; no statement here has a ? or % of its own."""
+        """The statement with the driver's placeholders; no statement in this module contains any other ? or %."""
         return statement if self._is_sqlite else statement.replace("?", "%s")
 
     def put(self, view: str, generation: int, rows: Sequence[Row], *, adds: Sequence[str] = ()) -> None:
-        """Write rows of a generation: new ones, and in place of those with the same keys. The columns ``adds`` are
-        added to the old rows' instead."""
+        """Insert rows of a generation, or replace the rows with the same keys. In the columns ``adds``, the new value
+        is added to the old row's value."""
         names = [column.split()[0] for column in VIEWS[view]]
         key, others = names[0], names[1:]
         changes = [f"{name} = {f'old.{name} + ' if name in adds else ''}excluded.{name}" for name in others]
@@ -149,33 +149,34 @@ class Database:
             [(generation, *row) for row in rows],
         )
 
-    # -- generations; each call but sweep and clear is in a transaction
+    # -- generations; call all methods except sweep and clear within a transaction
 
     def generation(self) -> int | None:
-        """The present generation; None before the first."""
+        """The present generation; None before the first generation exists."""
         found = self.rows("SELECT present FROM generation")
         return int(found[0][0]) if found else None
 
     def rebuild(self) -> str | None:
-        """The name of the present rebuild, whose rows are the next generation; None without one."""
+        """The name of the present rebuild, whose rows are the next generation; None if no rebuild is running."""
         found = self.rows("SELECT rebuild FROM generation")
         return found[0][0] if found else None
 
     def name_rebuild(self, name: str) -> int:
-        """From now on only the rebuild ``name`` writes rows of the next generation; returns the present one."""
+        """Allow only the rebuild ``name`` to write rows of the next generation; return the number of the present
+        generation."""
         present = self.generation()
         assert present is not None
         self.run("UPDATE generation SET rebuild = ?", (name,))
         return present
 
     def show(self, generation: int) -> None:
-        """Make ``generation`` the present one. Then call ``sweep``."""
+        """Make ``generation`` the present generation. Call ``sweep`` afterwards."""
         self.run("DELETE FROM generation")
         self.run("INSERT INTO generation VALUES (?, NULL)", (generation,))
 
     def sweep(self, keep: int, *, later: bool = False) -> None:
-        """Delete the rows of generations before ``keep``, and of ``later`` ones, in transactions of its own of at most
-        SWEEP_ROWS rows, so that other writers wait for none of them long."""
+        """Delete the rows of generations before ``keep``; with ``later``, also of generations after it. Each
+        transaction deletes at most SWEEP_ROWS rows, so that other writers do not wait long."""
         old = "<>" if later else "<"
         row = "rowid" if self._is_sqlite else "ctid"
         for view in VIEWS:
@@ -189,7 +190,7 @@ class Database:
                     cursor.close()
 
     def clear(self) -> None:
-        """Forget the generations, and delete all rows."""
+        """Remove all generations and their rows."""
         with self.writing():
             self.run("DELETE FROM generation")
         self.sweep(0, later=True)
@@ -200,7 +201,7 @@ class Database:
         return {int(part): int(offset) for part, offset in found}
 
 
-#: PostgreSQL's lock of this pipeline's writers.
+#: The number of PostgreSQL's advisory lock for the writers of this pipeline.
 _LOCK = 0x68656164
 
 

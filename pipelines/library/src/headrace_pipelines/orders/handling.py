@@ -1,20 +1,21 @@
 """The command side: a member of the group reads commands, and writes events, replies and snapshots exactly once.
 
-A batch is one transaction: the events and replies of its commands, snapshots, and the group's offsets. So a command
-whose handler dies has all its effects or none, and the next owner of the partition reads it again.
+A batch is one transaction: the events and replies of its commands, snapshots, and the group's offsets. So if the
+handler of a command dies, either all effects of the command are stored, or none; in the second case the next owner of
+the partition reads the command again.
 
 **The state of a partition** is all its orders, in memory. A new owner of the partition restores it:
 
 1. the snapshots of the orders, and the position in the events from which on events may be missing in the snapshots;
-2. the events from this position on. An order skips the events that its snapshot has.
+2. the events from this position on. An order skips the events that its snapshot already contains.
 
 A handler writes snapshots of all changed orders, and the position, after every SNAPSHOT_EVERY events of a partition. So
-a restore reads at most that many events, and those of one batch more. Of the snapshots it reads the last of each order,
-and the older ones that are not compacted yet (schema.py).
+a restore reads at most SNAPSHOT_EVERY events plus the events of one batch. It also reads the last snapshot of each
+order, and older snapshots that are not compacted yet (schema.py).
 
-**Restore sees all that was decided.** Its ends are the high watermarks, not the last stable offsets: a transaction of
-the former owner that is committed may not have its markers yet, and the restore waits for them. The group gives a
-partition to a new owner only when no offsets of the partition are pending in a transaction.
+**A restore reads all committed events.** It reads up to the high watermarks, not only up to the last stable offsets: a
+transaction of the former owner that is committed may not have its markers yet, and the restore waits for them. The
+group gives a partition to a new owner only when no offsets of the partition are pending in a transaction.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ from .model import InvalidCommandError, Order, apply, check, decide, is_repeated
 
 SNAPSHOT_EVERY = 500
 BATCH_RECORDS = 500
-#: A dead handler's transaction ends after this time, if its successor with the same name does not end it before.
+#: A dead handler's transaction is aborted after this time, unless its successor with the same name ends it earlier.
 TRANSACTION_TIMEOUT_MS = 10_000
-#: Longest time of a restore without a record: it may wait for a transaction to time out.
+#: Maximum time for which a restore waits for the next record, because an open transaction may have to time out first.
 STALL_S = 60.0
-#: A member may restore all its partitions between two polls.
+#: Long enough to restore all partitions of a member between two polls.
 POLL_INTERVAL_MS = 900_000
 _POLL_S = 0.5
 
@@ -51,7 +52,7 @@ class Partition:
     def __init__(self) -> None:
         self.orders: dict[str, Order] = {}
         self.next_event = 0
-        self.changed: set[str] = set()  #: Orders that differ from their snapshots.
+        self.changed: set[str] = set()  #: Orders that have changed since their snapshots.
         self.events = 0  #: The number of events since the last snapshots.
 
     def order(self, order_id: str) -> Order:
@@ -69,7 +70,7 @@ def restored(access: Access, number: int) -> Partition:
     snapshots, events = TopicPartition(schema.SNAPSHOTS, number), TopicPartition(schema.EVENTS, number)
     with (
         Consumer(access.consumer() | {"isolation.level": "read_uncommitted"}) as ends,
-        # A position that the log does not have is an error, never the end of the log.
+        # A position that is not in the log raises an error; it must never count as the end of the log.
         Consumer(access.consumer() | {"isolation.level": "read_committed", "auto.offset.reset": "none"}) as consumer,
     ):
         until = ends.end_offsets([snapshots, events])
@@ -106,8 +107,8 @@ def _records(consumer: Consumer, partition: TopicPartition, start: int, end: int
 
 
 class Handler:
-    """One member of the group. ``name``: its transactional id; a new handler with the name ends the former one's
-    transaction."""
+    """One member of the group. ``name``: its transactional id; a new handler with the same name ends the transaction of
+    its predecessor."""
 
     def __init__(self, access: Access, name: str, *, snapshot_every: int = SNAPSHOT_EVERY) -> None:
         self._access, self._name, self._snapshot_every = access, name, snapshot_every
@@ -155,7 +156,7 @@ class Handler:
                     if self._partitions[number].events >= self._snapshot_every:
                         self._save(producer, number)
                 producer.send_offsets(consumer)
-        except TransactionAbortableError:  # the states have changes that did not happen
+        except TransactionAbortableError:  # the states contain changes of the aborted transaction
             self._partitions.clear()
             consumer.seek_to_committed()
             return
@@ -179,7 +180,7 @@ class Handler:
         reply = {"command": command["id"], "order": order.id, "outcome": "repeated", "version": order.version}
         sent = None
         if not is_repeated(order, command):
-            # The command's own time: the same command has the same events after an aborted transaction.
+            # Use the command's own time, so that the command causes the same events again after an aborted transaction.
             events = decide(order, command, record.timestamp_ms)
             for event in events:
                 order = apply(order, event)
@@ -193,8 +194,8 @@ class Handler:
         return sent
 
     def _save(self, producer: Producer, number: int) -> None:
-        """Send the snapshots of the changed orders. They have the events of the open transaction, too, whose offsets
-        are not known; a restore reads these events, and skips them."""
+        """Send the snapshots of the changed orders. The snapshots include events of the open transaction, whose offsets
+        are not known yet; a restore reads these events again and skips them."""
         partition = self._partitions[number]
         for order_id in sorted(partition.changed):
             value = schema.encoded(partition.orders[order_id].document())
@@ -206,8 +207,8 @@ class Handler:
 
 
 def _command(record: Record, partitions: int) -> dict[str, Any]:
-    """The command in a record. Raises InvalidCommandError, also for a record in a partition where another handler has
-    the order: two handlers would give two events of the order the same version."""
+    """The command in a record. Raises InvalidCommandError, also if the record is not in its order's partition: another
+    handler owns that partition, and both handlers would give events of the order the same version."""
     value = record.value or b""
     if len(value) > schema.COMMAND_BYTES_MAX:
         raise InvalidCommandError(f"the command has more than {schema.COMMAND_BYTES_MAX} bytes")
@@ -218,7 +219,7 @@ def _command(record: Record, partitions: int) -> dict[str, Any]:
     check(command, record.key)
     if record.partition != (right := key_partition(record.key or b"", partitions)):
         raise InvalidCommandError(
-            f"the record is in partition {record.partition}, and its order in {right}: use the default partitioner of "
-            "Headrace and of Kafka's Java client (murmur2)"
+            f"the record is in partition {record.partition}, but its order belongs to partition {right}: "
+            "use the default partitioner of Headrace and of Kafka's Java client (murmur2)"
         )
     return command

@@ -1,4 +1,5 @@
-"""``headrace-pipelines run orders``: two handlers, a live projector and a rebuild, each a process; and the check."""
+"""``headrace-pipelines run orders``: two handlers, a live projector and a rebuild, each in its own process; then the
+check."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ from .projecting import Look, Positions
 from .traffic import Traffic, commands
 from .truth import differences, truth
 
-#: A bad command gets a reply, and is no dead letter: its sender waits for the reply.
+#: A bad command gets a reply and does not become a dead letter, because its sender waits for the reply.
 SOURCES = ()
 
 PARTITIONS, HANDLERS = 6, 2
@@ -42,12 +43,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_cluster_flags(parser, "orders.*")
     parser.add_argument(
         "--database", metavar="URL",
-        help="where the tables are: sqlite:///PATH or postgresql://USER@HOST/NAME (default: DIR/orders.db); the run "
+        help="the tables' database: sqlite:///PATH or postgresql://USER@HOST/NAME (default: DIR/orders.db); the run "
         "deletes the rows that an earlier run left there",
     )  # fmt: skip
-    parser.add_argument("--orders", type=_some, default=ORDERS, metavar="N", help="orders (default %(default)s)")
     parser.add_argument(
-        "--rate", type=positive, default=RATE, metavar="X", help="commands a second (default %(default)g)"
+        "--orders", type=_some, default=ORDERS, metavar="N", help="number of orders (default %(default)s)"
+    )
+    parser.add_argument(
+        "--rate", type=positive, default=RATE, metavar="X", help="commands per second (default %(default)g)"
     )
     parser.add_argument(
         "--handlers", type=_some, default=HANDLERS, metavar="N", help="processes that handle commands (%(default)s)"
@@ -56,7 +59,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--repeat-every", type=whole, default=REPEAT_EVERY, metavar="N",
         help="send every N-th command twice; the results stay the same (default %(default)s; 0: none)",
     )  # fmt: skip
-    parser.add_argument("--seed", type=whole, default=SEED, metavar="N", help="of the commands (default %(default)s)")
+    parser.add_argument(
+        "--seed", type=whole, default=SEED, metavar="N", help="seed of the commands (default %(default)s)"
+    )
 
 
 def _some(text: str) -> int:
@@ -80,7 +85,7 @@ def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> Out
                 _create_topics(access)
                 database.clear()
                 prepared(out)
-            # A continued run sends all commands again: the handlers know those that they have handled.
+            # A continued run sends all commands again: the handlers recognize the commands that they have handled.
             job = Job(access, database, places, show, stop, Traffic(access, records, arguments.rate))
             figures = job.stream(len(records), arguments.handlers)
             show.step("checking every row against the commands")
@@ -106,7 +111,7 @@ def _create_topics(access: Access) -> None:
 
 
 class Job:
-    """The processes of a run. ``looks``: where the tables were, over time."""
+    """The processes of a run. ``looks``: the positions of the tables over time."""
 
     def __init__(
         self, access: Access, database: Database, places: Places, show: Show, stop: Stop, traffic: Traffic
@@ -145,7 +150,8 @@ class Job:
         return self._places.root / "logs" / f"{name}.log"
 
     def _follow(self, admin: Admin, positions: Positions, members: list[Member], meter: Meter) -> int:
-        """Look at the run until all is done; starts the rebuild after a third. Returns the last generation."""
+        """Watch the run until it is complete; start the rebuild after a third of the commands. Returns the last
+        generation."""
         rebuild: Member | None = None
         before, changed_s = (-1, -1, -1), time.monotonic()
         while True:
@@ -181,16 +187,17 @@ class Job:
         return f"tables {now.behind:,} events behind, generation {now.generation}"
 
     def rebuilt(self) -> list[tuple[float, int]]:
-        """What the rebuild said: seconds since 1970, and the sum of its positions."""
+        """The progress in the rebuild's output: seconds since 1970, and the sum of its positions."""
         log = self._log("rebuild")
         lines = (line.split() for line in (log.read_text(errors="replace") if log.exists() else "").splitlines())
         said = [(float(words[1]), int(words[2])) for words in lines if words[:1] == [REBUILT] and len(words) == 3]
         began_s = self.looks[0].at_s if self.looks else 0.0
-        return [(at_s, position) for at_s, position in said if at_s >= began_s]  # an earlier run has the same log
+        return [(at_s, position) for at_s, position in said if at_s >= began_s]  # skips lines of earlier runs
 
 
 def _handled(admin: Admin) -> int:
-    """The number of commands that the group has handled. The commands have no markers and no gaps."""
+    """The number of commands that the group has handled. It is the sum of the committed offsets, because the topic has
+    no markers and no gaps."""
     return sum(each.offset for each in admin.list_group_offsets(schema.GROUP).values() if each is not None)
 
 

@@ -1,11 +1,12 @@
-"""What an order is. ``decide`` says which events a command causes, ``apply`` what an event changes; both are pure.
+"""The model of an order. ``decide`` computes the events that a command causes, ``apply`` the change by an event; both
+are pure.
 
     place ──> placed ──pay──> paid ──ship──> shipped ──deliver──> delivered
                 │ add, remove    │
                 └────cancel──────┴──> cancelled (paid money is returned)
 
-Each event has the next version of its order: 1, 2, 3, ... without a gap. A refused command is an event, too, so that
-its repetition is known as one, and so that tables can count refusals.
+Each event has the next version of its order: 1, 2, 3, ... without a gap. A refused command causes an event, too, so
+that a repetition of the command is recognized, and tables can count refusals.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from typing import Any
 
 from .schema import CENTS_MAX, ID_CHARS_MAX, LINES_MAX, QUANTITY_MAX
 
-#: Ids of the last commands that an order remembers. A command that is repeated after more others than this is a new
-#: command.
+#: Ids of the last commands that an order remembers. If more commands than this lie between a command and its
+#: repetition, the repetition counts as a new command.
 REMEMBERED = 64
 
 NEW, PLACED, PAID, SHIPPED, DELIVERED, CANCELLED = "new", "placed", "paid", "shipped", "delivered", "cancelled"
@@ -26,11 +27,11 @@ Event = dict[str, Any]
 
 
 class RejectedError(Exception):
-    """The order does not allow the command; the text says why."""
+    """The order does not allow the command; the message says why."""
 
 
 class InvalidCommandError(Exception):
-    """The bytes are no command; the text says why."""
+    """The bytes are not a valid command; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class Order:
         return sum(line.quantity * line.cents for line in self.lines.values())
 
     def document(self) -> dict[str, Any]:
-        """The snapshot of this order, as JSON has it."""
+        """The snapshot of this order, as an object for JSON."""
         return {
             "order": self.id,
             "version": self.version,
@@ -89,7 +90,7 @@ class Order:
 def check(command: Any, key: bytes | None) -> None:
     """Raise InvalidCommandError if ``command`` is not a command for the order that the record's key names."""
     if not isinstance(command, dict):
-        raise InvalidCommandError("a command is an object of JSON")
+        raise InvalidCommandError("a command must be a JSON object")
     for name in ("id", "order", "do"):
         _text(command, name)
     if (key or b"") != command["order"].encode():
@@ -123,7 +124,7 @@ def check(command: Any, key: bytes | None) -> None:
 
 def _line(found: Any) -> None:
     if not isinstance(found, dict):
-        raise InvalidCommandError("a line is an object of JSON")
+        raise InvalidCommandError("a line must be a JSON object")
     _text(found, "sku")
     _number(found, "quantity", QUANTITY_MAX)
     _number(found, "cents", CENTS_MAX)
@@ -147,7 +148,7 @@ def is_repeated(order: Order, command: Mapping[str, Any]) -> bool:
 
 
 def decide(order: Order, command: Mapping[str, Any], at_ms: int) -> list[Event]:
-    """The events that ``command`` causes, which begin with the next version of the order. A command that the order does
+    """The events that ``command`` causes, numbered from the next version of the order. A command that the order does
     not allow causes the event ``rejected``. ``at_ms``: the time of the events."""
     try:
         happened = _decided(order, command)
@@ -171,7 +172,7 @@ def _decided(order: Order, command: Mapping[str, Any]) -> list[Event]:
         case "add":
             _check_state(order, PLACED)
             if command["sku"] in order.lines:
-                raise RejectedError(f"the order has a line {command['sku']} already")
+                raise RejectedError(f"the order already has a line {command['sku']}")
             if len(order.lines) == LINES_MAX:
                 raise RejectedError(f"the order has {LINES_MAX} lines")
             return [{"type": "line-added", **{name: command[name] for name in ("sku", "quantity", "cents")}}]
@@ -180,7 +181,7 @@ def _decided(order: Order, command: Mapping[str, Any]) -> list[Event]:
             if command["sku"] not in order.lines:
                 raise RejectedError(f"the order has no line {command['sku']}")
             if len(order.lines) == 1:
-                raise RejectedError("an order keeps a line; cancel the order instead")
+                raise RejectedError("the last line of an order cannot be removed; cancel the order instead")
             return [{"type": "line-removed", "sku": command["sku"]}]
         case "pay":
             _check_state(order, PLACED)
@@ -209,9 +210,11 @@ def _check_state(order: Order, *allowed: str) -> None:
 
 def apply(order: Order, event: Mapping[str, Any]) -> Order:
     """The order after ``event``. Raises ValueError if the event is not the order's next one: an event is missing, or
-    came twice."""
+    arrived twice."""
     if event["version"] != order.version + 1:
-        raise ValueError(f"order {order.id} has version {order.version}, and its next event {event['version']}")
+        raise ValueError(
+            f"order {order.id} has version {order.version}, but its next event has version {event['version']}"
+        )
     recent = order.recent
     if event["command"] not in recent:
         recent = (*recent, event["command"])[-REMEMBERED:]

@@ -1,4 +1,4 @@
-"""The picture of a run: the events in the live tables and in those of the rebuild, over time."""
+"""The picture of a run: the number of events in the live tables and in the tables of the rebuild, over time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def draw(looks: list[Look], rebuilt: list[tuple[float, int]], summary: dict[str,
         axes.set_xlabel("seconds")
         axes.set_ylabel("events in the tables")
         axes.legend(frameon=False)
-        title = f"{summary['orders']:,} orders: all tables are made again beside the live ones"
+        title = f"{summary['orders']:,} orders: all tables are rebuilt while the live tables stay in use"
         axes.set_title(title, loc="left", fontweight="bold")
         figure.savefig(path)
         plt.close(figure)

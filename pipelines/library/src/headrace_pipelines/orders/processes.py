@@ -23,7 +23,7 @@ from .handling import Handler
 from .projecting import Projector
 
 MODULE = "headrace_pipelines.orders.processes"
-#: The first word of a line of the rebuild; then seconds since 1970, and the sum of its positions.
+#: The first word of a progress line of the rebuild. Then follow seconds since 1970 and the sum of the positions.
 REBUILT = "rebuilt"
 
 
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def member(role: str, access: Access, name: str, log: Path) -> Member:
-    """The process of a role. ``name``: of the handler, or of the database."""
+    """The process of a role. ``name``: the handler's name, or the URL of the database."""
     return Member(role, [sys.executable, "-m", MODULE, role, name], log, access)
 
 

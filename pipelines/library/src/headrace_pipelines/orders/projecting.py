@@ -1,13 +1,13 @@
-"""The query side: events become rows, exactly once, and tables are made again beside the live ones.
+"""The query side: events become rows, exactly once; all tables can be rebuilt while the live tables stay in use.
 
-A batch of events and the positions after it are one transaction of the database. A projector that dies begins at the
-positions of its last transaction. Each order's row has its version: an event that does not follow it is an error, so a
-lost or repeated event cannot pass unseen.
+One transaction of the database stores the rows of a batch of events, and the positions after the batch. A projector
+that dies begins at the positions of its last transaction. Each order's row has the version of the order. An event with
+another version than the next one raises an error, so a lost or repeated event is always detected.
 
-A **rebuild** makes the next generation of rows from the first event on, while the live projector goes on. When the
-new rows have every event that the present ones have, one transaction switches the views; the old rows are deleted
-afterwards. So no reader sees an older state than before, and none waits. The live projector sees the switch at its next
-batch, and goes on with the new rows, from their positions.
+A **rebuild** makes the next generation of rows from the first event on, while the live projector continues. When the
+new rows contain every event of the present rows, one transaction switches the views; the old rows are deleted
+afterwards. So a reader never sees an older state than before, and never waits. The live projector sees the switch at
+its next batch, and continues with the new rows, from their positions.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class Projector:
         and the driver's errors."""
         self._begin()
         with self._consumer() as consumer:
-            before: tuple[int, dict[int, int]] | None = None  # the generation and the positions of the last look
+            before: tuple[int, dict[int, int]] | None = None  # the generation and the positions of the last check
             while not is_stopped():
                 records: list[Record] = [] if before is None else consumer.poll(_POLL_S, BATCH_RECORDS)
                 with self._database.writing():
                     present = self._database.generation()
                     assert present is not None
                     there = (present, self._database.positions(present))
-                    if there != before:  # a switch, or another projector: the records do not follow these rows
+                    if there != before:  # a switch or another projector has changed the positions
                         self._seek(consumer, there[1])
                         before = there
                     else:
@@ -60,12 +60,12 @@ class Projector:
     def rebuild(self, is_stopped: Callable[[], bool], said: Callable[[int], None] = lambda _: None) -> int | None:
         """Make the next generation, and switch to it. Returns its number; None if it was stopped before the switch.
         Calls ``said`` with the sum of the positions after each batch. Raises PipelineFailedError if another rebuild
-        begins: it takes the tables."""
+        begins, because only one rebuild may write."""
         self._begin()
         name = uuid.uuid4().hex
         with self._database.writing():
             present = self._database.name_rebuild(name)
-        self._database.sweep(present, later=True)  # the rows of a rebuild that was not finished
+        self._database.sweep(present, later=True)  # delete the rows of an unfinished rebuild
         new = present + 1
         with self._consumer() as consumer:
             self._seek(consumer, {})
@@ -106,7 +106,7 @@ class Projector:
             consumer.seek(each, positions.get(each.partition, 0))
 
     def _project(self, generation: int, consumer: Consumer, records: list[Record]) -> None:
-        # The consumer's positions are behind the markers of transactions, too.
+        # The consumer's positions also count the markers of transactions.
         positions = {each.partition: consumer.position(each) for each in consumer.assignment()}
         project(self._database, generation, [schema.decoded(record.value) for record in records], positions)
 
@@ -139,7 +139,7 @@ def project(database: Database, generation: int, events: Sequence[Event], positi
 
 
 def _orders(database: Database, generation: int, ids: set[str]) -> dict[str, Order]:
-    """The orders with these ids that have rows."""
+    """The orders with these ids, for the ids that have rows."""
     found: dict[str, Order] = {}
     wanted = sorted(ids)
     for at in range(0, len(wanted), 500):
@@ -176,8 +176,8 @@ def _day(at_ms: int) -> str:
 
 
 class Look(NamedTuple):
-    """The number of events in the live tables, with the markers of transactions, and how many are missing.
-    ``generation`` is None before the first."""
+    """The number of events in the live tables, markers of transactions included, and the number of missing events.
+    ``generation`` is None before the first generation exists."""
 
     at_s: float  #: Seconds since 1970.
     live: int
@@ -186,7 +186,7 @@ class Look(NamedTuple):
 
 
 class Positions:
-    """Looks at how far the tables are. The end is the high watermark, so events of a committed transaction count also
+    """Reads the progress of the tables. The end is the high watermark, so events of a committed transaction count even
     before its markers are written."""
 
     def __init__(self, access: Access, database: Database) -> None:
@@ -199,7 +199,7 @@ class Positions:
         with self._database.reading():
             present = self._database.generation()
             has = {} if present is None else self._database.positions(present)
-        # The ends were asked for first, so a partition may have more by now.
+        # The ends were read first, so the tables may already contain later events.
         behind = sum(max(0, end - has.get(part, 0)) for part, end in ends.items())
         return Look(time.time(), sum(has.values()), behind, present)
 

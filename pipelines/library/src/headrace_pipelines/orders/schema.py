@@ -1,8 +1,8 @@
 """Topics, and the JSON of commands, events, replies and snapshots.
 
-All topics have the same number of partitions, and the id of the order is the key. So everything about an order is in
-partition N of each topic, in order, and the owner of partition N of the commands is the only writer of partition N of
-the others.
+All topics have the same number of partitions, and the id of the order is the key. So all records about an order are in
+the same partition N of each topic, in order. The owner of partition N of the commands is the only writer of partition N
+of all other topics.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from headrace import NewTopic
 COMMANDS, EVENTS = "orders.commands", "orders.events"
 #: An answer to each command: accepted, rejected or repeated.
 REPLIES = "orders.replies"
-#: Compacted: the last state of each order, and the position behind which no event is missing in them.
+#: Compacted: the last state of each order, and a position in the events; the states contain all events before it.
 SNAPSHOTS = "orders.snapshots"
 TOPICS = (COMMANDS, EVENTS, REPLIES, SNAPSHOTS)
 GROUP = "orders.handlers"
@@ -23,7 +23,7 @@ GROUP = "orders.handlers"
 #: The key of the position in a partition of SNAPSHOTS. No order has this id, because ids have no control characters.
 POSITION_KEY = b"\x00position"
 
-#: Limits of what a stranger may send.
+#: Limits for commands, which may come from unknown programs.
 COMMAND_BYTES_MAX, ID_CHARS_MAX, LINES_MAX = 16_384, 64, 100
 QUANTITY_MAX, CENTS_MAX = 10_000, 100_000_000
 
@@ -31,7 +31,7 @@ QUANTITY_MAX, CENTS_MAX = 10_000, 100_000_000
 def topics(partitions: int) -> list[NewTopic]:
     """The topics of the pipeline. Events are kept for ever, because tables are made from them."""
     kept = {"retention.ms": "-1"}
-    # Compaction leaves the newest segment alone, so segments are small: a restore reads the whole topic.
+    # Segments are small, because compaction skips the newest segment and a restore reads the whole topic.
     compacted = {"cleanup.policy": "compact", "segment.bytes": str(4 << 20), "segment.ms": "600000"}
     return [NewTopic(name, partitions=partitions, config=kept) for name in (COMMANDS, EVENTS, REPLIES)] + [
         NewTopic(SNAPSHOTS, partitions=partitions, config=compacted)

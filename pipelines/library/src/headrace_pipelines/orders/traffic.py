@@ -1,7 +1,7 @@
-"""Customers: the commands of many orders at once, the same ones for the same seed.
+"""Customers: commands for many orders at once; the same seed gives the same commands.
 
-Some customers send a command twice, as a program does that did not get an answer. Some commands are wrong: a payment of
-another sum, a shipment before the payment, bytes that are no command.
+Some customers send a command twice, like a program that got no answer. Some commands are wrong: a payment of a wrong
+sum, a shipment before the payment, bytes that are not a command.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def commands(orders: int, repeat_every: int, seed: int) -> Iterator[Sent]:
     rng = random.Random(f"orders {seed}")
     waiting = iter(range(orders))
     active: list[Iterator[dict[str, Any]]] = []
-    late: list[tuple[int, Sent]] = []  # repetitions, and after how many commands they are sent
+    late: list[tuple[int, Sent]] = []  # repeated commands, each with the number of commands after which it is sent
     number = 0
     while True:
         while len(active) < ACTIVE and (order := next(waiting, None)) is not None:
@@ -75,7 +75,7 @@ def _script(order: str, rng: random.Random) -> Iterator[dict[str, Any]]:
     if rng.random() < 0.02:
         yield {"order": order, "bytes": rng.choice((b"{", b"[]", b'{"id":"1"}', b"\xff\xfe", b"null"))}
     if rng.random() < 0.03:
-        yield command("pay", cents=100)  # before there is an order
+        yield command("pay", cents=100)  # a command before the order exists
     lines = {each["sku"]: each for each in (line() for _ in range(rng.randint(1, 4)))}
     yield command("place", customer=f"customer-{rng.randrange(300):03}", lines=list(lines.values()))
     for _ in range(rng.choice((0, 0, 1, 2))):
@@ -92,7 +92,7 @@ def _script(order: str, rng: random.Random) -> Iterator[dict[str, Any]]:
         yield from [command("pay", cents=1)] * (rng.random() < 0.3)
         return
     if rng.random() < 0.05:
-        yield command("ship")  # before it is paid
+        yield command("ship")  # a shipment before the payment
     total = sum(each["quantity"] * each["cents"] for each in lines.values())
     if rng.random() < 0.08:
         yield command("pay", cents=total + 1)

@@ -1,7 +1,6 @@
 """The check: the tables from the commands alone, by code that shares nothing with model.py and projecting.py.
 
-It reads the commands as a customer service would by hand: one order after the other, each from its first command to its
-last, with every id that it has seen.
+The check reads one order after the other, each from its first command to its last, and remembers every command id.
 """
 
 from __future__ import annotations
@@ -24,7 +23,8 @@ _VERBS = {"place", "add", "remove", "pay", "ship", "deliver", "cancel"}
 
 @dataclass(slots=True)
 class Truth:
-    """What the tables must say. ``orders``: id -> (customer, state, pieces, total, paid, rejected, version, time)."""
+    """The expected contents of the tables. ``orders``: id -> (customer, state, pieces, total, paid, rejected, version,
+    time)."""
 
     orders: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     customers: dict[str, tuple[int, int]] = field(default_factory=dict)  #: orders, spent cents
@@ -115,7 +115,8 @@ def _judge(key: bytes, values: list[tuple[bytes, int]], found: Truth, customers:
 
 
 def differences(expected: Truth, access: Access, database: Database) -> list[str]:
-    """What the tables, the replies and the events say otherwise, in words; empty if nothing."""
+    """The differences between the expected contents and the tables, replies and events, as texts; empty if there are
+    none."""
     wrong = []
     with database.reading():
         orders = {

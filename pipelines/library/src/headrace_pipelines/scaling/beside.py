@@ -1,7 +1,8 @@
 """The Spark job that reads the topic of the first scene, with the same slow call for each record.
 
-It has two parts of the same query. The first part has the source's rate limit (``maxOffsetsPerTrigger``) and one task
-for each partition. The second part goes on from its checkpoint without the limit, with more tasks (``minPartitions``).
+The job runs the same query in two parts. The first part has the source's rate limit (``maxOffsetsPerTrigger``) and one
+task for each partition. The second part continues from the checkpoint without the limit, with more tasks
+(``minPartitions``).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""A cache before a slow call: at most ``size`` values, each at most ``ttl_s`` seconds old. Pure: the caller has the
-clock."""
+"""A cache before a slow call: at most ``size`` values, each at most ``ttl_s`` seconds old. Pure: the caller passes the
+time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ V = TypeVar("V")
 
 
 class Cache(Generic[K, V]):
-    """The least recently used value makes room for a new one. Raises InvalidArgumentError."""
+    """When the cache is full, a new value replaces the least recently used one. Raises InvalidArgumentError."""
 
     def __init__(self, size: int, ttl_s: float) -> None:
         if size < 1 or ttl_s <= 0:

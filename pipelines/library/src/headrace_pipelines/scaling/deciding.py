@@ -4,7 +4,7 @@
 * The lag is below ``shrink_s`` for ``calm_s``: one member less, if the others can handle the traffic.
 * Between the two limits, and for ``pause_s`` after a change, nothing changes (hysteresis).
 
-What one member can handle is measured while the lag is above ``grow_s``, when each member has work. Without this
+The capacity of one member is measured while the lag is above ``grow_s``, because then each member is busy. Without this
 measure a group with a steady traffic would shrink, fall behind and grow again and again.
 
 A partition has one member, so members do not share the traffic evenly: of 4 partitions and 3 members, one member has 2
@@ -20,8 +20,9 @@ from headrace_core.errors import InvalidArgumentError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Bounds of the members, and times in seconds. ``partitions``: of the topic, and the most members. ``spare``: the
-    part of a member's capacity that its partitions may use after a member was stopped. Raises InvalidArgumentError."""
+    """Bounds of the members, and times in seconds. ``partitions``: number of partitions of the topic, which is also the
+    maximum number of members. ``spare``: the part of a member's capacity that its partitions may use after a member was
+    stopped. Raises InvalidArgumentError."""
 
     least: int = 1
     partitions: int
@@ -42,7 +43,8 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One look at the group: its lag in seconds (None: not known), records that arrived and were handled a second."""
+    """One observation of the group: its lag in seconds (None: not known), and the records that arrived and were handled
+    per second."""
 
     at_s: float
     lag_s: float | None
@@ -52,7 +54,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What the autoscaler remembers. ``capacity``: records a second of one busy member, 0.0 while it is not known."""
+    """What the autoscaler remembers. ``capacity``: records per second of one busy member, 0.0 while it is not known."""
 
     members: int
     changed_s: float
@@ -61,12 +63,12 @@ class State:
 
 
 def busiest_share(members: int, partitions: int) -> float:
-    """The part of an even traffic that the member with the most partitions has, from 0 to 1."""
+    """The part of evenly distributed traffic (0 to 1) that the member with the most partitions must handle."""
     return -(-partitions // members) / partitions
 
 
 def decide(state: State, sample: Sample, limits: Limits) -> State:
-    """The state after a look; ``members`` is the number of members that the group should have now."""
+    """The state after an observation; ``members`` is the number of members that the group should have now."""
     members = min(max(state.members, limits.least), limits.partitions)
     if sample.lag_s is None:
         return replace(state, members=members, calm_since_s=None)

@@ -1,7 +1,7 @@
 """The ways to handle records: a slow call, rows of a database, many keys at a time, a cache before the call.
 
-Every way is at least once: a member notes and stores what it has handled, and then commits. Rows are idempotent by
-partition and offset, so a record that is handled again changes nothing.
+Every way handles records at least once: a member first notes and stores its results, and then commits. Rows are
+idempotent by partition and offset, so a record that is handled again changes nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def call() -> None:
 def noted(record: Record, at_ns: int, word: str = "-") -> Note:
     """The note of a record whose handling began at ``at_ns`` and ends now.
 
-    Raises PipelineFailedError for a record that is not of schema.py."""
+    Raises PipelineFailedError for a record that does not have the form in schema.py."""
     try:
         n = int(json.loads(record.value or b"")["n"])
     except (ValueError, TypeError, KeyError):
@@ -102,7 +102,8 @@ def cached(consumer: Consumer, ended: threading.Event, out: Path, notes: Notes) 
 
 
 def concurrent(consumer: Consumer, ended: threading.Event, out: Path, notes: Notes) -> None:
-    """A call for each record, many keys at a time; records of one key one after another."""
+    """A call for each record, with many keys at the same time; records with the same key are handled one after
+    another."""
 
     def handle(record: Record) -> None:
         at_ns = time.monotonic_ns()
@@ -113,7 +114,7 @@ def concurrent(consumer: Consumer, ended: threading.Event, out: Path, notes: Not
 
 
 def rows(consumer: Consumer, ended: threading.Event, out: Path, notes: Notes) -> None:
-    """A row for each record, each in a transaction of its own."""
+    """A row for each record, each row in its own transaction."""
     _rows(consumer, ended, out, notes, 1)
 
 

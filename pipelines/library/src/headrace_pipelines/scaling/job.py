@@ -30,7 +30,7 @@ from .processes import notes_of
 from .scenes import NAMES, PARTITIONS, Scene, check_rate, scenes_of
 from .truth import Found, Row, check, check_rows
 
-#: The run is the only writer of its topics, so there are no dead letters.
+#: No topic has dead letters, because the run is the only writer of its topics.
 SOURCES = ()
 RATE, SEED = 5_000.0, 1
 FIRST = "one"
@@ -39,14 +39,16 @@ FIRST = "one"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``run scaling``."""
     add_run_flags(parser, "scaling.*")
-    parser.set_defaults(master="local[8]")  # the slow calls of eight tasks wait at the same time
+    parser.set_defaults(master="local[8]")  # so that the slow calls of eight tasks can wait at the same time
     parser.add_argument(
         "--scenes", type=_scenes, default=",".join(NAMES), metavar="NAME,...",
         help=f"scenes to run, in their order (default: all of {', '.join(NAMES)})",
     )  # fmt: skip
-    parser.add_argument("--rate", type=positive, default=RATE, metavar="X", help="records a second (%(default)g)")
+    parser.add_argument("--rate", type=positive, default=RATE, metavar="X", help="records per second (%(default)g)")
     parser.add_argument("--without-spark", action="store_true", help="no Spark job beside the first scene")
-    parser.add_argument("--seed", type=whole, default=SEED, metavar="N", help="of the records (default %(default)s)")
+    parser.add_argument(
+        "--seed", type=whole, default=SEED, metavar="N", help="seed of the records (default %(default)s)"
+    )
 
 
 def _scenes(text: str) -> str:
@@ -99,7 +101,7 @@ def _checked(
     beside: Beside | None,
     played: Played,
 ) -> Found:
-    """What the second calculation says of a scene that was played."""
+    """The result of the second, independent calculation for a finished scene."""
     arrived = _arrived(access, scene)
     first = scene.counts(rate)[0] if scene.raised else len(sent)
     notes = read(notes_of(scene.name, out))

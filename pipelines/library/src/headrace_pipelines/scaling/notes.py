@@ -1,6 +1,6 @@
-"""What a member notes of each record that it has handled: one line in a file of its own.
+"""The notes of a member: one line for each handled record, in the member's own file.
 
-The lines of a poll are in the file before their offsets are committed, so each handled record has a line.
+The lines of a poll are written before the offsets are committed, so each handled record has a line.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 
 class Note(NamedTuple):
-    """``at_ns``, ``ended_ns``: when the handling began and ended, by the machine's monotonic clock. A row is handled by
-    its INSERT, without the commit. ``word``: ``hit`` or ``miss`` of a cache, or ``-``. ``member``: the file's name."""
+    """``at_ns``, ``ended_ns``: when the handling began and ended, by the machine's monotonic clock. For a row, the time
+    is that of its INSERT, without the commit. ``word``: ``hit`` or ``miss`` for a scene with a cache, else ``-``.
+    ``member``: the file's name."""
 
     partition: int
     offset: int

@@ -1,4 +1,5 @@
-"""Play a scene: its traffic, its members or its autoscaler, and looks at the lag until all records are handled."""
+"""Play a scene: send its traffic, start its members or its autoscaler, and check the lag until all records are
+handled."""
 
 from __future__ import annotations
 
@@ -37,8 +38,8 @@ STALL_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Seconds since the start of the scene; records in the topic, handled ones, and the records that Spark has not
-    read."""
+    """Seconds since the start of the scene; number of records in the topic, of handled records, and of records that
+    Spark has not read."""
 
     at_s: float
     end: int
@@ -48,8 +49,8 @@ class Look:
 
 @dataclass(slots=True)
 class Played:
-    """What a scene showed. ``scaled``: seconds, and the members that the autoscaler wanted. ``epochs``: of the group,
-    before the first record and after the last one; a rebalance raises the epoch."""
+    """The result of a scene. ``scaled``: seconds, and the members that the autoscaler wanted. ``epochs``: the group's
+    epochs before the first record and after the last record; a rebalance raises the epoch."""
 
     looks: list[Look] = field(default_factory=list)
     deaths: dict[str, int] = field(default_factory=dict)
@@ -64,7 +65,7 @@ class Played:
         return bool(self.deaths) or began is None or began != ended
 
     def figures(self) -> dict[str, Any]:
-        """Measured figures for the summary: the largest lag, records a second while records were handled."""
+        """Measured figures for the summary: the largest lag, and the records per second while records were handled."""
         moves = [new for old, new in zip(self.looks, self.looks[1:], strict=False) if new.handled > old.handled]
         spent_s = moves[-1].at_s - moves[0].at_s if len(moves) > 1 else 0.0
         rate = (moves[-1].handled - moves[0].handled) / spent_s if spent_s else None
@@ -113,7 +114,7 @@ class _Scenery:
     def play(self, sent: Sequence[tuple[bytes, bytes]]) -> Played:
         scene = self._scene
         waits = bool(scene.raised) and not scene.drains
-        epoch: int | None = None  # members that start while records wait are a change
+        epoch: int | None = None  # members that start while records wait count as a change of the group
         try:
             if not waits:
                 epoch = self._start()
@@ -212,13 +213,14 @@ class _Scenery:
             raise StoppedError({"scene": self._scene.name, "handled": sum(self._positions.look()[1:])})
 
     def _scaled(self) -> list[tuple[float, float]]:
-        """What the autoscaler said: seconds since the start of the scene, members."""
+        """The decisions in the autoscaler's output: seconds since the start of the scene, and the number of members."""
         log = self._player.places.root / "logs" / f"{self._scene.name}-autoscaler-1.log"
         return [(at_s - self._began_at_s, members) for at_s, members in scalings(log.read_text(errors="replace"))]
 
 
 def scalings(log: str) -> list[tuple[float, float]]:
-    """What the log of an autoscaler says: seconds since 1970, members. The last line may not be whole yet."""
+    """The decisions in an autoscaler's log: seconds since 1970, and the number of members. The last line may be
+    incomplete."""
     found = re.findall(rf"^{SCALED} ([\d.]+) (\d+) .*\n", log, re.MULTILINE)
     return [(float(at_s), float(members)) for at_s, members in found]
 

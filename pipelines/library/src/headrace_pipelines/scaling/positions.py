@@ -1,4 +1,4 @@
-"""Where a topic ends, and where a group is."""
+"""The end of a topic, and the position of a group."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ class Positions:
         self._parts = [TopicPartition(topic, part) for part in range(partitions)]
 
     def look(self) -> tuple[int, int]:
-        """The number of records in the topic, and of those that the group has committed. Raises HeadraceError."""
+        """The number of records in the topic, and the number of records that the group has committed. Raises
+        HeadraceError."""
         committed = self._admin.list_group_offsets(self._group, self._parts)
         ends = self._admin.list_offsets(dict.fromkeys(self._parts, "latest"))
         handled = sum(each.offset for each in committed.values() if each is not None)

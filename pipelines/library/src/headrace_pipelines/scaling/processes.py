@@ -29,7 +29,8 @@ from .positions import Positions
 from .scenes import PARTITIONS, SCENES, Scene
 
 MODULE = "headrace_pipelines.scaling.processes"
-#: The first word of a line of the autoscaler; then seconds since 1970, members, and the lag in seconds.
+#: The first word of a line of the autoscaler. Then follow seconds since 1970, the number of members, and the lag in
+#: seconds.
 SCALED = "scaled"
 #: Seconds between two looks of the autoscaler.
 LOOK_S = 0.5
@@ -77,7 +78,7 @@ class _Autoscaler:
         self._members: list[Member] = []
 
     def run(self, wait: Callable[[float], bool]) -> None:
-        """Look and decide until the owner ends. Raises HeadraceError."""
+        """Check the lag and decide until the owner ends. Raises HeadraceError."""
         name = self._scene.name
         state = State(self._limits.least, time.monotonic())
         try:
@@ -91,9 +92,11 @@ class _Autoscaler:
                     except HeadraceError as error:
                         if not error.retriable:
                             raise
-                        # The members may still work: to stop them now would make an outage of the group.
+                        # Do not stop the members: they may still work, and stopping them would interrupt the group.
                         print(
-                            f"autoscaler: {error.code}: {error.message}; the members stay", file=sys.stderr, flush=True
+                            f"autoscaler: {error.code}: {error.message}; the members continue",
+                            file=sys.stderr,
+                            flush=True,
                         )
                         self._have(state.members)
                         continue

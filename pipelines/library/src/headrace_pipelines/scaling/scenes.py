@@ -1,4 +1,4 @@
-"""The scenes of a run: the traffic of each, and how it is handled."""
+"""The scenes of a run: the traffic of each scene, and how its records are handled."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PARTITIONS = 4
 CALL_S = 0.001
 #: Size and age of the cache, of KEYS keys.
 CACHE_SIZE, CACHE_TTL_S = 100, 2.0
-#: The most records that a scene sends: the run keeps them, and what became of each, in memory.
+#: Maximum number of records of a scene, because the run keeps all records and their notes in memory.
 RECORDS_MAX = 1_000_000
 #: Records that ``process`` handles at the same time.
 CONCURRENCY = 64
@@ -20,10 +20,11 @@ CONCURRENCY = 64
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """``work``: a key of handling.WORK. ``parts``: (seconds, records a second) one after another.
+    """``work``: a key of handling.WORK. ``parts``: the parts of the traffic in order, each as (seconds, share of
+    --rate).
 
-    ``raised``: the partitions after the first part, if they change. ``drains``: the group has handled all records of
-    the first part before they change; otherwise it starts when both parts are in the topic.
+    ``raised``: the partitions after the first part, if they change. ``drains``: the partitions change only after the
+    group has handled all records of the first part; otherwise the group starts when both parts are in the topic.
     """
 
     name: str
@@ -36,7 +37,7 @@ class Scene:
     is_scaled: bool = False
 
     def counts(self, rate: float) -> list[int]:
-        """The number of records of each part. The rates in ``parts`` are parts of ``rate``."""
+        """The number of records of each part. The rates in ``parts`` are fractions of ``rate``."""
         return [max(1, int(seconds * share * rate)) for seconds, share in self.parts]
 
 
@@ -50,7 +51,7 @@ SCENES = (
     Scene("concurrent", f"one member, {CONCURRENCY} keys at a time", "concurrent", 1),
     Scene("cached", "one member, a cache before the slow call", "cached", 1),
     Scene(
-        "autoscaled", "members by the lag in seconds", "slow", 1,
+        "autoscaled", "an autoscaler, by the lag in seconds", "slow", 1,
         ((2.0, 0.1), (5.0, 0.5), (6.0, 0.06)), is_scaled=True,
     ),
 )  # fmt: skip
@@ -69,7 +70,7 @@ def check_rate(rate: float, scenes: Iterable[Scene]) -> None:
 
 
 def scenes_of(text: str) -> tuple[Scene, ...]:
-    """The scenes that a flag names, with commas between. Raises InvalidArgumentError."""
+    """The scenes in a comma-separated flag. Raises InvalidArgumentError."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     unknown = sorted(set(names) - set(NAMES))
     if unknown or not names:

@@ -22,7 +22,8 @@ def group(scene: str) -> str:
 
 
 def traffic(count: int, seed: int) -> list[tuple[bytes, bytes]]:
-    """``count`` records as (key, value), the same ones for the same seed. ``n`` counts the records of a key from 0."""
+    """``count`` records as (key, value); the same seed gives the same records. ``n`` counts the records of a key from
+    0."""
     rng = random.Random(f"scaling {seed}")
     weights = [1 / (1 + number / 10) for number in range(KEYS)]
     next_n: dict[int, int] = {}

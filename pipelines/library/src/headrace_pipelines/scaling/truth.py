@@ -1,6 +1,6 @@
-"""What must hold of a scene, from the records in its topic and the notes of its members: a second calculation.
+"""The checks of a scene: a second calculation from the records in its topic and the notes of its members.
 
-Nothing of the pipeline's own rules is used here: the partitioner and the cache are written a second time.
+This module shares no code with the pipeline: the partitioner and the cache are implemented a second time.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def check(
     rebalanced: bool,
 ) -> Found:
     """Check a scene. ``first``: the number of records before the partitions were raised. ``rebalanced``: a member died,
-    or partitions changed their members, so a record may have been handled again."""
+    or partitions moved to other members, so a record may have been handled again."""
     found = Found()
     expected = [(key.decode(), json.loads(value)["n"]) for key, value in sent]
     if Counter((key, n) for _, _, key, n in arrived) != Counter(expected):
@@ -80,7 +80,7 @@ def broken(notes: list[Note]) -> set[str]:
 
 
 def overlapping(notes: list[Note]) -> set[str]:
-    """The keys of which two records were handled at the same time. ``notes``: by their beginning."""
+    """The keys of which two records were handled at the same time. ``notes`` are sorted by the beginning."""
     ended_ns: dict[str, int] = {}
     keys = set()
     for note in notes:
@@ -91,7 +91,8 @@ def overlapping(notes: list[Note]) -> set[str]:
 
 
 def _check_steady(scene: Scene, found: Found) -> None:
-    """Without a death and without a rebalance, records are handled once, and those of a key one after another."""
+    """Check that without a death and a rebalance each record was handled once, and records of a key one after
+    another."""
     if again := found.figures["handled_again"]:
         found.wrong.append(f"{scene.name}: {again} records were handled again, and no member died or changed")
     if keys := found.figures["keys_overlapping"]:
@@ -134,7 +135,8 @@ def _murmur2(data: bytes) -> int:
 
 
 def _check_cache(notes: list[Note], found: Found) -> None:
-    """A record is a hit if its key's value is young, and fewer than CACHE_SIZE other keys were used since its last use.
+    """Check the cache: a record is a hit if its key's value is not too old, and fewer than CACHE_SIZE other keys were
+    used since its last use.
 
     A member that was started again has an empty cache."""
     by_member: dict[str, list[Note]] = defaultdict(list)
@@ -156,5 +158,5 @@ def _check_cache(notes: list[Note], found: Found) -> None:
                 loaded[note.key] = now_s
             used[note.key] = at
     if different:
-        found.wrong.append(f"the cache answered {different} records otherwise than calculated")
+        found.wrong.append(f"for {different} records the cache had another result than calculated")
     found.figures["calls"] = sum(note.word == "miss" for note in notes)

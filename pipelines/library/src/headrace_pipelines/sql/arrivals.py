@@ -1,4 +1,5 @@
-"""The rows of EMIT CHANGES between Spark's batches, which bring them, and the statement, which shows them."""
+"""A buffer for the rows of EMIT CHANGES: Spark's batches put rows into it, and the statement takes rows out and shows
+them."""
 
 from __future__ import annotations
 
@@ -7,20 +8,20 @@ import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-#: Rows that wait to be shown. More rows wait in the topic: a reader may be slow, and a topic large.
+#: Maximum number of rows in the buffer. Further rows stay in the topic, because a reader may be slow and a topic large.
 ROWS_MAX = 10_000
 _LOOK_S = 0.2
 
 
 class Arrivals:
-    """A buffer with an end. ``put`` waits while it is full, until ``close``."""
+    """A buffer that can be closed. ``put`` waits while the buffer is full, until ``close``."""
 
     def __init__(self, rows_max: int = ROWS_MAX) -> None:
         self._rows: queue.Queue[Sequence[Any]] = queue.Queue(rows_max)
         self._is_closed = threading.Event()
 
     def put(self, rows: Iterable[Sequence[Any]]) -> None:
-        """Add rows; after ``close`` they are left out."""
+        """Add rows; after ``close`` the rows are dropped."""
         for row in rows:
             while not self._is_closed.is_set():
                 try:
@@ -30,7 +31,7 @@ class Arrivals:
                     continue
 
     def get(self) -> Sequence[Any] | None:
-        """The next row; None if none has arrived for a fifth of a second."""
+        """The next row; None if no row has arrived within a fifth of a second."""
         try:
             return self._rows.get(timeout=_LOOK_S)
         except queue.Empty:

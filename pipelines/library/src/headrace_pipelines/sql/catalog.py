@@ -13,7 +13,7 @@ from headrace_core.errors import InvalidArgumentError
 
 #: Formats of values.
 FORMATS = ("json", "avro", "text")
-#: What a query does with a record that cannot be parsed.
+#: The ways in which a query handles a record that cannot be parsed.
 BAD_RECORDS = ("fail", "skip")
 _FILE = "catalog.json"
 
@@ -44,9 +44,9 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class ContinuousQuery:
-    """A continuous query. ``target``: the table that it writes. ``application``: the id under which the sink knows the
-    query's batches; a new query has a new one. ``reads``, ``views`` and ``functions``: the tables, views and functions
-    in its text, also through views and functions."""
+    """A continuous query. ``target``: the table that it writes. ``application``: the id under which the sink stores the
+    query's batches; each new query gets a new id. ``reads``, ``views`` and ``functions``: the tables, views and
+    functions in its text, also through views and functions."""
 
     id: str
     target: str
@@ -59,7 +59,7 @@ class ContinuousQuery:
 
 @dataclass(slots=True)
 class Catalog:
-    """``save`` writes the catalog; an earlier process's catalog is read by ``open``. Names are in small letters."""
+    """``save`` writes the catalog; an earlier process's catalog is read by ``open``. Names are in lower case."""
 
     directory: Path
     tables: dict[str, Table] = field(default_factory=dict)
@@ -122,11 +122,12 @@ class Catalog:
         return [query.id for query in self.queries.values() if name in _used(query, kind)]
 
     def tables_on(self, topic: str) -> list[str]:
-        """The tables that are declared on a topic."""
+        """The tables that are declared for a topic."""
         return [table.name for table in self.tables.values() if table.topic == topic]
 
     def writers_of(self, name: str) -> list[ContinuousQuery]:
-        """The queries that a table depends on, each once: those that write its sources come first, its own last."""
+        """The queries on which a table depends, each once. Queries that write its sources come first; the query that
+        writes the table itself is last."""
         found: dict[str, ContinuousQuery] = {}
         self._add_writers(name, found, set())
         return list(found.values())
@@ -141,7 +142,7 @@ class Catalog:
                 found[query.id] = query
 
     def new_id(self, target: str) -> str:
-        """An id for a query that writes ``target``: its name, and a number if the name is taken."""
+        """An id for a query that writes ``target``: the name of the target, with a number if the name is taken."""
         number, found = 1, target
         while found in self.queries:
             number += 1
@@ -173,5 +174,5 @@ def _made(kind: type[_Kept], fields: dict[str, Any]) -> _Kept:
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{value!r} is no text")
+        raise ValueError(f"{value!r} is not a text")
     return value

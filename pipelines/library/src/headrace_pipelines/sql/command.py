@@ -38,8 +38,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     given = parser.add_mutually_exclusive_group()
     given.add_argument("-e", "--execute", metavar="STATEMENTS", help="run these statements, and end")
     given.add_argument("-f", "--file", type=Path, metavar="FILE", help="run the statements of a file, and end")
-    parser.add_argument("-o", "--output", choices=("table", "json", "csv"), default="table", help="form of rows")
-    parser.add_argument("--rows-max", type=_rows_max, default=1_000, metavar="N", help="rows of a SELECT (%(default)s)")
+    parser.add_argument("-o", "--output", choices=("table", "json", "csv"), default="table", help="format of rows")
+    parser.add_argument(
+        "--rows-max",
+        type=_rows_max,
+        default=1_000,
+        metavar="N",
+        help="maximum number of rows of a SELECT (%(default)s)",
+    )
     parser.add_argument(
         "--serve", action="store_true", help="run the continuous queries until SIGTERM or Ctrl-C, after the statements"
     )
@@ -135,7 +141,8 @@ def _text(content: bytes, name: str) -> str:
 
 
 def check_cluster(access: Access) -> None:
-    """Ask the cluster once, before Spark starts, which takes seconds. Raises HeadraceError."""
+    """Send one request to the cluster before Spark starts, because Spark's start takes seconds. Raises
+    HeadraceError."""
     from headrace import Admin
     from headrace_core.errors import BootstrapError
 
@@ -151,7 +158,7 @@ def check_cluster(access: Access) -> None:
 
 def _greet(servers: str) -> None:
     print(
-        f"Headrace SQL on {servers}. A statement ends with ; and `help` shows some. `exit` ends the shell.",
+        f"Headrace SQL on {servers}. A statement ends with ; and `help` shows examples. `exit` ends the shell.",
         file=sys.stderr,
     )
 

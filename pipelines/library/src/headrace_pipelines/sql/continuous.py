@@ -1,7 +1,7 @@
 """The continuous queries of a shell: each writes the changes of its SELECT to the topic of a table, exactly once.
 
-A batch is a version of the application ``ContinuousQuery.application``, which the sink commits once. A query goes on
-from DIR/checkpoints/ID.
+A batch is a version of the application ``ContinuousQuery.application``, which the sink commits once. A query continues
+from the checkpoint DIR/checkpoints/ID.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .frames import Ends
 from .naming import is_name
 from .writing import with_records
 
-#: Time between two looks at the checkpoint of a query, and the longest wait for it, in seconds.
+#: Seconds between two reads of a query's checkpoint, and maximum seconds to wait for its progress.
 _LOOK_S, WAIT_S = 0.05, 60.0
 
 
@@ -40,7 +40,8 @@ class Continuous:
         self._running: dict[str, StreamingQuery] = {}
 
     def start(self, query: ContinuousQuery, frame: Callable[[], DataFrame], target: Table) -> None:
-        """Start a query, or let it go on. ``frame``: makes the streaming frame. Raises QueryFailedError."""
+        """Start a query, or continue it from its checkpoint. ``frame`` makes the streaming frame. Raises
+        QueryFailedError."""
 
         def start() -> StreamingQuery:
             made = frame()
@@ -68,11 +69,14 @@ class Continuous:
         return write
 
     def checkpoint(self, query: str) -> Path:
-        """The directory of a query's checkpoint. Raises InvalidArgumentError for an id that would name another one."""
+        """The directory of a query's checkpoint. Raises InvalidArgumentError for an id that would lead to another
+        directory."""
         parent = self._site.directory / "checkpoints"
         found = parent / query
         if not is_name(query) or found.parent != parent:
-            raise InvalidArgumentError(f"{query!r} is no id of a query: ids have letters, digits and underscores only")
+            raise InvalidArgumentError(
+                f"{query!r} is not the id of a query: ids have letters, digits and underscores only"
+            )
         return found
 
     def forget(self, query: str) -> None:
@@ -123,7 +127,7 @@ class Continuous:
         )
 
     def stop(self, queries: Iterable[str]) -> None:
-        """Stop queries after their batches; a query that has failed is only forgotten."""
+        """Stop queries after their batches; a query that has failed is only removed from the list."""
         stopped = {name: self._running.pop(name) for name in list(queries) if name in self._running}
         threads = [threading.Thread(target=_stop, args=(name, each), daemon=True) for name, each in stopped.items()]
         for thread in threads:
@@ -139,7 +143,7 @@ def _stop(name: str, query: StreamingQuery) -> None:
     try:
         Queries({name: query}).stop_after_batch()
     except QueryFailedError:
-        return  # SHOW QUERIES has shown the failure; the query goes on from its checkpoint at the next start
+        return  # SHOW QUERIES has shown the failure; the query continues from its checkpoint at the next start
 
 
 def is_aggregate(frame: DataFrame) -> bool:
@@ -153,8 +157,8 @@ def has_aggregate(plan: Any) -> bool:
 
 
 def group_keys(frame: DataFrame) -> list[str | None] | None:
-    """The columns of ``frame`` that are the keys of its GROUP BY, with None for a key that is no column; None if there
-    is no GROUP BY at the top."""
+    """The columns of ``frame`` that are the keys of its GROUP BY, with None for a key that is not a column. The result
+    is None if the frame has no GROUP BY at its top level."""
     node = frame._jdf.queryExecution().analyzed()
     names = {attribute.exprId().id(): attribute.name() for attribute in _each(node.output())}
     while node.nodeName() in ("Project", "Filter", "SubqueryAlias"):
@@ -165,7 +169,7 @@ def group_keys(frame: DataFrame) -> list[str | None] | None:
 
 
 def _column_of(group: Any, aggregate: Any, names: Mapping[int, str]) -> str | None:
-    """The column of ``names``, by their ids, that has the value of the expression ``group``."""
+    """The column that has the value of the expression ``group``. ``names`` maps column ids to names."""
     for each in _each(aggregate.aggregateExpressions()):
         inner = each.child() if each.nodeName() == "Alias" else each
         if inner.semanticEquals(group) and each.exprId().id() in names:
@@ -174,5 +178,5 @@ def _column_of(group: Any, aggregate: Any, names: Mapping[int, str]) -> str | No
 
 
 def _each(sequence: object) -> list:  # type: ignore[type-arg]
-    """The elements of a Scala sequence."""
+    """The elements of a Scala sequence as a Python list."""
     return [sequence.apply(at) for at in range(sequence.size())]  # type: ignore[attr-defined]

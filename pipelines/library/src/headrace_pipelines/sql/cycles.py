@@ -1,7 +1,7 @@
-"""Continuous queries that read what they write, directly or through other queries. Pure.
+"""Find continuous queries that read their own output, directly or through other queries. Pure.
 
-A topic is an edge's end: a query leads from the topics that it reads to the topic that it writes. Two tables may have
-the same topic, so names of tables do not suffice.
+The topics are the nodes of a graph: each query leads from the topics that it reads to the topic that it writes. The
+nodes are topics, not tables, because two tables may have the same topic.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .faults import Source, SqlError
 
 
 class Step(NamedTuple):
-    """A query leads from a topic to another one."""
+    """An edge of the graph: a query leads from one topic to another topic."""
 
     source: str
     query: str
@@ -22,13 +22,13 @@ class Step(NamedTuple):
 
 
 class QueryCycleError(SqlError):
-    """A continuous query would read its own rows, and write more rows without an end."""
+    """A continuous query would read its own rows, and write more and more rows."""
 
     code = "QUERY_CYCLE"
 
 
 def cycle_of(query: ContinuousQuery, catalog: Catalog) -> list[Step]:
-    """The shortest way of rows from ``query`` back to it, which begins with a topic that it reads; empty if there is
+    """The shortest path of rows from ``query`` back to itself, beginning with a topic that it reads; empty if there is
     none. ``query`` need not be in the catalog."""
     others = [each for each in catalog.queries.values() if each.id != query.id]
     first = _steps(query, catalog)
@@ -50,7 +50,9 @@ def check_acyclic(query: ContinuousQuery, catalog: Catalog, source: Source, at: 
     cycle = cycle_of(query, catalog)
     if cycle:
         others = ", or TERMINATE another query of this cycle" if len(cycle) > 1 else ""
-        what = f"the query would read its own rows, without an end: {_described(cycle)}; write to a table with another "
+        what = (
+            f"the query would read its own rows in an endless loop: {_described(cycle)}; write to a table with another "
+        )
         raise QueryCycleError(f"{what}topic{others}", source, at, end)
 
 

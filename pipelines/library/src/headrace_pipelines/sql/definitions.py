@@ -67,7 +67,7 @@ class Definitions:
         return Message(f"{table.kind} {name} reads the topic {topic}{made}")
 
     def _with_key(self, table: Table, statement: CreateTable, source: Source) -> Table:
-        """The table with its key in the spelling of its columns. Raises SqlError for columns that do not fit."""
+        """The table, with the key columns spelled as in its schema. Raises SqlError for columns that do not fit."""
 
         def fault(what: str, token: Token = statement.name) -> SqlError:
             return SqlError(what, source, token.at, token.end)
@@ -112,13 +112,16 @@ class Definitions:
         topic = options.get("topic", name)
         if topic in self._session.admin.list_topics():
             token = statement.options["topic"].value if "topic" in statement.options else statement.name
-            what = f"there is a topic {topic} already; name another one WITH (topic = '...'), or declare it and INSERT"
+            what = (
+                f"topic {topic} already exists; name another topic WITH (topic = '...'), or declare a table for it "
+                "and INSERT"
+            )
             raise SqlError(what, source, token.at, token.end)
         with pointing(statement.query):
             frame, _ = self._session.streaming(statement.query, name)
         table = self._table_of(frame, name, topic, options, statement, source)
         self._catalog.tables[name] = table
-        self._catalog.save()  # before the topic, so that DROP TABLE finds a topic that a crash leaves
+        self._catalog.save()  # saved before the topic is created, so that DROP TABLE finds the topic after a crash
         is_created = False
         try:
             create_topic(self._session.admin, table, options, statement, source)
@@ -141,7 +144,7 @@ class Definitions:
         statement: CreateTableAs,
         source: Source,
     ) -> Table:
-        """The table that a SELECT fills. Raises SqlError for columns that do not fit, and for a wrong key."""
+        """The table that a SELECT fills. Raises SqlError for columns that do not match, and for a wrong key."""
         form = options.get("format", "json")
         changes = is_aggregate(frame)
         groups = group_keys(frame) if changes else None
@@ -205,16 +208,16 @@ class Definitions:
         if name in uses_of(statement.query, self._catalog).views:
             what = f"the view {name} would read itself"
             raise SqlError(what, source, statement.name.at, statement.name.end)
-        self._session.bounded(statement.query)  # finds the faults of the SELECT
+        self._session.bounded(statement.query)  # raises an error if the SELECT is wrong
         self._catalog.views[name] = statement.query.text
         self._catalog.save()
-        return Message(f"view {name} is calculated when it is read")
+        return Message(f"created view {name}, which is computed when it is read")
 
     def create_function(self, statement: CreateFunction, source: Source) -> Result:
         name = statement.name.value.lower()
         if name in self._catalog.functions and not statement.replaces:
             if statement.if_not_exists:
-                return Message(f"function {name} is there already")
+                return Message(f"function {name} already exists")
             raise _is_there("function", statement.name, source)
         check_unused(self._catalog, "function", statement.name, source)
         if name in uses_of_function(statement.text, self._catalog):
@@ -225,7 +228,7 @@ class Definitions:
             self._session.spark.sql(f"CREATE OR REPLACE TEMPORARY FUNCTION {statement.text}")
         self._catalog.functions[name] = statement.text
         self._catalog.save()
-        return Message(f"function {name} is there")
+        return Message(f"created function {name}")
 
     def _there(self, name: Token, source: Source, if_not_exists: bool) -> Message | None:
         found = name.value.lower()
@@ -233,12 +236,12 @@ class Definitions:
             return None
         kind = "view" if found in self._catalog.views else "table"
         if if_not_exists:
-            return Message(f"{kind} {found} is there already")
+            return Message(f"{kind} {found} already exists")
         raise _is_there(kind, name, source)
 
 
 def _values(options: Mapping[str, Option], source: Source) -> dict[str, str]:
-    """The values of WITH. Raises SqlError at an unknown option, and at a wrong value."""
+    """The values of WITH. Raises SqlError for an unknown option or a wrong value."""
     for name, option in options.items():
         if name not in OPTIONS:
             near = difflib.get_close_matches(name, OPTIONS, n=1)
@@ -247,7 +250,7 @@ def _values(options: Mapping[str, Option], source: Source) -> dict[str, str]:
         allowed = {"format": FORMATS, "bad_records": BAD_RECORDS}.get(name)
         value = option.value
         if allowed is not None and value.value not in allowed:
-            what = f"{name} is one of {', '.join(allowed)}, not {value.value}"
+            what = f"{name} must be one of {', '.join(allowed)}, not {value.value}"
             raise SqlError(what, source, value.at, value.end)
         if name in ("partitions", "replication"):
             whole_number(value, source, name, least=1)
@@ -255,7 +258,8 @@ def _values(options: Mapping[str, Option], source: Source) -> dict[str, str]:
 
 
 def _named_in(message: str, statement: CreateTable) -> Token:
-    """The column that a message begins with (``field x: ...``), the subject, or the name of the table."""
+    """The token that an error points at: the column with which the message begins (``field x: ...``), the subject, or
+    the name of the table."""
     for column in statement.columns:
         name = column.name.value
         if any(message.startswith(f"field {shown}{mark}") for shown in (name, repr(name)) for mark in (":", ".", "[")):
@@ -264,7 +268,7 @@ def _named_in(message: str, statement: CreateTable) -> Token:
 
 
 def _is_there(kind: str, name: Token, source: Source) -> SqlError:
-    what = f"there is a {kind} {name.value} already; DROP {kind.upper()} {name.value} removes it"
+    what = f"a {kind} {name.value} already exists; DROP {kind.upper()} {name.value} removes it"
     return SqlError(what, source, name.at, name.end)
 
 
@@ -273,7 +277,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _checked(column: Column, source: Source) -> str:
-    """The declaration of a column for Spark. Raises SqlError at a type that Spark does not know."""
+    """The declaration of a column for Spark. Raises SqlError for a type that Spark does not know."""
     text = f"{quoted(column.name.value)} {column.type}{' NOT NULL' if column.not_null else ''}"
     try:
         StructType.fromDDL(text)
@@ -288,7 +292,7 @@ def _declared(schema: StructType) -> tuple[str, ...]:
 
 
 def text_fault(form: str, schema: StructType) -> str | None:
-    """Why records of text cannot hold these columns; None if they can, or for another format."""
+    """The reason why records of format text cannot hold these columns; None if they can, or for another format."""
     if form == "text" and [each.dataType.simpleString() for each in schema.fields] != ["string"]:
         return "format text needs one column of type STRING, such as (line STRING)"
     return None
@@ -301,7 +305,7 @@ def _fault_of_select(what: str, query: Query) -> SqlError:
 
 def _check_names(frame: DataFrame, wanted: StructType, table: Table, query: Query) -> None:
     if [each.lower() for each in frame.columns] != [each.lower() for each in wanted.fieldNames()]:
-        what = f"the columns are {', '.join(frame.columns)}, and those of {table.name} are "
+        what = f"the columns of the SELECT are {', '.join(frame.columns)}, but the columns of {table.name} are "
         raise _fault_of_select(what + ", ".join(wanted.fieldNames()), query)
 
 
@@ -309,7 +313,6 @@ def _check_types(frame: DataFrame, wanted: StructType, query: Query) -> None:
     names: Sequence[str] = wanted.fieldNames()
     for name, given, field in zip(names, frame.schema.fields, wanted.fields, strict=True):
         if given.dataType.simpleString() != field.dataType.simpleString():
-            what = (
-                f"column {name} is {given.dataType.simpleString()}, and the table has {field.dataType.simpleString()}"
-            )
+            there = field.dataType.simpleString()
+            what = f"column {name} is {given.dataType.simpleString()}, but in the table it is {there}"
             raise _fault_of_select(f"{what}; CAST it", query)

@@ -1,4 +1,4 @@
-"""The statements that take something out of the catalog: DROP and TERMINATE."""
+"""The statements that remove entries of the catalog: DROP and TERMINATE."""
 
 from __future__ import annotations
 

@@ -135,7 +135,8 @@ class Engine:
                     for name, field in known.items()
                 ]
             )
-            # Only what is needed, by position: Python has no date before the year 1, and names may be taken.
+            # Collect only the needed columns, by position: Python has no dates before the year 1, and column names may
+            # be ambiguous.
             required = [field.name for field in schema.fields if not field.nullable]
             missing = [F.col(quoted(name)).isNull() for name in required]
             found = rows.select(key_of(rows, table), value_of(rows, table, session.registry), *missing).collect()
@@ -170,7 +171,9 @@ class Engine:
             except PySparkException as error:
                 raise SqlError(message_of(error), source, at.at, at.end) from None
         else:
-            what = f"there is no setting {name}; there are {', '.join(SETTINGS)}, and Spark's, spark.sql...."
+            what = (
+                f"there is no setting {name}; the settings are {', '.join(SETTINGS)}, and Spark's own (spark.sql....)"
+            )
             raise SqlError(what, source, statement.name.at, statement.name.end)
         return Message(f"{name} = {value}")
 

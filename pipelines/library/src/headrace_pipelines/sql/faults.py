@@ -1,4 +1,4 @@
-"""Errors of SQL that point at the token that is wrong.
+"""Errors of SQL that point at the wrong token.
 
 quick.sql:3:8: there is no column latitudee
   3 | SELECT latitudee FROM locations
@@ -17,7 +17,7 @@ _WIDTH = 240
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A text with statements. ``name``: what messages call it, such as a path; ``first_line``: the number of its first
+    """A text with statements. ``name``: its name in messages, such as a path; ``first_line``: the number of its first
     line, from 1."""
 
     text: str
@@ -37,7 +37,7 @@ class Source:
 
 
 def _shown(line: str, at: int) -> tuple[str, int]:
-    """The part of a long line around the character ``at``, and where this character is in it."""
+    """The part of a long line around the character ``at``, and the position of this character in that part."""
     if len(line) <= _WIDTH:
         return line, at
     begin = max(0, at - _WIDTH // 2)
@@ -57,7 +57,7 @@ class SqlError(InvalidArgumentError):
 
 def pointed(what: str, source: Source, at: int, end: int) -> str:
     """The message ``what`` with its place, the line of the source, and carets under the characters ``at`` to ``end``.
-    Carets end with the line. Of a long line only the part around ``at`` is shown."""
+    Carets end with the line. If a line is long, only its part around ``at`` is shown."""
     number, column = source.place(at)
     line, before = _shown(source.line(at), column - 1)
     indent = "".join("\t" if character == "\t" else " " for character in line[:before])

@@ -1,7 +1,8 @@
-"""A table as a DataFrame: of a batch with an end, or of a stream.
+"""A table as a DataFrame: a batch up to given offsets, or a stream.
 
-Beside its own columns a frame has the position of each record if a statement names it: ``_partition``, ``_offset``,
-``_timestamp`` and ``_key`` (the key as text), and ``_reason``, why a record cannot be parsed.
+Besides the table's own columns, a frame has these columns if a statement names them: the position of each record as
+``_partition``, ``_offset``, ``_timestamp`` and ``_key`` (the key as text), and ``_reason``, which says why a record
+cannot be parsed.
 """
 
 from __future__ import annotations
@@ -54,8 +55,9 @@ class Ends:
 
 
 def ends_of(consumer: Consumer, admin: Admin, topic: str, is_cancelled: threading.Event) -> Ends:
-    """What a reader of committed records finds now. Waits for the markers of decided transactions, so that a statement
-    reads what an earlier one has written. Raises UnknownTopicOrPartitionError, and the errors of ``markers_written``.
+    """The offsets that a reader of committed records can read now. Waits for the markers of decided transactions, so
+    that a statement reads the rows of earlier statements. Raises UnknownTopicOrPartitionError, and the errors of
+    ``markers_written``.
     """
     markers_written(admin, is_cancelled=is_cancelled)
     partitions = [TopicPartition(topic, number) for number in consumer.partitions_for(topic)]
@@ -114,7 +116,7 @@ class Frames:
         return self._decoded(raw, table, words)
 
     def live(self, table: Table, words: Collection[str], starting: str) -> DataFrame:
-        """The rows that arrive; ``starting``: earliest, or latest."""
+        """The rows as they arrive; ``starting``: earliest, or latest."""
         options = {
             **self._site.access.source(),
             "subscribe": table.topic,
@@ -126,7 +128,7 @@ class Frames:
         return self._decoded(raw, table, words)
 
     def schema(self, table: Table) -> StructType:
-        """The columns of a table. Raises the errors of Spark for an unknown type, and those of the registry."""
+        """The columns of a table. Raises the errors of Spark for an unknown type, and the errors of the registry."""
         if table.columns:
             return cast("StructType", StructType.fromDDL(table.ddl))
         empty = self._spark.createDataFrame([], "value BINARY")
@@ -134,7 +136,7 @@ class Frames:
         kind = found.schema["data"].dataType
         if not isinstance(kind, StructType):
             raise InvalidArgumentError(
-                f"the schema of {table.subject} is no Avro record; declare the columns, with format='json'"
+                f"the schema of {table.subject} is not an Avro record; declare the columns, with format='json'"
             )
         return kind
 
@@ -161,9 +163,9 @@ class Frames:
 
 
 def newest(raw: DataFrame) -> DataFrame:
-    """The newest record of each key; a key whose newest record has no value (a tombstone) has none. Records without a
-    key are left out. In a partition the newest record has the highest offset, as a compacted topic keeps it. A key is
-    in two partitions only if partitions were added; then the later timestamp decides."""
+    """The newest record of each key; a key whose newest record has no value (a tombstone) has no row. Records without a
+    key are left out. Within a partition the newest record is the one with the highest offset, as in compaction. A key
+    is in two partitions only if partitions were added; then the record with the later timestamp is the newest one."""
     whole, key = F.struct(*_RAW), F.col("key").alias(_READ_KEY)
     in_partitions = raw.where(F.col("key").isNotNull()).groupBy(key, "partition")
     last = in_partitions.agg(F.max_by(whole, "offset").alias("last")).groupBy(_READ_KEY)
@@ -171,7 +173,7 @@ def newest(raw: DataFrame) -> DataFrame:
 
 
 def _sound(table: Table) -> Column:
-    """True for a record without a reason; a record with one fails the query, and is named."""
+    """True for a record without a reason. A record with a reason fails the query; the error names the record."""
     message = F.concat(
         F.lit(f"{table.name}: a record cannot be parsed: {table.topic}-"), F.col("partition"), F.lit("@"),
         F.col("offset"), F.lit(": "), F.col(REASON),

@@ -1,4 +1,4 @@
-"""The topics that CREATE makes."""
+"""Create the topics of CREATE statements."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .catalog import Table
 from .faults import Source, SqlError
 from .statements import CreateTable, CreateTableAs
 
-#: What a cluster says of a topic that it does not create, and the option that is wrong.
+#: Maps a part of the cluster's error message to the option that is wrong.
 _REFUSALS: dict[type[HeadraceError], str] = {
     InvalidTopicError: "topic",
     InvalidPartitionsError: "partitions",
@@ -29,7 +29,7 @@ _REFUSALS: dict[type[HeadraceError], str] = {
 def create_topic(
     admin: Admin, table: Table, options: Mapping[str, str], statement: CreateTable | CreateTableAs, source: Source
 ) -> None:
-    """Create a topic. Raises SqlError at the option that the cluster refuses."""
+    """Create a topic. Raises SqlError, which points at the option that the cluster refuses."""
     config = {"cleanup.policy": "compact"} if table.is_latest else {}
     replicas = int(options["replication"]) if "replication" in options else None
     new = NewTopic(

@@ -1,7 +1,7 @@
-"""Names and numbers that statements may give, and columns in one spelling. Pure.
+"""Rules for names and numbers in statements, and for the spelling of columns. Pure.
 
 The name of a table is also the name of its topic by default, of its query, and of a directory of checkpoints. So a new
-name has letters, digits and underscores only, also within backticks.
+name may have only letters, digits and underscores, even within backticks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .tokens import Token
 NAME_CHARACTERS = 200
 #: The largest value of a 32-bit and of a 64-bit integer.
 INT_MAX, LONG_MAX = 2**31 - 1, 2**63 - 1
-#: The most rows of a SELECT that a shell may ask for: Spark counts one more, in 32 bits.
+#: Maximum number of rows of a SELECT in a shell: Spark counts one more row, in 32 bits.
 ROWS_MAX = INT_MAX - 1
 #: Columns of a record's position, and why it cannot be parsed: no column of a table may have these names.
 POSITIONS = ("_partition", "_offset", "_timestamp", "_key", "_reason")
@@ -31,7 +31,7 @@ def is_name(text: str) -> bool:
 def check_name(token: Token, kind: str, source: Source) -> None:
     """Raise SqlError at ``token`` if a new ``kind`` (table, stream, view, function) may not have this name."""
     if not is_name(token.value):
-        what = f"the name of a {kind} has letters, digits and underscores only, at most {NAME_CHARACTERS}"
+        what = f"the name of a {kind} may have only letters, digits and underscores, at most {NAME_CHARACTERS}"
         raise SqlError(what, source, token.at, token.end)
 
 
@@ -39,11 +39,11 @@ def whole_number(token: Token, source: Source, what: str, *, least: int = 0, mos
     """The value of a whole number. ``what`` begins the message of the SqlError for another token or value."""
     text = token.value
     if not (text.isascii() and text.isdecimal()):
-        raise SqlError(f"{what} is a whole number", source, token.at, token.end)
+        raise SqlError(f"{what} must be a whole number", source, token.at, token.end)
     digits = text.lstrip("0") or "0"
     # int() refuses texts with thousands of digits
     if len(digits) > len(str(most)) or not least <= int(digits) <= most:
-        raise SqlError(f"{what} is a whole number from {least:,} to {most:,}", source, token.at, token.end)
+        raise SqlError(f"{what} must be a whole number from {least:,} to {most:,}", source, token.at, token.end)
     return int(digits)
 
 
@@ -59,27 +59,28 @@ def spelled(names: Iterable[str], columns: Iterable[str]) -> list[str]:
 
 
 def column_fault(columns: Sequence[str]) -> str | None:
-    """Why a table cannot have these columns: a name of a position, or two equal names; None if it can."""
+    """The reason why a table cannot have these columns (a name that is reserved for a record's position, or two equal
+    names); None if it can."""
     return next((what for what in column_faults(columns) if what is not None), None)
 
 
 def column_faults(columns: Iterable[str]) -> Iterator[str | None]:
-    """For each column: why a table with the columns before it cannot have it, or None."""
+    """For each column, the reason why a table cannot have it besides the columns before it, or None."""
     known: set[str] = set()
     for column in columns:
         lower = column.lower()
         if lower in POSITIONS:
-            yield f"the name {column} is that of a record's position; give the column another name"
+            yield f"the name {column} is reserved for a record's position; give the column another name"
         elif lower in known:
-            yield f"two columns have the name {column}; names do not differ by case alone"
+            yield f"two columns have the name {column} (upper and lower case make no difference)"
         else:
             yield None
         known.add(lower)
 
 
 def key_fault(key: Sequence[str], columns: Sequence[str], groups: Sequence[str | None] | None) -> str | None:
-    """Why ``key`` cannot be the key of an aggregate; None if it can. ``groups``: the columns of its GROUP BY, with None
-    for a group that the SELECT does not have; None if they are not known."""
+    """The reason why ``key`` cannot be the key of an aggregate; None if it can. ``groups``: the columns of its GROUP
+    BY, with None for a group that the SELECT does not have; None if they are not known."""
     known = {column.lower() for column in columns}
     given = {name.lower() for name in key}
     for name in key:
@@ -89,16 +90,16 @@ def key_fault(key: Sequence[str], columns: Sequence[str], groups: Sequence[str |
         if group is None:
             return "GROUP BY has an expression that the SELECT lacks; add it to the SELECT and to the key"
         if group.lower() not in given:
-            return f"the key lacks {group}, a column of GROUP BY: two groups would have one key"
+            return f"the key lacks {group}, a column of GROUP BY, so two groups could have the same key"
     return None
 
 
 def distinct(names: Iterable[str]) -> list[str]:
-    """The names, each once: the second ``id`` is ``id_2``."""
+    """The names, made unique: the second ``id`` becomes ``id_2``."""
     wanted = list(names)
     taken = set(wanted)
     found: dict[str, None] = {}
-    last: dict[str, int] = {}  # by name: the last number that it has
+    last: dict[str, int] = {}  # maps each name to its last number
     for name in wanted:
         new, number = name, last.get(name, 1)
         while new in found or (number > 1 and new in taken):

@@ -1,7 +1,7 @@
 """Results of statements as a table, as JSON lines, or as CSV.
 
-With json and csv stdout has only rows, and messages go to stderr, so that a pipe gets nothing else. In JSON the second
-of two columns ``id`` is ``id_2``.
+With json and csv stdout has only rows, and messages go to stderr, so that a pipe gets only rows. In JSON the second of
+two columns ``id`` becomes ``id_2``.
 """
 
 from __future__ import annotations
@@ -52,13 +52,14 @@ def _show_rows(result: Rows, output: str) -> None:
             say_data(line)
     count = len(result.rows)
     if result.has_more:
-        note(f"the first {count} rows; there are more: SET rows.max = N shows more, LIMIT N fewer")
+        note(f"only the first {count} rows are shown; SET rows.max = N shows more, LIMIT N fewer")
     elif output == "table":
         note(f"{count} row{'s' if count != 1 else ''}")
 
 
 def _show_arriving(result: Arriving, output: str) -> None:
-    """Print each row when it is there. A table cannot be aligned before its last row, so its rows are JSON, too."""
+    """Print each row as soon as it arrives. The format table also prints JSON here, because a table cannot be aligned
+    before its last row."""
     kind = "csv" if output == "csv" else "json"
     for line in lines(result.columns, result.rows, kind, heading=True):
         say_data(line)
@@ -87,7 +88,7 @@ def _csv(row: Sequence[Any]) -> str:
 
 
 def cell(value: Any) -> Any:
-    """A value of a table: numbers stay numbers, which are aligned to the right."""
+    """A value for a table: numbers stay numbers, so that they are aligned to the right."""
     if isinstance(value, float):
         return value
     found = plain(value)
@@ -99,7 +100,7 @@ def cell(value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """A value of Spark as JSON has it: times in ISO 8601, bytes in base64, decimals, NaN and Infinity as text."""
+    """Convert a value of Spark for JSON: times in ISO 8601, bytes in base64, decimals, NaN and Infinity as text."""
     if isinstance(value, Row):
         return {name: plain(each) for name, each in zip(distinct(value.__fields__), value, strict=True)}
     if isinstance(value, dict):
@@ -120,8 +121,8 @@ def plain(value: Any) -> Any:
 
 
 def harmless(value: Any, *, keep: str = "\n\t") -> Any:
-    """A text without the control characters of a terminal, except those in ``keep``: records of others may have codes
-    that move the cursor, or change what was typed. Other values stay."""
+    """Remove a terminal's control characters from a text, except the characters in ``keep``: records of other programs
+    may contain codes that move the cursor or change the typed text. Values other than texts stay unchanged."""
     if not isinstance(value, str):
         return value
     return _CONTROL.sub(lambda found: found[0] if found[0] in keep else ascii(found[0])[1:-1], value)

@@ -32,7 +32,7 @@ from .tokens import Kind, Piece, Token, pieces
 QUERY_WORDS = ("SELECT", "WITH", "VALUES", "FROM")
 SHOWN = ("TABLES", "TOPICS", "QUERIES", "FUNCTIONS")
 DROPPED = ("TABLE", "STREAM", "VIEW", "FUNCTION")
-#: Words of ksqlDB and of databases, and what stands for them here.
+#: Words of ksqlDB and of databases that this SQL does not have, and the hint what to write instead.
 ELSEWHERE = {
     "LIST": "write SHOW", "STREAMS": "write SHOW TABLES", "PRINT": "write SELECT * FROM table EMIT CHANGES",
     "UPDATE": "INSERT a row with the same key",
@@ -42,13 +42,13 @@ _OPENING, _CLOSING = "(<[", ")>]"
 
 
 def parse(source: Source) -> Iterator[Statement]:
-    """The statements of ``source``, each parsed when it is asked for. Raises SqlError."""
+    """The statements of ``source``, each parsed when the iterator reaches it. Raises SqlError."""
     for piece in pieces(source):
         yield _Parser(piece).statement()
 
 
 def select_of(text: str, name: str) -> Query:
-    """The query of a stored text. Raises SqlError, which calls the text ``name``."""
+    """Parse a stored query text. Raises SqlError; its message uses ``name`` as the name of the text."""
     (statement,) = parse(Source(text, name))
     if not isinstance(statement, Select):
         raise SqlError("expected SELECT", Source(text, name), 0)
@@ -68,7 +68,7 @@ class _Parser:
         return self._piece.tokens[at] if at < len(self._piece.tokens) else None
 
     def _fault(self, what: str, token: Token | None = None) -> SqlError:
-        """An error at ``token``, otherwise at the next token, or behind the last one."""
+        """An error that points at ``token``; without ``token``, at the next token or after the last one."""
         shown = token or self._peek()
         if shown is None:
             return SqlError(f"{what}, found the end of the statement", self._piece.source, self._piece.end)
@@ -79,7 +79,7 @@ class _Parser:
         return all((token := self._peek(at)) is not None and token.word == word for at, word in enumerate(words))
 
     def _accept(self, *words: str) -> bool:
-        """Step over these words if they come next."""
+        """Skip these words if they are next; return whether they were."""
         if not self._next_is(*words):
             return False
         self._at += len(words)
@@ -149,7 +149,7 @@ class _Parser:
         return query
 
     def _continuous_query(self) -> Query:
-        """The rest of the statement. EMIT CHANGES at its end is ksqlDB's form, and says the same."""
+        """The rest of the statement. EMIT CHANGES at its end is accepted, as in ksqlDB, and has no effect."""
         words = [token.word for token in self._piece.tokens]
         last = len(words) - 2 if words[-2:] == ["EMIT", "CHANGES"] else len(words)
         query = self._query(last)
@@ -278,7 +278,9 @@ class _Parser:
         if self._next_is("VALUES"):
             return InsertValues(table, tuple(columns), self._query())
         if columns:
-            raise self._fault("INSERT ... SELECT takes the names of its SELECT; leave the columns out", columns[0])
+            raise self._fault(
+                "INSERT ... SELECT uses the column names of its SELECT; leave the columns out", columns[0]
+            )
         return InsertSelect(table, self._continuous_query())
 
     def _drop(self) -> Statement:

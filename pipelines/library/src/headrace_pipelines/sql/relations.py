@@ -1,10 +1,11 @@
-"""Which names in a SELECT are tables: those in the position of a table, and not of a common table expression. Pure.
+"""Find the names of tables in a SELECT: names at the position of a table that are not common table expressions. Pure.
 
     WITH recent AS (SELECT * FROM orders WHERE orders.at > '2026-11-21')
     SELECT extract(hour FROM at) FROM recent JOIN (customers, items) ON true
 
-Here ``orders``, ``customers`` and ``items`` are tables. Columns, aliases and functions are not, also if they have the
-name of a table. Spark's parser knows more; this one only needs the words around FROM, JOIN, commas and parentheses.
+Here ``orders``, ``customers`` and ``items`` are tables. Columns, aliases and functions are not found, even if they have
+the name of a table. This parser is simpler than Spark's: it looks only at the words around FROM, JOIN, commas and
+parentheses.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 
 from .tokens import Kind, Token
 
-#: Words that end the list of tables behind FROM.
+#: Words that end the list of tables after FROM.
 _ENDS = frozenset(
     ("SELECT", "WHERE", "GROUP", "ORDER", "HAVING", "LIMIT", "OFFSET", "UNION", "INTERSECT", "EXCEPT", "MINUS",
      "WINDOW", "SORT", "CLUSTER", "DISTRIBUTE")
@@ -26,7 +27,7 @@ _NONE = Token(Kind.SIGN, "", 0, 0)
 @dataclass(slots=True)
 class _Level:
     """A pair of parentheses, or the whole query. ``in_tables``: a comma is followed by a table. ``expects``: a table
-    may come next. ``is_query``: it has SELECT, or WITH. ``defines``: names of WITH may come."""
+    may come next. ``is_query``: it has SELECT, or WITH. ``defines``: names of WITH may follow."""
 
     expects: bool = False
     in_tables: bool = False
@@ -88,7 +89,7 @@ class _Reader:
                 self._levels[-1].names.add(closed.body_of)
 
     def _keyword(self, at: int, word: str, level: _Level, expects: bool) -> bool:
-        """Take a word that moves between clauses; False for other words."""
+        """Handle a word that begins another clause; return False for other words."""
         if word == "WITH" and level.is_empty:
             level.is_query = level.defines = True
         elif word == "RECURSIVE" and level.defines and self._before(at).word == "WITH":

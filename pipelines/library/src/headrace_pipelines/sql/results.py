@@ -1,4 +1,4 @@
-"""What a statement gives: rows with their columns, rows that arrive, or a message."""
+"""The results of statements: rows with their columns, rows that arrive over time, or a message."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Arriving:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What a statement has done, in a line or more."""
+    """A message about the effect of a statement, in one or more lines."""
 
     text: str
 

@@ -21,7 +21,7 @@ from .relations import relations
 from .statements import Query
 from .tokens import Kind, Token
 
-#: Words that may follow a table in a query, and so are no alias.
+#: Words that may follow a table in a query, and therefore are not an alias.
 _NOT_ALIASES = frozenset(
     ("WHERE", "GROUP", "ORDER", "HAVING", "LIMIT", "OFFSET", "JOIN", "INNER", "LEFT", "RIGHT", "FULL", "CROSS",
      "NATURAL", "SEMI", "ANTI", "ON", "USING", "UNION", "INTERSECT", "EXCEPT", "MINUS", "WINDOW", "LATERAL", "SORT",
@@ -31,8 +31,8 @@ _NOT_ALIASES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class AsOf:
-    """A position in a topic. ``offsets``: by partition, the first offset that is not read; -1 stands for the only
-    partition. ``timestamp_ms``: records of this time and later are not read."""
+    """A position in a topic. ``offsets`` maps each partition to the first offset that is not read; the key -1 means the
+    only partition. ``timestamp_ms``: records of this time and later are not read."""
 
     offsets: Mapping[int, int] = field(default_factory=dict)
     timestamp_ms: int | None = None
@@ -68,7 +68,7 @@ class Rewritten:
 
 
 def rewrite(query: Query, names: Collection[str]) -> Rewritten:
-    """Find the tables ``names`` (in small letters) in ``query``, and take out AS OF. Raises SqlError."""
+    """Find the tables ``names`` (in lower case) in ``query``, and remove AS OF. Raises SqlError."""
     return _Rewriter(query, names).rewritten()
 
 
@@ -120,7 +120,7 @@ class _Rewriter:
         self._text += f"`{view}`" if has_alias else f"`{view}` AS `{token.value}`"
 
     def _as_of(self, at: int) -> tuple[AsOf | None, int]:
-        """AS OF behind the token ``at``, and the number of the token behind it."""
+        """The AS OF after the token ``at``, and the number of the token that follows it."""
         words = [token.word for token in self._tokens[at + 1 : at + 4]]
         if words[:2] != ["AS", "OF"] or len(words) < 3 or words[2] not in ("OFFSET", "TIMESTAMP"):
             return None, at + 1

@@ -1,4 +1,4 @@
-"""What the statements of a shell share: the cluster, Spark, the catalog, the views of a statement."""
+"""The state that all statements of a shell share: the cluster, Spark, the catalog, the views of a statement."""
 
 from __future__ import annotations
 
@@ -32,11 +32,13 @@ from .writing import fitted
 
 #: The name of the shell among pipelines: the prefix of the groups of its queries.
 NAME = "sql"
-#: The group of Spark's jobs of the statement that runs.
+#: The job group in Spark for the jobs of the running statement.
 _GROUP = "headrace-sql"
-#: Settings of a shell: rows of a SELECT, whether a SELECT waits for continuous queries, where EMIT CHANGES begins.
+#: Settings of a shell: maximum rows of a SELECT, whether a SELECT waits for continuous queries, the start of EMIT
+#: CHANGES.
 SETTINGS = {"rows.max": "1000", "wait": "on", "emit.from": "latest"}
-#: A deleted topic makes its queries fail. Otherwise their next batch would create it, without the rows of earlier ones.
+#: Queries fail if their topic was deleted. Otherwise their next batch would create the topic again, without the rows of
+#: earlier batches.
 _NO_NEW_TOPICS = {"allow.auto.create.topics": "false"}
 
 
@@ -66,8 +68,8 @@ class Session:
         self.spark.sparkContext.setJobGroup(_GROUP, "a statement of the shell", interruptOnCancel=True)
 
     def cancel(self) -> None:
-        """Stop the running statements, from another thread. Continuous queries go on. A job that begins later is
-        stopped by a later call."""
+        """Stop the running statements, from another thread. Continuous queries continue. A job that begins after this
+        call is stopped only by a later call."""
         self.is_cancelled.set()
         self.spark.sparkContext.cancelJobGroup(_GROUP)
 
@@ -80,7 +82,7 @@ class Session:
             self.admin.close()
 
     def resume(self) -> list[str]:
-        """Create the functions of the catalog, and let its continuous queries go on. Returns what failed."""
+        """Create the functions of the catalog, and continue its continuous queries. Returns messages about failures."""
         faults = [
             f"function {name} cannot be created: {why}; DROP FUNCTION {name} removes it"
             for name, why in in_rounds(self.catalog.functions, self._create_function).items()
@@ -103,8 +105,8 @@ class Session:
         return None
 
     def run(self, query: ContinuousQuery, select: Query | None = None) -> None:
-        """Start a continuous query of the catalog. ``select``: its SELECT in the user's text, if there is one; errors
-        point into it."""
+        """Start a continuous query of the catalog. ``select``: its SELECT in the user's text, if there is one, so that
+        errors can point into the text."""
         found = select or select_of(query.text, f"query {query.id}")
         target = self.catalog.tables[query.target]
 
@@ -117,7 +119,7 @@ class Session:
     # -- frames of a SELECT
 
     def bounded(self, query: Query) -> tuple[DataFrame, Rewritten]:
-        """The frame of a SELECT of what is there now. All views of the statement share the same ends of topics."""
+        """The frame of a SELECT over the current records. All views of the statement use the same ends of topics."""
         known: dict[str, Ends] = {}
 
         def ends(topic: str) -> Ends:
@@ -149,7 +151,7 @@ class Session:
         return self._frame(query, make)
 
     def live(self, query: Query) -> tuple[DataFrame, Rewritten]:
-        """The frame of a SELECT of what arrives."""
+        """The frame of a SELECT over the records that arrive."""
 
         def make(table: Table, use: Use, rewritten: Rewritten) -> DataFrame:
             self._check_stream(table, use, rewritten)
@@ -159,7 +161,12 @@ class Session:
 
     def _check_stream(self, table: Table, use: Use, rewritten: Rewritten) -> None:
         if use.as_of is not None:
-            raise SqlError("a query of what arrives has no AS OF", rewritten.source, use.as_of.at, use.as_of.end)
+            raise SqlError(
+                "a query with EMIT CHANGES and a continuous query cannot have AS OF",
+                rewritten.source,
+                use.as_of.at,
+                use.as_of.end,
+            )
         if table.is_latest:
             raise SqlError(
                 f"{table.name} has a primary key: its rows change, and Spark's streams take no changed row back. Read "
@@ -170,10 +177,10 @@ class Session:
     def _frame(
         self, query: Query, make: Callable[[Table, Use, Rewritten], DataFrame], within: tuple[str, ...] = ()
     ) -> tuple[DataFrame, Rewritten]:
-        """The frame of a query in the views ``within``."""
+        """The frame of a query that is nested in the views ``within``."""
         rewritten = rewrite(query, self.catalog.names)
         with pointing(query, rewritten):
-            # Views in views have their frames before the names of this query mean anything.
+            # Make the frames of nested views first: the names of this query are then resolved with them.
             frames = {use.view: self._view(use, rewritten, make, within) for use in rewritten.uses}
             return self._analyzed(rewritten.text, frames), rewritten
 
@@ -197,7 +204,7 @@ class Session:
         if use.name in self.catalog.tables:
             return make(self.catalog.tables[use.name], use, rewritten)
         if use.as_of is not None:
-            what = f"{use.name} is a view; write AS OF behind the tables in its SELECT"
+            what = f"{use.name} is a view; write AS OF after the tables in its SELECT"
             raise SqlError(what, rewritten.source, use.as_of.at, use.as_of.end)
         if use.name in within:
             what = f"the view {use.name} reads itself: {' -> '.join((*within, use.name))}; DROP VIEW {use.name}"
@@ -208,11 +215,12 @@ class Session:
     # -- waits
 
     def ends_of(self, topic: str) -> Ends:
-        """What a reader of committed records finds in a topic now. Raises HeadraceError."""
+        """The offsets that a reader of committed records can read in a topic now. Raises HeadraceError."""
         return ends_of(self.consumer, self.admin, topic, self.is_cancelled)
 
     def wait_for(self, table: str) -> None:
-        """Wait until the continuous queries that write ``table`` have processed what their topics have now."""
+        """Wait until the continuous queries that write ``table`` have processed all records that their topics have
+        now."""
         for query in self.catalog.writers_of(table):
             topics = {self.catalog.tables[name].topic for name in query.reads}
             self.continuous.wait(query.id, {topic: self.ends_of(topic) for topic in sorted(topics)}, self.is_cancelled)
@@ -232,8 +240,9 @@ class Session:
 
 
 def in_rounds(texts: Mapping[str, str], create: Callable[[str], str | None]) -> dict[str, str]:
-    """Create what may need each other, in any order: call ``create`` for each text, which returns what is wrong, and
-    again for those that failed, while one more succeeds. Returns what is wrong, by the names of ``texts``."""
+    """Create objects that may depend on each other, in any order. Calls ``create`` for each text; it returns an error
+    message or None. Repeats the failed ones as long as at least one more succeeds. Returns the remaining messages by
+    the names of ``texts``."""
     left = dict(texts)
     while True:
         faults = {name: why for name, text in left.items() if (why := create(text)) is not None}

@@ -23,7 +23,7 @@ from .session import SETTINGS, Session
 from .statements import Statement
 from .tokens import Typed
 
-#: Seconds between two looks at a statement, and the longest wait for the end of one that is cancelled.
+#: Seconds between two checks of a statement, and maximum seconds to wait for the end of a cancelled statement.
 _LOOK_S, CANCEL_S = 0.05, 30.0
 PROMPT, MORE = "sql> ", "...> "
 #: A line with one of these words alone ends the shell, or prints HELP; it needs no semicolon.
@@ -47,8 +47,8 @@ KEYWORDS = (
 
 
 class Running(Worker):
-    """A thread that runs statements. The main thread is free for Ctrl-C: an interrupt within a call of Spark's JVM
-    would leave the connection to it in the middle of an answer."""
+    """A thread that runs statements. The main thread handles Ctrl-C: an interrupt during a call of Spark's JVM would
+    leave an unfinished answer on the connection to the JVM."""
 
     def __init__(self, engine: Engine, session: Session, source: Source, output: str) -> None:
         super().__init__("statements")
@@ -67,9 +67,9 @@ class Running(Worker):
             return self._engine.run(statement, self._source)
         except HeadraceError:
             raise
-        except Exception as error:  # an error that no part of the shell foresees ends the statement, not the shell
+        except Exception as error:  # an unexpected error ends the statement, not the shell
             what = f"the statement failed: {type(error).__name__}: {cause(str(error))}"
-            raise QueryFailedError(f"{what}; the shell does not know this error: please report it") from error
+            raise QueryFailedError(f"{what}; this error is unexpected: please report it") from error
 
 
 class Shell:
@@ -84,11 +84,12 @@ class Shell:
         """Run the statements of ``source`` up to the first that fails.
 
         Raises HeadraceError, and KeyboardInterrupt after Ctrl-C, when the statement has ended, or when it has not ended
-        within CANCEL_S seconds. Until it has, further texts raise QueryFailedError.
+        within CANCEL_S seconds. Until that statement has ended, further texts raise QueryFailedError.
         """
         if self.last is not None and self.last.is_alive():
             raise QueryFailedError(
-                "the cancelled statement has not ended; repeat this statement later, or press Ctrl-D to end the shell"
+                "the cancelled statement has not ended yet; repeat this statement later, or press Ctrl-D to end the "
+                "shell"
             )
         self.last = running = Running(self._engine, self._session, source, self._output)
         try:
@@ -97,7 +98,7 @@ class Shell:
                 running.join(_LOOK_S)
         except BaseException:
             deadline_s = time.monotonic() + self._cancel_s
-            # again and again: a job may begin after a cancel
+            # repeat: a job may begin after a cancel
             while running.is_alive() and time.monotonic() < deadline_s:
                 self._session.cancel()
                 running.join(_LOOK_S)
@@ -120,7 +121,7 @@ def interactive(engine: Engine, session: Session, history: Path, output: str) ->
                 print()
                 continue
             except UnicodeDecodeError as error:
-                fail(f"the line is not UTF-8, and is left out: {error.reason}")
+                fail(f"the line is not UTF-8, and is ignored: {error.reason}")
                 continue
             if text.strip().lower() in _HELPS:
                 print(HELP)
@@ -172,7 +173,8 @@ def _nth(found: Sequence[str], at: int) -> str | None:
 
 
 def completions(text: str, words: Iterable[str]) -> list[str]:
-    """Keywords and ``words`` that begin with ``text`` in any case; keywords in the case of ``text``."""
+    """Keywords and ``words`` that begin with ``text``, in upper or lower case. Keywords are returned in the case of
+    ``text``."""
     keywords = [each.lower() if text.islower() else each for each in KEYWORDS]
     known = dict.fromkeys([*keywords, *sorted(words)])
     return [each for each in known if each.lower().startswith(text.lower())]

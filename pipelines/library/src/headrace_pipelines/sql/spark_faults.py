@@ -1,4 +1,4 @@
-"""Spark's errors of a statement, at the token of the user's text."""
+"""Convert Spark's errors to errors that point at a token of the user's text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PLACE = re.compile(r"\(line (\d+), pos (\d+)\)")
 _CODE = re.compile(r"^\[[A-Z0-9_.]+\] *")
 _STATE = re.compile(r"\s*SQLSTATE: \w+.*$", re.DOTALL)
 _TOO_DEEP = "the statement is nested too deeply for Spark; use fewer parentheses, or split it with CREATE VIEW"
-#: What Python says of a time that it cannot hold, when it takes the rows of a result.
+#: Parts of Python's error messages for a time that it cannot represent, in the rows of a result.
 _NO_TIME_OF_PYTHON = ("is out of range", "date value out of range", "timestamp out of range", "too large to convert")
 _NOT_SHOWN = (
     "a time of the result is before the year 1 or after the year 9999, which the shell cannot show; CAST(column AS "
@@ -31,7 +31,7 @@ _NOT_SHOWN = (
 
 
 def be_quiet() -> None:
-    """Let the shell alone show errors: pyspark and py4j log each one a second time, with its stack trace."""
+    """Silence the loggers of pyspark and py4j, which would show each error a second time, with its stack trace."""
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).disabled = True
@@ -64,7 +64,7 @@ def pointing(query: Query, rewritten: Rewritten | None = None) -> Iterator[None]
 
 
 def message_of(error: PySparkException) -> str:
-    """What is wrong, in one line: without Spark's code, its plan and its stack trace."""
+    """The cause of an error in one line, without Spark's error code, plan and stack trace."""
     text = str(error)
     if "Traceback (most recent call last)" in text:  # an error of the source or the sink
         return cause(text)
@@ -77,13 +77,13 @@ def message_of(error: PySparkException) -> str:
 
 
 def _place(error: PySparkException, rewritten: Rewritten) -> tuple[int, int] | None:
-    """Begin and end, in the source, of what Spark's error names."""
+    """The begin and end position, in the source, of the text that Spark's error names."""
     for context in error.getQueryContext():
         if context.contextType().name != "SQL" or context.objectName() or context.startIndex() < 0:
             continue
         begin, end = context.startIndex(), context.stopIndex() + 1
         if rewritten.text[begin:end].rstrip() != context.fragment().rstrip():
-            continue  # the text of something else, such as a function
+            continue  # the error refers to another text, such as a function's
         trailing = len(context.fragment()) - len(context.fragment().rstrip())
         return rewritten.source_at(begin), rewritten.source_at(end - trailing - 1) + 1
     found = _PLACE.search(str(error))

@@ -27,7 +27,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A declared column. ``type``: Spark's type, as text; ``type_at`` and ``type_end``: where it is."""
+    """A declared column. ``type``: Spark's type, as text; ``type_at`` and ``type_end``: its position."""
 
     name: Token
     type: str
@@ -105,7 +105,8 @@ class InsertSelect:
 
 @dataclass(frozen=True, slots=True)
 class Select:
-    """A query of what is there; with ``emits`` (EMIT CHANGES) a query of what arrives, up to ``limit`` rows."""
+    """A query over the current records; with ``emits`` (EMIT CHANGES) a query over the records that arrive, up to
+    ``limit`` rows."""
 
     query: Query
     emits: bool = False
@@ -146,7 +147,7 @@ class Terminate:
 
 @dataclass(frozen=True, slots=True)
 class Set:
-    """SET name = value; without a name, all settings."""
+    """SET name = value; without a name, it shows all settings."""
 
     name: Token | None = None
     value: str = ""

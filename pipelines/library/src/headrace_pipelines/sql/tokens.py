@@ -1,8 +1,8 @@
 """Text -> tokens with their positions, and statements, which end with semicolons. Pure.
 
 The rules are Spark's: ``'text'`` and ``"text"`` are strings, with a backslash or a doubled quote for a quote; names may
-be in backticks; ``r'text'`` has no escapes; ``--`` begins a comment that ends with its line, and ``/* */`` encloses
-one, which may hold another one.
+be in backticks; ``r'text'`` has no escapes; ``--`` begins a comment that ends with its line, and ``/* */`` encloses a
+comment, in which comments may be nested.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Token:
 
     @property
     def word(self) -> str:
-        """The word in capitals; empty for other tokens, and for a quoted name."""
+        """The word in upper case; empty for other tokens, and for a quoted name."""
         return self.value.upper() if self.kind is Kind.WORD else ""
 
     @property
@@ -57,7 +57,7 @@ _TOKEN = re.compile(
     |(?P<sign>[(){}\[\],;.<>=!+*/%|&^~:?@$#-])""",
     re.VERBOSE | re.DOTALL,
 )
-#: What Python makes of a byte that is not UTF-8, in the arguments of a command and at a terminal.
+#: Characters to which Python decodes bytes that are not UTF-8, in a command's arguments and at a terminal.
 _BROKEN = re.compile("[\ud800-\udfff]")
 _COMMENT = re.compile(r"/\*|\*/")
 _RAW = re.compile("[rR]['\"]")
@@ -148,10 +148,10 @@ def pieces(source: Source) -> Iterator[Piece]:
 
 
 class Typed:
-    """The lines of a prompt, and whether they are complete: they end with a semicolon, or have no statement. A fault
-    counts as complete, so that it is reported; an open string, name or comment waits for its next line.
+    """The lines of a prompt, and whether they are complete: they end with a semicolon, or have no statement. Text with
+    a fault counts as complete, so that the fault is reported; an open string, name or comment waits for its next line.
 
-    A line is read once: ``add`` reads again only the string, name or comment that is open, when it may end."""
+    Each line is tokenized once: ``add`` tokenizes only an open string, name or comment again, when it may end."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []

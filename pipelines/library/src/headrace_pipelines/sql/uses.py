@@ -1,4 +1,4 @@
-"""What a definition reads: tables, views and functions, also through views and functions. Pure."""
+"""Find the tables, views and functions that a definition reads, directly or through views and functions. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .tokens import Token, tokens
 
 @dataclass(frozen=True, slots=True)
 class Uses:
-    """Names in small letters."""
+    """Names in lower case."""
 
     tables: set[str] = field(default_factory=set)
     views: set[str] = field(default_factory=set)
@@ -24,14 +24,14 @@ class Uses:
 
 
 def uses_of(query: Query, catalog: Catalog) -> Uses:
-    """What a query reads. A view that reads itself is among its own views."""
+    """The tables, views and functions that a query reads. A view that reads itself is among its own views."""
     found = Uses()
     _add_query(query, catalog, found)
     return found
 
 
 def with_uses(query: ContinuousQuery, catalog: Catalog) -> ContinuousQuery:
-    """The query with what its text reads. Raises SqlError for a text that is no SELECT."""
+    """The query, completed with the names that its text reads. Raises SqlError for a text that is not a SELECT."""
     found = uses_of(select_of(query.text, f"query {query.id}"), catalog)
     reads, views, functions = (tuple(sorted(each)) for each in (found.tables, found.views, found.functions))
     return replace(query, reads=reads, views=views, functions=functions)

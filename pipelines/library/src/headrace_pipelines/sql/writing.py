@@ -17,9 +17,10 @@ from .catalog import Table
 from .naming import quoted, spelled
 
 KEY, VALUE = "key", "value"
-#: The key of a row whose only key is NULL: a byte that is in no UTF-8 text, so that it is no other row's key.
+#: The key of a row whose only key column is NULL: a byte that never occurs in UTF-8 text, so no other row can have this
+#: key.
 NULL_KEY = b"\xff"
-#: Times with all digits that Spark has; by default to_json writes milliseconds.
+#: Write times with microseconds, Spark's full precision; by default to_json writes milliseconds.
 _TIMES = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
@@ -27,8 +28,8 @@ _TIMES = {
 
 
 def fitted(frame: DataFrame, table: Table, schema: StructType) -> DataFrame:
-    """``frame``, whose columns are those of ``schema`` in any case, in the spelling of ``schema``; a row with NULL in a
-    column that is NOT NULL fails the query, and names the column."""
+    """``frame`` with its columns spelled as in ``schema``; the names may differ in upper and lower case only. A row
+    with NULL in a NOT NULL column fails the query; the error names the column."""
     named = frame.toDF(*spelled(frame.columns, schema.fieldNames()))
     required = {field.name for field in schema.fields if not field.nullable}
     columns = []
@@ -43,7 +44,7 @@ def fitted(frame: DataFrame, table: Table, schema: StructType) -> DataFrame:
 
 
 def with_records(frame: DataFrame, table: Table, registry: Registry) -> DataFrame:
-    """``frame``, whose columns are those of ``table``, as the columns ``key`` and ``value`` of its records."""
+    """Convert ``frame``, which has the columns of ``table``, to the columns ``key`` and ``value`` of records."""
     return frame.select(key_of(frame, table).alias(KEY), value_of(frame, table, registry).alias(VALUE))
 
 
@@ -61,8 +62,8 @@ def value_of(frame: DataFrame, table: Table, registry: Registry) -> Column:
 def key_of(frame: DataFrame, table: Table) -> Column:
     """The key of each row: the text of one column, the JSON of several, or null.
 
-    A table with a primary key has a key in each record, because a compacted topic takes no record without one. There
-    NULL is NULL_KEY."""
+    A table with a primary key has a key in each record, because a compacted topic accepts no record without a key. In
+    such a table, the key NULL is written as NULL_KEY."""
     columns = [F.col(quoted(name)) for name in table.key]
     if not columns:
         return F.lit(None).cast("string")

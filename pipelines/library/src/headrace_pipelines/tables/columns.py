@@ -100,7 +100,7 @@ def new_fields(rows: pa.Schema, columns: pa.Schema, table: str) -> list[pa.Field
             if field.name.lower() in lower:
                 raise SchemaChangeError(
                     f"table {table} has the column {lower[field.name.lower()]!r}, and the rows have {field.name!r}: "
-                    "upper and lower case count as equal in a table; rename it in the query"
+                    "a table ignores the case of names; rename the column in the query"
                 )
             new.append(field)
         elif not _fits(field.type, there):

@@ -211,7 +211,7 @@ def _groups(tasks: list[FileScanTask], target_bytes: int) -> list[list[FileScanT
 
 
 def _written(transaction: Transaction, rows: pa.Table) -> list[DataFile]:
-    """Write ``rows`` into new data files, which no snapshot has yet."""
+    """Write ``rows`` into new data files, which do not belong to a snapshot yet."""
     return list(_dataframe_to_data_files(transaction.table_metadata, rows, transaction._table.io))
 
 

@@ -1,4 +1,4 @@
-"""What the results of a run must be, by the planted faults. It shares no code with the queries."""
+"""Check the results of a run against the planted faults. This module shares no code with the queries."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from .schema import CLEARED, SILENT, SILENT_MS, Alarm
 
 
 def faults_of_alarms(alarms: Iterable[Alarm], planned: Plan) -> list[str]:
-    """Differences between the alarms and the planted silences: each silence is one alarm, and is cleared unless the
-    device is dead."""
+    """Differences between the alarms and the planted silences: each silence must cause one alarm, which is cleared
+    later unless the device is dead."""
     found: dict[str, list[Alarm]] = {}
     for alarm in alarms:
         found.setdefault(alarm.device, []).append(alarm)
@@ -37,7 +37,8 @@ def faults_of_alarms(alarms: Iterable[Alarm], planned: Plan) -> list[str]:
 
 
 def faults_of_grains(readings: int, grains: Mapping[str, tuple[int, int, int]]) -> list[str]:
-    """``grains``: of each topic its rows, its different pairs of device and window, and the sum of its readings."""
+    """Differences in the grains. ``grains`` maps each topic to the number of its rows, the number of different pairs of
+    device and window, and the sum of its readings."""
     wrong = []
     for topic, (rows, pairs, total) in grains.items():
         if rows != pairs:
@@ -50,13 +51,13 @@ def faults_of_grains(readings: int, grains: Mapping[str, tuple[int, int, int]]) 
 def faults_of_twins(twins: Mapping[str, int], newest_ms: Mapping[str, int]) -> list[str]:
     """``twins``: the time of each twin's reading; ``newest_ms``: the latest good reading of each device."""
     return [
-        f"{device}: the twin is of {twins.get(device)}, the latest reading of {newest_ms.get(device)}"
+        f"{device}: the twin has the time {twins.get(device)}, but the latest reading has {newest_ms.get(device)}"
         for device in sorted({*twins, *newest_ms})
         if twins.get(device) != newest_ms.get(device)
     ]
 
 
 def faults_of_letters(letters: Mapping[str, int], bad: int) -> list[str]:
-    """``letters``: dead letters by reason; ``bad``: the planted records that are no good readings."""
+    """``letters``: dead letters by reason; ``bad``: the number of planted records that are not good readings."""
     total: Any = sum(letters.values())
     return [] if total == bad else [f"{total:,} dead letters, planted {bad:,}"]

@@ -1,7 +1,8 @@
-"""When a device is silent: a pure function of the times of its readings.
+"""Decide when a device is silent, as a pure function of the times of its readings.
 
-Readings arrive out of order, so a reading counts when the watermark passes its time: from then on no earlier one can
-arrive. Until then it waits in ``waiting_ms``. The alarms therefore depend on the times alone, and not on the batches.
+Readings arrive out of order, so a reading counts when the watermark passes its time: from then on, no earlier reading
+can arrive. Until then the reading waits in ``waiting_ms``. The alarms therefore depend only on the times, not on the
+batches.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from .schema import CLEARED, SILENT, SILENT_MS, Alarm
 
 class Device(NamedTuple):
     """What the job remembers of a device. ``newest_ms``: its latest reading. ``last_ms``: its latest reading that the
-    watermark has passed, 0 before the first. ``waiting_ms``: its readings above the watermark, in order."""
+    watermark has passed (0 if there is none). ``waiting_ms``: its readings above the watermark, in order."""
 
     name: str
     newest_ms: int = 0
@@ -35,7 +36,7 @@ def received(device: Device, time_ms: int) -> Device:
 
 
 def advanced(device: Device, watermark_ms: int) -> tuple[Device, list[Alarm]]:
-    """The device when the watermark is at ``watermark_ms``, and its new alarms in their order."""
+    """The device's state when the watermark reaches ``watermark_ms``, and its new alarms in order."""
     name, newest_ms, last_ms, is_silent, waiting = device
     found: list[Alarm] = []
     passed = 0
@@ -58,7 +59,7 @@ def advanced(device: Device, watermark_ms: int) -> tuple[Device, list[Alarm]]:
 
 
 def due_ms(device: Device) -> int | None:
-    """The watermark at which ``advanced`` has an alarm if no further reading arrives; None: at none."""
+    """The watermark at which ``advanced`` returns an alarm if no further reading arrives; None if it never does."""
     if device.is_silent:
         return device.waiting_ms[0] if device.waiting_ms else None
     last_ms = device.last_ms

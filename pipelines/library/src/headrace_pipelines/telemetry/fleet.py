@@ -1,4 +1,4 @@
-"""A fleet of devices with planted faults, each known: the same seed gives the same records.
+"""A fleet of devices with planted, known faults. The same seed gives the same records.
 
     fault       share                              what it looks like
     silent      2 % of the devices in five minutes     no reading for 110 to 125 s, then it speaks again
@@ -10,7 +10,7 @@
     too late    0.1 % of the readings                  arrive 65 to 300 s after their time
     bad         0.06 % of the readings                 broken JSON, an impossible temperature, or a clock that is ahead
 
-A device takes a reading each 30 seconds. Time is the time of the readings: nothing here reads a clock.
+A device takes a reading each 30 seconds. All times are times of the readings: this module does not read a clock.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from typing import NamedTuple
 PERIOD_S = 30
 #: 1 March 2026, 00:00 UTC.
 START_MS = 1_772_323_200_000
-#: Outages are planted in slots of this length, one for a device in a slot; a shorter rest has none.
+#: Outages are planted in slots of this length, at most one for each device in a slot; a shorter slot at the end has no
+#: outages.
 SLOT_S = 300
 SILENT_SHARE, DEAD_SHARE, OFFLINE_SHARE = 0.02, 0.002, 0.01
 SLOW_SHARE, DOUBLED_SHARE, LOST_SHARE, LATE_SHARE, BAD_SHARE = 0.03, 0.01, 0.01, 0.001, 0.0006
 FAULTY_SHARE = SLOW_SHARE + DOUBLED_SHARE + LOST_SHARE + LATE_SHARE + BAD_SHARE
 
-#: What a delivery is: a good reading, the same reading again, or a dead letter of one of four kinds.
+#: The kinds of deliveries: a good reading, a repeated reading, or one of four kinds of dead letters.
 GOOD, AGAIN, TOO_LATE, BROKEN, HOT, AHEAD = KINDS = ("good", "again", "too late", "broken", "hot", "ahead")
 _SLOW, _DOUBLED, _LOST = "slow", "doubled", "lost"
 
@@ -63,7 +64,7 @@ def name_of(number: int) -> str:
 
 
 def plan(seed: int, devices: int, minutes: int) -> Plan:
-    """The planted outages. A silence and a death are each one alarm, and the end of a silence clears it in the run."""
+    """The planted outages. A silence and a death each cause one alarm; the end of a silence clears its alarm."""
     chance = random.Random(f"outages {seed}")
     found: Plan = {}
     dead: set[int] = set()
@@ -99,7 +100,7 @@ class Fleet:
         self._count = 0
 
     def deliveries(self) -> Iterator[Delivery]:
-        waiting: list[tuple[int, int, Delivery]] = []  # the number keeps equal times in order
+        waiting: list[tuple[int, int, Delivery]] = []  # the number determines the order of equal times
         for second in range(self._end_s):
             now_ms = START_MS + second * 1000
             while waiting and waiting[0][0] < now_ms:
@@ -112,7 +113,7 @@ class Fleet:
             yield heapq.heappop(waiting)[2]
 
     def _reading(self, device: int, second: int) -> list[Delivery]:
-        """What arrives of one reading: nothing, one record, or two."""
+        """The deliveries of one reading: none, one record, or two records."""
         chance = self._chance
         draw, taken_ms, delay_ms = chance.random(), second * 1000 + chance.randrange(1000), chance.randrange(100, 3_000)
         noise = chance.gauss(0, 30)
@@ -142,7 +143,7 @@ class Fleet:
         shares = [(_SLOW, SLOW_SHARE), (_DOUBLED, DOUBLED_SHARE)]
         if not self._had_fault[device]:
             shares += [(_LOST, LOST_SHARE), *((each, BAD_SHARE / 3) for each in (BROKEN, HOT, AHEAD))]
-            if second < self._end_s - 310:  # the last record of the run is of its end
+            if second < self._end_s - 310:  # so that the last record has the time of the run's end
                 shares.append((TOO_LATE, LATE_SHARE))
         for kind, share in shares:
             if draw < share:

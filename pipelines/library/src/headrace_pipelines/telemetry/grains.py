@@ -1,8 +1,8 @@
 """Downsampling: each device by minute, by five minutes and by fifteen minutes.
 
-The coarser grains come from the finer ones. Counts, lows, highs and sums of whole numbers combine exactly, so the
-results are those of the readings, and the coarser queries read a fraction of the rows. Only the minutes need to know
-readings that were sent twice.
+The coarser grains are computed from the finer grains. Counts, lows, highs and sums of whole numbers combine exactly, so
+the results are the same as from the readings, and the coarser queries read far fewer rows. Only the query of the
+minutes has to recognize readings that were sent twice.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from ..json_rows import decoded
 from .schema import GRAIN
 
 MINUTE, FIVE, QUARTER = WIDTHS = ("1 minute", "5 minutes", "15 minutes")
-#: Rows of a finer grain arrive in the order of their windows, up to one batch of the finer query in each partition.
+#: The watermark's delay. Rows of a finer grain arrive in the order of their windows, except within one batch of the
+#: finer query.
 WATERMARK = "5 minutes"
 
 _COLUMNS = [column.split()[0] for column in GRAIN.split(", ")]
@@ -56,7 +57,7 @@ def coarser(rows: DataFrame, width: str) -> DataFrame:
 
 
 def records(rows: DataFrame) -> DataFrame:
-    """Rows of a grain as records. A window with only a tick is left out; see ``logs.rates.records``."""
+    """Rows of a grain as records. A window with only a tick is left out; the reason is in ``logs.rates.records``."""
     value = F.to_json(F.struct(*_COLUMNS))
     return rows.where("readings > 0").select(F.col("device").alias("key"), value.alias("value"))
 

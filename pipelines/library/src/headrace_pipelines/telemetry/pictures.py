@@ -16,7 +16,8 @@ ALERT = "#d1495b"
 
 
 class Shown(NamedTuple):
-    """What the picture shows: a device, its rows of each grain, and the fleet's (window, readings) by minute."""
+    """The data of the picture: a device, its rows of each grain, and the (window, readings) of the whole fleet by
+    minute."""
 
     device: str
     grains: Mapping[str, Sequence[Any]]
@@ -84,5 +85,5 @@ def _silent(axes: Any, alarms: Sequence[Alarm], end_ms: int) -> None:
 
 
 def _time(ms: int) -> datetime:
-    """Without a zone, as Spark's timestamps are here: UTC."""
+    """The time in UTC without a zone, like the timestamps from Spark in this module."""
     return datetime.fromtimestamp(ms / 1000, UTC).replace(tzinfo=None)

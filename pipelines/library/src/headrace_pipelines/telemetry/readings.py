@@ -1,5 +1,5 @@
-"""Records as readings, or as dead letters with a reason. Every record becomes one of them, by itself: the reason never
-depends on the other records, nor on the clock of the machine."""
+"""Records as readings, or as dead letters with a reason. Every record becomes either a reading or a dead letter. The
+reason depends only on the record, not on other records or on the machine's clock."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _FIELDS = ("device", "time_ms", "centi_celsius", "battery")
 
 
 def _reason() -> Column:
-    """Why a record is bad; null for a good one and for a tick."""
+    """The reason why a record is bad; null for a good record and for a tick."""
     (condition, reason), *others = _BAD
     found = F.when(F.col("value").isNull(), F.lit(None).cast("string")).when(F.expr(condition), reason)
     for condition, reason in others:

@@ -8,7 +8,8 @@
       `-> telemetry.alarms           a device falls silent, a device speaks again
       `-> telemetry.readings.dead-letters
 
-A **tick** is a record without a value. It only moves the event time, because a fleet that has stopped closes no window.
+A **tick** is a record without a value. It only moves the event time: without later records, the last windows of a
+stopped fleet would never close.
 """
 
 from __future__ import annotations
@@ -29,14 +30,15 @@ GRAIN = "device STRING, window TIMESTAMP, readings BIGINT, low BIGINT, high BIGI
 
 #: Longest value of a record in bytes.
 VALUE_BYTES_MAX = 4_096
-#: A reading whose record is written more than this after the reading is a dead letter. A device that was offline for
-#: less may send what it has kept.
+#: A reading becomes a dead letter if its record is written more than this many milliseconds after the reading. A device
+#: that was offline for a shorter time may send its stored readings.
 LATE_MS_MAX = 60_000
-#: A reading from further in the future of its record has a wrong clock. It would close windows.
+#: A reading that is further in the future of its record comes from a wrong clock, and would close windows too early.
 AHEAD_MS_MAX = 5_000
-#: Records of different partitions become visible in the order of their timestamps up to this.
+#: Maximum disorder, in milliseconds of timestamps, in which records of different partitions become visible.
 DISORDER_MS = 30_000
-#: So all good readings of a time have been read when the watermark passes it, and the watermark drops no reading.
+#: The watermark's delay: when the watermark passes a time, all good readings of this time have been read, so the
+#: watermark drops no reading.
 WATERMARK_MS = LATE_MS_MAX + DISORDER_MS
 #: A device is silent when it has sent no good reading for this time, by the times of its readings.
 SILENT_MS = 90_000
@@ -45,8 +47,8 @@ SILENT, CLEARED = "silent", "cleared"
 
 
 class Alarm(NamedTuple):
-    """A record of ALARMS. ``last_ms``: the last reading before the silence. ``at_ms``: when the silence was long enough
-    (``silent``), or the first reading after it (``cleared``)."""
+    """A record of ALARMS. ``last_ms``: the last reading before the silence. ``at_ms``: the time when the silence became
+    long enough (``silent``), or the time of the first reading after it (``cleared``)."""
 
     device: str
     alarm: str

@@ -1,4 +1,4 @@
-"""Send the records of the fleet at their times, some times faster than they were taken."""
+"""Send the records of the fleet at their times, at a multiple of real time."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from ..workers import Worker
 from .fleet import AGAIN, GOOD, PERIOD_S, Delivery
 from .schema import READINGS
 
-#: Records that are sent and not acknowledged, in seconds of the fleet. A partition whose leader dies is at most so far
-#: behind the others; DISORDER_MS allows for it.
+#: Maximum amount of sent but unacknowledged records, in seconds of the fleet. If the leader of a partition dies, the
+#: partition falls behind the others by at most this time; DISORDER_MS allows for this.
 OPEN_S = 10
 _SLICE_S = 0.02
 
@@ -36,8 +36,9 @@ def sent_before(access: Access) -> Counter[int]:
 class Traffic(Worker):
     """Sends ``deliveries``, ``speed`` seconds of the fleet in one second. ``before``: what earlier runs have sent.
 
-    ``total``: about the number of records. ``sent`` counts the records, those of earlier runs (``sent_before``) too;
-    ``kinds`` says what they are (fleet.KINDS). ``newest_ms`` has the latest good reading of each device.
+    ``total``: about the number of records. ``sent`` counts the records, including the records of earlier runs
+    (``sent_before``); ``kinds`` counts them by kind (fleet.KINDS). ``newest_ms`` has the latest good reading of each
+    device.
     """
 
     def __init__(
@@ -104,5 +105,5 @@ class Traffic(Worker):
 
     @property
     def bad(self) -> int:
-        """Records that are no good readings."""
+        """The number of records that are not good readings."""
         return self.sent - self.kinds[GOOD] - self.kinds[AGAIN]

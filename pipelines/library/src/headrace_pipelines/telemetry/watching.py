@@ -1,10 +1,11 @@
 """Twins and alarms as a StatefulProcessor (transformWithState in pandas form) with event-time timers.
 
-**Devices are grouped into shards**, because each key of a batch costs a data frame and requests for state. The state
-of a shard is one value with all its devices.
+**Devices are grouped into shards**, because each key of a batch costs a data frame and several state requests. The
+state of a shard is one value with all its devices.
 
-**A shard has one timer**, at the earliest time at which a device of it may be silent. A device that speaks moves this
-time on, but leaves the timer: a timer that fires too early finds no alarm and is set again. So a batch seldom sets one.
+**A shard has one timer**, at the earliest time at which a device of it may be silent. A new reading moves this time,
+but does not change the timer: a timer that fires too early finds no alarm and is set again. So a batch seldom sets a
+timer.
 """
 
 from __future__ import annotations
