@@ -267,8 +267,8 @@ def _end(cluster: ClusterDirectory, temporary: bool, owner_pid: int) -> None:
 
 
 def end_abandoned(directory: str, owner: ProcessId, *, delete: bool) -> None:
-    """Stop the cluster whose owner process has died; the guardian calls this function. By now the nodes may be those of
-    another run that uses the directory: these stay."""
+    """Stop the cluster whose owner process has died; the guardian calls this function. If another run has started nodes
+    in the directory since then, those nodes are not stopped."""
     end_cluster(ClusterDirectory(directory, stop_timeout_s=2.0 if delete else 20.0), delete=delete, owner=owner)
 
 

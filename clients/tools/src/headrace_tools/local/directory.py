@@ -346,7 +346,7 @@ class ClusterDirectory:
         )
 
     def _with_edge(self, state: ClusterState, wanted: Topology) -> ClusterState:
-        """Add the gateways, the registry's replicas and the console that ``wanted`` asks for. Raises
+        """Add the gateways, the registry's replicas and the console that ``wanted`` requests. Raises
         InvalidArgumentError for a registry without a coordinator, which elects the registry's writer."""
         state = self._with_more(state, "gateway", wanted.gateways or 0, first_port=wanted.gateway_port)
         state = self._with_more(state, "registry", wanted.registries or 0, first_port=wanted.registry_port)

@@ -18,7 +18,7 @@ from .state import ClusterState, Node
 
 _PORT = "`headrace up --port` chooses the first broker's port, the other ports are free ones"
 _BY_HAND = (
-    "a node whose directories or disks you choose is run by hand: docs/operations/disks.md, "
+    "to choose a node's directories or disks, start the node yourself: docs/operations/disks.md, "
     '"A broker with several disks"'
 )
 _ROLES = "set the number of brokers with `headrace up --brokers N`"

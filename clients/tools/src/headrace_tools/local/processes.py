@@ -166,6 +166,6 @@ def spawn(arguments: Sequence[str], *, log: Path, directory: Path) -> ProcessId:
     # From this line on, the ProcessId and not Popen identifies the process, because Popen's destructor would only warn
     # that the process still runs.
     process.returncode = 0
-    found = identify(process.pid) or ProcessId(process.pid, "ended before we looked")
+    found = identify(process.pid) or ProcessId(process.pid, "ended before it was checked")
     _children.add(found)
     return found

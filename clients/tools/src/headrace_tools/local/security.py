@@ -31,7 +31,7 @@ USERS = (ADMIN, REGISTRY)  #: The users of a new cluster; both are super users.
 _MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 RENEW_BEFORE = timedelta(days=30)
 _HOSTS = ("localhost", "127.0.0.1", "::1")
-#: The principal of a certificate is User: and its common name.
+#: The principal of a certificate is "User:" followed by its common name.
 MAPPING_RULES = "RULE:^CN=([^,]+).*$/$1/,DEFAULT"
 
 
@@ -48,8 +48,8 @@ def client_properties_path(directory: Path) -> Path:
 
 
 def prepare(directory: Path, nodes: Collection[Node]) -> None:
-    """Make the authority, the users' passwords, client.properties, and certificates for ``nodes``; files that exist
-    stay. Raises MissingDependencyError without the package cryptography."""
+    """Make the authority, the users' passwords, client.properties, and certificates for ``nodes``. Existing files are
+    kept. Raises MissingDependencyError without the package cryptography."""
     authority = Authority(directory_of(directory))
     if not authority.ca_path.exists():
         authority.init("Headrace local cluster")
@@ -147,7 +147,7 @@ def _write_console_properties(directory: Path) -> None:
 
 
 def _write_secret(path: Path, text: str) -> None:
-    """Replace a file that only its owner may read."""
+    """Replace a file; only its owner may read the new file."""
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     with open(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         file.write(text)
@@ -160,7 +160,7 @@ def client_keys(directory: Path) -> dict[str, str]:
 
 
 def _login(directory: Path, user: str, secret: str) -> dict[str, str]:
-    """The keys of a client. ``secret``: the password, or for Headrace's own clients a reference to its file."""
+    """The keys of a client. ``secret``: the password, or a reference to its file (for Headrace's own clients)."""
     return {
         "security.protocol": "SASL_SSL",
         "sasl.mechanism": "SCRAM-SHA-512",

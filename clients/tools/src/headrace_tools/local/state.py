@@ -99,7 +99,7 @@ class Node:
 
     @property
     def health_port(self) -> int:
-        """The port of the listener that tells whether the node serves."""
+        """The port of the listener that shows whether the node serves."""
         return self.internal_port if self.role == "gateway" else self.port
 
     @property
@@ -144,7 +144,7 @@ class ClusterState:
         raise InvalidArgumentError(f"this cluster has no {role} {node_id}; it has {known}")
 
     def secured(self) -> ClusterState:
-        """The state with every node as secure as the cluster."""
+        """The state in which every node has the cluster's setting of ``secure``."""
         return replace(self, nodes=tuple(replace(node, secure=self.secure) for node in self.nodes))
 
     def with_node(self, changed: Node) -> ClusterState:

@@ -23,7 +23,7 @@ from .postgres import DATABASE, HOST, USER
 KAFKA, DEBEZIUM = "4.3.0", "3.6.1.Final"
 #: Name of the connector.
 CONNECTOR = "cdc"
-#: Seconds until a connector and its task run. A worker needs most of them to start.
+#: Seconds until a connector and its task must run. Most of this time is the start of the worker.
 RUNNING_S = 120.0
 _FETCH_S, _STOP_S = 580.0, 30.0
 _ARTIFACTS = (
@@ -135,7 +135,7 @@ class Worker:
             try:
                 client.replace(CONNECTOR, config)
                 break
-            except (ConnectUnavailableError, ConnectorNotFoundError):  # a worker that starts knows no path yet
+            except (ConnectUnavailableError, ConnectorNotFoundError):  # a starting worker answers 404 for every path
                 if time.monotonic() > deadline or not self.is_running():
                     raise
                 time.sleep(0.5)

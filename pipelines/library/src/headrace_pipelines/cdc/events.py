@@ -33,7 +33,7 @@ _KEY = StructType().add("schema", StringType()).add("payload", StringType()).add
 _MS_MAX = 253_402_300_799_999
 _OPERATIONS = ("r", "c", "u", "d")
 _NO_KEY = "key: null; add a primary key to the table, or set Debezium's message.key.columns"
-_NO_EVENT = "no event of Debezium with its schema; set schemas.enable=true for Connect's JsonConverter: "
+_NO_EVENT = "not an event of Debezium with its schema; set schemas.enable=true for Connect's JsonConverter: "
 
 
 def events(records: DataFrame) -> DataFrame:
@@ -56,7 +56,7 @@ def events(records: DataFrame) -> DataFrame:
     is_delete = op == "d"
     reason = (
         F.when(~_is_whole(event) | op.isNull(), F.concat(F.lit(f"value: {_NO_EVENT}"), excerpt(F.col("value"))))
-        .when(~op.isin(*_OPERATIONS), F.concat(F.lit("op: "), op, F.lit(" is no change of a row (r, c, u or d)")))
+        .when(~op.isin(*_OPERATIONS), F.concat(F.lit("op: "), op, F.lit(" is not a change of a row (r, c, u or d)")))
         .when(F.col("key").isNull(), F.lit(_NO_KEY))
         .when(~_is_whole(key), F.concat(F.lit(f"key: {_NO_EVENT}"), excerpt(F.col("key"))))
         .when(~is_delete & after.isNull(), F.concat(F.lit("after: null, in an event with op "), op))
@@ -75,20 +75,20 @@ def events(records: DataFrame) -> DataFrame:
 
 
 def parsed_json(text: Column, schema: StructType) -> Column:
-    """The struct of a JSON text. If the text does not fit ``schema``, the field CORRUPT has the text. Null, or a text
-    that is no UTF-8, is null."""
+    """Parse a JSON text as a struct. If the text does not fit ``schema``, the field CORRUPT contains the text. The
+    result is null for null and for a text that is not UTF-8."""
     whole = text.cast("string")
     parsed = F.from_json(whole, schema, {"columnNameOfCorruptRecord": CORRUPT})
     return F.when(F.is_valid_utf8(whole), parsed)
 
 
 def excerpt(text: Column) -> Column:
-    """The beginning of a text, for a reason."""
+    """The beginning of a text, to quote it in a reason."""
     return F.substring(F.make_valid_utf8(text.cast("string")), 1, EXCERPT_CHARACTERS)
 
 
 def _time(ms: Column) -> Column:
-    """The time of a number of milliseconds; null for a number that is no time of the years 1970 to 9999."""
+    """The timestamp for a number of milliseconds since 1970; null if it is not in the years 1970 to 9999."""
     return F.when(ms.between(0, _MS_MAX), F.timestamp_millis(ms))
 
 

@@ -2,7 +2,7 @@
 
     PostgreSQL --> Debezium in Kafka Connect --> gateway --> shop.public.* --> replica --> the tables of two lakes
 
-The load goes on for ``--seconds``; in the middle, ALTER TABLE adds a column. Then the run waits until the query has
+The load runs for ``--seconds``; in the middle, ALTER TABLE adds a column. Then the run waits until the query has
 processed the last change, and compares each table of both lakes with its table in PostgreSQL, row by row. The run fails
 if a row differs.
 """
@@ -45,7 +45,7 @@ from .workload import KEYS, MARKER, PREFIX, TABLES, TOPICS, Workload
 #: No topic of this pipeline has dead letters: events that cannot be applied are in the table cdc.dead_letters.
 SOURCES: tuple[str, ...] = ()
 PARTITIONS = 2
-#: Seconds until the last change of the load has to be in its topic, and until the query has processed it.
+#: Seconds within which the last change of the load must be in its topic, and within which the query must process it.
 ARRIVAL_S = 180.0
 _MARKER_TOPIC = f"{PREFIX}.{MARKER}"
 
@@ -90,8 +90,8 @@ def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> Out
 
 
 def create_topics(access: Access, *more: str) -> None:
-    """Create the topics of the tables, and ``more``. A query needs its topics, and Debezium creates a topic with its
-    first event."""
+    """Create the topics of the tables and the topics ``more``. A query needs its topics at its start, but Debezium
+    creates a topic only with its first event."""
     names = [*TOPICS, _MARKER_TOPIC, *more]
     with Admin(access.admin()) as admin:
         admin.create_topics([NewTopic(name, partitions=PARTITIONS, config={"retention.ms": "-1"}) for name in names])
@@ -99,7 +99,7 @@ def create_topics(access: Access, *more: str) -> None:
 
 def has_arrived(access: Access, mark: int) -> bool:
     """Whether the marker with the value ``mark`` is in its topic. All changes that were committed before the marker
-    are then in their topics: Debezium sends changes in the order of PostgreSQL's log, each once."""
+    are then in their topics: Debezium sends the changes in the order of PostgreSQL's log, each change once."""
     with reader(access) as consumer:
         values = [record.value for records in records_in_topic(consumer, _MARKER_TOPIC) for record in records]
     return any(json.loads(value)["payload"]["after"]["at"] >= mark for value in values if value is not None)
@@ -134,8 +134,8 @@ class Job:
         return replicate(self._spark, self._site, TOPICS, self._lakes)
 
     def _load(self, queries: Queries, seconds: int) -> float:
-        """Change rows for ``seconds``; in the middle, add a column. Returns when it was added, in seconds since
-        1970."""
+        """Change rows for ``seconds``; in the middle, add a column. Returns the time when the column was added, in
+        seconds since 1970."""
         self._show.step(f"pgbench changes rows for {seconds} s; after {seconds // 2} s, ALTER TABLE adds a column")
         self._workload.start(seconds)
         self._follow(queries, until_s=time.monotonic() + seconds // 2)

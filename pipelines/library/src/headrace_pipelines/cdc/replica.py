@@ -70,7 +70,9 @@ def table_of(topic: str) -> str:
     InvalidArgumentError."""
     parts = topic.split(".")
     if len(parts) < 2 or not all(parts):
-        raise InvalidArgumentError(f"{topic!r} is no topic of a table: Debezium's are named PREFIX.SCHEMA.TABLE")
+        raise InvalidArgumentError(
+            f"{topic!r} is not the topic of a table: topics of Debezium are named PREFIX.SCHEMA.TABLE"
+        )
     return ".".join(parts[-2:])
 
 
@@ -83,7 +85,7 @@ def write_batch(every: Sequence[Lake]) -> Callable[[DataFrame, int], None]:
         try:
             tables = by_topic(found)
             for lake in every:
-                refused = [_with_topic(REFUSED.empty_table(), "")]  # a batch may have nothing but tombstones
+                refused = [_with_topic(REFUSED.empty_table(), "")]  # a batch may consist of tombstones only
                 refused += [each for _, bad in tables.values() for each in bad]
                 for topic, (versions, _) in sorted(tables.items()):
                     refused.append(_with_topic(write_changes(lake, topic, versions, batch), topic))
@@ -135,7 +137,7 @@ def write_changes(lake: Lake, topic: str, versions: Sequence[Version], batch: Ba
 
 
 def records_of(found: DataFrame, refused: pa.Table) -> pa.Table:
-    """The records of refused events, as they arrived, with the reason."""
+    """The unchanged records of refused events, with the reason."""
     if not refused.num_rows:
         return pa.table({})
     places = F.broadcast(frame_of(found.sparkSession, refused))
