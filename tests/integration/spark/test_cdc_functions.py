@@ -84,13 +84,13 @@ def test_events_have_their_operation_row_and_schema(spark: Any) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "reason"),
     [
-        (key_of(1), b"{", "value: no event of Debezium"),
-        (key_of(1), b"7", "value: no event of Debezium"),
-        (key_of(1), b"\xff\xfe", "value: no event of Debezium"),
+        (key_of(1), b"{", "value: not an event of Debezium"),
+        (key_of(1), b"7", "value: not an event of Debezium"),
+        (key_of(1), b"\xff\xfe", "value: not an event of Debezium"),
         (key_of(1), b'{"op": "c", "after": {"id": 1}}', "schemas.enable=true"),
-        (key_of(1), b'{"schema": {}, "payload": {"op": "t"}}', "op: t is no change of a row"),
+        (key_of(1), b'{"schema": {}, "payload": {"op": "t"}}', "op: t is not a change of a row"),
         (None, b'{"schema": {}, "payload": {"op": "d"}}', "add a primary key to the table"),
-        (b"7", b'{"schema": {}, "payload": {"op": "d"}}', "key: no event of Debezium"),
+        (b"7", b'{"schema": {}, "payload": {"op": "d"}}', "key: not an event of Debezium"),
         (key_of(1), b'{"schema": {}, "payload": {"op": "c", "after": null}}', "after: null, in an event with op c"),
     ],
 )
@@ -236,7 +236,7 @@ def test_events_with_too_many_schemas_are_refused(spark: Any, monkeypatch: pytes
 
 @pytest.mark.parametrize("topic", ["orders", "a..b", "shop.public."])
 def test_a_topic_that_is_none_of_a_table_is_refused(topic: str) -> None:
-    with pytest.raises(InvalidArgumentError, match="is no topic of a table"):
+    with pytest.raises(InvalidArgumentError, match="is not the topic of a table"):
         table_of(topic)
 
 
