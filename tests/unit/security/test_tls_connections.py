@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import socket
+import ssl
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,13 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import grpc.aio
+import grpc.experimental.session_cache
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from headrace_core.rpc import ChannelPool, ChannelPurpose, Channels
+from headrace_core.rpc.event_loop import new_event_loop
 from headrace_core.rpc.server import Listener
 from headrace_core.security.certificates import read_certificates
-from headrace_core.security.tls import TlsSettings, TlsSource
+from headrace_core.security.gate import Gate
+from headrace_core.security.mapping import PrincipalMapper, user_principal
+from headrace_core.security.tls import CONTEXT_S_MAX, TlsSettings, TlsSource
 from headrace_core.security.trouble import why_refused
 from tests.worlds.certificates import TestAuthority
 from tests.worlds.waiting import until_async
@@ -231,5 +237,109 @@ def test_certificates_that_change_under_load_fail_no_call(authority: TestAuthori
             await pool.close()
             assert [each.generation for each in both] == [5, 5]
             assert done[0] > 250
+
+    asyncio.run(work())
+
+
+class Resuming:
+    """A client on Python's sockets that resumes its first session at each further connection, as Java's clients do."""
+
+    def __init__(self, own: Path, ca: Path, version: ssl.TLSVersion) -> None:
+        self._context = ssl.create_default_context(cafile=str(ca))
+        self._context.minimum_version = self._context.maximum_version = version
+        self._context.load_cert_chain(own)
+        self._session: ssl.SSLSession | None = None
+
+    def connect(self, port: int) -> str:
+        """Return what the server answers. Raises OSError if the server refuses the client."""
+        with (
+            socket.create_connection(("127.0.0.1", port), timeout=5) as raw,
+            self._context.wrap_socket(raw, server_hostname="localhost", session=self._session) as tls,
+        ):
+            tls.sendall(b"?")
+            answer = tls.recv(100).decode()
+            if not answer:
+                raise ConnectionError("the server closed the connection")
+            self._session = self._session or tls.session
+        return answer
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.parametrize("mode", [ssl.CERT_OPTIONAL, ssl.CERT_REQUIRED])
+def test_a_session_cannot_be_resumed_when_its_authority_is_no_longer_trusted(
+    authority: TestAuthority, strangers: TestAuthority, tmp_path: Path, version: ssl.TLSVersion, mode: ssl.VerifyMode
+) -> None:
+    """The listeners of gateways, of the registry, of the console and of metrics."""
+    trusted, clock = tmp_path / "trusted.pem", [0.0]
+    shutil.copy(authority.ca, trusted)
+    tls = source(authority.issue("server.pem"), trusted, clock=lambda: clock[0])
+    context = tls.server_context(wants_client=True)
+    context.verify_mode = mode
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        connection = writer.get_extra_info("ssl_object")
+        has_certificate = bool(writer.get_extra_info("peercert"))
+        writer.write(f"{'known' if has_certificate else 'unknown'} {connection.session_reused}".encode())
+        writer.close()
+
+    async def work() -> None:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=context)
+        port = server.sockets[0].getsockname()[1]
+        client = Resuming(authority.issue("user.pem", hosts=(), only_client=True), authority.ca, version)
+        assert await asyncio.to_thread(client.connect, port) == "known False"
+        assert await asyncio.to_thread(client.connect, port) == "known True"
+        clock[0] += CONTEXT_S_MAX  # the certificate is verified again now and then: it may have expired
+        assert await asyncio.to_thread(client.connect, port) == "known False"
+        shutil.copy(strangers.ca, trusted)
+        clock[0] += 2
+        with pytest.raises(OSError, match=r"SSL|reset|closed"):
+            await asyncio.to_thread(client.connect, port)
+        server.close()
+
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(work())
+
+
+def test_a_resumed_session_opens_nothing_after_the_end_of_its_certificate(authority: TestAuthority) -> None:
+    """gRPC resumes sessions without a look at the certificate, which a handshake would refuse."""
+    mapper = PrincipalMapper("DEFAULT")
+    user = authority.issue("ending.pem", hosts=(), only_client=True, ends_in=timedelta(seconds=3))
+    named = TlsSettings.of({"ssl.keystore.location": str(user), "ssl.truststore.location": str(authority.ca)})
+    material = TlsSource(named).material
+    credentials = grpc.ssl_channel_credentials(material.roots, material.key, material.chain)
+    cache = grpc.experimental.session_cache.ssl_session_cache_lru(10)
+    seen: list[bytes] = []
+
+    class Watched(Gate):
+        def admit(self, path: str, context: Any) -> Any:
+            seen.append(context.auth_context()["ssl_session_reused"][0])
+            if path.startswith("/grpc.health"):
+                self.identify(context)  # as for a call that needs a user
+            return super().admit(path, context)
+
+    async def call(address: str) -> None:
+        options = [("grpc.ssl_session_cache", cache), ("grpc.use_local_subchannel_pool", 1)]
+        target = address.replace("127.0.0.1", "localhost")  # gRPC keeps sessions of names only, not of addresses
+        async with grpc.aio.secure_channel(target, credentials, options) as channel:
+            await ask(channel)
+
+    async def work() -> None:
+        tls = source(authority.issue("node.pem"), authority.ca)
+        gate = Watched("client", "SSL", principal_of=lambda pem: user_principal(pem, mapper))
+        listener = Listener("client", credentials=tls.server_credentials(requires_client=True), gate=gate)
+        await listener.start()
+        await listener.serving(True)
+        try:
+            await call(listener.address)
+            await call(listener.address)
+            assert seen == [b"false", b"true"]
+            await until_async(lambda: has_expired(user))
+            with pytest.raises(grpc.aio.AioRpcError, match="expired on") as caught:
+                await call(listener.address)
+            assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+            assert seen[-1] == b"true"
+        finally:
+            await listener.stop(0)
 
     asyncio.run(work())

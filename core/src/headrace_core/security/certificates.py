@@ -116,6 +116,16 @@ def subject_name(pem: bytes) -> str:
     return subject
 
 
+def check_not_expired(pem: bytes) -> None:
+    """Raises SaslAuthenticationFailedError for a certificate that has expired."""
+    certificate = _read_peer(pem)
+    if certificate.not_after <= datetime.now(UTC):
+        raise SaslAuthenticationFailedError(
+            f"the certificate of {certificate.subject or 'the client'} expired on "
+            f"{certificate.not_after:%Y-%m-%d %H:%M} UTC; renew it, and connect again"
+        )
+
+
 @lru_cache(maxsize=1_024)
 def _read_peer(pem: bytes) -> Certificate:
     try:

@@ -23,6 +23,7 @@ from .access import Access, Authorization, current_access, set_access
 from .acl_types import CLUSTER_NAME, Operation, ResourceType, plain_address
 from .caller import Caller, set_caller
 from .node_ids import CLAIMS, check_claim
+from .certificates import check_not_expired
 from .principal import ANONYMOUS, PRINCIPAL_CHARS_MAX, Principal, parse_principal
 from .refusals import refusal
 from .rules import MethodAccess, access_of
@@ -39,6 +40,7 @@ _HEALTH = "/grpc.health.v1.Health/"
 _REFLECTION = "/grpc.reflection."
 _HOSTS_MAX = 10_000
 
+_REUSED = [b"true"]  #: gRPC's property of a connection whose client resumed a TLS session.
 
 class NodeCertificate(Protocol):
     """certificates.NodeIdentity."""
@@ -284,8 +286,17 @@ def _set(access: Access) -> Access:
 
 
 def _certificate(context: Any) -> bytes | None:
-    found = context.auth_context().get("x509_pem_cert")
-    return found[0] if found else None
+    """The certificate that a client presented. Raises SaslAuthenticationFailedError for one that has expired, if the
+    client resumed a TLS session: then only an earlier handshake has verified the certificate. (gRPC resumes sessions
+    for days. A connection that was open before the end of its certificate stays open.)"""
+    properties = context.auth_context()
+    found = properties.get("x509_pem_cert")
+    if not found:
+        return None
+    if properties.get("ssl_session_reused") == _REUSED:
+        check_not_expired(found[0])
+    pem: bytes = found[0]
+    return pem
 
 
 def _client_of_gateway(named: str, metadata: dict[str, Any], listener: str) -> Caller:

@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("headrace.tls")
 
-LOOK_S = 1.0  #: Seconds between two looks at the files of a TlsSource.
+LOOK_S = 1.0  #: Seconds between two checks of the files of a TlsSource.
+#: Seconds after which a server on Python's sockets verifies the certificate of every client again that resumes a
+#: session: a resumed session is not verified, and OpenSSL lets clients resume for two hours and longer.
+CONTEXT_S_MAX = 300.0
 FILE_BYTES_MAX = 4 * 1024 * 1024  #: Maximum size of a file with keys or certificates.
 #: Suites that gRPC always offers; its list of ciphers is for TLS 1.2.
 TLS_13_SUITES = ("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256")
@@ -326,19 +329,24 @@ class TlsSource:
 
     def server_context(self, *, wants_client: bool) -> ssl.SSLContext:
         """A context for a server on Python's sockets; every handshake uses the present material. ``wants_client``: ask
-        clients for a certificate and verify it; clients without one are accepted."""
+        clients for a certificate and verify it; clients without one are accepted, unless the caller sets
+        ``verify_mode``."""
+        return _ServerContext(self, wants_client)
 
-        def new() -> ssl.SSLContext:
-            return self._new_server_context(wants_client)
+    def new_server_context(self, *, wants_client: bool) -> ssl.SSLContext:
+        """A context with the present material only."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._configure(context)
+        if wants_client:
+            context.verify_mode = ssl.CERT_OPTIONAL
+            if self._material.roots is not None:
+                context.load_verify_locations(cadata=_text(self._material.roots))
+        return context
 
-        def latest(connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
-            current = self._context(f"server {wants_client}", new)
-            if connection.context is not current:
-                connection.context = current
-
-        first = new()
-        first.sni_callback = latest
-        return first
+    @property
+    def now_s(self) -> float:
+        """Seconds of the source's clock."""
+        return self._clock()
 
     def _context(self, kind: str, new: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
         generation = self.generation
@@ -351,15 +359,6 @@ class TlsSource:
         context = ssl.create_default_context(cadata=_text(self._material.roots))
         context.check_hostname = self.settings.identification.lower() == "https"
         self._configure(context)
-        return context
-
-    def _new_server_context(self, wants_client: bool) -> ssl.SSLContext:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self._configure(context)
-        if wants_client:
-            context.verify_mode = ssl.CERT_OPTIONAL
-            if self._material.roots is not None:
-                context.load_verify_locations(cadata=_text(self._material.roots))
         return context
 
     def _configure(self, context: ssl.SSLContext) -> None:
@@ -390,6 +389,43 @@ def load(settings: TlsSettings, *, now: datetime | None = None) -> Material:
     """Read and check the key material. Raises InvalidConfigError, which names the key and the file, for a file that
     cannot be read, a private key that others may read, a key that does not fit its certificate, and an expired
     certificate."""
+class _ServerContext(ssl.SSLContext):
+    """The context of a server, which makes each connection with a context for the present material.
+
+    A session that a client resumes is not verified again. A session belongs to the context of its first handshake, so
+    another context ends all sessions: at once when the material changes, and otherwise after CONTEXT_S_MAX. A client
+    whose authority is no longer trusted thus cannot resume, and a client whose certificate has expired not for long.
+    (Replacing the context in ``sni_callback`` is not enough: sessions stay with the first context.)
+    """
+
+    _source: TlsSource
+    _wants_client: bool
+    _present: tuple[int, ssl.VerifyMode, float, ssl.SSLContext] | None
+
+    def __new__(cls, source: TlsSource, wants_client: bool) -> _ServerContext:
+        context = super().__new__(cls, ssl.PROTOCOL_TLS_SERVER)
+        context._source, context._wants_client, context._present = source, wants_client, None
+        context.verify_mode = ssl.CERT_OPTIONAL if wants_client else ssl.CERT_NONE
+        return context
+
+    def present(self) -> ssl.SSLContext:
+        """The context for the next handshake."""
+        source = self._source
+        generation, mode, now_s = source.generation, self.verify_mode, source.now_s
+        found = self._present
+        if found is None or found[:2] != (generation, mode) or now_s - found[2] >= CONTEXT_S_MAX:
+            context = source.new_server_context(wants_client=self._wants_client)
+            context.verify_mode = mode
+            found = self._present = generation, mode, now_s, context
+        return found[3]
+
+    def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:
+        return self.present().wrap_bio(*args, **options)
+
+    def wrap_socket(self, *args: Any, **options: Any) -> ssl.SSLSocket:
+        return self.present().wrap_socket(*args, **options)
+
+
     material = Material(_roots(settings), *_key_and_chain(settings))
     if material.chain is not None:
         _check_pair(settings, material)
