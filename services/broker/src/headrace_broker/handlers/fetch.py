@@ -220,7 +220,7 @@ class FetchStream(StreamHandler[Any]):
         if self._requests_bytes > QUEUED_REQUEST_BYTES_MAX:
             self._stream.pause()
         if self._current is not None and not self._reading:
-            self._look(give_up=True)  # a newer request ends the wait of the older request
+            self._look_again(give_up=True)  # a newer request ends the wait of the older request
         elif len(self._requests) > QUEUED_REQUESTS_MAX:
             self._stream.pause()
         if not self._is_bulk:
@@ -273,7 +273,7 @@ class FetchStream(StreamHandler[Any]):
     def _go_on(self) -> None:
         """Answer the request in progress, if it can be answered now, and process queued requests."""
         if self._current is not None and not self._reading:
-            self._look(give_up=self._current.max_wait_ms == 0)
+            self._look_again(give_up=self._current.max_wait_ms == 0)
         self._process()
 
     def _process(self) -> None:
@@ -322,6 +322,13 @@ class FetchStream(StreamHandler[Any]):
         request, size = self._requests.popleft()
         self._requests_bytes -= size
         return request
+
+    def _look_again(self, *, give_up: bool) -> None:
+        """Like ``_look``, for a request that has waited: the ACLs may have changed since its arrival, and a client may
+        wait for days."""
+        if self._acls is not self._access.version:
+            self._check_again()
+        self._look(give_up=give_up)
 
     def _look(self, *, give_up: bool) -> None:
         """Answer the stream's current fetch request, if it can be answered now. With ``give_up`` the response contains
@@ -499,7 +506,7 @@ class FetchStream(StreamHandler[Any]):
     def _time_over(self) -> None:
         self._timer = None
         if self._current is not None and not self._reading:
-            self._look(give_up=True)
+            self._look_again(give_up=True)
             self._pump()
 
     def _stop_waiting(self) -> None:
