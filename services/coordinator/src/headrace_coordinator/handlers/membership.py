@@ -118,10 +118,12 @@ class MembershipStream(StreamHandler[Any]):
                 "a Membership request must be a heartbeat or a leave, with a correlation id above 0"
             )
         message = request.heartbeat if kind == "heartbeat" else request.leave
-        self._identify(message.group_id, message.member_id)
+        self._check_member(message.group_id, message.member_id)
         try:
             if self._access.is_limited:
                 self._check(message, is_heartbeat=kind == "heartbeat")
+            # Only now: the identified stream replaces the member's former stream, and gets the member's assignments.
+            self._identify(message.group_id, message.member_id)
             runner = self._members.find_shard(message.group_id)
             if kind == "heartbeat":
                 asked: object = messages.heartbeat(message, self._connection, self._host, self._access)
@@ -175,17 +177,20 @@ class MembershipStream(StreamHandler[Any]):
         self._has_left = True  # the shard's next owner does not know the stream
         self._stream.finish(error)
 
-    def _identify(self, group_id: str, member_id: str) -> None:
+    def _check_member(self, group_id: str, member_id: str) -> None:
+        """Raise InvalidRequestError unless the request may be on this stream."""
         if not member_id:
             raise InvalidRequestError("member_id is empty: must be a UUID that the member chooses when it starts")
-        if self.who is None:
-            self.who = group_id, member_id
-            self._members.identified(self)
-        elif self.who != (group_id, member_id):
+        if self.who is not None and self.who != (group_id, member_id):
             raise InvalidRequestError(
                 f"the stream of member {self.who[1]!r} of group {self.who[0]!r} has a request of member "
                 f"{member_id!r} of group {group_id!r}: each member needs its own stream"
             )
+
+    def _identify(self, group_id: str, member_id: str) -> None:
+        if self.who is None:
+            self.who = group_id, member_id
+            self._members.identified(self)
 
     def _answered(self, number: int, outcome: object, runner: ShardRunner) -> None:
         self._unanswered -= 1
@@ -195,7 +200,7 @@ class MembershipStream(StreamHandler[Any]):
     def _answer(self, number: int, outcome: object, runner: ShardRunner | None = None) -> None:
         if isinstance(outcome, HeadraceError):
             response = groups_pb2.MembershipResponse(correlation_id=number, error=error_to_proto(outcome))
-            if self.who is not None:
+            if self.who is not None:  # None: the stream's requests were refused
                 response.member_id = self.who[1]
         else:
             response = messages.membership_response(outcome, number)
