@@ -68,7 +68,7 @@ def test_the_user_admin_reaches_the_cluster_from_the_host_and_in_containers(stac
 
 
 def test_other_clients_do_not(stack: Stack, client: Path) -> None:
-    with pytest.raises(BootstrapError, match="the server encrypts, and this client does not"):
+    with pytest.raises(BootstrapError, match="the server encrypts, but this client does not"):
         Admin(bootstrap_servers=BOOTSTRAP, bootstrap_timeout_ms=2_000).list_topics()
     ca = client.parent / "ca.pem"
     with pytest.raises(BootstrapError, match="requires a certificate of the client"):

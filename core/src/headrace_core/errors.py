@@ -855,8 +855,9 @@ class IllegalStateError(ClientError, RuntimeError):
 
 
 class ProcessingError(ClientError):
-    """The handler of ``Consumer.process`` failed for a record, which has no further tries and no dead-letter topic. The
-    record (``topic``, ``partition``, ``offset``) is not committed; ``__cause__`` is the handler's exception."""
+    """The handler of ``Consumer.process`` failed for a record: all tries are used up, and there is no dead-letter
+    topic. The record (``topic``, ``partition``, ``offset``) is not committed; ``__cause__`` is the handler's
+    exception."""
 
     code = "PROCESSING_FAILED"
 

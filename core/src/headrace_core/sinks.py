@@ -5,7 +5,7 @@
 
 A sink is the set of all writes of one Spark query to one target (a topic, or ``*`` for rows that name their topics).
 Each attempt of a task has a separate transaction. A sink and its transactions belong to one shard of
-``__transaction_state``, so that one state machine decides a batch together with its transactions. Therefore only the
+``__transaction_state``, so that one state machine decides about a batch and its transactions. Therefore only the
 sink's part of a transactional id determines the shard (see metadata/shards.py).
 """
 

@@ -10,15 +10,16 @@ async def bound_socket(host: str, port: int, *, key: str) -> socket.socket:
     """A socket that is bound to ``host``:``port`` and does not listen yet. An empty host: all addresses. Raises
     OSError, which names the address and the ``key`` of the configuration that has it.
 
-    The event loop is not asked for the address: uvloop starts libuv's threads for it, and a forked child that exits
-    crashes in the attempt to join them.
+    The function does not resolve the address through the event loop: uvloop would start libuv's threads for that, and a
+    forked child would crash at its exit when it joins them.
     """
     name = host.strip("[]") or None
     try:
         found = await asyncio.to_thread(
             socket.getaddrinfo, name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
-        # For all addresses an IPv6 socket, which accepts IPv4 connections too, or IPv4 where there is no such socket.
+        # For all addresses: an IPv6 socket, which accepts IPv4 connections too, or an IPv4 socket on a system without
+        # IPv6.
         preferred = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
         family, kind, protocol, _, address = max(found, key=lambda each: name is None and each[0] == preferred)
         bound = socket.socket(family, kind, protocol)

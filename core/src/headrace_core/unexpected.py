@@ -1,6 +1,6 @@
 """Exceptions that no code expects: an id of the request links the log line, the span and the error of the client.
 
-The id is made when a request fails; requests that succeed, or are refused for a known reason, have none.
+The id is made when a request fails; requests that succeed, or are refused for a known reason, have no id.
 
     except Exception as error:
         logger.exception("the fetch of %s failed", partition, extra=log_fields(error))
@@ -30,7 +30,8 @@ def request_id_of(error: BaseException) -> str:
 
 
 def log_fields(error: BaseException, context: TraceContext | None = None) -> dict[str, str]:
-    """The ``extra`` of the log line about ``error``. ``context``: of the request, if it is traced."""
+    """The ``extra`` of the log line about ``error``. ``context``: the trace context of the request, if the request is
+    traced."""
     fields = {REQUEST_ID: request_id_of(error)}
     if context is not None:
         fields[TRACE_ID] = f"{context.trace_id:032x}"

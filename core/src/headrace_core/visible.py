@@ -1,7 +1,7 @@
-"""Text of strangers, to show: any client chooses the names of groups, clients and transactions, and the contents of
-records. Pure.
+"""Make untrusted text safe to show: any client chooses the names of groups, clients and transactions, and the contents
+of records. Pure.
 
-A control character in a name could move the cursor of a terminal, rename its window or begin a false line.
+A control character in a name could move the cursor of a terminal, rename its window or begin a forged line.
 A character that reorders text could make a name look like another one.
 """
 

@@ -98,7 +98,7 @@ def test_the_command_line_takes_the_file_on_every_command(
     assert run(["topics", "list", *flags, "--command-config", str(cluster.client_properties)]) == 0
     assert "orders" in capsys.readouterr().out
     assert run(["topics", "list", *flags]) == 1
-    assert "the server encrypts, and this client does not" in capsys.readouterr().err
+    assert "the server encrypts, but this client does not" in capsys.readouterr().err
     monkeypatch.setenv("HEADRACE_COMMAND_CONFIG", str(cluster.client_properties))
     assert run(["doctor", *flags]) == 0, capsys.readouterr().out
 

@@ -246,7 +246,7 @@ def test_the_level_is_not_lowered_while_something_needs_it() -> None:
     update(world, 1, UpgradeType.SAFE_DOWNGRADE)
     update(world, 2)
     world.ask(AllocateProducerIds(1, world.brokers[1].broker_epoch))
-    with pytest.raises(InvalidUpdateVersionError, match="producer ids were given out"):
+    with pytest.raises(InvalidUpdateVersionError, match="producer ids were assigned"):
         update(world, 1, UpgradeType.SAFE_DOWNGRADE)
 
 

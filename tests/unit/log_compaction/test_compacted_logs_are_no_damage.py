@@ -41,7 +41,7 @@ def test_a_compacted_log_is_sound(ledger: Ledger) -> None:
         assert [record.offset for record in ledger.records(max_bytes)] == offsets
     assert [scrubbed.index_fault for scrubbed in scrub(ledger)] == [None] * len(ledger.log.segments)
     for line in (*verify(ledger.directory, fs=ledger.fs), *dump(ledger.directory, fs=ledger.fs, deep=True)):
-        assert not isinstance(line, Problem) or "one before ends at" in line.what, line
+        assert not isinstance(line, Problem) or "before it ends at" in line.what, line
     assert not [line for line in verify(ROOT, fs=ledger.fs) if isinstance(line, Problem)]
     for record in ledger.records():
         found = ledger.log.offset_for_timestamp(record.timestamp_ms)

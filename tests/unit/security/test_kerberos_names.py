@@ -67,8 +67,8 @@ def test_the_first_rule_that_matches_applies(principal: str, rules: list[str], u
     [
         ("alice@OTHER.EXAMPLE", ["DEFAULT"], "no rule of .* applies to alice@OTHER.EXAMPLE; the default realm is CORP"),
         ("alice@CORP.EXAMPLE", ["RULE:[2:$1]"], "no rule"),
-        ("alice@CORP.EXAMPLE", ["RULE:[1:$1@$0]"], "makes 'alice@CORP.EXAMPLE' of alice"),
-        ("alice@CORP.EXAMPLE", ["RULE:[1:$1/x]"], "makes 'alice/x' of alice"),
+        ("alice@CORP.EXAMPLE", ["RULE:[1:$1@$0]"], "converts alice@CORP.EXAMPLE to 'alice@CORP.EXAMPLE'"),
+        ("alice@CORP.EXAMPLE", ["RULE:[1:$1/x]"], "converts alice@CORP.EXAMPLE to 'alice/x'"),
         ("alice@CORP.EXAMPLE", ["RULE:[1:$1](.*)s/.*//g"], "1 to 1000 printable characters"),
         ("a/b/c@CORP.EXAMPLE", ["DEFAULT"], "is not primary@REALM"),
         ("alice\n@CORP.EXAMPLE", ["DEFAULT"], "printable"),

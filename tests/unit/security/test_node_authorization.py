@@ -160,7 +160,7 @@ def test_a_call_of_an_unknown_caller_leaves_a_line() -> None:
 
     class Sessions:
         def session_of(self, token: str, peer: str) -> Any:
-            raise SaslAuthenticationFailedError("the session is not one of this connection")
+            raise SaslAuthenticationFailedError("the session does not belong to this connection")
 
     class Context:
         def __init__(self, pem: bytes | None, *metadata: tuple[str, str]) -> None:
@@ -184,7 +184,7 @@ def test_a_call_of_an_unknown_caller_leaves_a_line() -> None:
     assert [(each["call"], each["listener"], each["why"].split(":")[0]) for each in found] == [
         ("Raft/Exchange", "internal", "the certificate of CN=eve is not a node's"),
         ("Raft/Exchange", "internal", "listener internal takes only nodes with a certificate"),
-        ("Produce/Produce", "client", "the session is not one of this connection"),
+        ("Produce/Produce", "client", "the session does not belong to this connection"),
         ("Produce/Produce", "client", "listener client is SASL_SSL, and the connection is not authenticated"),
     ]
     assert {(each["host"], each["principal"], each["error"]) for each in found} == {

@@ -120,11 +120,11 @@ def test_a_key_of_one_listener_has_priority(authority: TestAuthority, tmp_path: 
     [
         ({"ssl.keystore.location": ""}, "listener .*: no certificate: set ssl.keystore.location"),
         ({"ssl.truststore.location": ""}, "listener internal: no trusted authority"),
-        ({"ssl.client.auth": "requested"}, "listener .*: ssl.client.auth=requested: gRPC has required and none only"),
+        ({"ssl.client.auth": "requested"}, "listener .*: ssl.client.auth=requested: gRPC supports only required and none"),
         ({"ssl.enabled.protocols": "TLSv1.3"}, "gRPC always offers TLSv1.2 and TLSv1.3"),
         ({"ssl.cipher.suites": "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384"}, "lacks TLS_AES_128_GCM_SHA256"),
-        ({"ssl.principal.mapping.rules": "RULE:x"}, "the rule 'RULE:x' is not understood"),
-        ({"ssl.keystore.type": "PKCS12"}, "no PKCS12 file, or ssl.keystore.password does not open it"),
+        ({"ssl.principal.mapping.rules": "RULE:x"}, "the rule 'RULE:x' is not valid"),
+        ({"ssl.keystore.type": "PKCS12"}, "not a PKCS12 file, or ssl.keystore.password does not open it"),
     ],
 )
 def test_what_cannot_be_honoured_refuses_to_start(authority: TestAuthority, keys: dict[str, str], words: str) -> None:

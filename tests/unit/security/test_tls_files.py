@@ -143,7 +143,7 @@ def test_a_changed_file_is_taken_when_it_is_whole(
     for _ in range(3):
         now[0] += LOOK_S
         assert source.generation == 1
-    assert caplog.text.count("the old ones stay in use") == 1
+    assert caplog.text.count("the old certificates stay in use") == 1
     assert source.channel_credentials() is credentials
     path.write_bytes(second)
     now[0] += LOOK_S

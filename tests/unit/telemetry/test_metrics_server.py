@@ -178,8 +178,8 @@ async def test_a_stranger_keeps_no_prometheus_at_another_address_out(
         assert len(server._open) <= CONNECTIONS_MAX
         another, _ = await _from("127.0.0.3", server, _get())
         assert (await asyncio.wait_for(another.read(), 5)).endswith(b"plain\n")
-        assert caplog.text.count("connections of scrapers are open, the limit, ") == 1
-        assert "of 127.0.0.1; closing connections" in caplog.text
+        assert caplog.text.count("connections of scrapers are open, which is the limit; ") == 1
+        assert "from 127.0.0.1; closing connections" in caplog.text
         for _, each in held:
             each.close()
 

@@ -126,7 +126,7 @@ _COMMON = (
     accepted(
         "metadata.recovery.rebootstrap.trigger.ms",
         300_000,
-        "How long no known broker may answer before the client connects to the bootstrap servers again.",
+        "For how long all known brokers may fail to answer before the client connects to the bootstrap servers again.",
         "the client connects to the bootstrap servers at once",
         kind=Kind.LONG,
         low=0,
@@ -411,7 +411,8 @@ CONSUMER = ConfigDef(
         honoured(
             "fetch.min.bytes",
             1,
-            "The fewest bytes with which a broker answers a fetch before fetch.max.wait.ms is over.",
+            "The minimum number of bytes in an answer to a fetch. After fetch.max.wait.ms, a broker answers with "
+            "fewer bytes.",
             low=0,
         ),
         honoured("fetch.max.wait.ms", 500, "The longest time that a broker waits before it answers a fetch.", low=0),

@@ -36,7 +36,7 @@ CONSOLE = (
     honoured(
         "console.session.idle.timeout.ms",
         1_800_000,
-        "How long a session of the console may be without an action of its user.",
+        "How long a session of the console lasts without an action of its user.",
         low=1_000,
         source=HEADRACE,
     ),

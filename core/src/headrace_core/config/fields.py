@@ -5,7 +5,7 @@ class LogConfig:
     segment_bytes: int = from_key(TOPIC, "segment.bytes")
 
 LogConfig()                                               every default, as the keys declare it
-LogConfig(**fields_from(LogConfig, TOPIC.parse(given)))   out of typed values by key
+LogConfig(**fields_from(LogConfig, TOPIC.parse(given)))   from typed values by key
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ GATEWAY = (
     honoured(
         "kafka.listeners",
         ["PLAINTEXT://127.0.0.1:9092"],
-        "The addresses at which Kafka's clients begin, as NAME://host:port. The names are free. Port 0 selects a free "
+        "The bootstrap addresses for Kafka's clients, as NAME://host:port. The names are free. Port 0 selects a free "
         "port; an empty host means all addresses.",
         source=HEADRACE,
     ),

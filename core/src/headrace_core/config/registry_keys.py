@@ -96,7 +96,7 @@ REGISTRY = (
     honoured(
         "leader.eligibility",
         True,
-        "Whether this replica of a registry may become the writer. A replica that may not only answers reads and "
+        "Whether this replica of a registry may become the writer. With false, the replica only answers reads and "
         "forwards writes.",
         source=CONFLUENT,
     ),

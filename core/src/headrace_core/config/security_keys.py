@@ -140,7 +140,7 @@ TLS = (
         "ssl.client.auth",
         "none",
         "Whether clients must present a certificate: required, requested or none. Only a gateway's Kafka listeners "
-        "have requested, which gRPC lacks. Internal listeners always require certificates.",
+        "support requested, because gRPC does not have it. Internal listeners always require certificates.",
         choices=("required", "requested", "none"),
     ),
     honoured(
@@ -194,11 +194,11 @@ _ASSERTIONS = tuple(
         ("claim.exp.seconds", 300, "How long an assertion is valid.", {}),
         ("claim.iss", None, "The claim iss of an assertion.", {}),
         ("claim.jti.include", False, "Whether an assertion has an id.", {}),
-        ("claim.nbf.seconds", 60, "How long before now an assertion is valid.", {}),
+        ("claim.nbf.seconds", 60, "How far before the present time an assertion's validity begins.", {}),
         ("claim.sub", None, "The claim sub of an assertion.", {}),
-        ("file", None, "The file with an assertion that was made before.", {}),
+        ("file", None, "A file with a ready-made assertion.", {}),
         ("private.key.file", None, "The file with the key that signs assertions.", {}),
-        ("private.key.passphrase", None, "The password of that key.", {"kind": Kind.PASSWORD}),
+        ("private.key.passphrase", None, "The password of the key that signs assertions.", {"kind": Kind.PASSWORD}),
         ("template.file", None, "The file with the other claims of assertions.", {}),
     )
 )
@@ -259,7 +259,7 @@ _OAUTH_COMMON = (
         accepted(f"sasl.login.refresh.{name}", default, doc, _REFRESH, source="KIP-368")
         for name, default, doc in (
             ("window.factor", 0.8, "The part of a token's life after which it is renewed."),
-            ("window.jitter", 0.05, "The random part of the window."),
+            ("window.jitter", 0.05, "The random part of sasl.login.refresh.window.factor."),
             ("min.period.seconds", 60, "The least time between two renewals."),
             ("buffer.seconds", 300, "The time before the token's end at which it is renewed at the latest."),
         )
@@ -314,21 +314,21 @@ _KERBEROS_SERVER = (
     honoured(
         "sasl.kerberos.service.name",
         None,
-        "The first part of the listener's Kerberos name. It must be that of the principal in sasl.jaas.config, and may "
-        "be left out.",
+        "The first part of the listener's Kerberos name. It must equal the first part of the principal in "
+        "sasl.jaas.config, and may be left out.",
     ),
     *(
         accepted(f"sasl.kerberos.ticket.renew.{name}", default, doc, _SERVERS_HAVE_KEYS)
         for name, default, doc in (
             ("window.factor", 0.8, "The part of a ticket's life before renewal."),
-            ("jitter", 0.05, "The random part of the renewal."),
+            ("jitter", 0.05, "The random part of the time of renewal."),
         )
     ),
     honoured(
         "sasl.kerberos.principal.to.local.rules",
         ["DEFAULT"],
         "How the name of a Kerberos principal becomes a user's name: rules in Kafka's syntax (RULE:…), separated by "
-        "commas; the first match applies. DEFAULT takes the first part of the names of the default realm.",
+        "commas; the first match applies. DEFAULT takes the first part of a name in the default realm.",
         kind=Kind.LIST,
     ),
 )
@@ -368,12 +368,15 @@ _VERIFICATION = (
     honoured(
         "sasl.oauthbearer.expected.audience",
         [],
-        "The audiences of which a token must name one; empty: any.",
+        "A token must name one of these audiences; empty: any audience.",
         kind=Kind.LIST,
         source="KIP-768",
     ),
     honoured(
-        "sasl.oauthbearer.expected.issuer", None, "The issuer that a token must name; none: any.", source="KIP-768"
+        "sasl.oauthbearer.expected.issuer",
+        None,
+        "The issuer that a token must name; none: any issuer.",
+        source="KIP-768",
     ),
     honoured(
         "sasl.oauthbearer.clock.skew.seconds",
@@ -563,7 +566,7 @@ CLIENT_SASL: tuple[ConfigKey, ...] = (
         "sasl.oauthbearer.method",
         "oidc",
         "How librdkafka gets tokens.",
-        "the other keys of sasl.oauthbearer decide",
+        "the other keys of sasl.oauthbearer select the method",
         source="librdkafka",
     ),
     *_OAUTH_COMMON,
@@ -577,7 +580,8 @@ DELEGATION_TOKENS: tuple[ConfigKey, ...] = (
     honoured(
         "delegation.token.secret.key",
         None,
-        "The secret from which the passwords of delegation tokens follow; the same on all nodes. Without it there are "
+        "The secret from which the passwords of delegation tokens are derived; the same on all nodes. Without it "
+        "there are "
         "no delegation tokens. ${env:NAME} and ${file:PATH} are replaced.",
         kind=Kind.PASSWORD,
         source="KIP-48",
@@ -705,7 +709,8 @@ LISTENERS = (
     honoured(
         "internal.tls.mode",
         "require",
-        "For the way from an open to a secured cluster without downtime. With allow, the internal listener (SSL) also "
+        "For changing an open cluster into a secured cluster without downtime. With allow, the internal listener "
+        "(SSL) also "
         "takes unencrypted connections, and the node opens unencrypted ones; with prefer, it opens encrypted ones. "
         "Until require, the internal listener trusts every caller, as in an open cluster.",
         choices=("require", "prefer", "allow"),
@@ -729,7 +734,7 @@ LISTENERS = (
         "security.inter.broker.protocol",
         "PLAINTEXT",
         "The security protocol between brokers.",
-        "the listener named internal has its protocol from listener.security.protocol.map",
+        "listener.security.protocol.map sets the protocol of the listener named internal",
     ),
 )
 

@@ -114,11 +114,11 @@ SERVER = ConfigDef(
         _heartbeats_in_time,
         at_most("message.max.bytes", "socket.request.max.bytes", "such a batch would never arrive"),
         at_most("replica.fetch.wait.max.ms", "replica.lag.time.max.ms", "followers of idle partitions would lag"),
-        at_most("replica.fetch.wait.max.ms", "replica.socket.timeout.ms", "a follower would give its leader up"),
+        at_most("replica.fetch.wait.max.ms", "replica.socket.timeout.ms", "a follower would give up its leader"),
         at_most(
             "log.cleaner.min.compaction.lag.ms",
             "log.cleaner.max.compaction.lag.ms",
-            "a record would have to stay and to go at the same time",
+            "a record would have to be kept and deleted at the same time",
         ),
         _room_for_cleaners,
         *coordinator_keys.CHECKS,
@@ -140,8 +140,8 @@ def effective(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
 
 
 def listener_values(values: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return typed values by key, with those of ``listener.name.NAME.`` in the place of the general ones. Keys of
-    single mechanisms (``listener.name.client.plain.sasl.jaas.config``) are ``plain.sasl.jaas.config`` in the result.
+    """Return typed values by key; values of ``listener.name.NAME.`` keys replace the values of the general keys. Keys
+    of single mechanisms (``listener.name.client.plain.sasl.jaas.config``) are ``plain.sasl.jaas.config`` in the result.
     Raises InvalidConfigError."""
     prefix = f"listener.name.{name}."
     result = dict(values)

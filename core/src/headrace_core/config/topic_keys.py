@@ -430,7 +430,7 @@ TOPIC = ConfigDef(
         at_most(
             "min.compaction.lag.ms",
             "max.compaction.lag.ms",
-            "a record would have to stay and to go at the same time",
+            "a record would have to be kept and deleted at the same time",
         ),
     ),
 )

@@ -7,15 +7,15 @@ wait. ``dump`` reads a log's files without the classes ``PartitionLog`` and ``Lo
     files.py, descriptors.py                             the file system as an argument; a bounded number of descriptors
     segment.py, index.py, reading.py                     one segment and its indexes; reads by offset and time
     partition_log.py                                     the log of one partition; several appends as one write
-    appending.py, replicated.py                          a producer's batches; what may follow what from a leader (pure)
+    appending.py, replicated.py                          a producer's batches; the checks of a leader's batches (pure)
     opening.py, recovery.py                              after an unclean stop: torn tail or corruption
     epochs.py, checkpoints.py                            leader epochs; the small files and their checksums
     producer_state.py, producer_files.py                 sequences of idempotent producers, and their snapshots
     fencing.py                                           the shard epoch: which coordinator may append
-    directory.py, creating.py, deleting.py, moving.py    the logs of one directory: made, removed, moved to another
+    directory.py, creating.py, deleting.py, moving.py    the logs of one directory: creation, removal, moves
     turns.py, writer.py                                  group commit; turns.py is its pure part
-    retention.py, space.py, compaction/                  what goes: by age and size, when the disk is full, by key
-    dump.py, verify.py, scrubbing.py                     damage, looked for without a broker and beside one
+    retention.py, space.py, compaction/                  what is removed: by age and size, when the disk is full, by key
+    dump.py, verify.py, scrubbing.py                     the search for damage, without a broker or in a running broker
 """
 
 from .appending import Append, AppendInfo, validate

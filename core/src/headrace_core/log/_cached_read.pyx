@@ -1,7 +1,7 @@
 # cython: language_level=3
 """Read from the page cache in one system call: preadv2 with RWF_NOWAIT, into a new bytes object, without the GIL.
 
-Python's os.preadv cannot fill a bytes object. To ask first whether the bytes are cached takes a call for each 64 KiB,
+Python's os.preadv cannot fill a bytes object. Asking first whether the bytes are cached needs one call for each 64 KiB,
 and in each call the thread gives up the GIL.
 """
 

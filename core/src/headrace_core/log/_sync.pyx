@@ -24,7 +24,8 @@ cdef extern from *:
         return NULL;
     }
 
-    /* Up to HEADRACE_SYNC_MAX files; the caller's thread takes the first. A thread that cannot be had is no failure. */
+    /* Up to HEADRACE_SYNC_MAX files; the caller's thread takes the first. If a thread cannot be
+       started, the caller's thread syncs its file. */
     static void headrace_sync_some(struct headrace_sync_one *files, int count) {
         pthread_t threads[HEADRACE_SYNC_MAX];
         int started[HEADRACE_SYNC_MAX];

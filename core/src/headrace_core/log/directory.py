@@ -3,7 +3,7 @@
     <root>/meta.properties                     the directory's cluster and node
     <root>/.lock                               flock, held while a broker owns it
     <root>/.kafka_cleanshutdown                only between a clean stop and the next start
-    <root>/recovery-point-offset-checkpoint    recovery points, written now and then
+    <root>/recovery-point-offset-checkpoint    recovery points, written periodically
     <root>/replication-offset-checkpoint       high watermarks
     <root>/log-start-offset-checkpoint         log starts, where records were deleted
     <root>/cleaner-offset-checkpoint           how far each log was compacted

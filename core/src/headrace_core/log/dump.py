@@ -239,9 +239,9 @@ def torn_tail(file: File, found: Scan, *, recovery_point: int, is_last: bool) ->
         file.path,
         found.end,
         found.next_offset,
-        f"torn tail, as of an append that a crash cut short: {found.problem}",
-        f"nothing to do: the broker cuts these {found.file_size - found.end} bytes when it starts; nothing that was "
-        "acknowledged is in what a crash cut short, unless log.flush=os",
+        f"torn tail, as after an append that a crash interrupted:  {found.problem}",
+        f"nothing to do: the broker cuts these {found.file_size - found.end} bytes when it starts; an interrupted "
+        f"append has no acknowledged records, unless log.flush=os",
     )
 
 
@@ -283,7 +283,7 @@ def _dump_directory(fs: FileSystem, path: str, deep: bool) -> Iterator[Line]:
                 yield from (
                     line
                     for line in read(fs, f"{path}/{stem}{suffix}")
-                    # In a damaged log, ignore problems of the index: each index entry behind the damage would be
+                    # In a damaged log, ignore problems of the index: each index entry after the damage would be
                     # reported.
                     if is_sound or not isinstance(line, Problem)
                 )
@@ -301,7 +301,7 @@ def _dump_directory(fs: FileSystem, path: str, deep: bool) -> Iterator[Line]:
                 f"{path}/{stem}{LOG_SUFFIX}",
                 0,
                 int(stem),
-                f"begins with offset {int(stem)}, the one before ends at {end}",
+                f"begins with offset {int(stem)}, the segment before it ends at  {end}",
             )
     if epochs and sound[-1] and epochs[-1].start_offset > ends[-1]:
         beside.append(
@@ -309,7 +309,7 @@ def _dump_directory(fs: FileSystem, path: str, deep: bool) -> Iterator[Line]:
                 f"{path}/{LEADER_EPOCH_FILE}",
                 0,
                 epochs[-1].start_offset,
-                f"epoch {epochs[-1].epoch} starts behind the log's end {ends[-1]}",
+                f"epoch {epochs[-1].epoch} starts after the log's end {ends[-1]}",
             )
         )
     yield from beside
@@ -318,8 +318,8 @@ def _dump_directory(fs: FileSystem, path: str, deep: bool) -> Iterator[Line]:
 def epochs_beside(
     fs: FileSystem, directory: str, names: Sequence[str]
 ) -> Iterator[FileLine | Problem | tuple[EpochStart, ...]]:
-    """Return the entries of a partition's epoch checkpoint, if a checksum confirms the file (Kafka's files have
-    none)."""
+    """Return the entries of a partition's epoch checkpoint, if a checksum confirms the file (Kafka's files have no
+    checksum)."""
     if LEADER_EPOCH_FILE not in names:
         return
     path = f"{directory}/{LEADER_EPOCH_FILE}"
@@ -419,7 +419,8 @@ def _records(path: str, position: int, batch: bytes, header: BatchHeader) -> Ite
             path,
             position,
             header.base_offset,
-            f"the batch's max timestamp is {header.max_timestamp_ms}, that of its records {latest_ms}",
+            f"the batch's max timestamp is {header.max_timestamp_ms}, the largest timestamp of its records is "
+            f"{latest_ms}",
         )
 
 
@@ -509,7 +510,7 @@ def check_index(path: str, data: bytes, base_offset: int, batches: Sequence[Batc
     for number, (relative, position) in enumerate(OFFSET_ENTRY.iter_unpack(data[: _whole(data, OFFSET_ENTRY)])):
         offset, at = base_offset + relative, number * OFFSET_ENTRY.size
         if relative <= before[0] or position <= before[1]:
-            yield Problem(path, at, offset, f"entry {number} is not above the one before it")
+            yield Problem(path, at, offset, f"entry {number} is not above the entry before it")
         before = (relative, position)
         if batches is None:
             yield Problem(path, at, offset, "the log file is missing")
@@ -536,7 +537,7 @@ def check_time_index(
     for number, (timestamp_ms, relative) in enumerate(TIME_ENTRY.iter_unpack(data[: _whole(data, TIME_ENTRY)])):
         offset, at = base_offset + relative, number * TIME_ENTRY.size
         if timestamp_ms <= before[0] or relative <= before[1]:
-            yield Problem(path, at, offset, f"entry {number} is not above the one before it")
+            yield Problem(path, at, offset, f"entry {number} is not above the entry before it")
         before = (timestamp_ms, relative)
         if batches is None:
             yield Problem(path, at, offset, "the log file is missing")
@@ -549,7 +550,7 @@ def check_time_index(
             yield Problem(path, at, offset, f"says {timestamp_ms}, the batch's largest timestamp is {largest}")
         elif holder and latest[holder - 1] >= timestamp_ms:
             yield Problem(
-                path, at, offset, f"says that {timestamp_ms} comes first here, but an earlier batch has it too"
+                path, at, offset, f"says that {timestamp_ms} occurs first here, but an earlier batch has it too"
             )
     yield from _check_rest(path, data, TIME_ENTRY)
 

@@ -7,9 +7,9 @@ new owner. Because neither the old coordinator nor the leader may know the new o
 coordinator may append:
 
     every batch of a shard carries its writer's epoch        producer id -1, base sequence = epoch
-    an append of a smaller one is refused                    FencedShardEpochError, final
-    so epochs never fall along the log                       the last batch that carries one has the largest
-    so a new leader finds it at the end of the log           no file beside the log that could be lost alone
+    an append with a smaller epoch is refused                FencedShardEpochError, final
+    so epochs never fall along the log                       the last batch with an epoch has the largest epoch
+    so a new leader finds it at the end of the log           no separate file, which could be lost alone
 
 Readers of Kafka's format ignore a base sequence without a producer id. Compaction keeps the base sequence of a batch,
 and the header of the last batch in each group of segments that it replaces. A claim is the first record of a shard's

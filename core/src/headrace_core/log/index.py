@@ -76,7 +76,7 @@ class IndexFile:
         self._syncing: File | None = None
 
     def read(self) -> bytes:
-        """Read the file. Any thread. Raises FileNotFoundError."""
+        """Read the file. Any thread may call this method. Raises FileNotFoundError."""
         return read_file(self._fs, self.path)
 
     def has(self, size: int) -> None:
@@ -178,7 +178,7 @@ class IndexFile:
             self._unsynced = not durable
 
     def close(self) -> None:
-        """Drop pending entries. The index file is not used after ``close``, because another file may take its name."""
+        """Drop pending entries. After ``close`` the index file is not used, because another file may take its name."""
         self._pending = None
 
     def _change(self, change: Callable[[File], None]) -> None:
@@ -201,7 +201,7 @@ class _SparseIndex:
 
     _entry: struct.Struct
     _column_types: tuple[str, str]
-    _kept_for_seal = 0  #: Number of index entries that only ``sealing`` may use, as in Kafka.
+    _kept_for_seal = 0  #: Number of index entries reserved for ``sealing``, as in Kafka.
 
     def __init__(self, fs: FileSystem, path: str, base_offset: int, size_max_bytes: int) -> None:
         self.base_offset = base_offset

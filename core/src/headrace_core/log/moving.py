@@ -18,11 +18,11 @@ target directory is then an unfinished copy. For a log *with* a marker, the targ
     the future of this name      the log: the rename never happened; marker, then future are removed
     neither, and some other
     directory has the log        left over by an older move: deleted
-    neither, or is offline       unknown: offline until the directory is back, or a person decides
+    neither, or is offline       unknown: offline until the directory is back, or an operator decides
 
 To undo a move, remove the marker durably before you remove the future log.
 
-Synchronous. All functions of this module block. ``LogCopy.begin`` and ``catch_up`` run on a separate thread; ``finish``
+All functions of this module block. ``LogCopy.begin`` and ``catch_up`` run on a separate thread; ``finish``
 and ``commit`` together are one action of the source's ``DirectoryWriter``. OSError means that the source directory's
 disk failed, TargetFailedError that the target directory's disk failed.
 """
@@ -77,7 +77,7 @@ class TargetFailedError(MoveError):
 
 
 class MoveInDoubtError(MoveError):
-    """Whether the rename that commits the move happened is unknown; the next start finds out from the disk.
+    """It is unknown whether the rename that commits the move happened; the next start finds out from the disk.
     ``__cause__`` is the target's OSError, or a HeadraceError that does not concern the target's disk."""
 
 
@@ -126,7 +126,7 @@ class Pace:
         self._is_hurried = True
 
     def check(self) -> None:
-        """Raise MoveCancelledError if the move was cancelled."""
+        """Raise MoveCancelledError if ``cancel`` was called."""
         if self._cancelled.is_set():
             raise MoveCancelledError("the move was cancelled; the log stays in its directory")
 
@@ -221,7 +221,8 @@ class LogCopy:
                 self._copy(segment, is_sealed=number < len(segments) - 1)
             except OSError:
                 if segment in self.log.segments:
-                    raise  # the segment was deleted or compacted during the copy: the next pass copies it
+                    # the segment was deleted or compacted during the copy; the next pass copies what has replaced it
+                    raise
         self.end_offset = end_offset
         self._check_not_cut()
 

@@ -171,7 +171,7 @@ class _Opening:
     def is_flushed_whole(self, segment: LogSegment, found: Scan) -> bool:
         """Whether the whole segment is on the disk and sound. The segments of idle partitions are on the disk, so a
         broker forces no files of idle partitions after an unclean stop, even if it has thousands of idle partitions.
-        (Of an empty segment, even the name may be missing on the disk.)"""
+        (The name of an empty segment may be missing on the disk, too.)"""
         return (
             0 < found.end == segment.size
             and found.next_offset <= self.recovery_point
@@ -286,7 +286,7 @@ def open_segments(
         found = scans.get(number)
         if found is not None:
             if number in doubtful and segment.size:
-                segment.log.truncate(found.end)  # the truncation also frees reserved blocks behind the end
+                segment.log.truncate(found.end)  # the truncation also frees reserved blocks after the end
                 segment.log.sync()  # bytes found beyond the recovery point count as flushed after this point
             if sealed or segment.size or not segment.begin_empty():
                 opening.rebuild(segment, found, sealed=sealed)
@@ -307,7 +307,7 @@ def open_segments(
                 "log starts was lost"
             )
         else:
-            epochs_known = False  # the log lost its log start, so deleted records have returned
+            epochs_known = False  # the checkpoint of log starts was lost, so deleted records have returned
     _restore_epochs(opening, epochs, epochs_known, segments, scans, log_start_offset, log_end_offset)
     # A log that ends below its log start is empty: the records below the start were deleted, and the records above it
     # were never flushed.

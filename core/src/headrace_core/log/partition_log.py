@@ -432,7 +432,7 @@ class PartitionLog(LogReader):
                 )
             self.roll()
         if not self.active.size and not group.metas and not self.active.fits(part.next_offset - 1):
-            # The batches begin behind a gap that the segment's indexes cannot express.
+            # The batches begin after a gap that is too large for the segment's indexes.
             self._begin_again_at(part.metas[0].base_offset)
         at_first = len(group.remembered)
         try:
@@ -550,8 +550,8 @@ class PartitionLog(LogReader):
 
     def _published(self, segment: LogSegment, metas: Sequence[BatchMeta]) -> None:
         base_offset, next_offset = metas[0].base_offset, metas[-1].last_offset + 1
-        # (A follower's batches may leave a gap, and its first batch may begin below the log's start.)
-        assert next_offset > self.log_end_offset, f"{self.directory}: {next_offset} is not behind the end of the log"
+        # (In a follower's log, batches may leave a gap, and the first batch may begin below the log's start.)
+        assert next_offset > self.log_end_offset, f"{self.directory}: {next_offset} is not after the end of the log"
         self._places.put(base_offset, segment, segment.size)
         segment.publish(metas)
         self._places.put(next_offset, segment, segment.size)
@@ -569,7 +569,7 @@ class PartitionLog(LogReader):
         )
 
     def _should_roll(self, group: Write, prepared: Write, now_ms: int) -> bool:
-        """Whether to begin a new segment before ``prepared`` is appended behind ``group``, by the rules of Kafka's
+        """Whether to begin a new segment before ``prepared`` is appended after ``group``, by the rules of Kafka's
         LogSegment.shouldRoll."""
         segment = self.active
         size = segment.size + group.size
@@ -626,12 +626,12 @@ class PartitionLog(LogReader):
 
     def force_newest_snapshot(self) -> bool:
         """Make the newest producer snapshot durable, before the log loses a snapshot, or batches from which the table
-        could be rebuilt. After a power loss the newer snapshots can be torn; what compaction removed is not in the log.
-        Without a durable snapshot the state of such producers would be lost. Returns False if the disk is full or no
-        descriptor is free."""
+        could be rebuilt. After a power loss the newer snapshots can be torn, and the log no longer has the batches that
+        compaction removed. Without a durable snapshot the state of such producers would be lost. Returns False if the
+        disk is full or no descriptor is free."""
         newest = self._snapshots.offsets[-1:]
         if newest:
-            self._fs.sync_directory(self.directory)  # the roll that wrote the snapshot did not
+            self._fs.sync_directory(self.directory)  # the roll that wrote the snapshot did not force it to the disk
         return all(self._snapshots.force(each) for each in newest)
 
     def _create_segment(self, base_offset: int, file: str | None = None) -> LogSegment:
@@ -697,7 +697,8 @@ class PartitionLog(LogReader):
         if offset >= self.log_end_offset:
             self.epochs.truncate_from_end(offset, last_epoch)
             return
-        self.cuts += 1  # the count is odd during the cut, so a reader knows that a half-cut file is not damaged
+        # the count is odd during the cut: a reader that finds an odd count does not report the half-cut file as damaged
+        self.cuts += 1
         try:
             end_offset = self.end_after_truncating(offset)
             if offset < self._segments[0].base_offset:
@@ -806,7 +807,7 @@ class PartitionLog(LogReader):
                 table = ProducerTable.from_snapshot(
                     producers, f"{self.topic_partition}: the leader's producers", offset
                 )
-            except CorruptLogError as error:  # the error belongs to the other log: this log is sound
+            except CorruptLogError as error:  # the snapshot's error belongs to the leader's log: this log is sound
                 raise CorruptMessageError(error.message) from error
             table.loaded(self._clock.monotonic_ms())
         file, start = self._next_segment_file(), self.log_start_offset
@@ -840,7 +841,7 @@ class PartitionLog(LogReader):
         return self.log_start_offset
 
     def drop_segments_below_start(self, *, one_by_one: bool = False) -> list[DeletedFile]:
-        """Take segments below the log start, and the epochs that ended there, out of the log. Renames the files of the
+        """Remove segments below the log start, and the epochs that ended there, from the log. Renames the files of the
         dropped segments to .deleted, durably; the caller removes the renamed files. Readers of the dropped segments
         finish normally.
 
@@ -1149,7 +1150,7 @@ def close_together(fs: FileSystem, logs: Iterable[PartitionLog]) -> None:
 
 @contextlib.contextmanager
 def _final_failures() -> Iterator[None]:
-    """Make a failed flush final, even for ENOSPC, because the state of the flushed bytes is unknown."""
+    """Treat a failed flush as final, even for ENOSPC, because the state of the flushed bytes is unknown."""
     try:
         yield
     except OSError as error:
@@ -1160,8 +1161,8 @@ def _final_failures() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _half_done() -> Iterator[None]:
-    """Make every failure final while a log is half cut, even a lack of descriptors: the log is neither in its old state
-    nor in its new state."""
+    """Treat every failure as final while a log is half cut, even a lack of descriptors: the log is in neither its old
+    nor its new state."""
     with _final_failures():
         try:
             yield

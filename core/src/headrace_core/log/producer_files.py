@@ -7,10 +7,10 @@ snapshots, opening a log replays at most the headers of the active segment, and 
 
     found at the start                          the table
     ----------------------------------------    ---------------------------------------------------------------
-    a sound snapshot, at the end or before      the newest one, and the batches behind it
+    a sound snapshot, at the end or before      the newest one, and the batches after it
     snapshots, but none is sound                all batches
-    none at all, the last stop was clean        empty: a log with producers leaves a snapshot when it is closed
-    none at all, else                           the active segment: no producer was known when it was begun
+    no snapshot, the last stop was clean        empty: a log with producers leaves a snapshot when it is closed
+    no snapshot, other cases                           the active segment: no producer was known when it was begun
 
 A log without producers never has snapshots, so a log without any snapshot had no producers. Rolls do not force
 snapshots to the disk. If a snapshot is torn, its checksum shows the damage, and the snapshot before it is used.
@@ -23,9 +23,9 @@ A snapshot can be older than a compaction. It may say that a transaction is open
 transaction's data and, later, its marker. Then no marker follows that would end the transaction, and a later
 transaction of the producer would seem to be a part of it. Therefore each open transaction of a snapshot is compared
 with the log when the snapshot is loaded. A transaction is open from its first batch in the log; without a batch it is
-not open. (The cleaner stops before the first open transaction and removes no marker before its data, so it cannot
-hide an open transaction. A crash at any step of a swap leaves data and marker, the marker alone, or none of them.)
-Kafka trusts the snapshot: its read_committed readers wait there until an operator ends the transaction.
+not open. (The cleaner stops before the first open transaction and removes no marker before its data, so a compaction
+cannot hide an open transaction. A crash at any step of a swap leaves data and marker, the marker alone, or none of
+them.) Kafka trusts the snapshot: its read_committed readers wait there until an operator ends the transaction.
 
 A control batch with a correct CRC and unreadable records is no damage: its writer made the batch like this, and all
 replicas have the same batch. A leader refuses a control batch with unreadable records. In a log, a control batch with
@@ -103,7 +103,7 @@ class ProducerSnapshots:
             raise
         self.written(offset)
         strays = self._offsets.difference(bases, (offset,))
-        if strays:  # the newest of them may be the only durable snapshot
+        if strays:  # the newest of the old snapshots may be the only durable one
             self._fs.sync_directory(self._directory)
             if self.force(offset):
                 for stray in strays:
@@ -290,7 +290,7 @@ def _believed(
         except FileNotFoundError:
             continue
         except CorruptLogError as error:
-            notes.append(f"{error.message}; the producers are taken from the log behind the snapshot before it")
+            notes.append(f"{error.message}; the producers are taken from the previous snapshot and the log after it")
             unsound.append(offset)
     if table is None:
         table = ProducerTable(next_offset=log_end_offset)
@@ -368,7 +368,7 @@ def _segments_from(segments: Sequence[LogSegment], offset: int) -> Sequence[LogS
 def correct_open_transactions(table: ProducerTable, segments: Sequence[LogSegment], notes: list[str]) -> None:
     """Let each transaction that a snapshot calls open begin with its first batch in the log, and close a transaction
     that has no batch (see the module's docstring). Reads one header for each open transaction; only where that batch
-    is missing, also the headers behind it. If the log is damaged there, the snapshot is believed."""
+    is missing, also the headers after it. If the log is damaged there, the snapshot is trusted."""
     try:
         missing = {
             entry.producer_id: first_offset
@@ -384,8 +384,8 @@ def correct_open_transactions(table: ProducerTable, segments: Sequence[LogSegmen
             first_offset = missing.get(header.producer_id)
             if first_offset is not None and header.base_offset >= first_offset and _is_transactional_data(header):
                 begins.setdefault(header.producer_id, header.base_offset)
-        # Deleted records take the first batch of an open transaction along, too; then the log behind the snapshot shows
-        # whether a marker may be missing.
+        # A deletion of records may also remove the first batch of an open transaction; then the log after the snapshot
+        # shows whether a marker may be missing.
         is_below_start = min(missing.values()) < segments[0].base_offset
         may_lack_markers = is_below_start and show_compaction(_segments_from(segments, table.next_offset))
     except CorruptLogError as error:
@@ -431,7 +431,9 @@ def tell(table: ProducerTable, header: BatchHeader, segment: LogSegment, positio
     except CorruptMessageError as error:
         raise CorruptLogError(f"{where}: {without_position(error.message)}") from error
     if unread is not None:
-        notes.append(f"{where}: a control batch that ends no transaction, for it was written so: {unread}")
+        notes.append(
+            f"{where}: a control batch that ends no transaction, because its writer wrote it this way:  {unread}"
+        )
 
 
 def tell_kept_marker(table: ProducerTable, header: BatchHeader, batch: bytes | memoryview) -> str | None:

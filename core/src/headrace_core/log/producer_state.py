@@ -15,7 +15,7 @@ are Kafka's, does not hold the local time. After a load of the producer table, e
     uint32  CRC-32C of all that follows
     int32   number of entries, then for each:
         int64 producer id       int16 producer epoch        int32 last sequence (-1: none)
-        int64 last offset (-1)  int32 offset delta (of the last batch: last sequence - first one)
+        int64 last offset (-1)  int32 offset delta (of the last batch: last sequence - first sequence)
         int64 timestamp, ms     int32 coordinator epoch     int64 first offset of its open transaction (-1: none)
 
 A snapshot holds each producer's last batch only. When a producer's next batch is out of order, the producer's earlier
@@ -57,7 +57,7 @@ _ENTRY = struct.Struct(">qhiqiqiq")
 
 
 def sequence_after(sequence: int, count: int = 1) -> int:
-    """Return the sequence ``count`` steps after ``sequence``; sequences wrap after 2^31 - 1."""
+    """Return the sequence number ``count`` steps after ``sequence``; sequences wrap after 2^31 - 1."""
     return (sequence + count) & SEQUENCE_MAX
 
 

@@ -16,9 +16,9 @@ gives the verdict on the bytes after the last sound batch:
 
 A *hole* is an aligned 4-KiB block of zeros inside the bad batch. The zeros may also be the end of the batch's first
 block or, at the end of the file, the beginning of the batch's last block. One group commit may write many blocks, and a
-power loss may persist any of these blocks. In a file that only grew, the blocks that a power loss took read as zeros.
-Batches after the hole can be sound, but they belong to the same group commit, which was never acknowledged. Bit rot in
-acknowledged bytes does not leave a 4-KiB block of zeros. (Without the rule for holes, a power loss could make a
+power loss may persist any of these blocks. In a file that only grew, the blocks that a power loss destroyed read as
+zeros. Batches after the hole can be sound, but they belong to the same group commit, which was never acknowledged. Bit
+rot in acknowledged bytes does not leave a 4-KiB block of zeros. (Without the rule for holes, a power loss could make a
 partition with one replica refuse to start.) A few zeros prove a hole only where a sound batch would have other bytes.
 
 A log that ends below its recovery point has lost flushed bytes, which is corruption too. Recovery never repairs
@@ -137,7 +137,8 @@ def scan(
                     f"offset {header.last_offset} is too far from {base_offset}, the first offset of the segment"
                 )
             latest_epoch = found.epochs[-1].epoch if found.epochs else NO_EPOCH
-            if header.leader_epoch < latest_epoch:  # check also epoch -1 (none): a log that had a leader keeps an epoch
+            # also check epoch -1 (no epoch): a log that had a leader keeps an epoch
+            if header.leader_epoch < latest_epoch:
                 raise CorruptMessageError(
                     f"a batch of leader epoch {header.leader_epoch} cannot follow a batch of epoch {latest_epoch}"
                 )

@@ -154,7 +154,7 @@ class _IndexesBeside:
             if entry != (position, header.last_offset - self._base_offset):
                 self._blame(
                     f"{self._path}: offset {self._base_offset + entry[1]} should end a batch at position {entry[0]}, "
-                    f"but the one at {position} ends with {header.last_offset}"
+                    f"but the batch at {position} ends with {header.last_offset}"
                 )
             self._next_offset_entry = next(self._offsets, None)
         time_entry = self._next_time_entry
@@ -174,7 +174,10 @@ class _IndexesBeside:
         if self._next_offset_entry is not None or self._next_time_entry is not None:
             self._blame(f"{self._path}: this index, or the time index beside it, has entries beyond the log's end")
         elif self._last_entry_ms < self._latest_ms:
-            self._blame(f"{self._time_path}: ends with {self._last_entry_ms}, the log's largest is {self._latest_ms}")
+            self._blame(
+                f"{self._time_path}: ends with {self._last_entry_ms}, but the log's largest timestamp is "
+                f"{self._latest_ms}"
+            )
         return None if self._is_retired else self._fault
 
     def _blame(self, fault: str) -> None:

@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 RETIRED_SUFFIX = ".retired"
 _WALK_BYTES = 8192  #: Bytes that one read takes while the log walks over batch headers: more than an index interval.
 _WINDOW_BYTES = 1024 * 1024  #: Bytes that one read takes while the log walks over whole batches.
-#: Maximum number of bytes reserved ahead of a growing segment; a smaller segment reserves as many bytes as it has.
+#: Maximum number of bytes reserved ahead of a growing segment; for a smaller segment, the limit is the segment's size.
 _AHEAD_BYTES_MAX = 64 * 1024 * 1024
 AHEAD_FROM_BYTES = 4 * 1024 * 1024
 #: Readers compute values (a largest timestamp, rebuilt indexes) and store them in a segment; a truncation discards the
@@ -388,7 +388,7 @@ class LogSegment:
             offsets, positions = self.index.loaded()
             timestamps, _ = self.time_index.loaded()
             if self.size == 0 and (offsets or timestamps):
-                return f"{self.path} is empty, its indexes are not"
+                return f"{self.path} is empty, but its indexes are not"
             if positions:
                 last = IndexEntry(positions[-1], self.base_offset + offsets[-1])
                 for place in self._walk_from(last, self.size):

@@ -5,7 +5,7 @@ The file names are Kafka's. The order of the steps avoids the data loss of KAFKA
 
     1  <base>.log.cleaned and its indexes are written and forced
     2  the indexes become .swap; directory forced
-    3  <base>.log.cleaned -> <base>.log.swap; directory forced      from here on the new one counts
+    3  <base>.log.cleaned -> <base>.log.swap; directory forced      from here on the new segment is valid
     4  the other old segments are unlinked, the indexes take their names; directory forced
     5  <base>.log.swap -> <base>.log; directory forced
 

@@ -64,17 +64,17 @@ class TransactionIndex:
         self._bounds: tuple[int, int, int] | None = None
 
     def attach(self) -> None:
-        """Use the index file that was found on the disk."""
+        """Use an index file that exists on the disk."""
         self._data = None
 
     @property
     def is_empty(self) -> bool:
-        """Whether the index is known to have no entry. Needs no file."""
+        """Whether the index is known to have no entry. Reads no file."""
         return self._data is not None and not self._data
 
     @property
     def loaded(self) -> Buffer | None:
-        """All entries of the index, if they are in memory; else None. Needs no file."""
+        """All entries of the index, if they are in memory; else None. Reads no file."""
         return self._data
 
     def load(self) -> Buffer:

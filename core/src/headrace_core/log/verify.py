@@ -77,9 +77,9 @@ _REBUILD = "with the broker stopped, remove the file: the next start rebuilds it
 _SAFE = {
     RECOVERY_POINTS: "remove it: the next start scans every log",
     HIGH_WATERMARKS: "remove it: the broker determines the high watermarks again",
-    LOG_STARTS: "remove it: starts are taken from the epoch checkpoints and the segments",
+    LOG_STARTS: "remove it: log starts are then taken from the epoch checkpoints and the segments",
     CLEANER_OFFSETS: "remove it: compaction starts from the beginning",
-    CLEAN_SHUTDOWN: "remove it: the next start scans what lies beyond the recovery points",
+    CLEAN_SHUTDOWN: "remove it: the next start scans the logs beyond their recovery points",
 }
 
 
@@ -157,7 +157,13 @@ def _verify_root(fs: FileSystem, root: str, counts: Counts) -> Iterator[FileLine
         try:
             read_meta(fs, root)
         except InvalidConfigError as error:
-            yield Problem(path, 0, -1, error.message, "correct it: the other directories' files hold the same values")
+            yield Problem(
+                path,
+                0,
+                -1,
+                error.message,
+                "correct the values: the files of the other directories have the same values",
+            )
     if CLEAN_SHUTDOWN in names:
         path = f"{root}/{CLEAN_SHUTDOWN}"
         yield _file(fs, path)
@@ -281,7 +287,11 @@ class _Partition:
         if last.first_gap is not None and not was_compacted:
             position, expected, found = last.first_gap
             yield Problem(
-                last.path, position, expected, f"begins with offset {found}, but {expected} should come", _RESTORE
+                last.path,
+                position,
+                expected,
+                f"begins with offset {found}, but offset {expected} is expected",
+                _RESTORE,
             )
         for before, after in pairwise(segments):
             if not before.is_sound or before.next_offset == after.base_offset:
@@ -420,7 +430,7 @@ class _Segment:
         # A batch's max timestamp is wrong only if it is too small, because a compacted batch keeps the timestamp of
         # removed records.
         if latest_ms > header.max_timestamp_ms:
-            return f"a record has timestamp {latest_ms}, the batch's largest is {header.max_timestamp_ms}"
+            return f"a record has timestamp {latest_ms}, the batch's largest timestamp is {header.max_timestamp_ms}"
         return None
 
     def verify_indexes(self, *, is_sealed: bool) -> Iterator[FileLine | Problem]:
@@ -440,7 +450,8 @@ class _Segment:
             data = read_file(self._fs, path)
             yield FileLine(path, len(data))
             if not self.is_sound or self.is_torn:
-                continue  # entries behind the damage would be further problems; entries behind a torn tail are rebuilt
+                # do not report entries after the damage as further problems; entries after a torn tail are rebuilt
+                continue
             for problem in check(path, data, self.base_offset, self._batches):
                 yield Problem(problem.path, problem.position, problem.offset, problem.what, _REBUILD)
             if suffix == TIME_INDEX_SUFFIX and is_sealed:
@@ -450,7 +461,7 @@ class _Segment:
                         path,
                         max(len(data) - 12, 0),
                         self.next_offset - 1,
-                        f"ends with timestamp {last_ms}, the segment's largest is {self._largest_ms}",
+                        f"ends with timestamp {last_ms}, the segment's largest timestamp is {self._largest_ms}",
                         _REBUILD,
                     )
 

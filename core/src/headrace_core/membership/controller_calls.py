@@ -4,9 +4,9 @@ While there is no active controller, a call waits until a controller becomes act
 over. The method of a call decides how often the call may send its request (``Sending``)::
 
     AT_MOST_ONCE      AlterPartition. After one request on the wire the call ends, with any result: its caller counts
-                      the attempts (partition/isr.py). Only an address without a connection is skipped.
-    UNTIL_ATTEMPTED   changes. Another controller is asked when the first one has surely done nothing: it does not lead,
-                      it is shutting down, or there was no connection. A lost answer ends the call
+                      the attempts (partition/isr.py). Only addresses that cannot be reached are skipped.
+    UNTIL_ATTEMPTED   changes. Another controller is asked when the first controller has certainly changed nothing: it
+                      is not the leader, it is shutting down, or there was no connection. A lost answer ends the call
                       (core/membership/leader_calls.py).
     UNTIL_ANSWERED    reads and idempotent calls: AssignReplicasToDirs repeats a state that the broker compares with the
                       metadata again, a block of producer ids whose answer was lost is never used, and an internal topic

@@ -3,8 +3,8 @@
 When the connection breaks after the request was sent, the outcome is unknown. After a connection breaks, a change is
 not sent again, because a repeated creation would report that the topic already exists. (Kafka's brokers repeat a
 request whose outcome is unknown.) The error REQUEST_TIMED_OUT tells the caller to check before a retry. Reads are
-repeated. A controller that freezes during the request is treated like a broken connection. Once another controller is
-known to lead, the node waits only one more second for the response.
+repeated. If a controller freezes during the request, the node treats the connection as broken. Once another controller
+is known to lead, the node waits only one more second for the response.
 """
 
 from __future__ import annotations

@@ -334,7 +334,7 @@ class MetadataFollower:
             await asyncio.sleep(max(left_s, every_s / 10))
 
     async def _confirm_when_asked(self, stub: Any) -> None:
-        if self._current_waiters:  # requests have waited for current metadata since the last connection
+        if self._current_waiters:  # requests have waited for current metadata since the last connection ended
             self._ask_now.set()
         while True:
             await self._ask_now.wait()

@@ -178,7 +178,7 @@ class MetadataView:
         topic = image.topic(name)
         if topic is None:
             return metadata_pb2.TopicMetadata(name=name, error=error_to_proto(_unknown(name)))
-        if image is not self._image:  # the cache belongs to a newer image, which another request has brought
+        if image is not self._image:  # the cache belongs to a newer image, which another request has used
             return self._topic_message(image, topic)
         kept = self._topics.get(topic.topic_id)
         if kept is None or kept[0] is not topic:

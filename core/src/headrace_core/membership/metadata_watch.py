@@ -1,9 +1,9 @@
 """WatchMetadata on every node: send the metadata response at once, and again after each change of the response.
 
-A node that is cut off from the controllers learns of no change, but its clients may still reach it. The clients of such
-a node would not learn of changes, and would read from a former leader. A watch therefore ends when the node's metadata
-are older than ``TOO_OLD_MS``, and the client opens the next watch at another node. (The node still answers GetMetadata,
-so that clients can continue while there is no quorum.)
+A node that is cut off from the controllers learns of no change, but its clients may still reach it. These clients would
+not learn of changes, and would read from a former leader. A watch therefore ends when the node's metadata is older
+than ``TOO_OLD_MS``, and the client opens the next watch at another node. (The node still answers GetMetadata, so that
+clients can continue while there is no quorum.)
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class MetadataWatch(PushHandler[metadata_pb2.MetadataResponse]):
         self._unsubscribe: Callable[[], None] = lambda: None
 
     async def serve(self, context: Any) -> None:
-        """Serve the WatchMetadata call until the client ends it. Raises FencedBrokerError when the node's metadata are
+        """Serve the WatchMetadata call until the client ends it. Raises FencedBrokerError when the node's metadata is
         too old."""
         self._push = ServerPush(context)
         self._unsubscribe = self._subscribe(self._changed)
@@ -72,7 +72,8 @@ class MetadataWatch(PushHandler[metadata_pb2.MetadataResponse]):
 
     def on_closed(self) -> None:
         self._unsubscribe()
-        self._unsubscribe = lambda: None  # drop the callback, which refers to this watch, whose request may be large
+        # drop the callback: it refers to this watch, and the watch's request may be large
+        self._unsubscribe = lambda: None
 
     def _changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
         if concerns(self._request, image, delta, self._topics):

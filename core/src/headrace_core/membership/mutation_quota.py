@@ -1,8 +1,8 @@
 """The quota of controller mutations (KIP-599), on the node that gets a client's call: topics for which the client is
-over its quota are refused with THROTTLING_QUOTA_EXCEEDED, and the others go on to the controller.
+over its quota are refused with THROTTLING_QUOTA_EXCEEDED, and the other topics are sent to the controller.
 
-A topic counts its partitions: those that are created, added, or deleted. As in Kafka, a request that only validates
-counts nothing.
+The quota counts the partitions that a request creates, adds or deletes. As in Kafka, a request that only validates is
+not counted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..item_errors import error_to_proto
 from ..metadata import MetadataImage
 from ..quotas import ClientLimits
 
-LIMITED = frozenset({"CreateTopics", "DeleteTopics", "CreatePartitions"})  #: The calls of Admin that count.
+LIMITED = frozenset({"CreateTopics", "DeleteTopics", "CreatePartitions"})  #: The calls of Admin that the quota limits.
 
 
 async def limited(
@@ -30,8 +30,8 @@ async def limited(
     *,
     partitions_default: int = 1,
 ) -> Any:
-    """Answer a call of LIMITED: ``send`` gets the request without the topics that the quota refuses. ``image``: for the
-    partitions of existing topics. ``partitions_default``: num.partitions."""
+    """Answer a call of LIMITED: ``send`` gets the request without the topics that the quota refuses. ``image`` gives
+    the number of partitions of existing topics. ``partitions_default``: num.partitions."""
     if not limits.has_mutation_quota or getattr(request, "validate_only", False):
         return await send(request)
     refused: dict[int, ThrottlingQuotaExceededError] = {}

@@ -228,7 +228,7 @@ class NodeSession(abc.ABC, Generic[Registered]):
                 number, sent_s = next(self._correlation), boottime_s()
                 await stream.write(self._heartbeat(number))
                 while (answer := await answers.get()).correlation_id != number:
-                    pass  # a repeated answer says nothing about this heartbeat
+                    pass  # a repeated answer does not answer this heartbeat
                 limit.cancel()
                 self._last_contact_s = sent_s
                 answered(answer)

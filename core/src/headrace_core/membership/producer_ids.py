@@ -87,8 +87,9 @@ class ProducerIds:
         return producer_id
 
     async def renewed(self, producer_id: int, epoch: int) -> tuple[int, int]:
-        """(id, epoch) for the producer that has ``producer_id`` with ``epoch``: the next epoch, which fences the one
-        before; a new id after the last epoch (KIP-360). Raises InvalidRequestError, and the errors of ``next_id``."""
+        """Return (id, epoch) for the producer that has ``producer_id`` with ``epoch`` (KIP-360): the next epoch, which
+        fences the previous epoch, or a new id after the last epoch. Raises InvalidRequestError, and the errors of
+        ``next_id``."""
         if producer_id < 0 or not 0 <= epoch <= EPOCH_MAX + 1:
             raise InvalidRequestError(
                 f"producer id {producer_id} with epoch {epoch}: this broker did not assign this id; send no "
@@ -114,7 +115,7 @@ class ProducerIds:
     async def _ask(self) -> None:
         try:
             block = await self._allocate()
-        except UnsupportedVersionError:  # the cluster's level has no producer ids: a retry cannot help
+        except UnsupportedVersionError:  # the cluster's metadata.version has no producer ids, so a retry cannot help
             raise
         except HeadraceError as error:
             raise CoordinatorNotAvailableError(

@@ -6,8 +6,8 @@ decision of the controller is one batch**, so a decision is written and read as 
     byte 0      framing version, 1
     byte 1...   msgpack array: the kind's tag, then the fields of the struct in records.py
 
-The batch's leader epoch is the controller's term, its timestamp the time of the decision. A control batch (the first
-entry of a new leader) takes offsets but changes no metadata.
+The batch's leader epoch is the controller's term; the batch's timestamp is the time of the decision. A control batch
+(the first entry of a new leader) occupies offsets but changes no metadata.
 """
 
 from __future__ import annotations

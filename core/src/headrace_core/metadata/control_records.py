@@ -5,7 +5,7 @@
     2     LeaderChangeMessage    first in each term of the log              KIP-595, version 0
     3     SnapshotHeaderRecord   first in a snapshot                        KIP-630
     4     SnapshotFooterRecord   last in a snapshot                         KIP-630
-    5     KRaftVersionRecord     behind the header: 1, voters are in here   KIP-853
+    5     KRaftVersionRecord     after the header: 1, the log contains the voters   KIP-853
     6     KRaftVotersRecord      a change of the voters; in each snapshot   KIP-853
 
 A control record's key is (version: int16, type: int16). The record's value is a message in Kafka's "flexible" encoding
@@ -112,8 +112,7 @@ def decode_control_batch(data: bytes | memoryview, position: int = 0) -> list[Co
 
 
 def leader_change(leader_id: int, voters: Sequence[tuple[int, bytes]]) -> ControlRecord:
-    """Encode the first entry of a new leader. Of the granted votes, the entry names only the vote of the leader
-    itself."""
+    """Encode the first entry of a new leader. The entry names only one of the granted votes: the leader's own vote."""
     granting = [(node_id, directory_id) for node_id, directory_id in voters if node_id == leader_id]
     value = struct.pack(">hi", 0, leader_id) + _array(voters, _voter_key) + _array(granting, _voter_key) + b"\0"
     return ControlRecord(ControlType.LEADER_CHANGE, value)
@@ -185,7 +184,7 @@ def parse_snapshot_header(value: bytes) -> SnapshotHeader:
 
 
 def snapshot_footer() -> ControlRecord:
-    """Encode the end of a snapshot; a snapshot without that end is incomplete."""
+    """Encode the last record of a snapshot; a snapshot without this record is incomplete."""
     return ControlRecord(ControlType.SNAPSHOT_FOOTER, _FOOTER.pack(0) + b"\0")
 
 

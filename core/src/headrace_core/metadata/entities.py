@@ -10,7 +10,7 @@ ConfigResource = tuple[ConfigResourceType, str]  #: The resource that a configur
 
 
 class BrokerImage(msgspec.Struct, frozen=True):
-    """A registered broker. A broker is *active* when it is neither fenced nor shutting down: only active brokers may
+    """A registered broker. A broker is *active* unless it is fenced or shutting down: only active brokers may
     lead and get new replicas.
 
     ``directory_ids``: the log directories of the broker's registration. ``offline_directories``: directories of the

@@ -102,7 +102,7 @@ def _of_level_3(security: SecurityImage) -> list[tuple[str, bool]]:
 
 def _of_level_2(ledger: Ledger) -> list[tuple[str, bool]]:
     return [
-        ("producer ids were given out", ledger.next_producer_id > 0),
+        ("producer ids were assigned", ledger.next_producer_id > 0),
         ("coordinators are registered", bool(ledger.coordinators)),
         ("shards have owners", bool(ledger.shards)),
         ("partitions are being reassigned", bool(ledger.reassigning or ledger.queued)),

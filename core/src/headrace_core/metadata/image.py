@@ -4,8 +4,8 @@ The controller makes decisions based on an image, and brokers serve clients from
 unchanged parts with the old image: the large tables are ``SortedMap``s, so a decision costs microseconds at any size.
 An ``ImageBuilder`` collects changes. The builder copies a topic's partitions when it first changes the topic (6 us per
 thousand). The replay of a whole log therefore copies each topic only once. ``finish`` returns the image and the
-``MetadataDelta`` with the changes. Because of the delta, a broker with 5,000 partitions processes only the few that
-changed.
+``MetadataDelta`` with the changes. With the delta, a broker with 5,000 partitions processes only the few partitions
+that changed.
 
 Topics are ordered by id, configurations by resource. Because topics and configurations are sorted, their order is the
 same in every process, whether the image comes from a log or a snapshot.
@@ -186,7 +186,7 @@ class MetadataDelta(msgspec.Struct, frozen=True):
         for topic_id in sorted(SortedMap.of(old.topics).differing(SortedMap.of(new.topics))):
             before, after = old.topics.get(topic_id), new.topics.get(topic_id)
             if before is not None and (after is None or len(after.partitions) < len(before.partitions)):
-                removed[topic_id] = before  # (fewer partitions mean another topic: a topic never loses partitions)
+                removed[topic_id] = before  # (a topic never loses partitions, so fewer partitions mean another topic)
                 before = None
             if after is None:
                 continue

@@ -332,7 +332,7 @@ class ClientQuotaRecord(msgspec.Struct, frozen=True, array_like=True, tag=29):
 
 class DelegationTokenRecord(msgspec.Struct, frozen=True, array_like=True, tag=30):
     """A delegation token was created or renewed (KIP-48). Times are milliseconds since 1970. The token's HMAC is not
-    stored: it follows from the token's id and the secret key of the nodes."""
+    stored: it is computed from the token's id and the secret key of the nodes."""
 
     token_id: str
     owner: str
@@ -344,7 +344,7 @@ class DelegationTokenRecord(msgspec.Struct, frozen=True, array_like=True, tag=30
 
 
 class RemoveDelegationTokenRecord(msgspec.Struct, frozen=True, array_like=True, tag=31):
-    """A delegation token is removed, because it expired or was ended."""
+    """A delegation token is removed, because it expired or because a user ended it."""
 
     token_id: str
 

@@ -2,7 +2,7 @@
 tokens.
 
 The part is one frozen value, ``image.security``. It is a new object whenever one of its tables changes, so a reader may
-keep what it has derived from it until ``image.security`` is another object.
+cache values derived from it until ``image.security`` is another object.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ SECURITY_RECORDS = tuple(_REPLAY)  #: The kinds of records that change a Securit
 
 
 def security_records(security: SecurityImage) -> Iterator[Any]:
-    """Iterate over the records that build the image from an empty one. Equal images give equal records."""
+    """Iterate over the records that build the image from an empty image. Equal images give equal records."""
     yield from security.acls.values()
     yield from security.scram.values()
     for entity in sorted(security.quotas, key=_entity_order):

@@ -105,7 +105,7 @@ class SortedMap(Mapping[K, V]):
         return SortedMapEditor(self)
 
     def differing(self, other: SortedMap[K, V]) -> Iterator[K]:
-        """Return the keys that only one of two maps has, or whose values are not the same object, in no order. Chunks
+        """Return, unordered, the keys that only one of two maps has, or whose values are not the same object. Chunks
         that both maps share are skipped, so comparing two versions of one map is cheap, and the result is still
         exact."""
         mine, theirs = {id(chunk) for chunk in self._chunks}, {id(chunk) for chunk in other._chunks}
@@ -138,7 +138,7 @@ class SortedMap(Mapping[K, V]):
                 uneven.append(at)
         if uneven:
             bounds = list(bounds)
-            for at in sorted(uneven, reverse=True):  # go backwards, so that earlier chunks keep their positions
+            for at in sorted(uneven, reverse=True):  # iterate backwards, so that earlier chunks keep their positions
                 _even_out(bounds, chunks, at)
         return SortedMap._made(bounds, chunks, size)
 

@@ -10,8 +10,8 @@ _REQUESTS_MAX = 200
 
 class CallTimes:
     """``seconds`` by request, such as ``Produce`` or ``ListOffsets`` (Kafka's name where Kafka has the request), and
-    ``errors`` by (request, error code). A call that lasts as long as its client wants, such as a stream of heartbeats,
-    has no time. ``local_seconds``: the part of a request's time until this node's log has the records;
+    ``errors`` by (request, error code). Calls that last as long as the client wants, such as a stream of heartbeats,
+    are not timed. ``local_seconds``: the part of a request's time until this node's log has the records;
     ``remote_seconds``: the rest, which is the wait for other replicas."""
 
     __slots__ = ("errors", "listener", "local_seconds", "remote_seconds", "seconds")
@@ -24,7 +24,7 @@ class CallTimes:
         self.errors: dict[tuple[str, str], int] = {}
 
     def of(self, request: str) -> Histogram:
-        """The histogram of a request's times, for code that observes often."""
+        """The histogram of a request's times, for code that records times often."""
         return _in(self.seconds, request)
 
     def local_of(self, request: str) -> Histogram:
@@ -42,6 +42,6 @@ class CallTimes:
 def _in(table: dict[str, Histogram], request: str) -> Histogram:
     found = table.get(request)
     if found is None:
-        assert len(table) < _REQUESTS_MAX, "a client must not choose the names of requests"
+        assert len(table) < _REQUESTS_MAX, "the names of requests must not come from clients"
         found = table[request] = Histogram()
     return found

@@ -2,8 +2,8 @@
 
 Names of Kafka's JMX beans are spelled by the rules of the JMX exporter's ``kafka-kraft-3_0_0.yml`` with
 ``lowercaseOutputName``: ``kafka.server:type=BrokerTopicMetrics,name=MessagesInPerSec,topic=T`` becomes
-``kafka_server_brokertopicmetrics_messagesin_total{topic="T"}``. Names of kafka_exporter are as they are there. Our own
-names begin with ``headrace_``, and have the unit at their end.
+``kafka_server_brokertopicmetrics_messagesin_total{topic="T"}``. Names that come from kafka_exporter are unchanged. Our
+own names begin with ``headrace_``, and have the unit at their end.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ COLLECTOR_ERRORS = _ours(
     Kind.COUNTER, "metrics_collector_errors", ALL, "Collectors of metrics that failed; the node's log has the reasons."
 )
 SCRAPE_SECONDS = _ours(
-    Kind.GAUGE, "metrics_collect_seconds", ALL, "Time that the collection of this text took, with its pauses."
+    Kind.GAUGE, "metrics_collect_seconds", ALL, "Time that the collection of this text took, pauses included."
 )
 
 REQUESTS = _jmx(
@@ -186,7 +186,7 @@ METADATA_FOLLOWER = {
         "kafka_server_broker_metadata_metrics_metadata_load_error_count",
         FOLLOWERS,
         "kafka.server:type=broker-metadata-metrics",
-        "Metadata that the node could not load.",
+        "How often the node failed to load metadata.",
     ),
     "metadata-apply-error-count": _jmx(
         Kind.GAUGE,
@@ -314,42 +314,44 @@ OFFLINE_REPLICAS = _jmx(
     "kafka_server_replicamanager_offlinereplicacount",
     BROKER,
     _REPLICAS + "OfflineReplicaCount",
-    "Replicas that it should have and cannot serve: their logs or directories failed.",
+    "Replicas that the broker should have and cannot serve, because their logs or directories failed.",
 )
 UNDER_REPLICATED = _jmx(
     Kind.GAUGE,
     "kafka_server_replicamanager_underreplicatedpartitions",
     BROKER,
     _REPLICAS + "UnderReplicatedPartitions",
-    "Partitions that it leads with a replica that is not in sync, except replicas that a reassignment only adds.",
+    "Partitions that the broker leads with a replica that is not in sync, except replicas that a reassignment only "
+    "adds.",
 )
 UNDER_MIN_ISR = _jmx(
     Kind.GAUGE,
     "kafka_server_replicamanager_underminisrpartitioncount",
     BROKER,
     _REPLICAS + "UnderMinIsrPartitionCount",
-    "Partitions that it leads with fewer replicas in sync than min.insync.replicas: acks=all fails.",
+    "Partitions that the broker leads with fewer replicas in sync than min.insync.replicas: acks=all fails.",
 )
 AT_MIN_ISR = _jmx(
     Kind.GAUGE,
     "kafka_server_replicamanager_atminisrpartitioncount",
     BROKER,
     _REPLICAS + "AtMinIsrPartitionCount",
-    "Partitions that it leads with exactly min.insync.replicas replicas in sync.",
+    "Partitions that the broker leads with exactly min.insync.replicas replicas in sync.",
 )
 LATE_TRANSACTIONS = _jmx(
     Kind.GAUGE,
     "kafka_server_replicamanager_partitionswithlatetransactionscount",
     BROKER,
     _REPLICAS + "PartitionsWithLateTransactionsCount",
-    "Partitions that it leads with a transaction that is open longer than transaction.max.timeout.ms and five minutes.",
+    "Partitions that the broker leads with a transaction that has been open longer than transaction.max.timeout.ms "
+    "and five minutes.",
 )
 REASSIGNING_PARTITIONS = _jmx(
     Kind.GAUGE,
     "kafka_server_replicamanager_reassigningpartitions",
     BROKER,
     _REPLICAS + "ReassigningPartitions",
-    "Partitions that it leads whose replicas are being moved.",
+    "Partitions that the broker leads whose replicas are being moved.",
 )
 ISR_SHRINKS = _jmx(
     Kind.COUNTER,
@@ -371,8 +373,8 @@ ISR_FAILURES = _jmx(
     "kafka_server_replicamanager_failedisrupdates",
     BROKER,
     _REPLICAS + "FailedIsrUpdatesPerSec",
-    "Changes of an ISR that this broker proposed and the controllers did not make; the broker repeats those that are "
-    "still needed.",
+    "Changes of an ISR that this broker proposed and the controllers did not make; the broker repeats the changes "
+    "that are still needed.",
 )
 PURGATORY = _jmx(
     Kind.GAUGE,
@@ -457,7 +459,9 @@ COMMIT_APPENDS = _ours(
 COMMIT_BYTES = _ours(
     Kind.COUNTER, "log_group_commit_bytes", BROKER, "Bytes that the writer's turns appended.", ("dir",)
 )
-WRITE_QUEUE = _ours(Kind.GAUGE, "log_pending_bytes", BROKER, "Bytes that wait for the writer of a directory.", ("dir",))
+WRITE_QUEUE = _ours(
+    Kind.GAUGE, "log_pending_bytes", BROKER, "Bytes that the writer of a directory has not written yet.", ("dir",)
+)
 DIR_FREE = _ours(
     Kind.GAUGE, "log_dir_free_bytes", BROKER, "Free bytes of the file system of a log directory.", ("dir",)
 )
@@ -527,7 +531,7 @@ ACTIVE_CONTROLLER = _jmx(
     "kafka_controller_kafkacontroller_activecontrollercount",
     CONTROLLER,
     _CONTROLLER + "ActiveControllerCount",
-    "1 on the active controller, 0 on the others; the sum over all nodes must be 1.",
+    "1 on the active controller, 0 on the other controllers; the sum over all nodes must be 1.",
 )
 ACTIVE_BROKERS = _jmx(
     Kind.GAUGE,
@@ -569,7 +573,7 @@ IMBALANCE = _jmx(
     "kafka_controller_kafkacontroller_preferredreplicaimbalancecount",
     CONTROLLER,
     _CONTROLLER + "PreferredReplicaImbalanceCount",
-    "Partitions that another replica than the first one leads.",
+    "Partitions whose leader is not the first replica.",
 )
 LAST_APPLIED = _jmx(
     Kind.GAUGE,
@@ -711,8 +715,8 @@ GROUP_LAG_SECONDS = _ours(
     Kind.GAUGE,
     "group_lag_seconds",
     COORDINATOR,
-    "Age of the first unread record of a group in a partition. For a lag from before the coordinator's start it is a "
-    "lower bound.",
+    "Age of the first unread record of a group in a partition. For a lag that began before the coordinator's start, "
+    "the value is a lower bound.",
     _GROUP_PARTITION,
 )
 GROUP_LAG_SECONDS_MAX = _ours(

@@ -1,10 +1,10 @@
 """Collect the rows of a scrape, in short turns of the event loop.
 
 A node with thousands of partitions has tens of thousands of lines. The event loop must answer clients meanwhile, so a
-scrape works for at most TURN_S at a time. Scrapes that arrive during a collection, or soon after it, share its text: at
-least for FRESH_S, and for REST times as long as the collection took. However often a stranger scrapes, collections take
-a small part of the node's time. Only the node's clock is read for each scrape, when the scrape arrives: Prometheus
-compares it with the time at which it has asked.
+scrape works for at most TURN_S at a time. Scrapes that arrive during a collection, or soon after it, share its text:
+for at least FRESH_S, and for REST times the duration of the collection. Even with very frequent scrapes, collections
+take a small part of the node's time. Only the node's clock is read for each scrape, when the scrape arrives: Prometheus
+compares this time with the time at which it sent the scrape.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Exposition:
         self._errors = 0
         self._seconds = 0.0
         self._families: dict[Metric, list[bytes]] = {}  # the lines of the last collection
-        #: Its texts that were asked for, by whether they are OpenMetrics; without the lines of ``_ending``.
+        #: The texts that scrapes requested, by a flag for OpenMetrics; without the lines of ``_ending``.
         self._bodies: dict[bool, bytes] = {}
         self._ended_s = float("-inf")
         self._under_way: asyncio.Task[None] | None = None
@@ -54,7 +54,7 @@ class Exposition:
             if self._under_way is None:
                 self._under_way = asyncio.create_task(self._collect())
                 self._under_way.add_done_callback(self._over)
-            # A scraper that hangs up must not cancel the collection of the others.
+            # A scraper that disconnects must not cancel a collection for which other scrapers wait.
             await asyncio.shield(self._under_way)
         found = self._bodies.get(openmetrics)
         if found is None:
@@ -62,7 +62,7 @@ class Exposition:
         return found + _ending(asked_s, openmetrics=openmetrics)
 
     async def close(self) -> None:
-        """End a collection that is under way."""
+        """End a collection in progress."""
         if self._under_way is not None:
             self._under_way.cancel()
             await asyncio.gather(self._under_way, return_exceptions=True)
@@ -78,7 +78,7 @@ class Exposition:
             try:
                 await self._rows_of(collector, families, turns)
             except Exception:
-                # A node whose metrics have a bug must go on serving; the counter shows the bug.
+                # A node continues to serve clients despite a bug in its metrics; the counter shows the bug.
                 self._errors += 1
                 logger.exception("a collector of metrics failed")
         now_s = time.monotonic()
@@ -103,7 +103,7 @@ class Exposition:
 
 
 class _Turns:
-    """The turns of one collection."""
+    """The turns of one collection in the event loop."""
 
     def __init__(self) -> None:
         self._due_s = time.perf_counter() + TURN_S

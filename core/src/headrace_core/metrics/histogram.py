@@ -10,7 +10,7 @@ from collections.abc import Sequence
 DURATION_BOUNDS_S = (
     0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0,
 )  # fmt: skip
-#: Upper bounds of the buckets of sizes of a group, such as the appends of one group commit.
+#: Upper bounds of the buckets for group sizes, such as the appends of one group commit.
 COUNT_BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 #: The quantiles of Kafka's JMX beans: 50thPercentile to 999thPercentile, as the JMX exporter writes them.
@@ -38,8 +38,9 @@ class Histogram:
 
 
 def quantile(bounds: Sequence[float], counts: Sequence[int], share: float) -> float:
-    """The value below which ``share`` (0 to 1) of the counted values are: linear within its bucket, as in Prometheus's
-    histogram_quantile. A value above the last bound counts as the last bound. Returns nan without values."""
+    """The value below which ``share`` (0 to 1) of the counted values are, interpolated linearly within its bucket, as
+    in Prometheus's histogram_quantile. A value above the last bound counts as the last bound. Returns nan without
+    values."""
     total = sum(counts)
     if not total:
         return float("nan")
@@ -56,8 +57,8 @@ def quantile(bounds: Sequence[float], counts: Sequence[int], share: float) -> fl
 
 class RecentQuantiles:
     """Quantiles of a histogram over the last ``window_s`` seconds or longer, for the names of Kafka's JMX beans, whose
-    quantiles favour the last five minutes. Each read may store the counts at the time of the read; the reads of a
-    scrape are the only clock."""
+    quantiles favour the last five minutes. There is no timer: each read may store the counts at the time of the
+    read."""
 
     __slots__ = ("_found", "_histogram", "_of", "_snapshots", "_step_s", "_window_s")
 
@@ -66,7 +67,7 @@ class RecentQuantiles:
         self._window_s = window_s
         self._step_s = window_s / 5
         self._snapshots: deque[tuple[float, list[int]]] = deque()
-        self._of: list[int] = []  # the counts to which ``_found`` belongs
+        self._of: list[int] = []  # the counts from which ``_found`` was computed
         self._found: list[tuple[str, float]] = []
 
     def read(self, now_s: float) -> list[tuple[str, float]]:

@@ -70,9 +70,9 @@ COLUMN_MAX = 128
 
 
 class Column(NamedTuple):
-    """Whole numbers of one metric: one row for each of ``labels``. Its text is made at once, from a template that the
-    next scrape uses again if the labels are the same. A column that a collector yields again as the same object keeps
-    its text, too."""
+    """Whole numbers of one metric: one row for each of ``labels``. The text of all rows is made in one step, from a
+    template that the next scrape uses again if the labels are the same. If a collector yields the same Column object
+    again, its text is used again, too."""
 
     metric: Metric
     labels: Sequence[tuple[str | int, ...]]
@@ -85,8 +85,8 @@ def in_columns(items: Sequence[T]) -> Iterator[Sequence[T]]:
 
 
 #: The rows of one part of a node. None is a place where the event loop may do other work, for a collector that computes
-#: long without a row.
+#: for a long time before its next row.
 Rows = Iterator[Row | Column | None]
-#: Returns rows. They are read in several turns of the event loop: a collector copies a collection before it iterates
-#: over it.
+#: Returns rows. The rows are read in several turns of the event loop, so a collector must copy a list or dict before it
+#: iterates over it.
 Collector = Callable[[], Rows]

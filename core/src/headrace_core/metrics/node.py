@@ -1,4 +1,5 @@
-"""The metrics of one node: the common collectors, the listener, and the place where an application adds its own."""
+"""The metrics of one node: the common collectors, the listener, and the place where an application adds its own
+collectors."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ class MetricsSettings:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> MetricsSettings:
-        """From a node's configuration. Raises InvalidConfigError."""
+        """Make the settings from a node's configuration. Raises InvalidConfigError."""
         listener, most = values["metrics.listener"], values["metrics.partitions.max"]
         if not listener:
             return cls(None, 0, most)
@@ -56,7 +57,7 @@ class NodeMetrics:
     """Serves a node's metrics. The application adds collectors before ``start``, and calls ``stop`` at its end.
 
     Security: with https, requests need a client certificate or a bearer token (security/http.py). The keys are those
-    of the listener named metrics (listener.name.metrics.ssl...), and in their absence the node's.
+    of the listener named metrics (listener.name.metrics.ssl...), and without them the node's general keys.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class NodeMetrics:
         self._metrics = metrics
         self._loop_delay = LoopDelay()
         self._calls: list[CallTimes] = []
-        #: By the id of the histogram, which a RecentQuantiles keeps alive.
+        #: The key is the id() of a histogram, which its RecentQuantiles keeps alive.
         self._recent: dict[int, RecentQuantiles] = {}
         self._server: MetricsServer | None = None
         if events is not None:
@@ -199,7 +200,7 @@ class NodeMetrics:
             yield Row(catalog.REQUEST_ERRORS, labels_of_error, count)
 
 
-@functools.cache  # it reads the distribution's file
+@functools.cache  # call this once, because it reads a file of the installed package
 def _version() -> str:
     try:
         return version("headrace-core")

@@ -1,9 +1,9 @@
 """HTTP for scrapes: ``GET /metrics``, and nothing else.
 
 The server is small on purpose: a node must not load a web framework to show some numbers. It accepts requests without a
-body, keeps connections alive, and bounds what a stranger can hold: connections, bytes of a request, seconds. A
-connection counts from its first byte, before the TLS handshake: asyncio's own servers count no handshakes, and a
-stranger could hold all file descriptors of a node.
+body, keeps connections alive, and limits the resources of each client: connections, bytes of a request, seconds. A
+connection counts from its first byte, before the TLS handshake: asyncio's own servers count no handshakes, so one
+client could hold all file descriptors of a node.
 
 ``ssl_context`` and ``authorize`` are the two places for security: TLS on the connection (with client certificates, if
 the context asks for them), and a check of each request.
@@ -28,14 +28,14 @@ from .text import OPENMETRICS_TYPE, PROMETHEUS_TYPE, wants_openmetrics
 
 logger = logging.getLogger("headrace.metrics")
 
-#: Connections at a time, handshakes included. For a further one, the server closes an idle connection: that which has
-#: waited longest, of the address with the most connections. If none is idle, it closes the oldest one of that address.
-#: A new connection never takes the place of an address that has fewer connections than its own. So a stranger cannot
-#: keep a Prometheus at another address out.
+#: Connections at a time, handshakes included. When a further connection arrives, the server closes another connection
+#: of the address with the most connections: the longest idle one or, if none is idle, the oldest. An address never
+#: loses a connection to an address that has more connections. Therefore a client with many connections cannot keep out
+#: a Prometheus at another address.
 CONNECTIONS_MAX = 16
 BACKLOG = 128  #: Maximum number of connections that wait in the kernel.
 HANDSHAKE_S = 10.0  #: Seconds for the TLS handshake.
-CLOSING_S = 3.0  #: Seconds in which a client must answer the end of TLS.
+CLOSING_S = 3.0  #: Seconds in which a client must answer the closing message of TLS.
 PAUSE_S = 0.5  #: Seconds between two attempts to accept connections when no file descriptor is free.
 CHUNK_BYTES = 128 * 1024  #: Bytes of an answer that a slow reader can hold in memory, in addition to the shared text.
 REQUEST_BYTES_MAX = 8 * 1024  #: Bytes of a request: the request line and the headers.
@@ -93,8 +93,8 @@ class MetricsServer:
         self._bound: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
         self._open: dict[asyncio.Task[None], str] = {}  # connections with their addresses, oldest first
-        self._idle: dict[asyncio.Task[None], None] = {}  # those that wait for a request, longest first
-        self._ending: set[asyncio.Task[None]] = set()  # those that are closed in favour of others
+        self._idle: dict[asyncio.Task[None], None] = {}  # connections that wait for a request, the longest wait first
+        self._ending: set[asyncio.Task[None]] = set()  # connections that are closed to make room for others
         self._is_full = False
 
     async def start(self) -> int:
@@ -138,10 +138,10 @@ class MetricsServer:
                 task.add_done_callback(functools.partial(self._ended, accepted))
             else:
                 accepted.close()
-            await asyncio.sleep(0)  # sock_accept does not pause while connections wait, and others want the loop
+            await asyncio.sleep(0)  # sock_accept does not yield while connections wait, but other tasks need the loop
 
     def _has_room(self, address: str) -> bool:
-        """Whether a connection from ``address`` may stay; closes another one if that is needed."""
+        """Whether a connection from ``address`` may stay; closes another connection if necessary."""
         if len(self._open) < CONNECTIONS_MAX:
             self._is_full = self._is_full and len(self._open) >= CONNECTIONS_MAX // 2
             return True
@@ -155,7 +155,7 @@ class MetricsServer:
         if not self._is_full:
             self._is_full = True
             logger.warning(
-                "%d connections of scrapers are open, the limit, %d of them of %s; closing connections",
+                "%d connections of scrapers are open, which is the limit; %d of them come from %s; closing connections",
                 CONNECTIONS_MAX,
                 count(last),
                 self._open[last],
@@ -194,18 +194,18 @@ class MetricsServer:
                 ssl=self._ssl_context,
                 **seconds,
             )
-        except OSError:  # no handshake in time, another protocol than TLS, or the client is gone
+        except OSError:  # the handshake took too long, the client does not speak TLS, or the client has disconnected
             accepted.close()
             return
         writer = asyncio.StreamWriter(transport, protocol, reader, loop)
         try:
-            # drain waits until all is sent, because what is left is aborted. Transports of TLS pause at ``high``
-            # itself: 0 would never resume them.
+            # drain() waits until all bytes are sent, because unsent bytes are lost when the connection is aborted. TLS
+            # transports pause at ``high`` itself, so with 0 they would never resume.
             writer.transport.set_write_buffer_limits(high=0 if self._ssl_context is None else 1)
             while await self._serve_one(reader, writer, task):
                 self._idle[task] = None
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
-            pass  # the client is gone, or too slow
+            pass  # the client has disconnected, or is too slow
         except asyncio.CancelledError:  # the node stops, or another connection needs the place
             writer.transport.abort()
             raise
@@ -287,7 +287,8 @@ class MetricsServer:
 
 
 def _place(address: str) -> str:
-    """The address whose connections are counted: of IPv6 its /64, because one machine has all addresses in it."""
+    """The address by which connections are counted: for IPv6 the /64 network, because one machine may use all addresses
+    of it."""
     host = address.partition("%")[0]
     if ":" not in host or host.startswith("::ffff:"):
         return host.removeprefix("::ffff:")

@@ -26,9 +26,9 @@ Labels = tuple[str | int, ...]
 
 
 class Writer:
-    """Writes the sample lines of rows. Names with labels are the same in each scrape, and making them again would be
-    most of a scrape's processor time. So the writer keeps them, and the text of values that do not change, from one
-    scrape to the next. ``end_scrape`` drops what the scrape did not use, such as the names of a deleted topic."""
+    """Writes the sample lines of rows. Names with labels are the same in each scrape, and building them again would
+    take most of a scrape's processor time. So the writer caches these names, and the text of unchanged values, for the
+    next scrape. ``end_scrape`` drops entries that the scrape did not use, such as the names of a deleted topic."""
 
     def __init__(self) -> None:
         self._kept: dict[Any, Any] = {}
@@ -59,7 +59,7 @@ class Writer:
         if before is not column:
             if before is None or before.labels != labels:
                 template = "".join(f"{_literal(_name(metric, each))} %d\n" for each in labels).encode()
-            text = template % tuple(values)  # of bytes, which takes half as long as of str
+            text = template % tuple(values)  # bytes, because formatting bytes takes half as long as formatting str
         self._used[key] = column, template, text
         return text
 
@@ -84,7 +84,7 @@ class Writer:
         return text
 
 
-#: What is kept of a new row: no value, no template, no text.
+#: The cache entry of a new row: no value, no template, no text.
 _NOTHING = (None, "", b"")
 
 
@@ -99,7 +99,7 @@ def _head(metric: Metric, name: str, escapes: dict[int, str]) -> bytes:
 
 
 def wants_openmetrics(accept: str | None) -> bool:
-    """Whether a client with this header Accept (RFC 9110, 12.5.1) prefers OpenMetrics to Prometheus's text."""
+    """Whether a client with this Accept header (RFC 9110, 12.5.1) prefers OpenMetrics to Prometheus's text."""
     weights = {"application/openmetrics-text": 0.0, "text/plain": 0.0, "*/*": 0.0}
     for item in (accept or "").lower().split(","):
         name, *parameters = (part.strip() for part in item.split(";"))
@@ -125,7 +125,7 @@ def _name(metric: Metric, labels: Labels) -> str:
 
 
 def _literal(text: str) -> str:
-    """The text as a part of a template for the operator %."""
+    """Escape the text for use in a template of the operator %."""
     return text.replace("%", "%%")
 
 

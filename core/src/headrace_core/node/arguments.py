@@ -1,6 +1,6 @@
 """The command line that all server programs share.
 
-python -m headrace_controller [--config FILE] [--environment] [-o key=value]...     one of the first two at least
+python -m headrace_controller [--config FILE] [--environment] [-o key=value]...    at least one of the first two
 python -m headrace_controller format --cluster-id ID (--config FILE [-o ...] | --log-dirs A,B [--node-id N])
     [--ignore-formatted]
     [--standalone | --initial-controllers LIST | --no-initial-controllers]

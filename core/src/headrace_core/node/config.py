@@ -100,8 +100,8 @@ class NodeConfig:
         return next((listener for listener in self.listeners if listener.name == name), None)
 
     def listener_values(self, name: str) -> dict[str, Any]:
-        """Return all values by name for one listener, with those of ``listener.name.NAME.`` in the place of the general
-        ones (server_keys.listener_values). Raises InvalidConfigError."""
+        """Return all values by name for one listener, where values of ``listener.name.NAME.`` keys replace the general
+        values (server_keys.listener_values). Raises InvalidConfigError."""
         return listener_values(self.values, name)
 
     def topic_defaults(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """A node's file descriptors: a limit for connections, and a watch that detects a shortage early.
 
 A broker without free descriptors accepts no connection, opens no log and reaches no controller, but is still a leader.
-Because a broker without descriptors fails badly, connections are limited to the descriptors that are left
+To avoid this, connections are limited to the descriptors that are left
 (``connections_with_room``). A few descriptors are held in reserve for a shortage. The watch reports when fewer than
 ``FLOOR`` descriptors are free. In a shortage the watch closes the reserve, so that the broker can still inform the
 controllers and move its leaderships away.

@@ -1,7 +1,7 @@
 """Accept connections of HTTP, and count them before the TLS handshake.
 
-asyncio's own servers count no handshakes. So a client that begins handshakes and does not end them could hold all file
-descriptors of the process.
+asyncio's own servers count no handshakes. Without a count, a client that begins handshakes and does not finish them
+could hold all file descriptors of the process.
 
     accept ──> ``begun`` ──> TLS handshake (HANDSHAKE_S) ──> ``shaken`` ──> requests
 """
@@ -27,13 +27,13 @@ class ConnectionLimits(Protocol):
     """Decides which connections of a listener may stay."""
 
     def begun(self, task: asyncio.Task[None], protocol: Any, address: str, count: int) -> bool:
-        """Take a new connection from ``address``, besides ``count`` others that have ended their handshake; returns
-        whether it may stay. ``task`` makes the handshake, and cancelling it closes the connection. ``protocol`` has no
-        transport before the handshake has ended."""
+        """Take a new connection from ``address``; returns whether it may stay. ``count`` other connections have
+        finished their handshake. ``task`` makes the handshake, and cancelling it closes the connection. ``protocol``
+        has no transport before the handshake has ended."""
 
     def shaken(self, task: asyncio.Task[None], protocol: Any, *, is_open: bool) -> None:
-        """The handshake has ended; ``is_open``: whether it succeeded. A first request may come before this call, and
-        the call is missing if ``task`` was cancelled before it ran."""
+        """The handshake has ended; ``is_open``: whether it succeeded. A first request may arrive before this call. The
+        call does not happen if ``task`` was cancelled before it ran."""
 
 
 class Listener:
@@ -85,7 +85,7 @@ class Listener:
             else:
                 task.cancel()
                 accepted.close()
-            await asyncio.sleep(0)  # sock_accept does not pause while connections wait, and others want the loop
+            await asyncio.sleep(0)  # sock_accept does not yield while connections wait, but other tasks need the loop
 
     async def _begin(self, accepted: socket.socket, protocol: asyncio.Protocol) -> None:
         task = asyncio.current_task()
@@ -101,7 +101,7 @@ class Listener:
                 ssl_handshake_timeout=None if self._context is None else HANDSHAKE_S,
             )
             is_open = True
-        except OSError:  # no handshake in time, another protocol than TLS, or the client is gone
+        except OSError:  # the handshake took too long, the client does not speak TLS, or the client has disconnected
             accepted.close()
         finally:
             self._connections.shaken(task, protocol, is_open=is_open)
@@ -111,4 +111,4 @@ class Listener:
         if task.cancelled():
             accepted.close()
         elif error := task.exception():
-            self._logger.error("a connection could not begin", exc_info=error)
+            self._logger.error("a new connection failed", exc_info=error)

@@ -62,9 +62,9 @@ def read_meta(
         cure = f"headrace format --cluster-id ID{node} --log-dirs {shlex.quote(directory)}"
         if is_controller:
             how = (
-                f"`{cure}` and one of {first_voters.STANDALONE} (the only controller so far; with --address), "
-                f"{first_voters.INITIAL} (several that begin together), {first_voters.NONE} (joins a living "
-                "quorum by `headrace quorum add`; so does one that lost its disk)"
+                f"`{cure}` and one of {first_voters.STANDALONE} (for the only controller so far; with --address), "
+                f"{first_voters.INITIAL} (for several controllers that begin together), {first_voters.NONE} (for a "
+                f"controller that joins an existing quorum by `headrace quorum add`, also after the loss of its disk)"
             )
         else:
             how = f"`{cure}`"

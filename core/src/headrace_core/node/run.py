@@ -78,7 +78,7 @@ def run_until_signal(serve: Callable[[asyncio.Event], Awaitable[None]]) -> int:
 
 
 def log_fields(config: NodeConfig) -> dict[str, str | int]:
-    """What names the node in each JSON line of its log."""
+    """The fields that identify the node in each JSON line of its log."""
     return {"role": config.role} | ({"node_id": config.node_id} if config.node_id >= 0 else {})
 
 
@@ -157,7 +157,7 @@ def raise_descriptor_limit() -> None:
         return
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    except (OSError, ValueError) as error:  # the hard limit is infinite, and above what the kernel allows
+    except (OSError, ValueError) as error:  # the hard limit is infinite, which is more than the kernel allows
         logger.warning("the limit of %d file descriptors could not be raised to %d: %s", soft, hard, error)
 
 

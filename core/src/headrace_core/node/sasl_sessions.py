@@ -1,9 +1,10 @@
 """Sessions of authenticated connections, and the service Authentication that opens them.
 
 A session lasts as long as the call Authenticate that opened it: the client keeps the call open. So a session ends with
-its connection, and no other connection can inherit it. Its token is a random number of which the node keeps the hash,
-and it is valid only on the connection (gRPC's ``peer``) of the call, at this listener of this node. On the same call a
-client authenticates again before the session expires (KIP-368); the token and the principal stay the same.
+its connection, and no other connection can inherit it. The session's token is a random number, of which the node keeps
+only a hash. The token is valid only on the connection (gRPC's ``peer``) of the call, at this listener of this node. On
+the same call a client authenticates again before the session expires (KIP-368); the token and the principal stay the
+same.
 
     NEW --first request--> EXCHANGING --complete--> OPEN --first request--> EXCHANGING AGAIN --complete--> OPEN
                                | failed: the call ends         | expired or the call ends: the session is over
@@ -12,7 +13,7 @@ A session that a delegation token opened also ends soon after the token's remova
 token is removed because it was stolen, or because its job is over.
 
 Bounds: exchanges in progress for the listener and for each host, time and messages of an exchange, sessions of a
-connection, failed exchanges of a connection. Slow steps (PBKDF2) run in one thread, and the hosts take turns there.
+connection, failed exchanges of a connection. Slow steps (PBKDF2) run in one thread, where the hosts take turns.
 """
 
 from __future__ import annotations
@@ -52,10 +53,10 @@ STEPS_MAX = 12  #: Messages of a client in one exchange.
 #: Maximum number of exchanges in progress, at a listener and for one host.
 EXCHANGES_MAX, EXCHANGES_PER_HOST_MAX = 1_000, 100
 SESSIONS_PER_CONNECTION_MAX = 8
-TOKENS_LOOK_S = 1.0  #: Seconds between two looks at the tokens of sessions.
-#: After so many failures a connection is refused for FAILURES_KEPT_S, before anything is computed. gRPC names a
-#: connection by its host and port only, and does not tell its end. So the next connection from that port is refused,
-#: too, and it may be a good client's: the refusal is short, and clients retry it.
+TOKENS_LOOK_S = 1.0  #: Seconds between two checks of the tokens of sessions.
+#: After this number of failures a connection is refused for FAILURES_KEPT_S, before any computation. gRPC names a
+#: connection only by its host and port, and does not report its end. So the next connection from the same port is
+#: refused, too, and may belong to another client. The refusal is therefore short, and clients retry.
 FAILURES_PER_CONNECTION_MAX = 10
 FAILURES_KEPT_S, FAILURES_KEPT_MAX = 10.0, 10_000
 
@@ -111,7 +112,7 @@ class Sessions:
         self._exchanges: dict[str, int] = {}  # exchanges in progress by host
         self._in_progress = 0
         self._calls: dict[_Call, None] = {}
-        self._by_token: dict[_Call, Identity] = {}  # the calls whose session a token opened
+        self._by_token: dict[_Call, Identity] = {}  # the calls whose session was opened with a delegation token
         self._look: asyncio.TimerHandle | None = None
         self._mechanisms_task: asyncio.Task[None] | None = None
         self._failures: Failures | None = None
@@ -143,7 +144,7 @@ class Sessions:
         session = self._sessions.get(_hash(token))
         if session is None or session.peer != peer:
             raise SaslAuthenticationFailedError(
-                f"the session is not one of this connection to listener {self.listener}; authenticate again"
+                f"the session does not belong to this connection to listener {self.listener}; authenticate again"
             )
         if self.mechanisms.is_revoked(session.identity):
             raise _revoked()
@@ -203,8 +204,8 @@ class Sessions:
         return await self._slow_steps.run(exchange, data, host) if exchange.is_slow(data) else exchange.step(data)
 
     def close(self, why: HeadraceError) -> None:
-        """End all calls of Authenticate: the listener stops. Sessions end with their calls; the streams of sessions end
-        as their owners want."""
+        """End all calls of Authenticate, because the listener stops. Sessions end with their calls; the owners of the
+        sessions' streams end the streams."""
         self._closing = why
         if self._mechanisms_task is not None:
             self._mechanisms_task.cancel()
@@ -303,7 +304,7 @@ class _Call(StreamHandler[Any]):
         self._task = self._loop.create_task(self._step(bytes(request.data)))
 
     def is_idle(self) -> bool:
-        """A client that closes its side gives its session up."""
+        """When the client closes its side of the call, its session ends."""
         return self._task is None
 
     def _begin(self, request: Any) -> None:
@@ -320,7 +321,7 @@ class _Call(StreamHandler[Any]):
         try:
             if sessions.failures.count(self._peer) >= FAILURES_PER_CONNECTION_MAX:
                 raise ServerBusyError(
-                    f"the connection has failed to authenticate too often; use another, or retry in "
+                    f"the connection has failed to authenticate too often; use another connection, or retry in "
                     f"{FAILURES_KEPT_S:g} s"
                 )
             if self._steps == 0:
@@ -342,7 +343,7 @@ class _Call(StreamHandler[Any]):
             exchange = f"an exchange of {self._mechanism[:40]}"
             logger.exception("%s failed", exchange, extra=log_fields(error))
             id_ = request_id_of(error)
-            # Without the exception's text: this client is not authenticated.
+            # Do not send the exception's text, because this client is not authenticated.
             await self._failed(UnknownServerError(f"{exchange}: {type(error).__name__} (request id {id_})"))
 
     def _complete(self, identity: Identity, answer: Any) -> None:
@@ -372,7 +373,7 @@ class _Call(StreamHandler[Any]):
         sessions.on_attempt(self._peer, self._mechanism, identity.user, None)
 
     async def _failed(self, error: HeadraceError) -> None:
-        """Answer a failed exchange, later than a good one. A failed renewal also ends the session."""
+        """Answer a failed exchange, with a delay. A failed renewal also ends the session."""
         sessions = self._sessions
         if not error.retriable:
             sessions.failures.add(self._peer)
@@ -413,7 +414,7 @@ class _Call(StreamHandler[Any]):
 
 
 class _Refused:
-    """Stands for an exchange until its mechanism is known to exist."""
+    """Placeholder for an exchange until its mechanism is known to exist."""
 
     def is_slow(self, data: bytes) -> bool:
         return False

@@ -36,9 +36,10 @@ logger = logging.getLogger("headrace.security")
 
 @dataclass(frozen=True, slots=True)
 class ListenerSecurity:
-    """How one listener is secured. ``protocol``: by which its callers are judged. ``tls`` None: not encrypted.
-    ``requires_certificate``: every client has presented a certificate that was verified; without it, and without SASL,
-    clients are anonymous. ``mapper`` makes the names of principals from the certificates of users."""
+    """How one listener is secured. ``protocol``: the security protocol by which callers are authenticated. ``tls``
+    None: not encrypted. ``requires_certificate``: every client has presented a certificate that was verified; without
+    it, and without SASL, clients are anonymous. ``mapper`` makes the names of principals from the certificates of
+    users."""
 
     name: str
     protocol: SecurityProtocol
@@ -85,7 +86,7 @@ class NodeSecurity:
         trusts_all = internal is not None and self.listeners[INTERNAL].protocol is SecurityProtocol.PLAINTEXT
         if trusts_all and config.values["authorizer.class.name"]:
             logger.warning(
-                "the listener internal trusts every caller, so a caller that reaches its port is above all ACLs: %s",
+                "the listener internal trusts every caller, so no ACL applies to a caller that reaches its port: %s",
                 "set internal.tls.mode=require when all nodes speak TLS"
                 if self.takes_plaintext
                 else "set internal:SSL in listener.security.protocol.map",
@@ -110,17 +111,17 @@ class NodeSecurity:
         return {"credentials": self.credentials(listener), "takes_plaintext": takes_plaintext, "gate": gate}
 
     def follow(self, image: Callable[[], MetadataImage]) -> None:
-        """Take users and ACLs from the image that ``image`` returns; call this before the listeners are made."""
+        """Take users and ACLs from the image that ``image`` returns; call this before the listeners are created."""
         self._image = image
 
     def _known(self) -> SecurityImage | None:
-        """The users and ACLs; None until the node has read its metadata, because its listeners open first."""
+        """The users and ACLs; None until the node has read its metadata, which happens after its listeners open."""
         image = self._image()
         return image.security if image.next_offset else None
 
     def _users(self) -> SecurityImage:
         found = self._known()
-        if found is None:  # otherwise every password would seem to be wrong
+        if found is None:  # without this error, every password would seem to be wrong
             raise ServerBusyError("this node has just started and does not know the users yet; retry")
         return found
 

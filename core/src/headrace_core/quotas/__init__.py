@@ -1,18 +1,18 @@
 """Client quotas (KIP-13, KIP-124, KIP-546, KIP-599, KIP-612): which quota applies to a client, and how long the client
 must wait. Pure: no I/O, and the time is an argument.
 
-entities.py   the words of quotas: entities, keys, values, filters, and their checks
+entities.py the terms of quotas: entities, keys, values, filters, and their checks
 table.py      which quota applies to a user and a client id (Kafka's order)
 bucket.py     the token bucket that measures a rate
 manager.py    all buckets of a node, and the limits of one client
 callers.py    the limits of the client of a gRPC call (membership/mutation_quota.py uses them for the calls of Admin)
 
-Each node counts for itself: a quota of 5 MB/s lets a client use 5 MB/s of every broker, as in Kafka.
+Each node counts separately: a quota of 5 MB/s lets a client use 5 MB/s of every broker, as in Kafka.
 
 A server that limits its clients (a broker for its streams, a gateway for its connections) does this::
 
     manager = QuotaManager(window_s=1, windows=11, defaults={PRODUCER_BYTE_RATE: ...})
-    manager.apply(image.security.quotas)                after each change of the metadata; cheap if nothing changed
+    manager.apply(image.security.quotas)                after each change of the metadata; cheap without a change
     limits = ClientLimits(manager, user, client_id)     once for each connection, or when the client id changes
 
     wait_s = limits.produced(request_bytes, now_s)      after the request was accepted; 0.0: no wait
@@ -20,16 +20,16 @@ A server that limits its clients (a broker for its streams, a gateway for its co
     wait_s = limits.worked(seconds, now_s)              time that the node's event loop spent on the request
     wait_s = limits.mutated(partitions, now_s)          controller mutations; raises ThrottlingQuotaExceededError
 
-Answer the request at once with the largest of the waits as ``throttle_time_ms`` (``throttle_ms(wait_s)``), and read
-nothing more from the client's connection until the wait is over (KIP-219). Other connections go on. ``user`` is the
-name of the principal without its type ("alice" of User:alice, "ANONYMOUS" without authentication). Limit the bytes of
-a fetch to ``limits.fetch_bytes_max(now_s)`` when it is not None. For connections: ``manager.connected(ip, now_s)``
-returns how long the new connection must wait before it is served (KIP-612).
+Answer the request at once with the largest of the waits as ``throttle_time_ms`` (``throttle_ms(wait_s)``), and do not
+read from the client's connection until the wait is over (KIP-219). Other connections continue. ``user`` is the name of
+the principal without its type ("alice" of User:alice, "ANONYMOUS" without authentication). Limit the bytes of a fetch
+to ``limits.fetch_bytes_max(now_s)`` when it is not None. For connections: ``manager.connected(ip, now_s)`` returns how
+long the new connection must wait before it is served (KIP-612).
 
-Brokers do not count what a gateway produces for its clients on shared streams (ProduceMany): the gateway counts it
-here, with one QuotaManager for each broker for which it stands. A gateway's fetch stream has one client, which the
-call's metadata name (security/gate.py): the broker counts its bytes, and the gateway passes ``throttle_time_ms`` on.
-Streams of nodes have no quotas; on listeners without security, nodes show that with the metadata ``COUNTED_KEY``.
+Brokers do not count what a gateway produces for its clients on shared streams (ProduceMany): the gateway counts these
+bytes, with one QuotaManager for each broker. A gateway's fetch stream has one client, which the call's metadata name
+(security/gate.py). The broker counts this client's bytes, and the gateway forwards ``throttle_time_ms``. Streams of
+nodes have no quotas; on listeners without security, a node identifies itself with the metadata ``COUNTED_KEY``.
 """
 
 from .bucket import TokenBucket, throttle_ms

@@ -1,13 +1,13 @@
 """A token bucket: the rate of a quota, and how long a client over its quota must wait.
 
 The bucket fills with ``rate`` tokens per second up to ``burst``. Spending may make the tokens negative; the client then
-waits until they are 0 again. Over any time t, a client that keeps the waits gets at most ``burst + rate * t``, and one
-spending more.
+waits until they are 0 again. Over any time t, a client that observes the waits gets at most ``burst + rate * t``, plus
+one spending.
 
 Kafka measures bytes as an average over ``quota.window.num`` windows of ``quota.window.size.seconds``. A client that was
-idle can then send ten seconds' worth at once, and still gets the full rate afterwards. Headrace's burst for bytes and
-time is one window, so a client gets its rate from the first second on. For controller mutations Kafka has a token
-bucket too, whose burst is all windows (KIP-599); so has Headrace.
+idle can then send the bytes of ten seconds at once, and still gets the full rate afterwards. Headrace's burst for bytes
+and time is one window, so a client is held to its rate from the first second on. For controller mutations, Headrace has
+the same token bucket as Kafka: its burst is all windows (KIP-599).
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ class TokenBucket:
         self.burst = burst
         self._tokens = burst
         self._at_s = now_s
-        self.excused_s = -math.inf  #: When a stream last waited less than the client owes (ClientLimits.first_wait_s).
+        #: When a stream last waited for less than the client's whole debt (ClientLimits.first_wait_s).
+        self.excused_s = -math.inf
 
     def set_rate(self, rate: float, burst: float, now_s: float) -> None:
-        """Change the rate. A full bucket stays full, and a client in debt keeps the time that it has to wait."""
+        """Change the rate. A full bucket stays full, and a client in debt must wait as long as before."""
         tokens = self._refilled(now_s)
         if tokens < 0:
             tokens *= rate / self.rate

@@ -1,4 +1,4 @@
-"""Whose quotas a call uses."""
+"""Find the client whose quotas apply to a call."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def limits_of(quotas: QuotaManager, context: Any, *, is_shared: bool = False) ->
         return None
     if caller is not NO_CALLER:
         return ClientLimits(quotas, caller.principal.name, caller.client_id)
-    # The listener has no security: the user is the one that a gateway names, which is not checked.
+    # The listener has no security: the user is the name that a gateway sends, which is not verified.
     metadata = dict(context.invocation_metadata() or ())
     named = str(metadata.get(PRINCIPAL_KEY, ""))
     if COUNTED_KEY in metadata or (is_shared and named):

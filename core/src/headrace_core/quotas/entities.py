@@ -1,4 +1,4 @@
-"""The words of quotas: entities, keys, values and filters, with the checks of Kafka's controller (KIP-546)."""
+"""The terms of quotas: entities, keys, values and filters, with the checks of Kafka's controller (KIP-546)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _WHOLE_MAX = {CONNECTION_CREATION_RATE: 2**31 - 1}
 _NEARLY = 1e-6
 
 NAME_CHARS_MAX = 1_024
-#: Metadata of a call whose sender counts for the clients that share the call's stream.
+#: Metadata key of a call whose sender applies the quotas of the clients that share the call's stream.
 COUNTED_KEY = "headrace-counted"
 
 
@@ -38,8 +38,8 @@ def shown_entity(entity: QuotaEntity) -> str:
 
 
 def checked_entity(parts: Iterable[tuple[str, str | None]]) -> QuotaEntity:
-    """Return the entity with its parts sorted by type. Raises InvalidRequestError for no entity: without parts, with an
-    unknown type, a type twice, an empty name, an address that is none, or an ip together with another type."""
+    """Return the entity with its parts sorted by type. Raises InvalidRequestError for an invalid entity: without parts,
+    with an unknown type, a type twice, an empty name, an invalid address, or an ip together with another type."""
     named: dict[str, str | None] = {}
     for kind, name in parts:
         _check_type(kind)
@@ -100,7 +100,8 @@ def _checked_name(kind: str, name: str) -> str:
 
 
 def canonical_ip(text: str) -> str | None:
-    """Return an address in its usual notation, IPv4 also where it is written as IPv6; None for no address."""
+    """Return an address in its usual notation; an IPv4 address written as IPv6 becomes IPv4. None if ``text`` is no
+    address."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
@@ -114,7 +115,8 @@ def canonical_ip(text: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class FilterPart:
-    """Which names of one type match: exactly ``name``, only the default (``is_default``), or any name."""
+    """The part of a filter for one type. It matches exactly ``name``, only the default (``is_default``), or any
+    name."""
 
     kind: str
     name: str | None = None

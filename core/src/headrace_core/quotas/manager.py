@@ -20,10 +20,12 @@ from .table import Applicable, QuotaTable
 
 #: Kafka's defaults of quota.window.size.seconds and quota.window.num.
 WINDOW_S, WINDOWS = 1.0, 11
-#: Maximum number of buckets. Clients choose their client ids, so buckets must have a bound; full buckets go first.
+#: Maximum number of buckets. Clients choose their client ids, so the number of buckets must be bounded; full buckets
+#: are removed first.
 BUCKETS_MAX = 10_000
-#: Nothing tells a client how long the first request of a stream waits, so the wait should be shorter than the request
-#: timeouts of clients (30 s). If every stream had this limit, a client with many streams would be above its quota.
+#: No response announces the wait of a stream's first request to the client, so the wait should be shorter than the
+#: request timeouts of clients (30 s). If every stream had this limit, a client with many streams would exceed its
+#: quota.
 FIRST_WAIT_S_MAX = 20.0
 
 _BucketKey = tuple[str, str | None, str | None]
@@ -45,7 +47,8 @@ class QuotaManager:
         self._defaults = dict(defaults)
         self._quotas: Mapping[QuotaEntity, Mapping[str, float]] = {}
         self._buckets: dict[_BucketKey, TokenBucket] = {}
-        #: The present quotas. It is another object after each change, so ``ClientLimits`` compares one reference.
+        #: The present quotas. After each change it is a new object, so ``ClientLimits`` needs to compare only one
+        #: reference.
         self.table = QuotaTable({}, self._defaults)
         self.throttled = dict.fromkeys(QUOTA_KEYS, 0)  #: How often a client had to wait, by quota key.
         self.throttled_ms = dict.fromkeys(self.throttled, 0)  #: How long clients had to wait in all, by quota key.
@@ -61,7 +64,7 @@ class QuotaManager:
         self.table = QuotaTable(quotas, wanted)
 
     def bucket(self, key: str, found: Applicable, now_s: float) -> TokenBucket:
-        """The bucket that the clients of the quota share."""
+        """The bucket that all clients of the quota share."""
         place = key, found.user, found.client_id
         rate = found.rate / 100 if key == REQUEST_PERCENTAGE else found.rate
         burst = rate * self._window_s * (self._windows if key == CONTROLLER_MUTATION_RATE else 1)
@@ -147,8 +150,9 @@ class ClientLimits:
         return self._spend(REQUEST_PERCENTAGE, seconds, now_s, self._manager.window_s)
 
     def first_wait_s(self, key: str, now_s: float) -> float:
-        """How many seconds a new stream of the client must wait before its first request, for what the client has used
-        of ``key`` before. Above FIRST_WAIT_S_MAX, one stream waits only so long, and the next ones wait in full."""
+        """How many seconds a new stream of the client must wait before its first request, for the client's earlier use
+        of ``key``. If the wait is above FIRST_WAIT_S_MAX, one stream waits only FIRST_WAIT_S_MAX, and the next streams
+        wait in full."""
         if key not in self._manager.table.keys:
             return 0.0
         bucket = self._bucket(key, now_s)
@@ -163,7 +167,7 @@ class ClientLimits:
         return wait_s
 
     def fetch_bytes_max(self, now_s: float) -> int | None:
-        """The most bytes of one response: what the quota gives in one window. None: no quota."""
+        """The maximum size of one response: the bytes that the quota allows in one window. None: no quota."""
         if CONSUMER_BYTE_RATE not in self._manager.table.keys:
             return None
         bucket = self._bucket(CONSUMER_BYTE_RATE, now_s)
@@ -171,8 +175,8 @@ class ClientLimits:
 
     def mutated(self, partitions: int, now_s: float) -> float:
         """Count ``partitions`` that a request creates or deletes (KIP-599). Raises ThrottlingQuotaExceededError, with
-        ``throttle_ms``, when the client is over its quota, and then counts nothing. One request may exceed the quota,
-        so that a request with more partitions than the burst is possible; the client then waits longer."""
+        ``throttle_ms``, when the client is over its quota, and then does not count the request. One request may exceed
+        the quota, so that a request with more partitions than the burst is possible; the client then waits longer."""
         bucket = self._bucket(CONTROLLER_MUTATION_RATE, now_s)
         if bucket is None:
             return 0.0
@@ -186,7 +190,7 @@ class ClientLimits:
         return bucket.spend(partitions, now_s)
 
     def _spend(self, key: str, amount: float, now_s: float, most_s: float | None = None) -> float:
-        if key not in self._manager.table.keys:  # the usual case: the cost without quotas
+        if key not in self._manager.table.keys:  # the usual case: there are no quotas
             return 0.0
         bucket = self._bucket(key, now_s)
         if bucket is None:

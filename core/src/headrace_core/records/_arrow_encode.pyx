@@ -131,7 +131,7 @@ cdef inline int64_t floored(int64_t value, int64_t divisor) noexcept nogil:
     cdef int64_t quotient
     if divisor == 1:
         return value
-    quotient = value // divisor  # C's division rounds towards zero
+    quotient = value // divisor  # correct the result, because C's division rounds towards zero
     return quotient - 1 if value < 0 and quotient * divisor != value else quotient
 
 

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""What the readers share. Each raises as its Python twin does."""
+"""Functions that the readers share. Each raises the same errors as its Python twin."""
 
 from ._wire cimport BatchFields, bytes_t
 

@@ -241,7 +241,7 @@ cdef class _Places:
     cdef dict of
     cdef list last
     cdef int last_id
-    cdef Py_ssize_t room  # for how many more records the entry of the last id has room
+    cdef Py_ssize_t room  # number of further records for which the entry of the last id has room
 
     def __cinit__(self):
         self.of = {}
@@ -277,7 +277,7 @@ cdef object _schemas_of(Walk* walk, object wanted, long long base_offset):
     cdef RecordView record
     while walk.index < walk.count:
         if step(walk, &record) != SOUND:
-            raise AssertionError("a record that was well-formed is so no longer")
+            raise AssertionError("a record that was well-formed has changed during the check")
         if of_keys and record.key_size >= 0:
             keys.note(record.key, record.key_size, walk.index - 1, base_offset)
         if of_values and record.value_size >= 0:

@@ -18,8 +18,8 @@ cdef class BatchBuilder:
     cdef readonly int count
     cdef bint _busy
 
-    # The record's index in the batch, -1 when it does not fit; -2 with an exception set. Sizes of -1 mean null. With
-    # headers None nothing but C runs (and malloc); keep the GIL: the builder has no lock of its own.
+    # The record's index in the batch, -1 when it does not fit; -2 with an exception set. Sizes of -1 mean null. Without
+    # headers only C code runs (and malloc); keep the GIL: the builder has no lock of its own.
     cdef int append_raw(
         self,
         long long timestamp_ms,

@@ -225,7 +225,7 @@ cdef class RecordIterator:
     cdef int _fail(self, int fault) except -1:
         cdef int index = self._walk.index - (1 if fault == BYTES_AFTER_LAST else 0)
         self._walk.index = self._walk.count = 0
-        self._is_stuck = True  # the next step enters this batch again, though all its offsets may be handed out
+        self._is_stuck = True  # the next step enters this batch again, even if all its offsets were returned
         self._in_batch = False
         self._release_body()
         raise invalid_record(fault, index, self._batch.base_offset)

@@ -162,17 +162,17 @@ cdef struct Walk:
     bytes_t end
     long long base_offset
     long long base_timestamp
-    long long append_time  # of every record, where has_append_time
+    long long append_time  # the timestamp of every record if has_append_time is set
     bint has_append_time
     int last_offset_delta
     int max_headers
     int count
-    int index  # of the record to come; after a fault, of the bad one
+    int index  # of the next record; after a fault, of the faulty record
     int last_delta
 
 
 cdef inline bint parse_header(bytes_t p, Py_ssize_t available, BatchFields* out) noexcept nogil:
-    """False when batches.read_header would raise. That the whole batch is there is not asked."""
+    """False when batches.read_header would raise. It does not check that the whole batch is present."""
     if available < HEADER_SIZE or p[16] != 2:
         return False
     out.base_offset = <long long>be64(p)
@@ -199,7 +199,7 @@ cdef inline bint parse_header(bytes_t p, Py_ssize_t available, BatchFields* out)
 
 
 cdef inline void write_header(unsigned char* p, const BatchFields* batch) noexcept nogil:
-    """The 61 bytes of a batch of batch.size bytes, all but the CRC."""
+    """Write the 61-byte header of a batch of batch.size bytes, without the CRC."""
     put64(p, batch.base_offset)
     put32(p + 8, <unsigned int>(batch.size - 12))
     put32(p + 12, batch.leader_epoch)

@@ -104,7 +104,8 @@ def read_whole_header(data: Buffer, position: int = 0) -> BatchHeader:
 
 
 def iterate_headers(data: Buffer) -> Iterator[tuple[int, BatchHeader]]:
-    """(position, header) of batches that lie back to back and fill ``data``; CorruptMessageError on a part of one."""
+    """(position, header) of batches that lie back to back and fill ``data``; CorruptMessageError for a partial
+    batch."""
     position = 0
     while position < len(data):
         header = read_whole_header(data, position)
@@ -154,10 +155,10 @@ def check_slice(data: Buffer, offset: int, end_offset: int, epochs: Sequence[tup
 
 
 def epoch_range(epochs: Sequence[tuple[int, int]], offset: int) -> tuple[int, int, int, int]:
-    """(from, to, least, most): the batches that end at ``from`` <= offset < ``to`` have a leader epoch of ``least`` to
-    ``most``. A batch before the start of the first known epoch may have no epoch (-1), an earlier epoch, or the first
-    known epoch. A batch may have an epoch before the first known epoch, because advancing a log's start moves the start
-    of the first epoch."""
+    """(from, to, lowest, highest): the batches that end at ``from`` <= offset < ``to`` have a leader epoch of
+    ``lowest`` to ``highest``. A batch before the start of the first known epoch may have no epoch (-1), an earlier
+    epoch, or the first known epoch. A batch may have an epoch before the first known epoch, because advancing a log's
+    start moves the start of the first epoch."""
     at = bisect_right(epochs, offset, key=_start_offset) - 1
     end = epochs[at + 1][1] if at + 1 < len(epochs) else _OFFSET_MAX
     if at < 0:
@@ -186,12 +187,12 @@ def slice_fault(
     if header.base_offset < expected:
         return f"{offsets} cannot follow offset {expected - 1}"
     if header.last_offset >= end_offset:
-        return f"{offsets}, but what comes next begins with {end_offset}"
+        return f"{offsets}, but the next batch begins with {end_offset}"
     if epochs is not None:
         _, _, least, most = epoch_range(epochs, header.last_offset)
         if not least <= header.leader_epoch <= most:
             known = f"{most}" if least == most else f"{least} to {most}"
-            return f"leader epoch {header.leader_epoch}, but that of {offsets} is {known} by the epoch checkpoint"
+            return f"leader epoch {header.leader_epoch}, but the epoch of {offsets} is {known} by the epoch checkpoint"
     return f"{offsets}: the batch is intact now, but was damaged when it was read first"
 
 

@@ -1,8 +1,8 @@
 """A port that takes connections with and without TLS, while a cluster changes from one to the other.
 
-gRPC's ports take one of them. ``BothProtocols`` listens on the node's port and looks at the first byte of a connection:
-22 begins a TLS handshake (RFC 8446, 5.1), and everything else is HTTP/2. It passes the bytes on, unread, to one of two
-Unix sockets of the same gRPC server.
+A port of gRPC takes only one of the two kinds. ``BothProtocols`` listens on the node's port and looks at the first byte
+of a connection: 22 begins a TLS handshake (RFC 8446, 5.1), and everything else is HTTP/2. It forwards the bytes,
+unread, to one of two Unix sockets of the same gRPC server.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class BothProtocols:
         return str(self._directory / ("tls" if encrypts else "plain"))
 
     async def connect(self, front: _Front, *, encrypts: bool) -> None:
-        """Open the connection to the server's socket for ``front``."""
+        """Open a connection to the server's Unix socket for the client's end ``front``."""
         try:
             await asyncio.get_running_loop().create_unix_connection(
                 lambda: _Back(self, front), self._path(encrypts=encrypts)
@@ -67,7 +67,7 @@ class BothProtocols:
 
 
 class _Side(asyncio.Protocol):
-    """One end of a connection that is passed on. A slow end pauses the other one."""
+    """One end of a forwarded connection. A slow end pauses the other end."""
 
     def __init__(self, owner: BothProtocols) -> None:
         self._owner = owner
@@ -91,7 +91,7 @@ class _Side(asyncio.Protocol):
             self.other.transport.resume_reading()
 
     def eof_received(self) -> bool:
-        return False  # close the transport; connection_lost closes the other one
+        return False  # close the transport; connection_lost closes the other end
 
     def connection_lost(self, error: Exception | None) -> None:
         self._owner.ended(self)
@@ -129,7 +129,7 @@ class _Front(_Side):
             self._task = asyncio.get_running_loop().create_task(work, name="connection of either protocol")
 
     def joined(self, back: _Back) -> None:
-        """The server's end is there: pass on what has arrived."""
+        """The connection to the server is open: forward the bytes that have arrived."""
         self.other = back
         back.transport.write(self._early)
         self._early = b""

@@ -65,12 +65,13 @@ _BETWEEN_PEERS = (
 )
 
 
-#: Milliseconds that an attempt to connect may take at least. gRPC calls this the minimum reconnect backoff; it does not
-#: delay an attempt. Each attempt costs both sides CPU, with TLS milliseconds: with a short limit, a busy node fails
-#: every handshake, and the attempts that follow keep it busy. (50 ms without TLS left three controllers on two full
-#: cores without a leader for 55 s.) The limit also bounds how long a call waits for a node that is cut off: Raft and
-#: heartbeats wait less with TLS, because elections and sessions depend on them. (Over a network with more than 250 ms
-#: one way, encrypted controllers would need more.)
+#: Milliseconds that an attempt to connect may take at least. gRPC calls this limit the minimum reconnect backoff; it
+#: does not delay an attempt. Each attempt costs CPU time on both sides, with TLS some milliseconds. With a short limit,
+#: every handshake with a busy node times out, and the repeated attempts keep the node busy. (50 ms without TLS left
+#: three controllers on two full cores without a leader for 55 s.) The limit also bounds how long a call waits for an
+#: unreachable node. With TLS, channels for Raft and heartbeats have a shorter limit than other channels, because
+#: elections and sessions depend on them. (Over a network with a one-way delay above 250 ms, encrypted controllers would
+#: need a longer limit.)
 _CONNECT_MS, _CONNECT_TLS_MS, _CONNECT_TLS_QUICK_MS = 1_000, 3_000, 1_500
 _QUICK = (ChannelPurpose.RAFT, ChannelPurpose.HEARTBEAT)
 
@@ -89,7 +90,7 @@ class Credentials(Protocol):
 
     @property
     def generation(self) -> int:
-        """A number that grows when new channels get other credentials."""
+        """A number that grows whenever new channels get other credentials."""
 
     def channel_credentials(self) -> grpc.ChannelCredentials: ...
 
@@ -114,7 +115,7 @@ PLAINTEXT = Channels()  #: Opens channels without encryption.
 
 class LiveChannel:
     """A channel to one address that lasts as long as its owner. When the certificates change, ``get`` opens another
-    channel; calls in progress on the former one have REPLACED_S to end."""
+    channel; calls in progress on the previous channel have REPLACED_S to end."""
 
     def __init__(self, channels: Channels, address: str, purpose: ChannelPurpose) -> None:
         self._channels, self._address, self._purpose = channels, address, purpose

@@ -2,7 +2,7 @@
 neither task is cancelled while it awaits a gRPC operation.
 
     stream = Duplex(address, ChannelPurpose.PRODUCE, lambda channel: ProduceStub(channel).Produce())
-    await stream.run(read_answers(stream), write_requests(stream))      # until the stream ends; raises why
+    await stream.run(read_answers(stream), write_requests(stream))      # until the stream ends; raises its error
 
 ``run`` runs each part (a coroutine of the caller) in a task. The gRPC call ends with the first part that ends, with
 ``cancel``, or when the caller is cancelled. When the call ends, a part of ``run`` that is reading or writing ends too;

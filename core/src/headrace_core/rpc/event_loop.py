@@ -1,8 +1,8 @@
 """The event loop of Headrace's threads: uvloop's (libuv) where available, else asyncio's.
 
 We measured one record in flight with three replicas and flushed writes. With uvloop, records took 16 % less time from
-send to receipt, and nodes used 18 % less CPU time (docs/performance/replicas.md). An event loop of the user's program
-is never changed.
+send to receipt, and nodes used 18 % less CPU time (docs/performance/replicas.md). Headrace never changes an event loop
+of the user's program.
 
 uvloop differs from asyncio in two ways: timers have whole milliseconds, and ``loop.time()`` is the time at which the
 loop's present pass began. Because uvloop's timers and clock are coarse, code sets no timer below a millisecond, and

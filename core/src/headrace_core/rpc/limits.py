@@ -32,8 +32,8 @@ PARTITIONS_MAX = 2_000
 #: Maximum number of bytes of a request that commits offsets. The records of a commit must fit into one batch, of at
 #: most 1,000,000 bytes, and each record is larger than its offset in the request.
 COMMIT_BYTES_MAX = 1 * MIB
-#: Maximum bytes of records that a producer combines in one Produce request, for any max.request.size; the producer
-#: sends a larger batch alone. REQUEST_RECORDS_BYTES is the default of socket.request.max.bytes.
+#: Maximum bytes of records that a producer combines in one Produce request, even if max.request.size is larger; the
+#: producer sends a larger batch alone. REQUEST_RECORDS_BYTES is the default of socket.request.max.bytes.
 REQUEST_RECORDS_BYTES = 16 * MIB
 #: Limit for a Produce request, far above socket.request.max.bytes, which the listener enforces (see server.py).
 _BULK = 1 << 31

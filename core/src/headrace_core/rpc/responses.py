@@ -1,7 +1,7 @@
 """The maximum size of responses that answer for several items of a request.
 
-A small request can name many large items, or one large group a thousand times. The response is therefore bounded, not
-only the request.
+A small request can name many large items, or the same large group a thousand times. Therefore not only the request is
+bounded, but also the response.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ class AnswerBytes:
     def check(self, context: Any, method: str, size: int = 1) -> None:
         """Check that the client may get ``size`` more bytes. Raises ServerBusyError if its connection, or all
         connections together, leave too many answers unread. A connection without unread answers is always served, so
-        connections that read nothing cannot keep others from their answers."""
+        connections that read nothing cannot block other connections."""
         of_connection = self._of_connection.get(context.peer(), 0)
         for used, most, whose in (
             (of_connection, self._most_of_connection, "this connection"),
@@ -137,8 +137,8 @@ class AnswerBytes:
                 )
 
     def hold(self, size: int, context: Any, method: str) -> None:
-        """Count the answer of the current task's call until the client has read it or the call has ended; after that
-        gRPC ends the task. Raises ServerBusyError like ``check``."""
+        """Count the answer of the current task's call until the client has read the answer or the call has ended; gRPC
+        then ends the task. Raises ServerBusyError like ``check``."""
         if size <= SMALL_REQUEST_BYTES:
             return
         self.check(context, method, size)
@@ -183,7 +183,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         handler = self._handlers.get(details.method)
         if handler is None:
             handler = await continuation(details)
-            if handler is not None:  # cache only the methods that are served, because these are few
+            if handler is not None:  # cache only methods that are served: their number is small
                 handler = self._handlers[details.method] = self._guarded(handler, details.method)
         return handler
 

@@ -2,9 +2,11 @@
 
 The session is a call of Authenticate that stays open (node/sasl_sessions.py). A call waits until there is a session,
 and carries its token. A session that has ended, for example because the server restarted, is replaced by the next call.
-Shortly before a session expires the client authenticates again on the same call, so that its streams go on (KIP-368).
+Shortly before a session expires the client authenticates again on the same call, so that its streams continue
+(KIP-368).
 
-Wrong credentials end a call at once with SaslAuthenticationFailedError. For REFUSED_S no other exchange is tried.
+Wrong credentials end a call at once with SaslAuthenticationFailedError. The client then starts no other exchange for
+REFUSED_S.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ class SessionChannels(Channels):
         return self._login.start(host)
 
     def _note(self, error: SaslAuthenticationFailedError) -> None:
-        if self._refusal() is None:  # a refusal that was only repeated here must not last longer for it
+        if self._refusal() is None:  # do not extend REFUSED_S when this code only repeats an earlier refusal
             self._refused = time.monotonic(), error
 
     def _refusal(self) -> SaslAuthenticationFailedError | None:
@@ -107,7 +109,7 @@ class _Session:
             call = self._call = security_pb2_grpc.AuthenticationStub(self._channel).Authenticate()  # type: ignore[no-untyped-call]
         except grpc.aio.UsageError:  # the client closed the channel
             ready.set_exception(NetworkError(f"{self._address}: the connection is closed"))
-            ready.exception()  # a caller may have gone
+            ready.exception()  # a caller may have been cancelled
             return
         pending: asyncio.Task[Any] | None = None
         failure: HeadraceError = NetworkError(f"{self._address}: the session ended")
@@ -139,11 +141,12 @@ class _Session:
                 pending.exception()
             if self._ready is ready:
                 self._ready = None
-            if not ready.done():  # a session that ended late in its life may have expired: the next call tries again
+            # a session that ended near its expiry may have expired, so the next call authenticates again
+            if not ready.done():
                 if isinstance(failure, SaslAuthenticationFailedError):
                     self._refused(failure)
                 ready.set_exception(failure)
-                ready.exception()  # a caller may have gone
+                ready.exception()  # a caller may have been cancelled
 
     async def _exchange(self, call: Any, pending: asyncio.Task[Any] | None) -> Any:
         host = self._address.rpartition(":")[0].strip("[]")
@@ -169,7 +172,7 @@ class _Session:
         found = error_from_rpc(error, self._address)
         if isinstance(found, UnsupportedVersionError):
             return SaslAuthenticationFailedError(
-                f"the listener at {self._address} has no SASL; check security.protocol and the port"
+                f"the listener at {self._address} does not use SASL; check security.protocol and the port"
             )
         return found
 
@@ -217,7 +220,7 @@ class SessionChannel:
         )
 
     def stream_unary(self, *args: Any, **options: Any) -> Callable[..., Any]:
-        raise NotImplementedError("no service has calls with a stream of requests and one response")
+        raise NotImplementedError("stream-unary calls are not supported, because no service has them")
 
     def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
         return self._channel.get_state(try_to_connect)
@@ -229,8 +232,8 @@ class SessionChannel:
 
 
 class _Stream:
-    """A streaming call that begins when there is a session. A status UNAUTHENTICATED means that the session has ended:
-    it shows as UNAVAILABLE, so that the caller connects again."""
+    """A streaming call that begins when there is a session. The status UNAUTHENTICATED means that the session has
+    ended. The caller sees UNAVAILABLE instead, so that it connects again."""
 
     def __init__(self, session: _Session, begin: Callable[[str], Any]) -> None:
         self._session, self._begin = session, begin

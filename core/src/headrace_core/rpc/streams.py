@@ -328,7 +328,7 @@ class ServerPush(Generic[Response]):
             self.closed = True
             self.wake()
             handler.on_closed()
-            del writer  # drop the name, which kept the task alive; after this point the task ends by itself
+            del writer  # delete the name, which keeps the task in memory; the task ends by itself
 
     async def _write(self, handler: PushHandler[Response], idle_s: float | None) -> None:
         write, last_s = self._context.write, self._loop.time()
@@ -338,7 +338,7 @@ class ServerPush(Generic[Response]):
                 is_due = due_s is not None and self._loop.time() >= due_s
                 message = handler.next(is_due=is_due)
                 if message is None:
-                    if is_due:  # the handler had nothing to say: ask again after the next ``idle_s``
+                    if is_due:  # the handler had no message: ask again after the next ``idle_s``
                         last_s, due_s = self._loop.time(), self._loop.time() + (idle_s or 0)
                     await self._sleep(due_s)
                     continue

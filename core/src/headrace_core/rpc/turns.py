@@ -32,7 +32,7 @@ PAUSE_S = 0.0045
 PAUSE_S_MAX = 1.0
 PAUSE_S_MIN = 0.001  #: A shorter pause is left out, because the event loop's timers have whole milliseconds.
 SHORT_ITEMS = 200  #: Number of items up to which work does not count as long work.
-DESCRIPTION_ITEMS = 20  #: Number of items that the description of one configuration counts as.
+DESCRIPTION_ITEMS = 20  #: Number of items as which the description of one configuration counts.
 
 
 class TurnOrder(Generic[Piece]):
@@ -148,8 +148,8 @@ class Turns:
 
     async def outside(self, work: Awaitable[Result]) -> Result:
         """Await ``work`` without a turn and return its result. ``work`` waits for a thread, a disk or an answer, or is
-        long work with its own turns. Other pieces can have turns while ``work`` runs. What ``work`` does before it
-        waits for the first time belongs to the turn."""
+        long work with its own turns. Other pieces can have turns while ``work`` runs. The part of ``work`` before its
+        first wait belongs to the turn."""
         if self._desk is None:
             return await work
         self._desk.leave()
@@ -180,8 +180,8 @@ class Turns:
             self._desk.hand_over(self._pause_s())
 
     def _pause_s(self) -> float:
-        """The pause after the turn, by the time that the turn took. A process that was stopped for a minute within a
-        turn must not pause for three minutes."""
+        """The pause after the turn, which depends on the turn's length. A process that was stopped for a minute within
+        a turn must not pause for three minutes."""
         return min((time.perf_counter() - self._until_s + TURN_S) * PAUSE_S / TURN_S, PAUSE_S_MAX)
 
 

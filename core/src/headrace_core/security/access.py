@@ -15,7 +15,7 @@ from .acl_types import CLUSTER_NAME, OPERATIONS_OF, Operation, ResourceType
 from .caller import NO_CALLER, Caller
 from .refusals import refusal
 
-#: KIP-430: the value of authorized operations that were not asked for.
+#: KIP-430: the value of authorized operations if the request does not ask for them.
 NOT_ASKED = -(2**31)
 NO_NAMES: frozenset[str] = frozenset()
 
@@ -29,7 +29,7 @@ class Decider(Protocol):
         ...
 
     def granted(self, caller: Caller, operation: int, resource_type: int) -> Set[str]:
-        """Names of resources on which ``allows`` has allowed the operation; others may be allowed too."""
+        """Names of resources on which ``allows`` has allowed the operation; further names may be allowed too."""
         ...
 
     def allows(self, caller: Caller, operation: int, resource_type: int, name: str) -> bool: ...
@@ -50,7 +50,7 @@ class Authorization:
     def __init__(self, authorizer: Decider | None = None, observe: Observer | None = None, sample: int = 0) -> None:
         self.authorizer = authorizer
         self.observe = observe
-        #: Of how many permissions the observer gets one; 0: none.
+        #: The observer gets one of this number of permissions; 0: none.
         self.sample = sample if observe is not None else 0
         self._allowed = 0
 
@@ -95,18 +95,18 @@ class Access:
 
     @property
     def is_limited(self) -> bool:
-        """Whether anything may be refused; handlers may skip their checks otherwise."""
+        """Whether a call may be refused; if not, handlers may skip their checks."""
         return self._authorization is not None and self._authorization.is_limiting
 
     @property
     def version(self) -> object:
-        """An object that is another one when the ACLs have changed."""
+        """An object that changes its identity when the ACLs change."""
         return None if self._authorization is None else self._authorization.authorizer
 
     def granted(self, operation: int, resource_type: int) -> Set[str] | None:
-        """Names of resources on which the caller may do ``operation``; None: on all. A missing name may be allowed
-        too, so ask ``allows`` or ``require``, which also audit: the set is a shortcut for requests with many names.
-        Do not keep the set: ask for it in each request."""
+        """Names of resources on which the caller may do ``operation``; None: on all. The set is a shortcut for requests
+        with many names. A name that is not in the set may be allowed too: call ``allows`` or ``require``, which also
+        audit. Do not keep the set: ask for it in each request."""
         authorization = self._authorization
         if authorization is None or (authorizer := authorization.authorizer) is None:
             return None
@@ -123,7 +123,7 @@ class Access:
         return is_allowed
 
     def sees(self, operation: int, resource_type: int, name: str) -> bool:
-        """Like ``allows``, for a list that leaves out what the caller may not see: such refusals are not audited."""
+        """Like ``allows``, for a list without the items that the caller may not see: such refusals are not audited."""
         authorization = self._authorization
         if authorization is None or (authorizer := authorization.authorizer) is None:
             return True
@@ -139,7 +139,7 @@ class Access:
         return is_allowed
 
     def note_refusal(self, operation: Operation, resource_type: ResourceType, name: str) -> None:
-        """Audit a refusal of a node, which has no ACLs."""
+        """Audit the refusal of a node's call; ACLs do not apply to nodes."""
         if self._reporting is not None:
             self._reporting.note(self.caller, operation, resource_type, name, False, self.method)
 

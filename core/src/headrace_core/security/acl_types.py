@@ -1,4 +1,4 @@
-"""The vocabulary of access control: operations, types of resources, patterns and hosts, with Kafka's words and numbers.
+"""The terms of access control: operations, types of resources, patterns and hosts, with Kafka's names and numbers.
 
 A pattern is *literal* (one name, or ``*`` for every name) or *prefixed* (every name that begins with it; KIP-290). A
 host is an IP address, a network such as 10.0.0.0/8, or ``*``. Clients use this module, so it needs no metadata.
@@ -48,7 +48,7 @@ class ResourceType(enum.IntEnum):
 
 
 class PatternType(enum.IntEnum):
-    """Kafka's PatternType. ANY and MATCH occur in filters only; MATCH finds the patterns that concern a name."""
+    """Kafka's PatternType. ANY and MATCH occur in filters only; MATCH finds all patterns that apply to a name."""
 
     UNKNOWN = 0
     ANY = 1
@@ -66,10 +66,10 @@ class Permission(enum.IntEnum):
     ALLOW = 3
 
 
-WILDCARD = "*"  #: Every name, as a literal pattern; every host.
+WILDCARD = "*"  #: Stands for every name in a literal pattern, and for every host.
 EVERYBODY = "User:*"  #: The principal of entries for all principals.
 CLUSTER_NAME = "kafka-cluster"  #: The only resource of type CLUSTER.
-#: Maximum lengths, in characters. Kafka bounds them by the length of a string in its protocol only.
+#: Maximum lengths, in characters. Kafka limits them only by the maximum length of a string in its protocol.
 RESOURCE_CHARS_MAX, HOST_CHARS_MAX = 1_024, 64
 #: Maximum number of entries of a cluster: every node keeps all of them in memory, at about 600 bytes each.
 ACLS_MAX = 100_000
@@ -107,7 +107,7 @@ OPERATIONS_OF: Mapping[ResourceType, tuple[Operation, ...]] = {
     ResourceType.USER: (Operation.CREATE_TOKENS, Operation.DESCRIBE_TOKENS),
 }
 
-#: An allowed operation that allows a second one.
+#: For an allowed operation: the operation that it also allows.
 IMPLIED: Mapping[Operation, Operation] = {
     Operation.READ: Operation.DESCRIBE,
     Operation.WRITE: Operation.DESCRIBE,
@@ -121,8 +121,8 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 def parse_host(host: str) -> Address | Network | None:
-    """Parse the host of an entry; None for ``*``. Raises InvalidRequestError for a host name: entries with host names
-    would never match, so an entry that denies would deny nothing."""
+    """Parse the host of an entry; None for ``*``. Raises InvalidRequestError for a host name: an entry with a host name
+    would never match, so a DENY entry with it would deny nothing."""
     if host == WILDCARD:
         return None
     try:

@@ -5,7 +5,7 @@
      "resource_type": "TOPIC", "resource": "orders"}
 
 A refused login has the mechanism and the error in place of operation and resource. Its principal is null, because the
-client has proved no name, and a user may have typed the password as the name:
+client has not proved its name, and a user may have typed the password in place of the name:
 
     {"at": "2026-11-26T12:00:00.123Z", "decision": "DENIED", "principal": null, "host": "10.0.0.7", "client_id": "",
      "listener": "client", "call": "Authentication/Authenticate", "mechanism": "SCRAM-SHA-512",
@@ -22,9 +22,9 @@ has the call and the error:
     {"at": "2026-11-26T12:00:00.123Z", "decision": "DENIED", "principal": null, "host": "10.0.0.7", "client_id": "",
      "listener": "internal", "call": "Raft/Exchange", "error": "SASL_AUTHENTICATION_FAILED", "why": "the ..."}
 
-The file is rotated by size. Each second has a limited number of lines, so a client that is refused all the time cannot
-fill the disk; the next line then says how many are missing (``dropped``). Handshakes and calls of unknown callers cost
-a client nothing, so they have a tenth of the lines.
+The file is rotated by size. Each second has a limited number of lines, so a client that is refused again and again
+cannot fill the disk. The next line then gives the number of missing lines (``dropped``). Handshakes and calls of
+unknown callers cost a client nothing, so they get only a tenth of the lines.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from .caller import Caller
 LINES_PER_S_MAX = 1_000
 UNKNOWN_PER_S_MAX = LINES_PER_S_MAX // 10  #: Lines a second about clients that have not proved who they are.
 LOGIN, HANDSHAKE = "Authentication/Authenticate", "TLS handshake"
-TEXT_CHARS_MAX = 512  #: Longer names are cut: a line has at most a few KiB.
+TEXT_CHARS_MAX = 512  #: Maximum length of a name; a longer name is cut, so that a line has at most a few KiB.
 
 
 class AuditLog:
@@ -112,7 +112,7 @@ class AuditLog:
         )
 
     def _add(self, *, is_of_unknown: bool = False, **values: str | None) -> None:
-        """Write a line, unless this second has enough of them."""
+        """Write a line, unless the limit of lines in this second is reached."""
         now_s = self._now_s()
         if int(now_s) != self._second:
             self._second, self._lines, self._of_unknown = int(now_s), 0, 0

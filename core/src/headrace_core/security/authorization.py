@@ -1,7 +1,7 @@
 """A node's authorizer: from its configuration, and from the ACLs of its metadata image.
 
-When a check finds other ACLs in the image, it makes another authorizer. After a change of a few entries, the new one
-shares with the former one what did not change. Making an authorizer of all entries takes about 6 µs an entry.
+When a check finds changed ACLs in the image, it makes a new authorizer. After a change of a few entries, the new
+authorizer shares the unchanged parts with the old one. Making an authorizer of all entries takes about 6 µs an entry.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .authorizer import Authorizer
 from .caller import Caller
 from .principal import parse_principal
 
-#: If the changed entries times this number exceed all entries, the authorizer is made of all entries.
+#: If the changed entries times this number exceed all entries, the authorizer is built again from all entries.
 _ALL_AGAIN_SHARE = 4
 
 
@@ -32,8 +32,8 @@ def parse_super_users(text: str | None) -> frozenset[str]:
 
 
 class Unready:
-    """The authorizer of a node that does not know the ACLs yet: only super users may do anything, and other callers
-    get SERVER_BUSY, which clients retry; a refusal would be final for them."""
+    """The authorizer of a node that does not know the ACLs yet: only super users may do anything, and other callers get
+    SERVER_BUSY, which clients retry. (Clients do not retry a refusal.)"""
 
     names_hosts = False
 
@@ -41,7 +41,7 @@ class Unready:
         self._super_users = super_users
 
     def granted(self, caller: Caller, operation: int, resource_type: int) -> Set[str]:
-        """No names: ``allows`` decides each time."""
+        """Return no names, so that callers ask ``allows`` each time."""
         return NO_NAMES
 
     def allows(self, caller: Caller, operation: int, resource_type: int, name: str) -> bool:

@@ -1,20 +1,22 @@
 """The authorizer: what a caller may do, by Kafka's rules (StandardAuthorizer). Pure.
 
 1. A super user may do everything.
-2. Entries that concern the resource: the literal pattern with its name, the literal ``*``, and prefixed patterns of
-   which its name begins. Of these, the entries for the caller's principal or ``User:*``, and for the caller's host.
-3. One of them denies the operation, or ALL: refused. A denied operation denies no other one.
-4. One of them allows the operation, ALL, or an operation that implies it (READ, WRITE, DELETE and ALTER imply
-   DESCRIBE; ALTER_CONFIGS implies DESCRIBE_CONFIGS): allowed.
-5. No entry concerns the resource, for any principal: ``allow.everyone.if.no.acl.found`` decides. Otherwise refused.
+2. The following rules use the entries that apply to the resource: its literal pattern, the literal ``*``, and the
+   prefixed patterns with which its name begins. Of these entries, only those for the caller's principal or ``User:*``,
+   and for the caller's host, count.
+3. If one of them denies the operation or ALL, the operation is refused. A denied operation denies no other operation.
+4. If one of them allows the operation, ALL, or an operation that implies it (READ, WRITE, DELETE and ALTER imply
+   DESCRIBE; ALTER_CONFIGS implies DESCRIBE_CONFIGS), the operation is allowed.
+5. If no entry applies to the resource, for any principal, ``allow.everyone.if.no.acl.found`` decides. In all other
+   cases the operation is refused.
 
 Index: patterns by name, in each pattern the principals, in each principal the hosts; the leaves are bit masks of
-operations. A check visits only the patterns of one name. The outcome for a caller and a resource (all
-operations at once) is kept. The names on which a caller may do an operation are kept too, as sets (``granted``): for a
-request with many topics, a repeated check is one look-up in the set.
+operations. A check visits only the patterns of one name. The outcome for a caller and a resource (all operations at
+once) is cached. The names on which a caller may do an operation are cached too, as sets (``granted``): for a request
+with many topics, a repeated check is one look-up in the set.
 
-An authorizer never changes: changed ACLs make another one. It shares with the former one the patterns that did not
-change (``changed``), so a change of 1 of 10,000 entries does not read the 9,999 others.
+An authorizer never changes: changed ACLs need a new authorizer. It shares the unchanged patterns with the old one
+(``changed``), so a change of 1 of 10,000 entries does not read the 9,999 others.
 """
 
 from __future__ import annotations
@@ -40,10 +42,10 @@ from .acl_types import (
 )
 from .caller import Caller
 
-#: Maximum number of kept outcomes, and of names in sets. When it is reached, all are dropped: names are a caller's
-#: choice.
+#: Maximum number of cached outcomes, and of names in sets. At the maximum the whole cache is emptied. Without a
+#: maximum, callers could fill it, because they choose the names.
 KEPT_MAX = 10_000
-#: Longest name, in characters, of which the outcome is kept. A name in a request may have 32,767 bytes, and 10,000
+#: Longest name, in characters, whose outcome is cached. A name in a request may have 32,767 bytes, and 10,000
 #: outcomes of such names would use 320 MiB.
 KEPT_CHARS_MAX = 255
 
@@ -61,7 +63,8 @@ def _mask(operation: int, *, allowed: bool) -> int:
 
 
 class _Masks:
-    """Denied and allowed operations of one principal on one pattern, by host. ``entries``: what they come from."""
+    """Denied and allowed operations of one principal on one pattern, by host. ``entries``: the ACLs from which the
+    masks are made."""
 
     __slots__ = ("all_hosts", "entries", "hosts", "networks")
 
@@ -69,7 +72,7 @@ class _Masks:
         self.entries = entries
         self.all_hosts = [0, 0]
         self.hosts: dict[Address, list[int]] = {}
-        #: By (IP version, length of the prefix): masks by the network's address shifted right.
+        #: Key: (IP version, prefix length). Value: the mask of each network, by the network's address shifted right.
         self.networks: dict[tuple[int, int], dict[int, list[int]]] = {}
         for entry in entries:
             allowed = entry.permission == Permission.ALLOW
@@ -105,7 +108,7 @@ _Pattern = dict[str, _Masks]  # by principal
 
 
 class _Place(NamedTuple):
-    """Where an entry stands in the index."""
+    """The place of an entry in the index."""
 
     resource_type: int
     is_prefixed: bool
@@ -120,7 +123,7 @@ class _Place(NamedTuple):
 
 @dataclass(slots=True)
 class _Patterns:
-    """The patterns of one type of resource. ``lengths``: the lengths of the prefixed ones, ascending."""
+    """The patterns of one type of resource. ``lengths``: the lengths of the prefixed patterns, ascending."""
 
     literal: dict[str, _Pattern] = field(default_factory=dict)
     prefixed: dict[str, _Pattern] = field(default_factory=dict)
@@ -163,8 +166,8 @@ class _Patterns:
 
 
 class Authorizer:
-    """Decides by a set of entries. ``super_users``: principals such as ``User:admin``. ``allow_everyone``: whether
-    resources without any entry are open to all (allow.everyone.if.no.acl.found)."""
+    """Decides access by a set of entries. ``super_users``: principals such as ``User:admin``. ``allow_everyone``:
+    whether resources without any entry are open to all (allow.everyone.if.no.acl.found)."""
 
     def __init__(
         self, entries: Iterable[AclRecord] = (), super_users: Iterable[str] = (), *, allow_everyone: bool = False
@@ -191,8 +194,8 @@ class Authorizer:
         self._granted_names = 0
 
     def changed(self, removed: Iterable[AclRecord], added: Iterable[AclRecord]) -> Authorizer:
-        """Return the authorizer of these entries without ``removed`` and with ``added``. Raises ValueError for a
-        removed entry that is not there."""
+        """Return the authorizer of these entries without ``removed`` and with ``added``. Raises ValueError if an entry
+        in ``removed`` is missing."""
         found: dict[_Place, list[AclRecord]] = {}
         with_hosts = self._with_hosts
 
@@ -224,8 +227,9 @@ class Authorizer:
         return self._with_hosts > 0
 
     def granted(self, caller: Caller, operation: int, resource_type: int) -> Set[str]:
-        """Names of resources on which ``caller`` may do ``operation``, as far as ``allows`` has decided so: a name that
-        is missing here may be allowed too. The set grows with each decision, and is emptied when it gets too large."""
+        """Names of resources on which ``caller`` may do ``operation``, according to earlier calls of ``allows``: a name
+        that is missing here may be allowed too. The set grows with each decision, and is emptied when it gets too
+        large."""
         principal = caller.principal
         key = principal.kind, principal.name, caller.host, operation, resource_type
         found = self._granted.get(key)
@@ -283,7 +287,7 @@ class Authorizer:
             return False
         allowed_names, allowed_prefixes = having(patterns.literal, 1), having(patterns.prefixed, 1)
         if WILDCARD in allowed_names or (self._allow_everyone and WILDCARD not in patterns.literal):
-            return True  # entries are finite: some name has none that denies it, or none at all
+            return True  # the number of entries is finite, so some name has no DENY entry, or no entry at all
 
         def is_denied(text: str) -> bool:
             return any(text[:length] in denied_prefixes for length in range(1, len(text) + 1))
@@ -336,8 +340,8 @@ def _masks_of(pattern: _Pattern, principal: str, address: Address | None) -> tup
 
 
 def _address_of(host: str) -> Address | None:
-    """The caller's address; None when it is unknown. Only entries for all hosts allow then, and entries for any host
-    deny."""
+    """The caller's address; None when it is unknown. For an unknown address, only entries for all hosts allow, and
+    entries for any host deny."""
     try:
         return plain_address(host)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The caller of the current call: who asks, from where, and at which listener.
+"""The caller of the current call: its principal, its host, and the listener.
 
 A listener sets the caller before it runs a call's handler. The value is in a context variable, so the handler and all
 tasks that it creates have the caller without passing it on.
@@ -27,7 +27,7 @@ class Caller:
     token_id: str | None = None
 
 
-NO_CALLER = Caller()  #: The caller outside of any call, and of a listener without security.
+NO_CALLER = Caller()  #: The caller outside of any call, and on a listener without security.
 
 _current: ContextVar[Caller] = ContextVar("headrace-caller", default=NO_CALLER)
 

@@ -1,15 +1,15 @@
 """Certificates of peers: names, validity, and the role and id of a node.
 
-The module reads what it needs from the DER bytes of an X.509 certificate (RFC 5280). TLS has verified the certificate
-before; a certificate that cannot be read raises ValueError.
+The module reads what it needs from the DER bytes of an X.509 certificate (RFC 5280). TLS has already verified the
+certificate; a certificate that cannot be read raises ValueError.
 
     Certificate ::= SEQUENCE { tbsCertificate, signatureAlgorithm, signatureValue }
     TBSCertificate ::= SEQUENCE { [0] version, serialNumber, signature, issuer, validity, subject, publicKey, ...,
                                   [3] extensions }
 
 **Nodes.** The certificate of a node has one URI among its subject alternative names: ``headrace:ROLE:ID``, such as
-``headrace:broker:1``. Without ``:ID`` the certificate is good for every node of the role, which nodes need that get
-their id when they register. A certificate without such a URI is a user's.
+``headrace:broker:1``. Without ``:ID`` the certificate is valid for every node of the role. Nodes that get their id when
+they register need such a certificate. A certificate without such a URI belongs to a user.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ URI_SCHEME = "headrace"
 _NODE_URI = re.compile(rf"{URI_SCHEME}:({'|'.join(NODE_ROLES)})(?::(0|[1-9]\d{{0,9}}))?\Z", re.ASCII)
 
 _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----(.+?)-----END CERTIFICATE-----", re.DOTALL)
-CERTIFICATE_BYTES_MAX = 64 * 1024  #: Maximum size of one certificate; larger ones are not read.
+CERTIFICATE_BYTES_MAX = 64 * 1024  #: Maximum size of one certificate; larger certificates are not read.
 
 _SUBJECT_ALT_NAME = bytes.fromhex("551d11")
 _BASIC_CONSTRAINTS = bytes.fromhex("551d13")
@@ -56,7 +56,7 @@ _ESCAPED = frozenset(',=+<>#;"\\')
 @dataclass(frozen=True, slots=True)
 class Certificate:
     """The parts of a certificate that Headrace uses. ``subject`` and ``issuer`` are distinguished names as Java's
-    X500Principal.getName() writes them: the last attribute first, such as ``CN=alice,O=Example``."""
+    X500Principal.getName() writes them: in reverse order of the attributes, such as ``CN=alice,O=Example``."""
 
     subject: str
     issuer: str
@@ -103,7 +103,7 @@ def node_identity(pem: bytes) -> NodeIdentity:
 
 
 def is_node(pem: bytes) -> bool:
-    """Whether the certificate ``pem`` claims to be a node's. Raises SaslAuthenticationFailedError."""
+    """Whether the certificate ``pem`` has a node's URI. Raises SaslAuthenticationFailedError."""
     return any(each.startswith(f"{URI_SCHEME}:") for each in _read_peer(pem).uris)
 
 

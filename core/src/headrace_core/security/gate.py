@@ -1,4 +1,4 @@
-"""The gate of a listener: who makes a call, and whether the caller may make it.
+"""The gate of a listener identifies the caller of each call, and checks whether the caller may make the call.
 
 For each call, in this order:
 
@@ -6,10 +6,11 @@ For each call, in this order:
    names the client for which it calls. On listeners for clients: SSL by the client's certificate, SASL by the session
    of the connection; PLAINTEXT callers are User:ANONYMOUS. A caller that cannot be identified is refused before its
    request is read.
-2. *Check* the call's rules (rules.py). Nodes need the role, and name no other node (node_ids.py); clients need the
-   rights. Refused resources of rules with ``each`` get their errors one by one (shapes.py, or the handler of a stream).
+2. *Check* the call's rules (rules.py). A node needs the right role and may name no other node (node_ids.py); a client
+   needs the rights. Refused resources of rules with ``each`` get their errors one by one (shapes.py, or the handler of
+   a stream).
 
-A listener without security has an open gate, which does nothing.
+The gate of a listener without security checks nothing.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from ..errors import ClusterAuthorizationFailedError, HeadraceError, InvalidRequ
 from .access import Access, Authorization, current_access, set_access
 from .acl_types import CLUSTER_NAME, Operation, ResourceType, plain_address
 from .caller import Caller, set_caller
-from .node_ids import CLAIMS, check_claim
 from .certificates import check_not_expired
+from .node_ids import CLAIMS, check_claim
 from .principal import ANONYMOUS, PRINCIPAL_CHARS_MAX, Principal, parse_principal
 from .refusals import refusal
 from .rules import MethodAccess, access_of
@@ -35,12 +36,12 @@ SESSION_KEY, CLIENT_ID_KEY = "headrace-session", "headrace-client-id"
 #: Metadata with which a gateway names its client.
 PRINCIPAL_KEY, HOST_KEY = "headrace-principal", "headrace-client-host"
 CLIENT_ID_CHARS_MAX = 255
-#: Methods of libraries that stay open, and those that need authentication.
+#: Methods of libraries: those that every caller may call, and those that need authentication.
 _HEALTH = "/grpc.health.v1.Health/"
 _REFLECTION = "/grpc.reflection."
 _HOSTS_MAX = 10_000
-
 _REUSED = [b"true"]  #: gRPC's property of a connection whose client resumed a TLS session.
+
 
 class NodeCertificate(Protocol):
     """certificates.NodeIdentity."""
@@ -206,17 +207,17 @@ class Gate:
         request; streams check each request themselves. Raises LookupError for a method that cannot be checked, because
         such a method must not be served."""
         found = access_of(path)
-        if found is None and path.startswith((_HEALTH, _REFLECTION)):  # of libraries: ``admit`` has their rules
+        if found is None and path.startswith((_HEALTH, _REFLECTION)):  # methods of libraries: ``admit`` has their rules
             return behaviour
         if found is None:
-            raise LookupError(f"{path} has no option (access) in its proto: it says who may call the method")
+            raise LookupError(f"{path} has no option (access) in its proto; add one that says who may call the method")
         if found.method in CLAIMS and has_request:
             return _claimed(behaviour, found.method)
         if found.is_open or not found.rules:
             return self._shaped(behaviour, found)
         needs_shape = any(rule.each for rule in found.rules) or not has_request
         if needs_shape and found.method not in SHAPES and found.method not in HANDLED:
-            raise LookupError(f"{found.method} has rules for single items, and no shape in security/shapes.py")
+            raise LookupError(f"{found.method} has rules for single items, but no shape in security/shapes.py")
         shaped = self._shaped(behaviour, found)
         if not has_request:
             return shaped

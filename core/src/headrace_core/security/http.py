@@ -2,8 +2,8 @@
 
 An ``HttpGuard`` has the TLS context of a listener and the check of each request. A request is admitted with a verified
 client certificate (``ssl.client.auth=required``) or with a bearer token of ``http.bearer.tokens.file``; any other
-request is answered with 401. The handshake does not fail without a certificate, so a client learns what is missing.
-With neither key every request is admitted.
+request is answered with 401. The handshake succeeds without a certificate, so that a client learns from the answer what
+is missing. If neither key is set, every request is admitted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..errors import InvalidConfigError
 from .tls import LOOK_S, TlsSettings, TlsSource, read_secret_file
 
 TOKENS_KEY = "http.bearer.tokens.file"
-CHALLENGE = 'Bearer realm="headrace"'  #: The header WWW-Authenticate of an answer 401.
+CHALLENGE = 'Bearer realm="headrace"'  #: The header WWW-Authenticate of a 401 answer.
 REFUSAL = (
     "authentication is needed: a client certificate that the server trusts, or the header Authorization: Bearer TOKEN"
 )
@@ -66,8 +66,8 @@ class HttpGuard:
         return None if self.tls is None else self.tls.server_context(wants_client=self._takes_certificates)
 
     def admits(self, authorization: str | None, certificate: Mapping[str, Any] | None) -> bool:
-        """Whether a request is admitted. ``authorization``: its header; ``certificate``: the client's verified
-        certificate as ``SSLSocket.getpeercert`` returns it, empty or None without one."""
+        """Whether a request is admitted. ``authorization``: the request's Authorization header; ``certificate``: the
+        client's verified certificate as ``SSLSocket.getpeercert`` returns it, empty or None without one."""
         if self.is_open or (self._takes_certificates and certificate):
             return True
         if self._tokens is None or authorization is None:
@@ -81,7 +81,8 @@ class BearerTokens:
     changes."""
 
     def __init__(self, path: str, *, where: str = "", clock: Callable[[], float] = time.monotonic) -> None:
-        """Raises InvalidConfigError for a file that cannot be read, that others may read, or with short tokens."""
+        """Raises InvalidConfigError for a file that cannot be read, that other users may read, or that has tokens that
+        are too short."""
         self._path = path
         self._name = f"{where}{TOKENS_KEY}={path}"
         self._clock = clock
@@ -90,7 +91,7 @@ class BearerTokens:
         self._digests = self._load()
 
     def has(self, token: str) -> bool:
-        """Whether ``token`` is in the file. The time does not depend on how much of it is right."""
+        """Whether ``token`` is in the file. The time does not depend on how many characters are correct."""
         self._look()
         if len(token) > TOKEN_CHARS_MAX:
             return False
@@ -107,7 +108,7 @@ class BearerTokens:
         if stamp != self._stamp and stamp is not None:
             try:
                 self._digests = self._load()
-            except InvalidConfigError:  # a half-written file: the old tokens stay until it is whole
+            except InvalidConfigError:  # a half-written file: the old tokens stay in use until the file is complete
                 return
             self._stamp = stamp
 

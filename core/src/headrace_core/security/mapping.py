@@ -3,7 +3,7 @@
     ssl.principal.mapping.rules=RULE:^CN=(.*?),OU=Users.*$/$1/L, RULE:^CN=(.*?)$/$1/, DEFAULT
 
 A rule is ``RULE:pattern/replacement/`` with an optional L (lower case) or U (upper case). The first rule whose pattern
-matches the whole name applies. DEFAULT is the whole name. The language is that of Kafka's SslPrincipalMapper; patterns
+matches the whole name applies. DEFAULT is the whole name. The syntax is that of Kafka's SslPrincipalMapper; patterns
 are regular expressions, and ``$1`` in the replacement is the first group.
 """
 
@@ -21,8 +21,8 @@ KEY = "ssl.principal.mapping.rules"
 _RULE = r"(DEFAULT)|RULE:((\\.|[^\\/])*)\/((\\.|[^\\/])*)\/([LU]?).*?|(.*?)"
 _SPLITTER = re.compile(rf"\s*({_RULE})\s*(,|$)")
 _PARSER = re.compile(_RULE)
-#: Categories of characters that make two names look alike, or that end a line of a log: Unicode's controls, formats,
-#: separators of lines, and surrogates. (Spaces of all kinds are allowed: names of organizations have them.)
+#: Unicode categories of characters that make two names look alike, or that end a log line: controls, formats, line
+#: separators and surrogates. (Spaces of all kinds are allowed: names of organizations have them.)
 _INVISIBLE = frozenset(("Cc", "Cf", "Zl", "Zp", "Cs"))
 _NAMED_GROUP = re.compile(r"\(\?<(?![=!])")  # Java's (?<name>, which is (?P<name> in Python
 
@@ -48,7 +48,7 @@ class PrincipalMapper:
     """Applies the rules of one listener."""
 
     def __init__(self, rules: str) -> None:
-        """Raises InvalidConfigError, which names the rule, for a text that is no list of rules."""
+        """Raises InvalidConfigError, which names the rule, for an invalid list of rules."""
         self._text = rules
         self._rules = _parse(rules)
 
@@ -86,7 +86,7 @@ def user_principal(pem: bytes, mapper: PrincipalMapper) -> Principal:
 
 
 def _shown(name: str) -> str:
-    """A name for one line of a log."""
+    """The name as text for one log line."""
     return name[:200] if name.isprintable() else ascii(name[:200])
 
 
@@ -98,7 +98,7 @@ def _parse(text: str) -> tuple[_Rule, ...]:
         assert match is not None  # the last alternative matches the empty text
         if match.end() != len(rule):
             raise InvalidConfigError(
-                f"{KEY}: the rule {rule!r} is not understood from {rule[match.end() :]!r} on; write "
+                f"{KEY}: the rule {rule!r} is not valid from {rule[match.end() :]!r} on; write "
                 "RULE:pattern/replacement/, with L or U at its end if names change their case, or DEFAULT"
             )
         if match[1] is not None:
@@ -110,7 +110,7 @@ def _parse(text: str) -> tuple[_Rule, ...]:
                 raise InvalidConfigError(f"{KEY}: the pattern {match[2]!r} is no regular expression: {error}") from None
             if not pattern.groups and re.search(r"(?<!\\)\$\d", match[4]):
                 raise InvalidConfigError(
-                    f"{KEY}: the pattern {match[2]!r} has no group, and the replacement {match[4]!r} names one"
+                    f"{KEY}: the pattern {match[2]!r} has no group, and the replacement {match[4]!r} refers to one"
                 )
             rules.append(_Rule(pattern, match[4], match[6]))
     return tuple(rules)

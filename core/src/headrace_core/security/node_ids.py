@@ -1,8 +1,8 @@
-"""The ids that nodes name in their requests, against the ids in their certificates.
+"""Compare the ids that nodes name in their requests with the ids in their certificates.
 
 A node's certificate is for one role, and usually for one id (certificates.py). Some calls name the node that makes
 them, such as the broker that sends heartbeats. A broker must not make such a call in another broker's name: it could
-take over the other one's registration, or drop it from in-sync sets.
+take over the other broker's registration, or remove that broker from in-sync sets.
 
 The gate checks single requests. Handlers of streams call ``check_claim`` for each message that names a node.
 """
@@ -40,7 +40,8 @@ def _gets_producer_ids(request: Any) -> Claim:
     return _coordinator(request) if request.HasField("coordinator_id") else _broker(request)
 
 
-#: The sender that a request of each call names. Of the streams Exchange and Follow, the first message names it.
+#: For each call: how to find the sender that a request names. In the streams Exchange and Follow, the first message
+#: names the sender.
 CLAIMS: Mapping[str, Callable[[Any], Claim]] = {
     "Cluster/RegisterBroker": lambda request: Claim("broker", request.wanted_broker_id),
     "Cluster/BrokerHeartbeat": _broker,

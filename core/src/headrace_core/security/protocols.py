@@ -47,16 +47,16 @@ def parse_protocol_map(items: Iterable[str]) -> dict[str, SecurityProtocol]:
 
 def protocols_of(listeners: Sequence[str], mapped: Mapping[str, SecurityProtocol]) -> dict[str, SecurityProtocol]:
     """Return the protocol of each listener of a node. Raises InvalidConfigError if some listeners are secured and
-    another one is left open by mistake."""
+    another listener is left open by mistake."""
     named = {name: protocol for name, protocol in mapped.items() if name in listeners}
     if all(protocol is SecurityProtocol.PLAINTEXT for protocol in named.values()):
         return dict.fromkeys(listeners, SecurityProtocol.PLAINTEXT)
     for name in listeners:
         protocol = named.get(name)
         if protocol is None:
-            wanted = "SSL" if name in NODE_LISTENERS else "SSL, or PLAINTEXT if it shall stay open"
+            wanted = "SSL" if name in NODE_LISTENERS else "SSL, or PLAINTEXT if it stays open"
             raise InvalidConfigError(
-                f"{KEY} secures some listeners and does not name {name}: add {name}:{wanted.replace(', or', ' (or')}"
+                f"{KEY} secures some listeners but does not name {name}: add {name}:{wanted.replace(', or', ' (or')}"
                 + (")" if "or PLAINTEXT" in wanted else "")
             )
         if name in NODE_LISTENERS and protocol is not SecurityProtocol.SSL:

@@ -1,7 +1,7 @@
 """References to secrets: ``${env:NAME}``, ``${file:PATH}`` and ``${file:PATH:KEY}`` in values that are secret.
 
 The first form is Kafka's EnvVarConfigProvider, the last Kafka's FileConfigProvider. ``${file:PATH}`` is the whole file
-without the line break at its end. So a properties file or a profile need not contain the secret itself.
+without the line break at its end. With references, a properties file or a profile need not contain the secret itself.
 """
 
 from __future__ import annotations

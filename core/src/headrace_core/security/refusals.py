@@ -1,4 +1,4 @@
-"""The error of a caller that may not do what it asks for."""
+"""The error for a caller without the right that its request needs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SHOWN_CHARS_MAX = 249
 
 
 def refusal(operation: Operation, resource_type: int, name: str, principal: object) -> HeadraceError:
-    """The error for a caller that may not do ``operation`` on a resource. The text does not tell whether the resource
+    """The error for a caller that may not do ``operation`` on a resource. The text does not show whether the resource
     exists."""
     resource = ResourceType(resource_type)
     if resource is ResourceType.CLUSTER:

@@ -24,11 +24,12 @@ class Session:
 
     @property
     def token_id(self) -> str | None:
-        """The delegation token that opened the session."""
+        """The delegation token with which the session was opened."""
         return self.identity.token_id
 
     def on_end(self, end: Callable[[HeadraceError], object]) -> Callable[[], None]:
-        """Call ``end(error)`` when the session is over, to end a stream. Returns a function that forgets ``end``."""
+        """Call ``end(error)`` when the session is over, to end a stream. Returns a function that removes ``end``
+        again."""
         self._ending.add(end)
         return lambda: self._ending.discard(end)
 
@@ -48,7 +49,7 @@ def set_session(session: Session | None) -> None:
 
 
 def end_with_session(end: Callable[[HeadraceError], object]) -> Callable[[], None]:
-    """Call ``end(error)`` when the session of the current call is over. Returns a function that forgets ``end``."""
+    """Call ``end(error)`` when the session of the current call is over. Returns a function that removes ``end`` again."""
     session = _current.get()
     return _nothing if session is None else session.on_end(end)
 

@@ -1,9 +1,9 @@
-"""Calls about several items: refused items get errors of their own, and the handler gets the rest.
+"""Calls about several items: each refused item gets an error, and the handler gets the other items.
 
 A *shape* stands between the gate and the handler of one method. ``Items`` takes the refused items out of the request,
-calls the handler with the others, and puts the errors where the refused items' results belong. The other shapes leave
-out of an answer what the caller may not see. ``HANDLED`` are the methods whose handlers check their items themselves,
-because they are streams, or because the check needs the node's state.
+calls the handler with the other items, and puts errors in the places of the refused items' results. The other shapes
+remove from an answer the parts that the caller may not see. ``HANDLED`` are the methods whose handlers check their
+items themselves, because they are streams, or because the check needs the node's state.
 
 A name that the caller may not use gets the same error whether the resource exists or not.
 """
@@ -32,7 +32,7 @@ class Items:
     """The shape of a request with a repeated field of items, and an answer with a repeated field of results.
 
     ``field``, ``results``: the two fields. ``result`` makes the result of a refused item. ``concerns``: whether a rule
-    applies to an item of this request, if not every rule applies to every item.
+    applies to an item of this request; without it, every rule applies to every item.
     """
 
     field: str
@@ -121,7 +121,8 @@ def _sees_topic(access: Access, name: str) -> bool:
 
 
 async def _fetch_offsets(access: Access, found: MethodAccess, request: Any, handler: Handler) -> Any:
-    """Refuse groups and named partitions one by one; leave out the topics that a whole group's answer has."""
+    """Refuse groups and named partitions one by one; if a request asks for a whole group, leave refused topics out of
+    the answer."""
     refused_groups: dict[int, HeadraceError] = {}
     refused_partitions: dict[int, list[Any]] = {}
     rest = groups_pb2.FetchOffsetsRequest(require_stable=request.require_stable)
@@ -165,8 +166,8 @@ async def _fetch_offsets(access: Access, found: MethodAccess, request: Any, hand
 
 
 def hide_assignment(access: Access, response: Any) -> None:
-    """As Kafka since KAFKA-18813: a member whose assignment has a topic that it may not describe gets an error instead.
-    So a pattern does not show the names of topics."""
+    """As in Kafka since KAFKA-18813: a member whose assignment has a topic that it may not describe gets an error
+    instead. Therefore a pattern does not reveal the names of topics."""
     for each in response.assignment.topics:
         if not _sees_topic(access, each.topic):
             response.ClearField("assignment")
@@ -201,7 +202,7 @@ def _assigned_topics(member: Any) -> Iterable[str]:
 
 
 async def _describe_groups(access: Access, found: MethodAccess, request: Any, handler: Handler) -> Any:
-    """As Kafka since KAFKA-18813: a group with topics that the caller may not describe is not described."""
+    """As in Kafka since KAFKA-18813: a group with topics that the caller may not describe is not described."""
     answer = await _GROUPS_DESCRIBED(access, found, request, handler)
     for group in answer.groups:
         if group.error.code:
@@ -238,7 +239,7 @@ async def _explain_group(access: Access, found: MethodAccess, request: Any, hand
 
 
 async def _init_producer(access: Access, found: MethodAccess, request: Any, handler: Handler) -> Any:
-    """A transaction that may stay open without a limit needs a right of its own (KIP-939)."""
+    """A transaction that may stay open without a time limit needs a separate right (KIP-939)."""
     if request.enable_two_phase_commit:
         access.require(Operation.TWO_PHASE_COMMIT, ResourceType.TRANSACTIONAL_ID, request.transactional_id)
     return await handler(request)

@@ -1,9 +1,9 @@
 """TLS: keys and certificates from files, their reload, and the credentials that gRPC and HTTP take from them.
 
-A ``TlsSource`` holds the key material of one listener or of one side's connections. It looks at the files at most once
-a second, and takes a changed file when it is complete: the key fits the certificate, and no certificate has expired.
-Until then the old material stays in use. New handshakes of a server use the new material at once. Channels that exist
-keep theirs; ``generation`` tells their owners when to replace them.
+A ``TlsSource`` holds the key material of one listener or of one side's connections. It checks the files at most once a
+second, and loads a changed file when the file is complete: the key fits the certificate, and no certificate has
+expired. Until then the old material stays in use. New handshakes of a server use the new material at once. Existing
+channels keep the old material; ``generation`` shows their owners when to replace them.
 
 gRPC takes unencrypted PEM. Encrypted keys and PKCS12 files need the package ``cryptography``.
 """
@@ -40,7 +40,7 @@ CONTEXT_S_MAX = 300.0
 FILE_BYTES_MAX = 4 * 1024 * 1024  #: Maximum size of a file with keys or certificates.
 #: Suites that gRPC always offers; its list of ciphers is for TLS 1.2.
 TLS_13_SUITES = ("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256")
-CIPHERS_VARIABLE = "GRPC_SSL_CIPHER_SUITES"  #: gRPC reads it once in a process, at the first use of TLS.
+CIPHERS_VARIABLE = "GRPC_SSL_CIPHER_SUITES"  #: gRPC reads this variable once in a process, at the first use of TLS.
 #: Java's names of the suites of TLS 1.2 that gRPC has, with OpenSSL's names.
 TLS_12_SUITES = {
     "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256": "ECDHE-ECDSA-AES128-GCM-SHA256",
@@ -162,7 +162,9 @@ class TlsSettings:
                 "name both, or leave the key out"
             )
         if self.client_auth == "requested":
-            raise InvalidConfigError("ssl.client.auth=requested: gRPC has required and none only; choose one of them")
+            raise InvalidConfigError(
+                "ssl.client.auth=requested: gRPC supports only required and none; choose one of them"
+            )
         if self.cipher_suites:
             grpc_ciphers(self.cipher_suites)
 
@@ -202,7 +204,7 @@ def set_ciphers(suites: tuple[str, ...]) -> None:
     present = os.environ.setdefault(CIPHERS_VARIABLE, wanted)
     if present != wanted:
         raise InvalidConfigError(
-            f"ssl.cipher.suites: this process has the ciphers {present} already ({CIPHERS_VARIABLE}), and gRPC has "
+            f"ssl.cipher.suites: this process already uses the ciphers {present} ({CIPHERS_VARIABLE}), and gRPC has "
             "one list for each process; give all clients and nodes of the process the same list"
         )
 
@@ -255,8 +257,8 @@ class TlsSource:
         return self._material
 
     def look(self, *, at_once: bool = False) -> None:
-        """Load changed files, unless the last look was less than LOOK_S ago. A file that cannot be used is logged once,
-        and looked at again."""
+        """Load changed files, unless the last check was less than LOOK_S ago. A file that cannot be used is logged
+        once, and checked again later."""
         with self._lock:
             now = self._clock()
             if not at_once and now - self._looked_at < LOOK_S:
@@ -270,7 +272,9 @@ class TlsSource:
             except InvalidConfigError as error:
                 if str(error) != self._complaint:
                     self._complaint = str(error)
-                    logger.warning("the changed certificates are not used, and the old ones stay in use: %s", error)
+                    logger.warning(
+                        "the changed certificates are not used, and the old certificates stay in use: %s", error
+                    )
                 return
             self._seen, self._complaint = stamp, ""
             if material != self._material:
@@ -385,10 +389,6 @@ class TlsSource:
             raise InvalidConfigError(f"{self._where}{error.message}") from None
 
 
-def load(settings: TlsSettings, *, now: datetime | None = None) -> Material:
-    """Read and check the key material. Raises InvalidConfigError, which names the key and the file, for a file that
-    cannot be read, a private key that others may read, a key that does not fit its certificate, and an expired
-    certificate."""
 class _ServerContext(ssl.SSLContext):
     """The context of a server, which makes each connection with a context for the present material.
 
@@ -426,6 +426,10 @@ class _ServerContext(ssl.SSLContext):
         return self.present().wrap_socket(*args, **options)
 
 
+def load(settings: TlsSettings, *, now: datetime | None = None) -> Material:
+    """Read and check the key material. Raises InvalidConfigError, which names the key and the file, for a file that
+    cannot be read, a private key that others may read, a key that does not fit its certificate, and an expired
+    certificate."""
     material = Material(_roots(settings), *_key_and_chain(settings))
     if material.chain is not None:
         _check_pair(settings, material)
@@ -553,7 +557,7 @@ def _pkcs12(data: bytes, password: str | None, name: str, key: str) -> tuple[byt
     try:
         found = pkcs12.load_pkcs12(data, None if password is None else password.encode())
     except ValueError:
-        raise InvalidConfigError(f"{name}: no PKCS12 file, or {key} does not open it") from None
+        raise InvalidConfigError(f"{name}: not a PKCS12 file, or {key} does not open it") from None
     pem = serialization.Encoding.PEM
     own = b"" if found.cert is None else found.cert.certificate.public_bytes(pem)
     others = b"".join(each.certificate.public_bytes(pem) for each in found.additional_certs)
@@ -579,7 +583,8 @@ def _check_pair(settings: TlsSettings, material: Material) -> None:
 
 
 def _load_chain(context: ssl.SSLContext, material: Material) -> None:
-    """Load key and chain from memory: Python takes files only, so this file is in memory too where possible."""
+    """Load key and chain from memory. Python accepts only files, so the function uses a file in memory where
+    possible."""
     assert material.key is not None
     assert material.chain is not None
     with _private_file(material.key + material.chain) as path:

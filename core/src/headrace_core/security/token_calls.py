@@ -1,8 +1,9 @@
-"""Calls about delegation tokens at the node that a client calls: who asks, and which tokens the client sees.
+"""Calls about delegation tokens at the node that a client calls: the client's identity, and the tokens that the client
+may see.
 
 The active controller answers these calls, and the node that the client calls forwards them. Only that node knows the
-client, so it writes the client's principal into the request. A node that forwards is believed because its certificate
-has a role; on an internal listener without TLS no caller is believed.
+client, so it writes the client's principal into the request. The controller trusts a forwarding node because the node's
+certificate has a role; on an internal listener without TLS it trusts no caller.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from .caller import current_caller
 from .gate import INTERNAL
 from .principal import ANONYMOUS
 
-#: The calls of headrace.v1.Security that this module is for.
+#: The calls of headrace.v1.Security that this module handles.
 TOKEN_CALLS = frozenset(
     {"CreateDelegationToken", "RenewDelegationToken", "ExpireDelegationToken", "DescribeDelegationTokens"}
 )
@@ -27,7 +28,7 @@ _DESCRIBE = "DescribeDelegationTokens"
 
 async def call(method: str, request: Any, send: Callable[[Any], Awaitable[Any]]) -> Any:
     """Answer a call of headrace.v1.Security with ``send``, which gets the answer of the active controller; calls that
-    do not concern tokens are only sent. Raises the errors of ``of_client``."""
+    do not concern tokens are sent unchanged. Raises the errors of ``of_client``."""
     if method not in TOKEN_CALLS:
         return await send(request)
     answer = await send(of_client(request))
@@ -36,8 +37,8 @@ async def call(method: str, request: Any, send: Callable[[Any], Awaitable[Any]])
 
 def of_client(request: Any) -> Any:
     """The request with the principal of the current caller, a client. Raises DelegationTokenRequestNotAllowedError for
-    a client that has not authenticated, or only by a token. Raises DelegationTokenAuthorizationFailedError for a client
-    that may not create tokens of the owner in the request."""
+    a client that has not authenticated, or has authenticated by a token. Raises DelegationTokenAuthorizationFailedError
+    for a client that may not create tokens of the owner in the request."""
     caller = current_caller()
     if caller.role is not None:  # a node forwards the call of its client
         return request
@@ -59,8 +60,8 @@ def of_client(request: Any) -> Any:
 
 def check_caller_is_node() -> None:
     """Called by the active controller for a call on its internal listener. Raises DelegationTokenRequestNotAllowedError
-    unless a node with a certificate calls. Calls on listeners for clients come here, too, when the controller that a
-    client calls is the active one."""
+    unless a node with a certificate calls. When a client calls the active controller itself, its call passes here,
+    too."""
     caller = current_caller()
     if caller.role is None and caller.listener in ("", INTERNAL):
         raise DelegationTokenRequestNotAllowedError(
@@ -70,8 +71,9 @@ def check_caller_is_node() -> None:
 
 
 def seen_by_client(answer: Any) -> Any:
-    """Leave out of the answer to DescribeDelegationTokens what the current caller may not see. It sees the tokens that
-    it owns, has asked for, may renew or may DESCRIBE, and tokens of users on whom it has DESCRIBE_TOKENS."""
+    """Remove from the answer to DescribeDelegationTokens the tokens that the current caller may not see. A caller sees
+    the tokens that it owns, has requested, may renew or may DESCRIBE, and tokens of users on whom it has
+    DESCRIBE_TOKENS."""
     caller, access = current_caller(), current_access()
     if caller.role is not None:
         return answer

@@ -1,7 +1,8 @@
-"""Why a TLS connection fails, in words: expired, wrong name, unknown authority, missing certificate, no TLS at all.
+"""Find out why a TLS connection fails: expired certificate, wrong name, unknown authority, missing certificate, or no
+TLS at all.
 
 gRPC reports a failed handshake as "unavailable". The functions of this module repeat the handshake with Python's ssl,
-which says more. They are for error messages only.
+which reports the reason. The functions are for error messages only.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ _EXPIRED, _NOT_YET, _NO_ISSUER, _SELF_SIGNED, _SELF_SIGNED_CHAIN, _LOCAL_ISSUER,
     7,
 )
 _HOSTNAME, _IP = 62, 64
-#: Seconds that the server has to refuse the client's certificate: in TLS 1.3 it does so after the handshake.
+#: Seconds to wait for the server's refusal of the client's certificate: in TLS 1.3 a server refuses after the
+#: handshake.
 _REFUSAL_S = 0.3
 
 
@@ -91,7 +93,7 @@ async def _without_tls(host: str, port: int) -> TlsTrouble | None:
         writer.close()
     return TlsTrouble(
         TlsCause.SERVER_ENCRYPTS,
-        "the server encrypts, and this client does not",
+        "the server encrypts, but this client does not",
         "set security.protocol=SSL or SASL_SSL",
     )
 
@@ -106,7 +108,8 @@ async def _with_tls(host: str, port: int, tls: TlsSource) -> TlsTrouble | None:
     except ssl.SSLError as error:
         return _failed(error, tls)
     try:
-        # A gRPC server speaks first, unless it refuses the client's certificate: then it closes the connection.
+        # A gRPC server sends the first bytes, unless it refuses the client's certificate: then it closes the
+        # connection.
         async with asyncio.timeout(_REFUSAL_S):
             if await reader.read(1):
                 return None
@@ -152,7 +155,7 @@ def _unverified(host: str, error: ssl.SSLCertVerificationError, certificate: Cer
         return TlsTrouble(
             TlsCause.NOT_YET_VALID,
             f"the server's certificate is not valid{when} ({_own_clock()})",
-            "correct this machine's clock (NTP), or that of the machine which issued the certificate",
+            "correct the clock (NTP) of this machine, or of the machine that issued the certificate",
         )
     if code in (_HOSTNAME, _IP):
         names = () if certificate is None else (*certificate.dns_names, *certificate.addresses)
@@ -180,7 +183,7 @@ def _failed(error: ssl.SSLError, tls: TlsSource) -> TlsTrouble:
     if "WRONG_VERSION_NUMBER" in text or "UNEXPECTED_EOF" in text or "RECORD_LAYER_FAILURE" in text:
         return TlsTrouble(
             TlsCause.SERVER_DOES_NOT_ENCRYPT,
-            "the server does not encrypt, and this client does",
+            "the server does not encrypt, but this client does",
             "set security.protocol=PLAINTEXT, or use the port of another listener",
         )
     if "CERTIFICATE_REQUIRED" in text or ("HANDSHAKE_FAILURE" in text and not tls.settings.has_key):
@@ -195,7 +198,8 @@ def _failed(error: ssl.SSLError, tls: TlsSource) -> TlsTrouble:
 
 
 def _not_accepted(tls: TlsSource) -> TlsTrouble:
-    """gRPC's servers close the connection and do not say why: only the client's own clock and file are known."""
+    """gRPC's servers close the connection without a reason, so the function can use only the client's own clock and
+    file."""
     own, now = tls.certificate(), datetime.now(UTC)
     subject = own.subject if own else "unknown"
     if own is not None and own.not_after <= now:

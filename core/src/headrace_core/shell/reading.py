@@ -23,7 +23,7 @@ CHECKPOINT_SUFFIX = ".checkpoint"
 _CHECKPOINT = re.compile(r"(\d{20})-(\d{10})\.checkpoint\Z")
 _SEGMENT = re.compile(r"(\d{20})\.log\Z")
 #: Text of the note about the end of a log that a controller may still be writing.
-_UNDER_WAY = "an append is under way, or a crash cut it short; a controller cuts it off when it starts"
+_UNDER_WAY = "an append is in progress, or a crash interrupted it; a controller removes these bytes when it starts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ def read_snapshot(fs: FileSystem, path: str) -> Iterator[Found | Problem]:
             header = check_batch(data, position)
             records = decode_batch(data, position, check_crc=False)
         except (CorruptMessageError, HeadraceError) as error:
-            yield Problem(path, position, offset, f"{error.message}; what follows is not read")
+            yield Problem(path, position, offset, f"{error.message}; the rest of the file is not read")
             return
         for record in records:
             yield Found(path, position, header, record)

@@ -6,8 +6,8 @@
     /local/quorum                    /local/files
 
 State that Kafka does not have (shards, queued reassignments ...) is shown under Headrace's names. ``/topics/orders/0``
-and ``/brokers/1`` are short for paths under ``/image``. A directory object is created only when a path needs it, so the
-number of partitions does not matter.
+and ``/brokers/1`` are short forms of paths under ``/image``. A directory object is created only when a path needs it,
+so the number of partitions does not matter.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ Header = tuple[str, bytes | None]
 
 
 class TraceContext(NamedTuple):
-    """The position of a span in its trace. ``state``: the ``tracestate``, "" for none."""
+    """The position of a span in its trace. ``state``: the ``tracestate``; "" if there is none."""
 
     trace_id: int
     span_id: int
@@ -61,8 +61,8 @@ def parse_traceparent(value: str | bytes | None, state: str = "") -> TraceContex
 
 
 def context_of(headers: Iterable[Header] | None) -> TraceContext | None:
-    """Return the context in a record's headers; None for none. Of several headers with one name the last one counts,
-    as for Kafka's clients."""
+    """Return the context in a record's headers; None if there is none. Of several headers with one name the last header
+    counts, as in Kafka's clients."""
     parent: bytes | None = None
     state: bytes | None = None
     for name, value in headers or ():
@@ -88,7 +88,7 @@ def traceparent_in(metadata: Iterable[tuple[str, str | bytes]] | None) -> str | 
 
 
 def with_context(headers: Iterable[Header], context: TraceContext) -> list[Header]:
-    """Return the headers with ``context`` in place of the context that they have."""
+    """Return the headers with ``context`` in place of their present context."""
     kept = [header for header in headers if header[0] not in (TRACEPARENT, TRACESTATE)]
     kept.append((TRACEPARENT, context.traceparent.encode()))
     if context.state:

@@ -1,9 +1,9 @@
 """Export of a node's spans to a collector, by OTLP over HTTP (https://opentelemetry.io/docs/specs/otlp/).
 
-One thread sends the spans, from a queue with at most QUEUE_MAX of them. A collector that is slow or unreachable costs
-spans, and nothing else: the node drops the spans that do not fit. It reports the begin and the end of the failure in
-one log line each. OpenTelemetry's own exporter and processor repeat their warnings, and may hold up the end of a
-process for minutes.
+One thread sends the spans, from a queue with at most QUEUE_MAX of them. With a slow or unreachable collector the node
+loses only spans: it drops the spans that do not fit into the queue. It logs one line when the failure begins, and one
+line when it ends. OpenTelemetry's own exporter and processor repeat their warnings, and may delay the end of a process
+for minutes.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ PAUSE_S = 1.0  #: Seconds that a span waits for others before it is sent.
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A redirect is an error: it would carry the configured headers to another host."""
+    """Treats a redirect as an error, because it would send the configured headers to another host."""
 
     def redirect_request(self, *args: object) -> None:
         return None
 
 
 class _Deadline:
-    """Ends the connection of a request after ``limit_s`` seconds: the timeout of a socket is one of each read, and a
-    collector may send a byte now and then. One request at a time."""
+    """Ends the connection of a request after ``limit_s`` seconds: the timeout of a socket applies to each read, and a
+    collector may send single bytes slowly. One request at a time."""
 
     def __init__(self, limit_s: float) -> None:
         self.is_over = False
@@ -62,7 +62,7 @@ class _Deadline:
             self._socket = None
 
     def connection(self, kind: type[HTTPConnection]) -> Callable[..., HTTPConnection]:
-        """Makes connections of ``kind``, as urllib calls it, whose socket ends with the request."""
+        """Makes connections of ``kind`` for urllib; each socket is closed at the end of its request."""
 
         def make(host: str, **options: Any) -> HTTPConnection:
             made = kind(host, **options)
@@ -172,7 +172,7 @@ class SpanExport(SpanProcessor):
         try:
             body = encode_spans(spans).SerializeToString()
             request = urllib.request.Request(self._url, body, self._headers, method="POST")
-            # The status says enough; the body of an answer might have no end.
+            # Do not read the body of the answer, which may be endless; the status is enough.
             self._opener.open(request, timeout=self._timeout_s).close()
         except urllib.error.HTTPError as error:
             error.close()
@@ -189,7 +189,7 @@ class SpanExport(SpanProcessor):
 
 def provider_of(role: str, node_id: int, export: SpanExport) -> TracerProvider:
     """The provider of one node's tracers. It is not the program's global provider, because one program may contain
-    several nodes. It samples what the caller samples, and begins no traces."""
+    several nodes. It samples a span if the caller samples it, and begins no traces."""
     resource = Resource.create(
         {
             "service.name": f"headrace-{role}",

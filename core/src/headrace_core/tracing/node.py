@@ -44,7 +44,8 @@ class TraceSettings:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> TraceSettings | None:
-        """From a node's configuration; None if the node exports no traces. Raises InvalidConfigError."""
+        """Create the object from a node's configuration; None if the node exports no traces. Raises
+        InvalidConfigError."""
         endpoint: str = values[ENDPOINT]
         if not endpoint:
             return None
@@ -81,7 +82,7 @@ class NodeSpan:
         self._span.set_attributes(attributes)
 
     def passed_ms(self) -> float:
-        """Milliseconds since the span's begin."""
+        """Milliseconds since the beginning of the span."""
         return (time.time_ns() - self.began_ns) / 1e6
 
     def end(self, error: HeadraceError | None = None) -> None:
@@ -117,7 +118,7 @@ class NodeTraces:
 
     @classmethod
     def of(cls, role: str, values: Mapping[str, Any]) -> NodeTraces | None:
-        """From a node's configuration; None if the node exports no traces. Raises InvalidConfigError,
+        """Create the object from a node's configuration; None if the node exports no traces. Raises InvalidConfigError,
         MissingDependencyError."""
         settings = TraceSettings.of(values)
         return None if settings is None else cls(role, settings)
@@ -132,8 +133,8 @@ class NodeTraces:
         self._common = {"messaging.system": SYSTEM, "headrace.node.role": self._role, "headrace.node.id": node_id}
 
     def begin(self, name: str, traceparent: str, attributes: Mapping[str, str | int]) -> NodeSpan | None:
-        """Begin a span as a child of ``traceparent``. None if that is invalid or not sampled, if this second has its
-        SPANS_PER_SECOND_MAX, and before ``start``."""
+        """Begin a span as a child of ``traceparent``. Returns None if ``traceparent`` is invalid or not sampled, if
+        SPANS_PER_SECOND_MAX is reached, or before ``start``."""
         parent = parse_traceparent(traceparent)
         if parent is None or not parent.is_sampled or self._tracer is None:
             return None

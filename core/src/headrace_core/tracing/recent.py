@@ -1,7 +1,7 @@
-"""The contexts of batches that a leader has appended lately, for the streams to its followers.
+"""The contexts of batches that a leader has appended recently, for the streams to its followers.
 
-A leader pushes a batch to its followers before it knows the batch's offset. So a batch is recognized by the number that
-its idempotent producer gave it, or without an idempotent producer by its CRC. Neither covers the offset.
+A leader pushes a batch to its followers before it knows the batch's offset. Therefore a batch is identified by its
+idempotent producer's sequence number, or without an idempotent producer by its CRC. Neither depends on the offset.
 """
 
 from __future__ import annotations
@@ -11,16 +11,18 @@ from collections import OrderedDict
 from ..records import BatchHeader
 from ..types import TopicPartition
 
-#: Maximum number of batches; the oldest one is forgotten first. A follower that is further behind makes no span.
+#: Maximum number of batches; the oldest batch is removed first. For a follower that is further behind, the leader makes
+#: no span.
 BATCHES_MAX = 1_024
-#: Seconds after its last traced batch for which the pushes of a partition are searched for traced batches, at most.
+#: Maximum number of seconds after a partition's last traced batch during which its pushes are searched for traced
+#: batches.
 KEPT_S = 10.0
 
 BatchKey = tuple[int, int, int]
 
 
 def batch_key(header: BatchHeader) -> BatchKey:
-    """What identifies a batch within its partition."""
+    """The key that identifies a batch within its partition."""
     if header.producer_id >= 0:
         return header.producer_id, header.producer_epoch, header.base_sequence
     return -1, -1, header.crc
@@ -37,7 +39,7 @@ class RecentTraces:
 
     def __init__(self) -> None:
         self._contexts: OrderedDict[tuple[TopicPartition, BatchKey], str] = OrderedDict()
-        #: When each partition had its last traced batch.
+        #: Time of the last traced batch of each partition.
         self._last_s: dict[TopicPartition, float] = {}
         #: How many pushes of traced batches each partition still expects.
         self._left: dict[TopicPartition, int] = {}

@@ -97,8 +97,8 @@ cdef extern from *:
         HEADRACE_SIPROUND; HEADRACE_SIPROUND; HEADRACE_SIPROUND; HEADRACE_SIPROUND;
         out[1] = v0 ^ v1 ^ v2 ^ v3;
     }
-    /* A large table comes from the kernel in huge pages where there are such: keys are looked up all over it. Clearing
-       one gives its memory back, so that an idle cleaner has none. */
+    /* A large table uses the kernel's huge pages if available, because lookups hit all parts of the table. Clearing a
+       table gives its memory back, so that an idle cleaner has none. */
     #define HEADRACE_LARGE ((size_t)4 << 20)
     static void *headrace_table_new(size_t size) {
     #ifdef __linux__

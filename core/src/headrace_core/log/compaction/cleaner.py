@@ -1,6 +1,6 @@
 """Clean one log, on a cleaner thread: read the transactions, map the dirty keys, rewrite the segments, swap them in.
 
-    1  transactions     headers and markers only: which were aborted, and is any still open
+    1  transactions     headers and markers only: which transactions were aborted or are still open
     2  map              keys of the dirty part -> their latest offsets, until the map is full
     3  for each group   filter its segments into a new one; have the log's owner swap it in
 

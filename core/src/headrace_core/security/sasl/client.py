@@ -28,13 +28,15 @@ _MODULES = {
     GSSAPI: MODULE,
     **dict.fromkeys(SCRAM, "ScramLoginModule"),
 }
-RENEW_WINDOW = 0.85, 0.95  #: The window in which a session is renewed, as parts of its life (Kafka's, KIP-368).
-RENEW_AFTER = 0.8  #: The part of a token's life after which the client gets a new one (Kafka's window factor).
+#: The window in which a session is renewed, as fractions of its lifetime (as in Kafka, KIP-368).
+RENEW_WINDOW = 0.85, 0.95
+#: The fraction of a token's lifetime after which the client gets a new token (Kafka's window factor).
+RENEW_AFTER = 0.8
 
 
 class Login:
     """The credentials of one client. ``mechanism``: the mechanism of every exchange. ``renew_from``, ``renew_to``: the
-    window in which the client authenticates again, as parts of a session's life."""
+    window in which the client authenticates again, as fractions of a session's lifetime."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         """Raises InvalidConfigError for credentials that are missing or do not fit the mechanism."""
@@ -120,7 +122,7 @@ class Login:
 
 
 class _Tokens:
-    """Keeps a token until most of its life is over."""
+    """Caches a token for most of its lifetime."""
 
     def __init__(self, source: Callable[[], tuple[str, float | None]]) -> None:
         self._source = source
@@ -137,7 +139,7 @@ class _Tokens:
 def _checked(module: LoginModule, mechanism: str) -> LoginModule:
     if module.name != _MODULES[mechanism]:
         raise InvalidConfigError(
-            f"sasl.jaas.config has {module.name[:100]}, and sasl.mechanism={mechanism} needs {_MODULES[mechanism]}"
+            f"sasl.jaas.config has {module.name[:100]}, but sasl.mechanism={mechanism} needs {_MODULES[mechanism]}"
         )
     return module
 

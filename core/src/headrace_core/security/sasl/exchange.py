@@ -51,7 +51,7 @@ class ServerExchange(Protocol):
     """The server's side of one exchange."""
 
     def is_slow(self, data: bytes) -> bool:
-        """Whether the step for ``data`` takes more than a millisecond, so that it belongs into a thread."""
+        """Whether the step for ``data`` takes more than a millisecond, so that it must run in a thread."""
 
     def step(self, data: bytes) -> Step:
         """Handle the client's bytes. Raises SaslAuthenticationFailedError."""
@@ -65,8 +65,8 @@ class ClientExchange(Protocol):
 
     @property
     def is_complete(self) -> bool:
-        """Whether the client has nothing more to send or to check. A client that is not complete when the server is
-        must treat the server as not authenticated."""
+        """Whether the client has nothing more to send or to check. If the server is complete and the client is not, the
+        client must treat the server as not authenticated."""
 
     def first(self) -> bytes:
         """Return the first bytes for the server."""
@@ -76,8 +76,8 @@ class ClientExchange(Protocol):
 
 
 def failed(mechanism: str, why: str = "") -> SaslAuthenticationFailedError:
-    """Return the error of a failed exchange. Without ``why``, the credentials are wrong; which part of them is wrong is
-    not said."""
+    """Return the error of a failed exchange. Without ``why``, the message says that the credentials are wrong, but not
+    which part of them."""
     return SaslAuthenticationFailedError(
         f"{mechanism}: {why}"
         if why
@@ -86,8 +86,8 @@ def failed(mechanism: str, why: str = "") -> SaslAuthenticationFailedError:
 
 
 def check_user(user: str, mechanism: str) -> str:
-    """Return a legal user name. Raises SaslAuthenticationFailedError for an empty name, for one that is too long, and
-    for one with control characters."""
+    """Return a legal user name. Raises SaslAuthenticationFailedError for a name that is empty, is too long, or has
+    control characters."""
     if not user or len(user) > USER_CHARS_MAX or not user.isprintable():
         raise failed(mechanism, f"a user name has 1 to {USER_CHARS_MAX} printable characters")
     return user

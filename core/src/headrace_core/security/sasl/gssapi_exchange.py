@@ -23,7 +23,7 @@ AUTHZID_BYTES_MAX = 1_000
 
 
 class GssapiServer:
-    """The server's side. Each step reads a file (the keytab or the replay cache), so each one is slow."""
+    """The server's side. Each step reads a file (the keytab or the replay cache), so each step is slow."""
 
     def __init__(self, acceptor: Acceptor) -> None:
         self._acceptor = acceptor
@@ -66,9 +66,11 @@ class GssapiServer:
         except self._error:
             raise failed(GSSAPI, "the last message does not belong to this exchange") from None
         if not 4 <= len(message) <= 4 + AUTHZID_BYTES_MAX:
-            raise failed(GSSAPI, f"the last message has {len(message)} bytes; it must have 4 and the authorization id")
+            raise failed(
+                GSSAPI, f"the last message has {len(message)} bytes; it must have 4 bytes and then the authorization id"
+            )
         if message[0] != NO_LAYER:
-            raise failed(GSSAPI, "the client chose a security layer; only none is offered, because TLS encrypts")
+            raise failed(GSSAPI, "the client chose a security layer, but the server offers none, because TLS encrypts")
         principal = str(self._context.initiator_name)
         user = self._acceptor.names.user_of(principal)
         try:
@@ -114,6 +116,6 @@ class GssapiClient:
     def _answer(self, data: bytes) -> bytes:
         offer = self._context.unwrap(data).message
         if len(offer) != 4 or not offer[0] & NO_LAYER:
-            raise failed(GSSAPI, "the server insists on a security layer of SASL, which Kafka does not have; use TLS")
+            raise failed(GSSAPI, "the server requires a SASL security layer, which Kafka does not support; use TLS")
         self.is_complete = True
         return bytes(self._context.wrap(OFFER, False).message)

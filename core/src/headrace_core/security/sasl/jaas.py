@@ -1,4 +1,4 @@
-"""Parse ``sasl.jaas.config``: ``MODULE required key="value" …;``, as Kafka's clients and listeners have it."""
+"""Parse ``sasl.jaas.config``: ``MODULE required key="value" …;``, in the syntax of Kafka's clients and listeners."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TOKEN = re.compile(
 @dataclass(frozen=True, slots=True)
 class LoginModule:
     """``name``: the class's name without its package, such as ScramLoginModule. The options are never shown, because
-    they have passwords."""
+    they contain passwords."""
 
     name: str
     options: Mapping[str, str] = field(repr=False)

@@ -1,7 +1,7 @@
-"""Read the keys of an authority (JWKS, RFC 7517) from a file or a URL, and read them again as they change.
+"""Read the keys of an authority (JWKS, RFC 7517) from a file or a URL, and read them again when they change.
 
 ``KeySource.keys`` is called by exchanges and never waits. ``run`` reads the keys every ``refresh_s``, and earlier after
-a token with an unknown key id, at most once per ``UNKNOWN_S``. When a read fails, the keys that are known stay.
+a token with an unknown key id, at most once per ``UNKNOWN_S``. When a read fails, the known keys stay in use.
 """
 
 from __future__ import annotations

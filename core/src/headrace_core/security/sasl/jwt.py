@@ -1,7 +1,7 @@
-"""Check the bearer tokens of OAUTHBEARER: signed JWTs (RFC 7519) by the keys of an authority, or unsecured ones.
+"""Check the bearer tokens of OAUTHBEARER: signed JWTs (RFC 7519) by the keys of an authority, or unsecured JWTs.
 
-The algorithm must be in the list of asymmetric ones, and must fit the type of the key. So a token with ``alg: none`` or
-with an HMAC over a public key is refused before any signature is computed.
+The algorithm must be in the list of asymmetric algorithms, and must fit the type of the key. Therefore a token with
+``alg: none`` or with an HMAC over a public key is refused before any signature is computed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ KEY_TYPES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenRules:
-    """What a token must have. ``scopes``: scopes that a token needs, all of them."""
+    """The requirements for a token. ``scopes``: a token must have all of these scopes."""
 
     audiences: Sequence[str] = ()
     issuer: str | None = None
@@ -97,7 +97,7 @@ def unsecured_tokens(rules: TokenRules, now_s: Callable[[], float]) -> CheckToke
 
 
 def _parts(token: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The header and the claims, not verified. Raises SaslAuthenticationFailedError."""
+    """The header and the claims of a token, without verification. Raises SaslAuthenticationFailedError."""
     parts = token.split(".")
     if len(token) > TOKEN_CHARS_MAX or len(parts) != 3:
         raise failed(OAUTHBEARER, "the token is not a JWT (three parts with dots between them)")
@@ -116,7 +116,7 @@ def _object(part: str) -> dict[str, Any]:
 
 
 def claims_of(token: str) -> dict[str, Any]:
-    """A token's claims, without any check of its signature: a client asks when its own token expires. Raises
+    """A token's claims, without a check of its signature, for a client that needs the expiry of its own token. Raises
     SaslAuthenticationFailedError."""
     return _parts(token)[1]
 
@@ -136,7 +136,8 @@ def identity_of(claims: Mapping[str, Any], rules: TokenRules, now_s: float) -> I
         if begins_s is not None and begins_s > now_s + skew_s:
             raise failed(
                 OAUTHBEARER,
-                f"the token begins in {begins_s - now_s:.0f} s ({name}); compare the clocks of the authority and of "
+                f"the token becomes valid in {begins_s - now_s:.0f} s ({name}); compare the clocks of the authority "
+                f"and of "
                 "this server",
             )
     if rules.issuer is not None and claims.get("iss") != rules.issuer:
@@ -166,5 +167,5 @@ def _seconds(claims: Mapping[str, Any], name: str, *, needed: bool) -> float | N
     if value is None and not needed:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e11:
-        raise failed(OAUTHBEARER, f"the token's claim {name} is missing, or is no time in seconds")
+        raise failed(OAUTHBEARER, f"the token's claim {name} is missing, or is not a time in seconds")
     return float(value)

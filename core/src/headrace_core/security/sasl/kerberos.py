@@ -1,7 +1,7 @@
-"""Kerberos: the optional library, the tickets and keytabs of a configuration, and errors in plain words.
+"""Kerberos: the optional library, the tickets and keytabs of a configuration, and readable errors.
 
 The library is python-gssapi over MIT Kerberos. Each call names its keytab or ticket cache (a credential store), so two
-listeners or two clients of one process can differ. The file krb5.conf is that of the process (KRB5_CONFIG).
+listeners or two clients of one process can differ. All of them use the krb5.conf of the process (KRB5_CONFIG).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _OTHER_KEY = (
     BAD_INTEGRITY, MODIFIED, NO_KEY_OF_VERSION, NO_KEY, NOT_OURS, WRONG_SERVICE, NOT_IN_KEYTAB, NOT_THIS_VERSION
 )  # fmt: skip
 _CACHE_NUMBER = itertools.count(1)
-LOCK_S = 20.0  #: How long a login with a keytab waits for another one of the same client.
+LOCK_S = 20.0  #: Seconds that a login with a keytab waits for another login of the same client.
 
 
 def load_gssapi() -> Any:
@@ -66,7 +66,7 @@ def number_of(error: Any) -> int | None:
 
 
 def text_of(error: Any) -> str:
-    """The library's words for a GSSError."""
+    """The library's text for a GSSError."""
     text = str(error.gen_message())
     major, _, minor = text.partition(", Minor ")
     minor = minor.partition(": ")[2]
@@ -89,7 +89,7 @@ class Acceptor:
                 'principal="kafka/HOST@REALM"; or set sasl.enabled.mechanisms to SCRAM-SHA-512'
             )
         if module.name != MODULE:
-            raise InvalidConfigError(f"gssapi.sasl.jaas.config has {module.name[:100]}, and GSSAPI needs {MODULE}")
+            raise InvalidConfigError(f"gssapi.sasl.jaas.config has {module.name[:100]}, but GSSAPI needs {MODULE}")
         if not module.flag("useKeyTab"):
             raise InvalidConfigError(f"sasl.jaas.config: {MODULE} of a server needs useKeyTab=true and a keyTab")
         self.keytab = keytab_path(module.option("keyTab"))
@@ -100,7 +100,7 @@ class Acceptor:
             )
         service = _service_of(module, values)
         if service is not None and service != name.primary:
-            raise InvalidConfigError(f"{SERVICE_KEY}={service[:100]}, and the principal of the listener is {name}")
+            raise InvalidConfigError(f"{SERVICE_KEY}={service[:100]}, but the principal of the listener is {name}")
         self.gssapi = gssapi = load_gssapi()
         self._kerberos = gssapi.MechType.kerberos
         try:
@@ -131,12 +131,12 @@ class Acceptor:
     def end_of(self, context: Any) -> int:
         """When the ticket of a complete context ends (milliseconds since 1970). The context cannot be used after that.
 
-        ``context.lifetime`` is no measure: an acceptor's has the clock skew that krb5.conf allows."""
+        ``context.lifetime`` is not exact: for an acceptor it includes the clock skew that krb5.conf allows."""
         export = importlib.import_module("gssapi.raw.ext_krb5").krb5_export_lucid_sec_context
         return int(export(context, 1).endtime) * 1_000
 
     def refusal(self, error: Any) -> SaslAuthenticationFailedError:
-        """Return the error of an exchange that the library ended."""
+        """Return the error for an exchange that the library ended."""
         number = number_of(error)
         if number in _OTHER_KEY:
             why = (
@@ -205,7 +205,7 @@ class TicketSource:
 
 class Initiator:
     """Gets tickets for one client, from any thread. The tickets of a keytab are in a cache in memory, and the library
-    gets new ones after half of their life."""
+    gets new tickets after half of their lifetime."""
 
     def __init__(self, source: TicketSource) -> None:
         """Raises MissingDependencyError."""
@@ -245,7 +245,8 @@ class Initiator:
         gssapi, source = self.gssapi, self.source
         name = gssapi.Name(source.principal, gssapi.NameType.kerberos_principal) if source.principal else None
         store: dict[str, str] = {}
-        if source.keytab is not None:  # its key is checked first: without it the library only misses a ticket
+        # check the keytab's key first: without the key, the library reports only a missing ticket
+        if source.keytab is not None:
             gssapi.Credentials(name=name, usage="accept", mechs=[self._kerberos], store={"keytab": source.keytab})
             store = {"client_keytab": source.keytab, "ccache": self._memory}
         elif source.cache is not None:
@@ -269,7 +270,7 @@ class Initiator:
         return bool(context.actual_flags & self.gssapi.RequirementFlag.mutual_authentication)
 
     def failure(self, error: Any, host: str) -> HeadraceError:
-        """Return the error for a GSSError: what is missing, and what to do."""
+        """Return the error for a GSSError, with the cause and the cure."""
         source, number, text = self.source, number_of(error), text_of(error)
         service = f"{source.service}/{host}"
         if number == KDC_UNREACHABLE:

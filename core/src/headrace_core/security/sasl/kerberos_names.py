@@ -1,4 +1,4 @@
-"""Names of Kerberos principals, and the rules that make users' names of them.
+"""Names of Kerberos principals, and the rules that convert them to users' names.
 
 A principal is ``primary@REALM`` or ``primary/instance@REALM``. The rules are those of Kafka's
 ``sasl.kerberos.principal.to.local.rules`` (MIT Kerberos' auth_to_local), and the first rule that matches applies::
@@ -7,7 +7,7 @@ A principal is ``primary@REALM`` or ``primary/instance@REALM``. The rules are th
     RULE:[n:FORMAT](REGEX)s/A/B/gL       principals with n components: FORMAT has $0 (the realm), $1 and $2
                                          (REGEX), s/A/B/, g (all matches) and L or U (lower or upper case) may be absent
 
-``RULE:[1:$1@$0](.*@CORP\\.EXAMPLE)s/@.*//`` makes ``alice`` of ``alice@CORP.EXAMPLE``.
+``RULE:[1:$1@$0](.*@CORP\\.EXAMPLE)s/@.*//`` converts ``alice@CORP.EXAMPLE`` to ``alice``.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class PrincipalName:
 
 
 def parse_name(text: str) -> PrincipalName | None:
-    """Parse ``primary[/instance][@REALM]``. Returns None for any other name: one of three components, or one with
-    escaped characters."""
+    """Parse ``primary[/instance][@REALM]``. Returns None for any other name, such as a name with three components or
+    with escaped characters."""
     found = _NAME.fullmatch(text)
     return None if found is None else PrincipalName(found[1], found[2], found[3])
 
@@ -51,7 +51,7 @@ class _Default:
     realm: str
 
     def apply(self, parameters: Sequence[str]) -> str | None:
-        """The first component of a name of the default realm."""
+        """The rule DEFAULT: the first component of a name in the default realm."""
         return parameters[1] if parameters[0] == self.realm else None
 
 
@@ -111,7 +111,9 @@ def _checked(user: str, principal: str) -> str:
 
 
 def _not_simple(user: str, principal: str) -> SaslAuthenticationFailedError:
-    return failed(GSSAPI, f"{RULES_KEY} makes {user[:200]!r} of {principal[:200]}; a user's name has no / and no @")
+    return failed(
+        GSSAPI, f"{RULES_KEY} converts {principal[:200]} to {user[:200]!r}; a user's name must not contain / or @"
+    )
 
 
 def _parsed(rule: str) -> _Rule:

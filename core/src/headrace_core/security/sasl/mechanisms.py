@@ -1,4 +1,4 @@
-"""The mechanisms of a listener, as its configuration has them: they make the server's side of exchanges."""
+"""The mechanisms of a listener, from its configuration. They create the server's side of exchanges."""
 
 from __future__ import annotations
 
@@ -86,7 +86,8 @@ class Mechanisms:
         return lambda: GssapiServer(acceptor)
 
     def _module(self, mechanism: str) -> LoginModule | None:
-        """The login module of a mechanism, or else of the listener, if it is one of this mechanism."""
+        """The login module of a mechanism, else the general module of the listener, if that module fits the
+        mechanism."""
         own = f"{mechanism.lower()}.sasl.jaas.config"
         if self._values.get(own):
             return parse_jaas(self._values[own], own)
@@ -111,8 +112,8 @@ class Mechanisms:
         unsecured = {name: value for name, value in options.items() if name.startswith(_UNSECURED_OPTION)}
         if url and unsecured:
             raise InvalidConfigError(
-                f"sasl.oauthbearer.jwks.endpoint.url and the option {next(iter(unsecured))} exclude each other: signed "
-                "or unsecured tokens"
+                f"sasl.oauthbearer.jwks.endpoint.url and the option {next(iter(unsecured))} exclude each other: "
+                f"choose signed or unsecured tokens"
             )
         if url:
             self._keys = KeySource(

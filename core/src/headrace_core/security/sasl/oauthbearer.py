@@ -77,10 +77,10 @@ def _parse(data: bytes) -> tuple[str, str]:
     flag, comma, authorization = header.partition(",")
     pairs = rest.split(_SEPARATOR)
     if not separator or not comma or flag != "n" or pairs[-2:] != ["", ""] or len(pairs) > EXTENSIONS_MAX + 3:
-        raise failed(OAUTHBEARER, "the message is not of RFC 7628's form")
+        raise failed(OAUTHBEARER, "the message does not have the form of RFC 7628")
     authzid = authorization.rstrip(",")
     if authzid and not authzid.startswith("a="):
-        raise failed(OAUTHBEARER, "the message is not of RFC 7628's form")
+        raise failed(OAUTHBEARER, "the message does not have the form of RFC 7628")
     values = [each[len("auth=") :] for each in pairs if each.startswith("auth=")]
     if len(values) != 1:
         raise failed(OAUTHBEARER, "the message must have auth=Bearer TOKEN once")

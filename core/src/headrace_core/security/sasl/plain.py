@@ -10,7 +10,8 @@ from .exchange import PLAIN, Identity, Step, check_user, failed
 
 PASSWORD_CHARS_MAX = 10_000
 
-#: Whether a user has a password. Must take the same time for an unknown user as for a wrong password.
+#: Checks whether a user has the given password. The check must take the same time for an unknown user as for a wrong
+#: password.
 CheckPassword = Callable[[str, str], bool]
 
 
@@ -57,13 +58,13 @@ class PlainClient:
 
     def step(self, data: bytes) -> bytes | None:
         if data:
-            raise failed(PLAIN, "the server sent an answer that PLAIN does not have")
+            raise failed(PLAIN, "the server sent data, but PLAIN has no answer from the server")
         return None
 
 
 def static_users(passwords: Mapping[str, str]) -> CheckPassword:
-    """Check against a list of passwords. All of them are hashed first, so that neither the user nor the length of a
-    password shows in the time."""
+    """Check against a list of passwords. All passwords are hashed first, so that the time reveals neither whether the
+    user exists nor the length of a password."""
     known = {user: _digest(password) for user, password in passwords.items()}
     no_user = _digest("")
 

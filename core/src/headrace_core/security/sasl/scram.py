@@ -22,11 +22,11 @@ from dataclasses import dataclass, field
 from ...errors import SaslAuthenticationFailedError
 from .exchange import SCRAM_SHA_256, SCRAM_SHA_512, failed
 
-#: Kafka's limits of the iterations of a new credential, and the default.
+#: Kafka's limits for the number of iterations of a new credential, and the default.
 ITERATIONS_MIN, ITERATIONS_MAX, ITERATIONS_DEFAULT = 4_096, 16_384, 4_096
 SALT_BYTES = 32
 SALT_BYTES_MAX = 1_024
-#: Maximum iterations that a client does for a server, so that a false server cannot keep it busy.
+#: Maximum number of iterations that a client computes for a server, so that a false server cannot keep the client busy.
 CLIENT_ITERATIONS_MAX = 1_000_000
 NONCE_CHARS_MAX = 1_024
 _GS2_CHARS_MAX = 4_096
@@ -54,7 +54,8 @@ SCRAM_BY_NUMBER = {each.number: each for each in (SHA_256, SHA_512)}
 
 @dataclass(frozen=True, slots=True)
 class ScramCredential:
-    """What a server knows of a password. ``is_real`` is False for the made-up credential of an unknown user."""
+    """The data that a server stores for a password. ``is_real`` is False for the made-up credential of an unknown
+    user."""
 
     salt: bytes
     stored_key: bytes = field(repr=False)
@@ -81,7 +82,7 @@ def server_key(mechanism: ScramMechanism, salted: bytes) -> bytes:
 
 
 def credential_of(mechanism: ScramMechanism, salted: bytes, salt: bytes, iterations: int) -> ScramCredential:
-    """Return the credential that follows from a salted password."""
+    """Compute the credential from a salted password."""
     stored = stored_key(mechanism, client_key(mechanism, salted))
     return ScramCredential(salt, stored, server_key(mechanism, salted), iterations)
 
@@ -93,7 +94,7 @@ def new_credential(mechanism: ScramMechanism, password: str, iterations: int = I
 
 
 def has_password(mechanism: ScramMechanism, credential: ScramCredential, password: str) -> bool:
-    """Whether the credential was made of ``password``. Takes the same time for every password and for made-up
+    """Whether the credential belongs to ``password``. Takes the same time for every password and for made-up
     credentials."""
     salted = salted_password(mechanism, password, credential.salt, credential.iterations)
     found = stored_key(mechanism, client_key(mechanism, salted))
@@ -127,7 +128,7 @@ def attributes(message: str, mechanism: str) -> list[tuple[str, str]]:
     for part in message.split(","):
         name, equals, value = part.partition("=")
         if not equals or not name.isascii() or not name.isalpha():
-            raise failed(mechanism, "a message is not of RFC 5802's form")
+            raise failed(mechanism, "a message does not have the form of RFC 5802")
         pairs.append((name, value))
     return pairs
 
@@ -154,7 +155,7 @@ def decoded(text: str, mechanism: str) -> bytes:
 
 
 def sasl_name(user: str) -> str:
-    """Encode a user name: ``=`` and ``,`` have a meaning in messages."""
+    """Encode a user name, because ``=`` and ``,`` are syntax in messages."""
     return user.replace("=", "=3D").replace(",", "=2C")
 
 
@@ -187,14 +188,14 @@ def parse_client_first(data: bytes, mechanism: str) -> ClientFirst:
     binding, comma, rest = text.partition(",")
     authzid, comma2, bare = rest.partition(",")
     if not (comma and comma2) or len(binding) + len(authzid) > _GS2_CHARS_MAX:
-        raise failed(mechanism, "the first message has no header of RFC 5802's form")
+        raise failed(mechanism, "the first message has no header as in RFC 5802")
     if binding.startswith("p="):
         raise failed(mechanism, "channel binding is not offered; authenticate without it")
     if binding not in ("n", "y"):
-        raise failed(mechanism, "the first message has no header of RFC 5802's form")
+        raise failed(mechanism, "the first message has no header as in RFC 5802")
     pairs = attributes(bare, mechanism)
     if pairs[0][0] == "m":
-        raise failed(mechanism, "the message has an extension that this server does not know")
+        raise failed(mechanism, "the message has an extension that this server does not support")
     if len(pairs) < 2 or pairs[0][0] != "n" or pairs[1][0] != "r":
         raise failed(mechanism, "the first message must have n=USER,r=NONCE")
     user, nonce = from_sasl_name(pairs[0][1], mechanism), _checked_nonce(pairs[1][1], mechanism)

@@ -5,8 +5,8 @@
     client-final   c=biws,r=CNONCE SNONCE,p=PROOF
     server-final   v=SERVER SIGNATURE
 
-For an unknown user the server goes on with a made-up credential and fails at the proof, so an unknown user and a wrong
-password have the same messages and the same cost.
+For an unknown user the server continues with a made-up credential and fails at the proof, so an unknown user and a
+wrong password produce the same messages at the same cost.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ class ScramServer:
         pairs = attributes(without_proof, name) if comma else []
         if len(pairs) < 2 or [each for each, _ in pairs[:2]] != ["c", "r"] or not proof_text.startswith("p="):
             raise failed(name, "the final message must have c=…,r=…,p=…")
-        # The header must be the one of the first message, so that a flag cannot be changed in between. The nonce must
-        # be the server's own (CVE-2024-56128).
+        # The header must equal the header of the first message, so that an attacker cannot change a flag in between.
+        # The nonce must be the server's own (CVE-2024-56128).
         is_same = hmac.compare_digest(decoded(pairs[0][1], name), self._header.encode())
         is_ours = hmac.compare_digest(pairs[1][1].encode(), self._all_nonce.encode())
         if not (is_same and is_ours):
@@ -120,8 +120,8 @@ class ScramServer:
 class ScramClient:
     """The client's side. It refuses a server whose nonce, iterations or signature are wrong.
 
-    The client takes at least 4,096 iterations: a false server that asks for one would get a hash that is quickly
-    guessed. ``is_token``: the user is the id of a delegation token, and the password its HMAC as base64.
+    The client takes at least 4,096 iterations: with a single iteration, a false server could quickly guess the password
+    from its hash. ``is_token``: the user is the id of a delegation token, and the password its HMAC as base64.
     """
 
     def __init__(
@@ -171,8 +171,8 @@ class ScramClient:
         if not self._iterations_min <= iterations <= CLIENT_ITERATIONS_MAX or not 0 < len(salt) <= SALT_BYTES_MAX:
             raise failed(
                 name,
-                f"the server asks for {pairs[2][1][:20]} iterations, and {self._iterations_min} to "
-                f"{CLIENT_ITERATIONS_MAX} are safe; set the user's password again with more iterations",
+                f"the server asks for {pairs[2][1][:20]} iterations, but only {self._iterations_min} to "
+                f"{CLIENT_ITERATIONS_MAX} are accepted; set the user's password again with more iterations",
             )
         salted = salted_password(self._mechanism, self._password, salt, iterations)
         without_proof = f"c=biws,r={nonce}"
@@ -192,6 +192,6 @@ class ScramClient:
         check_same(
             decoded(pairs[0][1], name),
             verifier,
-            failed(name, "the server does not know the password; another server may be listening"),
+            failed(name, "the server has not proved that it knows the password; another server may be listening"),
         )
         self.is_complete = True

@@ -1,6 +1,6 @@
 """One thread for the slow steps of exchanges, such as PBKDF2.
 
-However many clients guess passwords, they use one core, and the other threads of the process are free.
+Even if many clients guess passwords, they use only one core, and the other threads of the process can run.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Turns:
             raise
 
     def give(self) -> None:
-        """End the turn; the next host's first task runs."""
+        """End the turn, so that the first task of the next host runs."""
         while self._waiting:
             host, tasks = next(iter(self._waiting.items()))
             turn = tasks.popleft()

@@ -39,7 +39,7 @@ class TokenEndpoint:
 
     def fetch(self) -> str:
         """Return a new token. Raises SaslAuthenticationFailedError if the endpoint refuses the client, OSError or
-        ValueError if it does not answer as it must."""
+        ValueError if the endpoint gives no valid answer."""
         parts = urlsplit(self.url)
         if parts.scheme == "file":
             return Path(unquote(parts.path)).read_text(encoding="utf-8").strip()

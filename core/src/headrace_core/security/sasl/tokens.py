@@ -1,7 +1,7 @@
 """Delegation tokens as credentials (KIP-48): the token's id is the user, its HMAC in base64 is the SCRAM password.
 
-The HMAC follows from the token's id and the secret key of the nodes (delegation.token.secret.key), so neither the log
-nor any node stores it.
+The HMAC is computed from the token's id and the secret key of the nodes (delegation.token.secret.key), so neither the
+log nor any node stores it.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ def token_password(mac: bytes) -> str:
 
 
 class TokenCredentials:
-    """SCRAM credentials of tokens. Making one takes milliseconds, so the last ones are kept."""
+    """SCRAM credentials of tokens. To make a credential takes milliseconds, so the last credentials are cached."""
 
     def __init__(self, secret_key: str) -> None:
         self._secret_key = secret_key
-        #: A secret of all nodes, from which made-up credentials follow too.
+        #: A secret of all nodes, from which made-up credentials are derived too.
         self.secret = hmac.digest(secret_key.encode(), b"made-up credentials", "sha256")
         self._kept: OrderedDict[tuple[str, int], ScramCredential] = OrderedDict()
 
@@ -39,11 +39,12 @@ class TokenCredentials:
         return (token_id, mechanism.number) in self._kept
 
     def salt(self, token_id: str) -> bytes:
-        """The salt of a token with this id. (A token that is unknown has one too, so it shows nothing.)"""
+        """The salt of a token with this id. (An unknown token has a salt too, so the salt does not show whether the
+        token exists.)"""
         return hmac.digest(self._secret_key.encode(), b"salt\0" + token_id.encode(), "sha256")
 
     def get(self, mechanism: ScramMechanism, token_id: str) -> ScramCredential:
-        """The credential of a token with this id. (Whether there is such a token, the caller checks.)"""
+        """The credential of a token with this id. (The caller checks whether the token exists.)"""
         key = (token_id, mechanism.number)
         found = self._kept.get(key)
         if found is None:

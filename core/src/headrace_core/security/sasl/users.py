@@ -1,13 +1,14 @@
-"""Credentials of the users in the metadata image, and made-up ones for unknown users.
+"""Credentials of the users in the metadata image, and made-up credentials for unknown users.
 
 A server shows the salt and the iterations of a name before the client proves anything. So a made-up credential must
 look like a real one:
 
-* Its *form* (length of the salt, iterations) is drawn from the forms of the real credentials, each with its share.
-  When 3 of 4 users have 4,096 iterations, so have 3 of 4 unknown names, and a form says nothing about one name.
+* Its *form* (length of the salt, iterations) is drawn from the forms of the real credentials, in proportion to their
+  frequency. When 3 of 4 users have 4,096 iterations, 3 of 4 unknown names have them too, so a form does not show
+  whether a name exists.
 * Salt and form depend only on the name and on a secret that all nodes have, so asking twice, or at two nodes, does not
-  show that the user is unknown. The secret is delegation.token.secret.key; without it, it is a key of the first user,
-  and unknown names get other salts when that user's password changes.
+  show that the user is unknown. The secret is delegation.token.secret.key; without that key, the secret is a key of the
+  first user, and unknown names get other salts when that user's password changes.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from .scram import ITERATIONS_DEFAULT, SALT_BYTES, SHA_256, SHA_512, ScramCreden
 from .scram_exchange import Subject
 from .tokens import TokenCredentials
 
-#: Maximum number of forms from which a made-up credential's is drawn: the most frequent ones.
+#: Maximum number of forms from which the form of a made-up credential is drawn: the most frequent forms.
 FORMS_MAX = 64
 _Form = tuple[int, int]  # length of the salt in bytes, iterations
 
@@ -45,10 +46,10 @@ class Users:
         self._modelled: Mapping[tuple[str, int], ScramCredentialRecord] | None = None
 
     def credential(self, mechanism: ScramMechanism, user: str) -> ScramCredential:
-        """The user's credential; for an unknown user a made-up one (``is_real`` False)."""
+        """The user's credential; for an unknown user, a made-up credential (``is_real`` False)."""
         security = self._security()
         record = security.scram.get((user, mechanism.number))
-        made_up = self._made_up(security, mechanism, user)  # always, so that the time is the same
+        made_up = self._made_up(security, mechanism, user)  # compute this always, so that the time is the same
         if record is None:
             return made_up
         return ScramCredential(record.salt, record.stored_key, record.server_key, record.iterations)
@@ -73,7 +74,7 @@ class Users:
         return Subject(self._tokens.get(mechanism, name), owner, name, token.expires_at_ms)
 
     def has_token(self, token_id: str) -> bool:
-        """Whether the cluster has the token, and it has not expired."""
+        """Whether the cluster has the token and the token has not expired."""
         token = self._security().tokens.get(token_id)
         return token is not None and token.expires_at_ms > self._now_ms()
 
