@@ -103,7 +103,7 @@ def run(servers: str, master: str, records: int) -> bool:
     wanted = truth(events)
     for carrier in sorted(wanted.keys() | found.keys()):
         if found.get(carrier) != wanted.get(carrier):
-            say(f"carrier {carrier}: {found.get(carrier)}, and not {wanted.get(carrier)}")
+            say(f"carrier {carrier}: {found.get(carrier)}, not {wanted.get(carrier)}")
     wrong = [
         words
         for is_so, words in (

@@ -1,5 +1,5 @@
 """The edge of the compose stack: a TCP proxy through which clients outside of the container network reach each node
-inside. The edge forwards all bytes and interprets none.
+inside. The edge forwards all bytes without interpreting them.
 
     edge.py 9095=broker:9096 9101-9109=headrace-broker-{slot}:9096 9092=gateway:9094 9311-9319=gateway-1:9311-9319
 
@@ -11,8 +11,8 @@ within two seconds, the client's connection is reset, as if no process listened.
 
 Limits are Kafka's keys, from the environment (HEADRACE_ and the name in capitals):
 
-    max.connections           1000        at once; further connections are reset and logged (KIP-402)
-    max.connections.per.ip    no limit    the same per address (KIP-308). Behind a port that an engine publishes on
+    max.connections           1000 at once; further connections are reset and logged (KIP-402) max.connections.per.ip
+    no limit    the same per address (KIP-308). Behind a port that an engine publishes on
                                           the loopback address, all clients share the engine's address
     connections.max.idle.ms   600000      a connection without a byte in either direction for this long is closed
 
@@ -44,7 +44,7 @@ CONNECT_S = 2.0
 #: Limit of data that one side has sent and the other has not read; above the limit the edge stops reading from the
 #: sender.
 BUFFER_BYTES = 64 * 1024
-#: Bytes per read, by which a buffer may exceed its limit.
+#: Bytes per read; a buffer may exceed its limit by this number.
 READ_BYTES = 64 * 1024
 NO_LIMIT = 2**31 - 1
 #: Interval of log lines about refused connections (seconds).
@@ -98,7 +98,7 @@ def parse_routes(texts: list[str]) -> list[Route]:
             for number, listen in enumerate(range(first, last + 1))
         ]
     if not routes or len({route.listen for route in routes}) != len(routes):
-        raise ValueError("name at least one port, and none twice")
+        raise ValueError("name at least one port, and no port twice")
     return routes
 
 
@@ -245,7 +245,7 @@ class Client(Pipe):
         return now - max(self.received_at, 0.0 if other is None else other.received_at)
 
     def close(self) -> None:
-        """Close both connections at once: pending data has been unread for the whole idle time."""
+        """Close both connections immediately, because pending data was not read during the whole idle time."""
         for end in (self, self.other):
             if end is not None and end.transport is not None:
                 end.transport.abort()
@@ -374,7 +374,7 @@ def allow_descriptors(limits: Limits, ports: int) -> Limits:
         return limits
     possible = max(1, (soft - fixed) // DESCRIPTORS_EACH)
     logger.warning(
-        "max.connections=%d needs %d descriptors, and there are %d (ulimit -n): it is %d now",
+        "max.connections=%d needs %d descriptors, but the limit is %d (ulimit -n); max.connections is reduced to %d",
         limits.max_connections,
         wanted,
         soft,

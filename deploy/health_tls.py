@@ -1,6 +1,7 @@
 """The health check of containers whose ports are encrypted: health_tls.py HOST PORT [http [PATH]].
 
-It asks as the user health, whose certificate is in /certs. Exit code 0: the server answers SERVING, or 200.
+It asks as the user health, whose certificate is in /certs. Exit code 0: the server answers SERVING, or the HTTP status
+200.
 """
 
 from __future__ import annotations

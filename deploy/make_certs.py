@@ -1,8 +1,8 @@
 """The one-shot job of compose.secure.yaml: certificates for every node and the secret of delegation tokens, once. A
 repeated run renews certificates that end soon, and keeps the secret.
 
-    /certs/ca            the authority: ca.pem, ca.key and token.secret; only this job has the volume
-    /certs/ROLE          for the containers of a role: ROLE-N.pem for N up to NODES_MAX, ca.pem, health.pem, and
+    /certs/ca            the authority: ca.pem, ca.key and token.secret; only this job mounts this volume /certs/ROLE
+    for the containers of a role: ROLE-N.pem for N up to NODES_MAX, ca.pem, health.pem, and
                          token.secret (delegation.token.secret.key) for the roles of TOKEN_ROLES
     /certs/console       the same, and console.properties: the keys of its clients, without a user
     /certs/edge          ca.pem and health.pem, for the health check of the edge
@@ -40,14 +40,14 @@ def hosts(project: str, role: str, number: int) -> tuple[str, ...]:
 
 
 def issue(authority: Authority, directory: Path, subject: Subject) -> None:
-    """Issue a certificate unless the directory has one that lasts."""
+    """Issue a certificate unless the directory has one that is valid long enough."""
     path = directory / f"{subject.file_name}.pem"
     if not path.exists() or read_file(path)[0].not_after - datetime.now(UTC) < RENEW_BEFORE:
         authority.issue(subject, out=path, force=True)
 
 
 def token_secret(root: Path) -> str:
-    """The secret of delegation tokens, made once: with another secret all tokens become invalid."""
+    """The secret of delegation tokens. It is made only once: with another secret all tokens become invalid."""
     path = root / "ca" / TOKEN_SECRET
     if not path.exists():
         write_secret(path, f"{secrets.token_urlsafe(32)}\n")
@@ -55,7 +55,7 @@ def token_secret(root: Path) -> str:
 
 
 def write_secret(path: Path, text: str) -> None:
-    """Write a whole file that only its owner may read, also while it is written. A file that has the text already is
+    """Write a file that only its owner may read, even while it is being written. A file that already has this text is
     not replaced, because nodes may read it at any moment."""
     new = path.with_suffix(".new")
     new.unlink(missing_ok=True)

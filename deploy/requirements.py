@@ -38,9 +38,9 @@ IMAGES = {
         "pipelines/library": ("demo",),
     },
 }
-#: Dependencies of an extra that the image does not need: the demo in containers draws no charts.
+#: Dependencies of an extra that no image needs: the demo in containers draws no charts.
 LEFT_OUT = {"service": (), "registry": (), "console": (), "spark": ("matplotlib",)}
-#: Image -> the image that it extends, whose dependencies it has already.
+#: Image -> the image that it extends, whose dependencies it already has.
 BASES = {"registry": "service", "console": "service"}
 
 

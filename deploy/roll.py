@@ -105,7 +105,7 @@ class Container:
 
     @property
     def health(self) -> str:
-        """healthy, starting or unhealthy; for one that does not run: exited, created ..."""
+        """healthy, starting or unhealthy; for a container that does not run: exited, created ..."""
         state = self.inspected["State"]
         return str(state.get("Health", {}).get("Status", "healthy") if self.is_running else state["Status"])
 
@@ -159,7 +159,7 @@ def not_whole(health: Mapping[str, str], doctor: Json | None) -> list[str]:
     ``doctor``: the output of `headrace doctor -o json`, or None if the doctor gave no answer."""
     reasons = [f"{name} is {each}" for name, each in health.items() if each != "healthy"]
     if doctor is None:
-        return [*reasons, "headrace doctor cannot be asked"]
+        return [*reasons, "headrace doctor gave no answer"]
     if doctor["healthy"]:
         return reasons
     for finding in doctor["findings"]:
@@ -181,7 +181,7 @@ class Engine:
             "context", "inspect", "--format", "{{.Endpoints.docker.Host}}"
         )
         if not address.startswith("unix://"):
-            raise RollError(f"the engine is at {address}; run this where its socket (unix://) is")
+            raise RollError(f"the engine is at {address}; run this script on the machine with its socket (unix://)")
         self._socket = address.removeprefix("unix://")
 
     def docker(self, *arguments: str) -> str:
@@ -243,7 +243,7 @@ class Engine:
         except (OSError, http.client.HTTPException) as error:
             raise RollError(f"the engine does not answer whether it creates {name}: {error!r}") from error
         if answer.status != http.client.CREATED:
-            raise RollError(f"the engine does not create {name}: {text.strip()}")
+            raise RollError(f"the engine refused to create {name}: {text.strip()}")
         for network, names in more_networks.items():
             aliases = [word for each in names for word in ("--alias", each)]
             self.docker("network", "connect", *aliases, network, name)
@@ -326,8 +326,10 @@ class Roll:
             began = time.monotonic()
             self._replace(one, wanted[one.service])
             served = time.monotonic()
-            self._until_whole(f"{one.name} was replaced, and {len(waiting)} were not")
-            tell(f"  healthy after {served - began:.1f} s, all is whole {time.monotonic() - served:.1f} s later")
+            self._until_whole(f"{one.name} was replaced, {len(waiting)} containers were not")
+            tell(
+                f"  healthy after {served - began:.1f} s, the cluster is whole {time.monotonic() - served:.1f} s later"
+            )
         if not waiting:
             engine.renew_job()
         return total - len(waiting)
@@ -346,13 +348,14 @@ class Roll:
         stopped = [each.name for each in self._engine.containers(SERVICES) if each.health == "exited"]
         if stopped:
             raise RollError(
-                f"nothing was replaced; the cluster is not whole: stopped, by somebody or by a roll that was cut off: "
-                f"{', '.join(stopped)}; `docker start {' '.join(stopped)}`, then start this again"
+                "nothing was replaced; the cluster is not whole: these containers are stopped, by an operator or by "
+                f"an interrupted roll: "
+                f"{', '.join(stopped)}; run `docker start {' '.join(stopped)}`, then this script again"
             )
 
     def _put_back(self, one: Container, name: str) -> None:
         """Restore ``one`` under ``name`` (from its current name), and remove its replacement."""
-        tell(f"  {name}: the former container is put back")
+        tell(f"  {name}: restoring the former container")
         deadline = time.monotonic() + PUT_BACK_S
         while True:
             try:
@@ -360,7 +363,8 @@ class Roll:
             except FAILURES as error:
                 if time.monotonic() > deadline:
                     raise RollError(
-                        f"{name} is away, its former container could not be put back: {error}; start this again"
+                        f"{name} does not run, and its former container could not be restored: {error}; run this "
+                        "script again"
                     ) from error
             time.sleep(LOOK_S)
 
@@ -369,7 +373,7 @@ class Roll:
         engine = self._engine
         called = {each.id: each.name for each in engine.containers([one.service])}
         if one.id not in called:
-            raise RollError(f"it is not there any more ({one.id[:12]})")
+            raise RollError(f"the container no longer exists ({one.id[:12]})")
         if called[one.id] != name:
             if name in called.values():
                 with contextlib.suppress(*FAILURES):
@@ -443,18 +447,23 @@ class Roll:
 
 
 def tell(line: str) -> None:
-    """Print a line. A missing reader, or a signal during another print, must not end the roll."""
+    """Print a line. The roll must not end because nobody reads the output, or because a signal interrupts another
+    print."""
     with contextlib.suppress(OSError, RuntimeError):
         print(line, file=sys.stderr, flush=True)
 
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
-        prog="roll.py", description="Replace the stack's containers by what the compose file says, one after the other."
+        prog="roll.py", description="Replace the stack's containers one by one, by the current compose file."
     )
-    parser.add_argument("services", nargs="*", metavar="SERVICE", help=f"only these of {', '.join(SERVICES)}")
-    parser.add_argument("--all", action="store_true", help="also those that are as the file says: a rolling restart")
-    parser.add_argument("--timeout", type=float, default=300.0, metavar="S", help="seconds that one may take (300)")
+    parser.add_argument(
+        "services", nargs="*", metavar="SERVICE", help=f"replace only these services, of {', '.join(SERVICES)}"
+    )
+    parser.add_argument("--all", action="store_true", help="also replace unchanged containers: a rolling restart")
+    parser.add_argument(
+        "--timeout", type=float, default=300.0, metavar="S", help="seconds that one container may take (300)"
+    )
     given = parser.parse_args(arguments)
     if unknown := [each for each in given.services if each not in SERVICES]:
         parser.error(f"{', '.join(unknown)}: the services are {', '.join(SERVICES)}")
@@ -475,7 +484,7 @@ def _ends_between_two(roll: Roll) -> Any:
     def on_signal(number: int, frame: object) -> None:
         is_news, roll.ends = not roll.ends, True
         if is_news:
-            tell("roll: it ends when the container that is being replaced serves, and all is whole")
+            tell("roll: ending as soon as the present container serves and the cluster is whole")
 
     numbers = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # (under nohup, SIGHUP stays ignored)
@@ -496,7 +505,7 @@ def _alone() -> Any:
         fcntl.flock(here, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     except BlockingIOError:
-        raise RollError("another roll is under way here") from None
+        raise RollError("another roll is running in this directory") from None
     finally:
         os.close(here)
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every static check; runs them all before it fails, and says how long each took.
+# Run every static check, even after one has failed, and print how long each check took.
 #   tools/check.sh mypy ruff     only these
 set -uo pipefail
 cd "$(dirname "$0")/.."

@@ -1,12 +1,12 @@
 # The steps of continuous integration (.ci/run sources this): time limits, output, and a summary.
 #
-#   step NAME LIMIT_S COMMAND...   run it; its output is passed on at once, and kept in build/ci/NAME.log
-#   beside NAME LIMIT_S COMMAND... start it and go on; its output is only in build/ci/NAME.log
-#   joined NAME                    wait for its end; from then on it is a step like the others
+#   step NAME LIMIT_S COMMAND...   run it; its output is printed at once, and kept in build/ci/NAME.log
+#   beside NAME LIMIT_S COMMAND... start it in the background; its output is only in build/ci/NAME.log
+#   joined NAME                    wait for its end; afterwards it counts as an ordinary step
 #   rotating NAME BY_S LIMIT_S COMMAND...
 #                                  a step that runs only a part of its tests, by the seed of the day, if CI has already
-#                                  run for more than BY_S: a half, and from every 300 s later on a smaller part, at least
-#                                  a quarter. HEADRACE_TEST_PART is then 1/2 to 4/4 (tests/conftest.py)
+#                                  run for more than BY_S: a half, and for each further 300 s a smaller part, but at
+#                                  least a quarter. HEADRACE_TEST_PART is then 1/2 to 4/4 (tests/conftest.py)
 #   so_far                         results of the steps so far, on standard output
 #   summary                        results of all steps, and the relevant lines of failed ones, on standard error and in
 #                                  build/ci/timings.txt. 0 when none failed.
@@ -30,13 +30,14 @@ step() { # NAME LIMIT_S COMMAND...
   local name=$1 limit=$2 started=$SECONDS code out tee
   shift 2
   printf '\nci: === %s: %s (at most %s s)\n' "$name" "$*" "$limit"
-  # Not a pipe: the shell would wait for its end, which any process left by a step holds open, beyond the limit.
+  # Do not use a pipe: a process that a step leaves behind would keep the pipe open, and the shell would wait beyond the
+  # limit.
   exec {out}> >(exec tee "build/ci/$name.log")
   tee=$!
   timeout --kill-after=20 "$limit" "$@" </dev/null >&"$out" 2>&1 {out}>&-
   code=$?
   exec {out}>&-
-  for _ in {1..100}; do # until the last of the output is out
+  for _ in {1..100}; do # until all output is printed
     kill -0 "$tee" 2>/dev/null || break
     sleep 0.1
   done

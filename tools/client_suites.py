@@ -194,7 +194,7 @@ def headrace(settings: Mapping[str, str]) -> Iterator[None]:
     shutil.rmtree(directory, ignore_errors=True)
     config = {
         "kafka.broker.ports": f"PLAINTEXT:{PORT - 1}",
-        "kafka.advertised.listeners": "PLAINTEXT://localhost:1",  # only its host is given to clients
+        "kafka.advertised.listeners": "PLAINTEXT://localhost:1",  # clients get only the host of this address
         **SETTINGS,
         **settings,
     }
@@ -228,8 +228,8 @@ def _environment(**more: str) -> dict[str, str]:
 
 
 def _run_suite(command: Sequence[str], directory: Path, environment: Mapping[str, str], limit_s: float) -> str:
-    """Run tests and return what they print. The exit code does not count: the tests have outcomes. Ends the whole
-    process group after a time limit."""
+    """Run tests and return what they print. The exit code is ignored, because each test has its own outcome. Ends the
+    whole process group after a time limit."""
     process = subprocess.Popen(
         command, cwd=directory, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
@@ -247,7 +247,7 @@ class KafkaPython:
 
     name, version = "kafka-python", "3.0.12"
     sha256 = "4ccda3616b9aa5c353d74a97f2770d6cd1b950890d77ab0e8890e09a48eeed65"
-    settings: Mapping[str, str] = {"num.partitions": "4", "group.min.session.timeout.ms": "1000"}  # as in its own CI
+    settings: Mapping[str, str] = {"num.partitions": "4", "group.min.session.timeout.ms": "1000"}  # like its CI
     directory = WORK / "kafka-python"
 
     _SERVICE = '''"""Stands in for the module that starts servers: a server runs already."""

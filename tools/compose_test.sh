@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The cluster in containers: builds the images, then runs tests/compose in a separate project, which is removed
-# afterwards. Needs a Docker engine with Compose v2, Maven for the jars of Kafka Connect, and the ports that compose.yaml
-# publishes on 127.0.0.1. Arguments go to pytest.
+# Test the cluster in containers: build the images, then run tests/compose in a separate project, which is removed
+# afterwards. Needs a Docker engine with Compose v2, Maven for the jars of Kafka Connect, and the ports that
+# compose.yaml publishes on 127.0.0.1. Arguments go to pytest.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 docker info >/dev/null 2>&1 || { printf 'compose-test: no Docker engine answers (docker info)\n' >&2; exit 2; }
@@ -13,7 +13,7 @@ started=$SECONDS
 log=build/compose/build.log
 deploy/connect/jars.sh
 # Build the images one by one: BuildKit of Docker 20.10 sometimes loses a layer's directory, or even the Dockerfile,
-# when two builds of one context start together. Its cache keeps the rest, so a second try succeeds.
+# when two builds of one context start together. Its cache keeps the other layers, so a second try succeeds.
 files=(-f compose.yaml -f deploy/compose.secure.yaml)
 images=$(docker compose "${files[@]}" --profile "*" config --format json |
   .venv/bin/python -c 'import json, sys; print(*(n for n, s in json.load(sys.stdin)["services"].items() if "build" in s))')

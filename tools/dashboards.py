@@ -3,8 +3,8 @@
 tools/dashboards.py generate    write them
 tools/dashboards.py check       fail when a file is not what this tool generates (part of `make check`)
 
-A dashboard is rows of panels. ``QUERIES`` has every query of every dashboard; tests/system/test_observe.py runs each
-against a real Prometheus.
+A dashboard consists of rows of panels. ``QUERIES`` has every query of every dashboard; tests/system/test_observe.py
+runs each against a real Prometheus.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Dashboard:
-    """One dashboard. ``variables``: name -> the metric and the label whose values the user may choose."""
+    """One dashboard. ``variables`` maps a name to the metric and the label whose values the user can choose from."""
 
     name: str
     title: str

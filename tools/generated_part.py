@@ -9,7 +9,7 @@ END = "<!-- end -->\n"
 
 def keep(page: Path, part: str, *, tool: str, source: str, command: str) -> int:
     """Replace the part of ``page`` that ``tool`` generates by ``part`` if ``command`` is "generate"; otherwise compare
-    them. Returns the exit code. ``source``: what the part is generated from, for the message."""
+    them. Returns the exit code. ``source``: the text that names the source of the part in the message."""
     begin = f"<!-- begin: tools/{tool} -->\n"
     text = page.read_text()
     head, _, rest = text.partition(begin)

@@ -220,7 +220,7 @@ def main() -> None:
         wanted = what_is_installed_from()
         native = [directory for directory in DISTRIBUTIONS if native_sources(directory)]
         installed = stamp.get("installed", {})
-        if not isinstance(installed, dict):  # an older format
+        if not isinstance(installed, dict):  # the stamp file has an older format
             installed = {}
         changed = [path for path in DISTRIBUTIONS if installed.get(path) != wanted[path]]
         if changed:

@@ -1,4 +1,4 @@
-"""Generate the table of docs/kafka-compatibility.md from what a gateway serves.
+"""Generate the table of docs/kafka-compatibility.md from the request types that a gateway serves.
 
 tools/kafka_docs.py generate    write it
 tools/kafka_docs.py check       fail when it does not match the gateway's tables (part of `make check`)

@@ -28,8 +28,7 @@ def proto_files() -> list[Path]:
 
 
 def run_protoc(*arguments: str) -> None:
-    """Run the bundled protoc on all .proto files. If protoc fails, it prints the reason, and the process of this tool
-    exits."""
+    """Run the bundled protoc on all .proto files. If protoc fails, protoc prints the reason, and this tool exits."""
     names = [str(path.relative_to(SOURCES)) for path in proto_files()]
     code = protoc.main(["protoc", f"-I{SOURCES}", f"-I{WELL_KNOWN}", *arguments, *names])
     if code:
@@ -63,12 +62,12 @@ def stale_files() -> list[str]:
         fresh = Path(name)
         generated = generate_into(fresh)
         committed = sorted(p.relative_to(SOURCES) for p in SOURCES.rglob("*_pb2*.py*") if p.suffix != ".pyc")
-        wrong = [f"{path}: no .proto makes it" for path in committed if path not in generated]
+        wrong = [f"{path}: no .proto file generates it" for path in committed if path not in generated]
         for path in generated:
             if path not in committed:
                 wrong.append(f"{path}: missing")
             elif (fresh / path).read_bytes() != (SOURCES / path).read_bytes():
-                wrong.append(f"{path}: differs from what its .proto makes")
+                wrong.append(f"{path}: differs from the code that its .proto file generates")
         return wrong
 
 
@@ -78,7 +77,7 @@ def problems() -> list[str]:
     broken = proto_compat.breaking_changes(baseline, now)
     found += [f"breaking change: {line}" for line in broken]
     if not broken and now != baseline:
-        found.append("protos/baseline.json lacks what was added to the protos; run make proto")
+        found.append("protos/baseline.json lacks additions to the .proto files; run make proto")
     return found
 
 
@@ -90,7 +89,7 @@ def generate() -> list[str]:
     broken = proto_compat.breaking_changes(load_baseline(), now) if BASELINE.exists() else []
     if not broken:
         save_baseline(now)
-    return [f"breaking change (baseline kept as it was): {line}" for line in broken]
+    return [f"breaking change (the baseline is unchanged): {line}" for line in broken]
 
 
 def main(arguments: list[str]) -> int:

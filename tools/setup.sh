@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Make a checkout ready to work: system packages (if it may install them), .venv, pinned dependencies, native code.
-# Repeatable; without changes it takes about a second. Prints the time of each step.
+# Prepare a checkout for work: system packages (if the script may install them), .venv, pinned dependencies, native
+# code. Repeatable; without changes it takes about a second. Prints the time of each step.
 #
-#   PYTHON=/usr/bin/python3.12 tools/setup.sh   another interpreter for a new .venv
+#   PYTHON=/usr/bin/python3.12 tools/setup.sh   use another interpreter for a new .venv
 #   HEADRACE_NO_APT=1 tools/setup.sh            never call apt-get: only report missing packages
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -24,7 +24,7 @@ find_python() {
   return 1
 }
 
-python_lacks() { # what a virtual environment and compiled extensions need beyond the interpreter
+python_lacks() { # the parts that the interpreter lacks for a virtual environment and compiled extensions
   "$1" -c 'import ensurepip, venv' >/dev/null 2>&1 || echo venv
   "$1" -c 'import pathlib, sys, sysconfig; sys.exit(not (pathlib.Path(sysconfig.get_path("include")) / "Python.h").exists())' || echo headers
 }
@@ -35,7 +35,7 @@ java_is_new_enough() {
   [ "${version:-0}" -ge 17 ]
 }
 
-apt_prefix() { # how to run apt-get as root; fails where that is not possible
+apt_prefix() { # print the command prefix that runs apt-get as root; fail if there is none
   if [ -n "${HEADRACE_NO_APT:-}" ] || ! command -v apt-get >/dev/null; then return 1; fi
   if [ "$(id -u)" = 0 ]; then echo "env"
   elif command -v sudo >/dev/null && { sudo -n true 2>/dev/null || [ -t 0 ]; }; then echo "sudo env"
@@ -43,7 +43,7 @@ apt_prefix() { # how to run apt-get as root; fails where that is not possible
 }
 
 apt_updated=""
-apt_install() { # each argument is one package, or alternatives "a|b" of which the first that exists is taken
+apt_install() { # each argument is a package, or alternatives "a|b"; the first existing package is installed
   local prefix alternatives package found log=build/setup-apt.log
   prefix=$(apt_prefix) || return 1
   mkdir -p build
@@ -68,7 +68,7 @@ apt_install() { # each argument is one package, or alternatives "a|b" of which t
 
 # --- The system: a Python with venv and headers, a C compiler, Java --------------------------------------------------
 if [ ! -x .venv/bin/python ] || ! python_is_new_enough .venv/bin/python ||
-  ! grep -qF " $PWD/.venv" .venv/pyvenv.cfg; then # the last: a checkout that was moved or copied
+  ! grep -qF " $PWD/.venv" .venv/pyvenv.cfg; then # the last condition: the checkout was moved or copied
   python=$(find_python) || { apt_install python3 && python=$(find_python); } ||
     fail "Python 3.11 or newer is missing; install it (Debian: apt-get install python3 python3-venv python3-dev), or set PYTHON"
   wanted=()

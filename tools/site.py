@@ -177,8 +177,8 @@ def linked(text: str, page: str) -> str:
 
 
 def as_python_markdown(text: str) -> str:
-    """Add white space that Python's Markdown needs and GitHub's does not: blank lines before lists, four spaces in
-    items.
+    """Add white space that Python's Markdown needs, but GitHub's Markdown does not: blank lines before lists, four
+    spaces in items.
 
     The second paragraph of a list item needs the four spaces in its first line, and a blank line before the next item.
     """
@@ -198,7 +198,7 @@ def as_python_markdown(text: str) -> str:
 
 
 def written() -> Iterator[tuple[str, str]]:
-    """(path in the site, text) of each page in the repository, also generated ones in docs/."""
+    """(path in the site, text) of each page in the repository, including generated pages in docs/."""
     for page in [*OUTSIDE, *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").rglob("*.md")))]:
         there = home(page)
         assert there is not None

@@ -19,8 +19,8 @@ class SuiteError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Named tests by their outcome on Headrace. ``failed``: outcome by test; ``explained``: explanation by test;
-    ``outdated``: explained tests that pass or that are not named."""
+    """The named tests, grouped by their outcome on Headrace. ``failed``: outcome by test; ``explained``: explanation by
+    test; ``outdated``: explained tests that pass or that are not named."""
 
     passed: tuple[str, ...]
     failed: Mapping[str, str]
@@ -51,7 +51,7 @@ def nameable(kafka: Sequence[Mapping[str, str]], nothing: Mapping[str, str]) -> 
 
 
 def leaves(outcomes: Mapping[str, str]) -> dict[str, str]:
-    """Leave out the Go tests that only contain subtests."""
+    """Remove the Go tests that only contain subtests."""
     parents = {name.rpartition("/")[0] for name in outcomes}
     parents |= {"/".join(parent.split("/")[:depth]) for parent in parents for depth in range(parent.count("/") + 1)}
     return {name: outcome for name, outcome in outcomes.items() if name not in parents}

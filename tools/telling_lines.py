@@ -48,7 +48,7 @@ def telling(text: str, most: int = LINES_OF_ONE) -> list[str]:
     early = [(at, line) for at, line in kept[:-most] if _TELLS.search(line)]
     if early:
         early = early[-(most // 3) :]
-        kept = early + kept[-(most - len(early) - 1) :]  # one line less, because the line with the dots takes its place
+        kept = early + kept[-(most - len(early) - 1) :]  # one line less, because the line with the dots needs a line
     else:
         kept = kept[-most:]
     shown: list[str] = []
@@ -64,8 +64,8 @@ def report(logs: Sequence[Path]) -> list[str]:
     most = min(LINES_OF_ONE, max(10, LINES_OF_ALL // max(1, len(logs))))
     said: list[str] = []
     for log in logs:
-        said.append(f"ci: === what {log.stem} said, which failed ({log}):")
-        lines = telling(log.read_text(errors="replace"), most) if log.exists() else ["nothing: there is no such log"]
+        said.append(f"ci: === output of the failed step {log.stem} ({log}):")
+        lines = telling(log.read_text(errors="replace"), most) if log.exists() else ["(there is no such log)"]
         said += [f"ci: {log.stem} | {line}" for line in lines or ["nothing"]]
     return said
 

@@ -1,14 +1,13 @@
 #!/usr/bin/env bash
 # The test suite. Arguments go to pytest: tools/test.sh tests/unit -k codec
 # TEST_WORKERS=1 runs in one process; HEADRACE_TEST_SEED=N repeats a run's random choices. Tests that wait for clusters
-# leave a third of the processors idle, so there is one worker more than processors. All tests of a file run in one
-# worker, so that a file's cluster is started once. tests/conftest.py orders the files: waiting ones beside computing
-# ones, long ones early, small unit tests last, so that all workers end together. (Not by xdist_group: xdist 3.8 keeps
-# the group in an attribute that pytest 9.2 no longer reads, and every worker started every cluster.)
-# `-m long` runs the tests that are left out for their length; CI does.
-# Tests use small counts; `make verify` runs them with the counts of the requirements.
-# The tests' modules are compiled once, also where PYTHONDONTWRITEBYTECODE is set: compiling 500 modules takes each worker
-# 20 s of processor time.
+# leave a third of the processor time unused, so there is one worker more than processors. All tests of a file run in
+# one worker, so that a file's cluster is started once. tests/conftest.py orders the files: files that wait run beside
+# files that compute, long files run early, and small unit tests run last, so that all workers end together. (Not by
+# xdist_group: xdist 3.8 keeps the group in an attribute that pytest 9.2 no longer reads, and every worker started every
+# cluster.) `-m long` runs the tests that are normally left out because they take long; CI runs them. Tests use small
+# counts; `make verify` runs them with the counts of the requirements. The tests' modules are compiled once, even if
+# PYTHONDONTWRITEBYTECODE is set: compiling 500 modules takes each worker 20 s of processor time.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 unset PYTHONDONTWRITEBYTECODE

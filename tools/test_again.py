@@ -5,7 +5,7 @@ same: maxTestRetries=1). If the second run of a test passes, the test is reporte
 runs of a test fail, the test has failed.
 
 Other failures than timeouts do not run again: violated invariants, failed assertions, errors, and crashed workers.
-Violated invariants are lost, duplicated or reordered records, and partitions with two owners. A failure that is no
+Violated invariants are lost, duplicated or reordered records, and partitions with two owners. A failure that is not a
 timeout fails the whole run at once. tests/conftest.py records the cause of each failure (headrace_core.testing.verdicts
 defines time-outs). A test without a recorded cause does not run again. After more than ten failures, no test runs
 again.
@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FIRST = ("make", "--no-print-directory", "test")
 AGAIN = ("tools/test.sh", "--last-failed", "--last-failed-no-failures", "none")
 AGAIN_MAX = 10
-#: As in headrace_core.testing.verdicts.
+#: The same text as in headrace_core.testing.verdicts.
 RECORD_KEY, TIME_OUT = "HEADRACE_TEST_VERDICTS", "time-out"
 
 _SUMMARY = re.compile(r"=* ?(?P<counts>(?:\d+ \w+,? ?)+) in (?P<seconds>[\d.]+)s")
@@ -40,7 +40,7 @@ def run(
     """Run the tests, and the failed tests again; returns the exit code. ``cache``: pytest's directory of failed
     tests."""
     failed_file = (cache or root / ".pytest_cache") / "v" / "cache" / "lastfailed"
-    failed_file.unlink(missing_ok=True)  # of earlier runs
+    failed_file.unlink(missing_ok=True)  # remove the results of earlier runs
     with tempfile.TemporaryDirectory() as directory:
         record = Path(directory) / "verdicts"
         code, summary = _run(first, root, {RECORD_KEY: str(record)})
@@ -53,10 +53,10 @@ def run(
         return code
     if final := [name for name in failed if {kind for kind, _ in ended.get(name, [("", "")])} != {TIME_OUT}]:
         for name in final:
-            why = "; ".join(f"{kind}: {error}" for kind, error in ended.get(name, [])) or "nothing recorded why"
+            why = "; ".join(f"{kind}: {error}" for kind, error in ended.get(name, [])) or "no cause was recorded"
             print(f"test: NOT RUN AGAIN: {name} was not ended by a time-out ({why})", flush=True)
         return code
-    print(f"test: {len(failed)} did not end in time; again, alone: {', '.join(failed)}", flush=True)
+    print(f"test: {len(failed)} did not end in time; running again, alone: {', '.join(failed)}", flush=True)
     code, _ = _run(again, root, {"TEST_WORKERS": "1"})
     if code:
         return code

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The console in headless Chromium (marker "browser"). Installs Debian's chromium where it is missing, and playwright and
-# axe-core from the package index; no browser comes from elsewhere. CONSOLE_PICTURES=1 writes docs/pictures/console-*.png.
+# axe-core from the package index; the script downloads no browser from other sources. CONSOLE_PICTURES=1 writes
+# docs/pictures/console-*.png.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 if ! command -v chromium >/dev/null; then

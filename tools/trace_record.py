@@ -212,7 +212,7 @@ def role(command: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Count one record's way through the product.")
+    parser = argparse.ArgumentParser(description="Count the functions and handoffs of one record.")
     parser.add_argument("--list", action="store_true", help="print every function and every handoff")
     parser.add_argument("--json", type=Path, help="also write the counts to this file")
     arguments = parser.parse_args()

@@ -1,8 +1,8 @@
 """Install and use the results of `make dist` as a user does: in a new venv outside of the checkout, without a compiler
 in PATH.
 
-    tools/try_dist.py                       with constraints.txt and without, side by side
-    tools/try_dist.py --without-constraints only that
+    tools/try_dist.py                       try with constraints.txt and without it, at the same time tools/try_dist.py
+    --without-constraints try only without it
 
 Third-party packages come from the registry that pip is configured for. Headrace's packages come only from dist/, as
 wheels; the script checks their origin in pip's report. In the new environment the script first runs `headrace version`

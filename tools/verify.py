@@ -239,7 +239,7 @@ def main(arguments: list[str]) -> int:
     again, names = given.again, given.names
     unknown = set(names) - {shard.name for shard in SHARDS}
     if unknown:
-        print(f"verify: no shard {', '.join(sorted(unknown))}; there are {', '.join(s.name for s in SHARDS)}")
+        print(f"verify: unknown: {', '.join(sorted(unknown))}; the shards are {', '.join(s.name for s in SHARDS)}")
         return 2
     STATE.mkdir(parents=True, exist_ok=True)
     state = fingerprint()
@@ -248,7 +248,7 @@ def main(arguments: list[str]) -> int:
         if names and shard.name not in names:
             continue
         if not again and passed_before(shard, state):
-            print(f"verify: {shard.name}: ok (done before, nothing changed since)")
+            print(f"verify: {shard.name}: ok (passed before, and no file has changed since)")
         elif not run(shard, state):
             failed.append(shard.name)
     print(f"verify: {'failed: ' + ', '.join(failed) if failed else 'ok'}")

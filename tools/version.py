@@ -49,7 +49,7 @@ def rewritten(root: Path = ROOT) -> dict[Path, str]:
         text, count = re.subn(rf"({before}){_ANY}", rf"\g<1>{wanted}", path.read_text(), flags=re.MULTILINE)
         if count < at_least:
             raise ValueError(
-                f"{name}: {count} versions found, expected {at_least}; does tools/version.py know its form?"
+                f"{name}: {count} versions found, expected {at_least}; correct its pattern in tools/version.py"
             )
         if text != path.read_text():
             changed[path] = text

@@ -66,7 +66,7 @@ def test_a_route_that_leads_nowhere_is_refused(text: str) -> None:
 
 
 def test_a_port_leads_to_one_place() -> None:
-    with pytest.raises(ValueError, match="none twice"):
+    with pytest.raises(ValueError, match="no port twice"):
         edge.parse_routes(["9095=a:1", "9095=b:1"])
 
 

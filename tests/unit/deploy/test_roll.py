@@ -223,7 +223,7 @@ def test_the_next_one_is_not_stopped_before_the_last_ones_copies_are_in_sync() -
         return whole(name, *arguments)
 
     engine.ask = behind  # type: ignore[method-assign]
-    with pytest.raises(roll.RollError, match=r"hr-broker-1 was replaced, and 7 were not; .* 3 partitions"):
+    with pytest.raises(roll.RollError, match=r"hr-broker-1 was replaced, 7 containers were not; .* 3 partitions"):
         run(engine)
     assert engine.done[-1] == "hr-broker-1"
 
@@ -376,7 +376,9 @@ def test_an_engine_that_is_gone_is_reported_with_why_and_the_next_roll_puts_the_
     with monkeypatch.context() as patched:
         patched.setattr(roll, "PUT_BACK_S", 0.0)
         patched.setattr(engine, "create", cut)
-        with pytest.raises(roll.RollError, match=r"the engine is gone\nhr-broker-1 is away, .*; start this again"):
+        with pytest.raises(
+            roll.RollError, match=r"the engine is gone\nhr-broker-1 does not run, .*; run this script again"
+        ):
             run(engine, "broker")
     monkeypatch.undo()
     assert "hr-broker-1" not in engine.there
@@ -402,7 +404,9 @@ def test_killed_between_stop_and_rename_the_next_roll_says_at_once_what_to_start
     engine = stack()
     engine.docker("stop", "hr-broker-1")
     engine.done.clear()
-    with pytest.raises(roll.RollError, match=r"stopped, .*: hr-broker-1; `docker start hr-broker-1`, then start this"):
+    with pytest.raises(
+        roll.RollError, match=r"are stopped, .*: hr-broker-1; run `docker start hr-broker-1`, then this script"
+    ):
         run(engine, timeout_s=3600.0)
     assert engine.done == []
     engine.docker("start", "hr-broker-1")
