@@ -192,6 +192,7 @@ class Authorizer:
         self._kept: dict[tuple[str, str, str, int, str], int] = {}
         self._granted: dict[tuple[str, str, str, int, int], set[str]] = {}
         self._granted_names = 0
+        self._any: dict[tuple[str, str, str, int, int], bool] = {}
 
     def changed(self, removed: Iterable[AclRecord], added: Iterable[AclRecord]) -> Authorizer:
         """Return the authorizer of these entries without ``removed`` and with ``added``. Raises ValueError if an entry
@@ -271,7 +272,18 @@ class Authorizer:
         (self._grants(key) if found is None else found).add(name)
 
     def allows_any(self, caller: Caller, operation: int, resource_type: int) -> bool:
-        """Whether some name exists for which ``caller`` may do ``operation`` (Kafka's authorizeByResourceType)."""
+        """Whether some name exists for which ``caller`` may do ``operation`` (Kafka's authorizeByResourceType). The
+        first answer takes 0.5 µs for each pattern of the type, so the answers are kept."""
+        host = caller.host if self._with_hosts else ""
+        key = caller.principal.kind, caller.principal.name, host, operation, resource_type
+        found = self._any.get(key)
+        if found is None:
+            if len(self._any) >= KEPT_MAX:
+                self._any.clear()
+            found = self._any[key] = self._allows_any(caller, operation, resource_type)
+        return found
+
+    def _allows_any(self, caller: Caller, operation: int, resource_type: int) -> bool:
         principal = str(caller.principal)
         if principal in self._super_users:
             return True
