@@ -24,7 +24,7 @@ from headrace_protos.v1 import security_pb2, security_pb2_grpc
 
 from ..errors import HeadraceError, NetworkError, SaslAuthenticationFailedError, UnsupportedVersionError
 from ..security.sasl.client import Login
-from ..security.sasl.exchange import ClientExchange
+from ..security.sasl.exchange import NO_SASL, ClientExchange
 from .channel import ChannelPurpose, Channels, Credentials, open_channel
 from .status import error_from_rpc
 
@@ -172,7 +172,7 @@ class _Session:
         found = error_from_rpc(error, self._address)
         if isinstance(found, UnsupportedVersionError):
             return SaslAuthenticationFailedError(
-                f"the listener at {self._address} does not use SASL; check security.protocol and the port"
+                f"the listener at {self._address} {NO_SASL}; check security.protocol and the port"
             )
         return found
 

@@ -24,7 +24,7 @@ from headrace_core.errors import (
     SaslAuthenticationFailedError,
     UnsupportedSaslMechanismError,
 )
-from headrace_core.security.sasl.exchange import GSSAPI, OAUTHBEARER, PLAIN
+from headrace_core.security.sasl.exchange import GSSAPI, NO_SASL, OAUTHBEARER, PLAIN
 from headrace_core.security.sasl.jaas import LoginModule, parse_jaas
 from headrace_core.security.sasl.jwt import claims_of
 
@@ -155,10 +155,10 @@ def _unfinished(said: str, keys: LoginKeys) -> Refusal | None:
 
 
 def _refused(said: str, keys: LoginKeys) -> Refusal:
-    if "has no SASL" in said:
+    if NO_SASL in said:
         return _refusal(
             LoginCause.NOT_SERVED,
-            "the listener has no SASL, and this client logs in",
+            f"the listener {NO_SASL}, but this client logs in",
             "set security.protocol=SSL or PLAINTEXT, to match the listener, or use the port of another listener",
         )
     if keys.mechanism == GSSAPI:
