@@ -215,6 +215,9 @@ async def _describe_groups(access: Access, found: MethodAccess, request: Any, ha
             )
             described = groups_pb2.DescribedGroup(group_id=group.group_id, error=error_to_proto(error))
             group.CopyFrom(described)
+        for pending in group.pending_offsets:
+            if not access.sees(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, pending.transactional_id):
+                pending.transactional_id = ""
     return answer
 
 
