@@ -1,4 +1,5 @@
-"""What authorization costs: processor time of the checks of one request, in this process and without a network.
+"""Measure the cost of authorization: the processor time of the checks of one request, in this process and without a
+network.
 
     authorization.py [--rounds 300] [--short]
 
@@ -8,18 +9,18 @@ entries, or refused. Requests have 1 or 50 topics.
     produce, fetch, metadata   the checks of the broker's handlers for one request (handlers/produce.py,
                                handlers/fetch.py, membership/metadata_view.py)
     poll                       a fetch request of an open session that changes no partitions
-    unary: rules               a call that is no stream: the rules of its method (security/gate.py)
-    unary: identify            the session of its caller; that is authentication, and has no bar
+    unary: rules               a call that is not a stream: the rules of its method (security/gate.py)
+    unary: identify            the session of its caller; this is authentication, and has no bar
 
-Streams are identified once, so requests on them pay only for the checks. A figure is the time of the same code with the
-authorizer, less that without one, so loops over topics do not count. Each is the lowest of many rounds of the thread's
-processor time, because other programs can only make it larger. Every request is parsed before its round, and its names
-are hashed, because a broker hashes them for its partitions.
+Streams are identified once, so requests on them pay only for the checks. A figure is the difference between the times
+of the same code with and without the authorizer, so loops over topics do not count. Each time is the thread's lowest
+processor time of many rounds, because other programs can only make it larger. Every request is parsed before its round,
+and its names are hashed, because a broker hashes them for its partitions.
 
 A node's event loop runs in one thread, so the bar is of one core: 2 % at 10,000 requests a second are 2 us a request.
-It holds for requests that are allowed; refused ones make errors and lines of the audit log. "changed" is the first
-request after a change of one ACL, and contains what the node does once for the change. "parse" is for comparison: what
-only the parsing of the request costs, before its records are checked and written.
+The bar applies to allowed requests; refused requests also make errors and lines of the audit log. "changed" is the
+first request after a change of one ACL, and includes the node's one-time work for the change. "parse" is for
+comparison: the cost of parsing the request alone, before its records are checked and written.
 """
 
 from __future__ import annotations
@@ -67,8 +68,8 @@ _PEER = "ipv4:10.0.0.1:4711"
 
 
 class Node:
-    """The security of a broker with ``count`` ACLs of topics: alice has 50 literal and 50 prefixed ones, others the
-    rest. One more is for a group of alice."""
+    """The security of a broker with ``count`` ACLs of topics: alice has 50 literal and 50 prefixed ACLs, other users
+    have the rest. One further ACL is for a group of alice."""
 
     def __init__(self, count: int, directory: Path) -> None:
         properties = {
@@ -199,7 +200,7 @@ KINDS = (
 # -- measuring ---------------------------------------------------------------------------------------------------------
 
 UNLIMITED = Access(Caller(ALICE, "10.0.0.1"), None)
-_TOGETHER = 200  # checks of topics between two looks at the clock
+_TOGETHER = 200  # checks of topics between two readings of the clock
 
 
 def cost_us(check: Callable[[Access, Any], object], access: Access, parsed: Callable[[], Any], rounds: int) -> float:
@@ -220,7 +221,7 @@ def _parse(parsed: Callable[[], Any], _: Access, __: Any) -> object:
 
 
 def added_us(check: Callable[[Access, Any], object], access: Access, parsed: Callable[[], Any], rounds: int) -> float:
-    """What the authorizer adds to a request, in microseconds."""
+    """The time that the authorizer adds to a request, in microseconds."""
     return cost_us(check, access, parsed, rounds) - cost_us(check, UNLIMITED, parsed, rounds)
 
 
@@ -288,7 +289,7 @@ class _Mechanisms:
 
 
 async def unary(node: Node, acls: int, rounds: int) -> list[Row]:
-    """A heartbeat of a group on an authenticated connection: identified, then checked, then handled by nothing."""
+    """A heartbeat of a group on an authenticated connection: it is identified and checked, but no handler runs."""
     mechanisms: Any = _Mechanisms()
     sessions = Sessions("client", mechanisms, now_ms=lambda: time.time() * 1_000)
     _, token = sessions.open(Identity("alice", "SCRAM-SHA-512"), _PEER, "app")

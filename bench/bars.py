@@ -39,7 +39,7 @@ class Verdict:
 
     @property
     def met(self) -> bool | None:
-        """None: not measured."""
+        """The measured value; None if it was not measured."""
         if self.measured is None:
             return None
         return self.measured >= self.bar.limit if self.bar.at_least else self.measured <= self.bar.limit

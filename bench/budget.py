@@ -1,4 +1,4 @@
-"""Count what each path costs, hop by hop, and compare with the committed baseline.
+"""Count the costs of each path, hop by hop, and compare them with the committed baseline.
 
     budget.py                 compare with bench/budget.json; exit 1 if a judged count grew by more than 15 %
     budget.py --save          count three times, and write the largest counts as the new baseline
@@ -35,7 +35,7 @@ from budget_model import GROWTH_MAX, PATHS, BudgetError, BudgetPath, as_json, en
 from measure import ROOT
 
 BASELINE = ROOT / "bench" / "budget.json"
-#: Runs of which a baseline keeps the largest counts: wake-ups differ from run to run.
+#: Number of runs for a baseline, which keeps their largest counts, because wake-ups differ from run to run.
 SAVED_RUNS = 3
 
 
@@ -44,7 +44,7 @@ def main() -> int:
     parser.add_argument("--save", action="store_true", help="write the counts as the new baseline")
     parser.add_argument("--json", type=Path, help="also write the counts to this file")
     parser.add_argument("--only", default="", help="only the paths whose names match this regular expression")
-    parser.add_argument("--count-to", type=Path, help=argparse.SUPPRESS)  # one count, in a process of its own
+    parser.add_argument("--count-to", type=Path, help=argparse.SUPPRESS)  # internal: makes one count
     arguments = parser.parse_args()
     paths = tuple(path for path in PATHS if re.search(arguments.only, path.name))
     if arguments.save and paths != PATHS:
@@ -102,17 +102,17 @@ def counted(paths: Sequence[BudgetPath]) -> dict[str, Any]:
 
 
 def judge(found: dict[str, Any]) -> int:
-    """Compare with the baseline; returns the exit code. A growth counts if a second run shows it too: one run in many
-    meets a checkpoint or a slow timer."""
+    """Compare with the baseline; returns the exit code. A growth counts only if a second run shows it too, because now
+    and then a run includes a checkpoint or a slow timer."""
     if not BASELINE.exists():
         print("budget: there is no baseline; run make bench-budget BENCH=--save", file=sys.stderr)
         return 2
     baseline = json.loads(BASELINE.read_text())
     if (differing := growths(baseline, found)) and baseline["versions"] != versions():
-        print(f"budget: the baseline is of {baseline['versions']}, this is {versions()}", file=sys.stderr)
+        print(f"budget: the baseline was made with {baseline['versions']}, this run has {versions()}", file=sys.stderr)
     if differing:
         names = {growth.path for growth in differing}
-        print(f"budget: count again: {', '.join(map(str, differing))}", flush=True)
+        print(f"budget: counting again because of {', '.join(map(str, differing))}", flush=True)
         again = growths(baseline, counted([path for path in PATHS if path.name in names]))
         both = {(growth.path, growth.hop, growth.count) for growth in differing}
         differing = [growth for growth in again if (growth.path, growth.hop, growth.count) in both]

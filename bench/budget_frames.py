@@ -1,8 +1,8 @@
 """Count the Python frames of one process, phase by phase (bench/budget.py).
 
-Every node of the cluster runs this module from a ``sitecustomize``. The recorder is the one of tools/trace_record.py,
-but it counts every call of a Python function, also of asyncio and of libraries. A resumed generator or coroutine
-counts as a call. The recorder sees no compiled code (Cython, gRPC's core, Arrow).
+Every node of the cluster runs this module from a ``sitecustomize``. The recorder works like the recorder of
+tools/trace_record.py, but it counts every call of a Python function, including asyncio and libraries. A resumed
+generator or coroutine counts as a call. The recorder sees no compiled code (Cython, gRPC's core, Arrow).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class FrameRecorder(Recorder):
             return
         if phase != DUMP:
             code = frame.f_code
-            if code.co_filename == "<string>" and frame.f_back is not None:  # a named tuple: its user says more
+            if code.co_filename == "<string>" and frame.f_back is not None:  # named tuples: name the caller
                 self._tuples[phase][frame.f_back.f_code] += 1
             else:
                 self._frames[phase][code] += 1

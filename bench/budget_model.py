@@ -1,4 +1,5 @@
-"""The pure part of bench/budget.py: what is counted, how counts are subtracted, compared and written. No processes.
+"""The pure part of bench/budget.py: which counts there are, and how they are subtracted, compared and written. It
+starts no processes.
 
 A *path* is one way through the product, such as "produce, RF 3". An *operation* is what the path repeats: a batch, a
 record or a transaction. A *hop* is one process on the path: client, leader, follower, coordinator, gateway.
@@ -22,9 +23,10 @@ NAMED = 6
 #: System calls that are reported but not judged: how often a thread waits for another one depends on the scheduler.
 LOCKS = frozenset({"futex", "sched_yield"})
 POLLS = frozenset({"epoll_wait", "epoll_pwait", "epoll_pwait2", "poll", "ppoll", "select", "pselect6"})
-#: A read or write of so few bytes wakes a thread: 8 bytes of an eventfd, or 1 byte of a pair of sockets.
+#: A read or write of at most this number of bytes wakes a thread: 8 bytes of an eventfd, or 1 byte of a pair of
+#: sockets.
 WAKE_UP_BYTES, WAKE_UP = 8, " (wake-up)"
-#: (path, hop, count) -> why it is not judged.
+#: Maps (path, hop, count) to the reason why this count is not judged.
 UNSTABLE = dict.fromkeys(
     (("consume-arrow", "client", "frames"), ("consume-arrow", "client", "syscalls")),
     "a call of fetch_arrow returns what has arrived, so the number of calls depends on the scheduler",
@@ -45,7 +47,8 @@ class BudgetError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class BudgetPath:
-    """``records``: of one operation; ``operations``: the number that is counted; ``hops``: judged processes."""
+    """``records``: number of records of one operation; ``operations``: number of counted operations; ``hops``: judged
+    processes."""
 
     name: str
     title: str
@@ -120,7 +123,7 @@ class Counts:
         return Counts().added(self, 1 / operations)
 
     def judged(self) -> dict[str, float]:
-        """The judged totals. Work of an idle process can exceed that of a busy one: then the count is 0."""
+        """The judged totals. If an idle process did more work than a busy process, the count is 0."""
         return {
             "frames": max(0.0, sum(self.functions.values())),
             "syscalls": max(
@@ -177,8 +180,8 @@ def calls_by_phase(lines: Iterable[str], process_of: Mapping[int, int]) -> dict[
     phase "" do not count. ``process_of`` maps thread ids to process ids; new threads are learned from ``clone``. A call
     that strace shows in two parts counts where it ends, because only the second part has the result.
 
-    Opens of /dev/null and as many closes do not count: a node opens 32 descriptors at intervals, to see whether so many
-    are free (headrace_core.node.descriptors).
+    Opens of /dev/null and as many closes do not count: a node opens 32 descriptors at intervals, to check whether that
+    many are free (headrace_core.node.descriptors).
     """
     processes = dict(process_of)
     found: dict[str, dict[int, Counts]] = defaultdict(lambda: defaultdict(Counts))

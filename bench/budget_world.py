@@ -61,7 +61,7 @@ class World:
                 coordinators=1,
                 gateways=1,
                 data=directory / "cluster",
-                # The scrubber reads what earlier paths wrote, whenever it likes.
+                # The scrubber would read the data of earlier paths at unpredictable times.
                 config={"transaction.state.log.num.partitions": 1, "log.scrub.bytes.per.second": 0},
             )
         )
@@ -161,7 +161,7 @@ class World:
             if time.monotonic() > deadline:
                 raise BudgetError(f"{path.name}: {seen} of {wanted} records after {DEADLINE_S:.0f} s")
             seen += consumer.fetch_arrow().num_rows if path.name == "consume-arrow" else len(consumer.poll())
-        consumer.pause(READ)  # an idle consumer asks for nothing
+        consumer.pause(READ)  # so that the idle consumer sends no requests
 
 
 def _kafka_producer(servers: str, stack: ExitStack) -> Any:
@@ -186,7 +186,7 @@ def _program(name: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
 def _line(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     if not (line := process.stdout.readline().strip()):
-        raise BudgetError("a program of the floor ended; its error is above")
+        raise BudgetError("the program budget_floor.py ended; its error is above")
     return line
 
 
@@ -271,7 +271,7 @@ class Passes:
         with traced(self._world.pids, output):
             took_calls = self._phases(_trace_phase)
         self._phase[0] = DUMP
-        self._world.run_floor(1, 1)  # calls a function in each process that has no timers, and in this one
+        self._world.run_floor(1, 1)  # calls a function in this process, and in each process without timers
         frames = self._dumped()
         with output.open() as lines:
             calls = calls_by_phase(lines, process_of)

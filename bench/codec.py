@@ -11,7 +11,7 @@ standard error.
     headrace.codec.decode        a record object for each, .value read, CRC checked
     aiokafka.codec.*             the same, as ../shared/peers measures it
     headrace.codec.*_arrow       a table of values to a batch of 1 MiB, and such a slice to all of the Spark schema
-    headrace.codec.*_arrow_10mib ten such, so that they do not stay in the processor's cache
+    headrace.codec.*_arrow_10mib the same with ten batches, so that they do not stay in the processor's cache
 
 The allocator is tuned as in our own processes (rpc/environment.py) unless --no-tune. Without the tuning glibc maps each
 large buffer, and most of the time would go into the kernel's zeroing of pages.
@@ -144,7 +144,9 @@ def rate(work: Callable[[], None], count: int, seconds: float) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--smoke", action="store_true", help="one short round: does it work at all")
+    parser.add_argument(
+        "--smoke", action="store_true", help="one short round, which only shows whether the benchmark works"
+    )
     parser.add_argument("--only", default="", help="workloads whose name contains this")
     parser.add_argument("--no-tune", action="store_true", help="leave the allocator as it is")
     asked = parser.parse_args()

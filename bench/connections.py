@@ -179,7 +179,7 @@ def main() -> None:
     if sys.argv[1:2] == ["drive"]:
         bootstrap, topic, first, share, seconds, acks, sdk = sys.argv[2:]
         numbers = range(int(first), int(first) + int(share))
-        with asyncio.Runner(loop_factory=new_event_loop) as runner:  # the SDK's own thread has the same loop
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:  # the same event loop as in the SDK's own thread
             requests, latencies = runner.run(drive(bootstrap, topic, numbers, float(seconds), acks, sdk == "1"))
         print(json.dumps({"requests": requests, "latencies": [round(latency, 3) for latency in latencies]}))
         return

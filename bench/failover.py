@@ -311,8 +311,8 @@ def main() -> int:
     parser.add_argument("--controllers", type=int, default=10)
     parser.add_argument("--smoke", action="store_true")
     parser.add_argument("--only", default="kill,stop,move,controller")
-    parser.add_argument("--work", type=Path, default=WORK, help="where the cluster lives for as long as it runs")
-    parser.add_argument("--save", action="store_true", help="into bench/results")
+    parser.add_argument("--work", type=Path, default=WORK, help="directory of the cluster during the run")
+    parser.add_argument("--save", action="store_true", help="save the result into bench/results")
     asked = parser.parse_args()
     if asked.smoke:
         asked.kills, asked.stops, asked.moves, asked.controllers = 2, 1, 3, 1
@@ -336,7 +336,7 @@ def main() -> int:
     print(f"log: {found}")
     if asked.save:
         for name in [name for name in samples.values if name.endswith("produce_ms")]:
-            del samples.values[name], samples.units[name]  # there is one value per record; the spread summarizes them
+            del samples.values[name], samples.units[name]  # too many values: one per record
         extra = {"bars": bars, "spread": summary, "log": found}
         print(save(samples, what="failover", extra=extra).relative_to(ROOT))
     for failed in samples.failures:

@@ -1,9 +1,9 @@
-"""Live traffic beside bulk traffic on one broker: what happens to the live records' latency? `make bench-fairness`
+"""Live traffic beside bulk traffic on one broker: the effect on the live records' latency. `make bench-fairness`
 
     fairness.py [--rounds 3] [--seconds 4] [--only REGEX] [--bulk-gib 2] [--rate 1000] [--save]
 
 One broker, one controller, factor 1. One process sends ``--rate`` records a second (acks=1, flushed to the disk) to a
-topic and reads them. In turn the broker has no other client (quiet) and one bulk client:
+topic and reads them. Slices without another client (quiet) alternate with slices with one bulk client:
 
     cold-arrow, cold-poll   a reader of ``--bulk-gib`` GiB that are not in the page cache: it catches up
     warm-arrow, warm-poll   the same from the page cache
@@ -12,10 +12,10 @@ topic and reads them. In turn the broker has no other client (quiet) and one bul
 Each pair of slices is one quiet slice and one slice beside the bulk client; ``ratio`` compares the medians of the
 rounds. For the readers of cold data a third pair has the disk alone, without a broker: one process writes and flushes
 one record at a time at the same rate (``disk.quiet``), then beside a process that reads from the disk as many bytes a
-second as the broker did (``disk.cold-arrow``). It shows what part of a latency is the disk's.
+second as the broker did (``disk.cold-arrow``). This pair shows which part of a latency comes from the disk.
 
-The bars are issue 27's: beside a reader of cold data p50 at most twice and p99 at most three times the quiet
-one. The exit code is 1 if a workload failed; a missed bar is printed.
+The bars: beside a reader of cold data, p50 is at most twice and p99 at most three times the value of the quiet slices.
+The exit code is 1 if a workload failed; a missed bar is only printed.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Fairness:
             self._disk_alone(name, rate)
 
     def _disk_alone(self, name: str, bytes_per_s: float) -> None:
-        """How long the disk takes to flush records without a broker: alone, and beside a reader at this rate."""
+        """Measure the time of the disk to flush records without a broker: alone, and beside a reader at this rate."""
         self.samples.add(f"beside.{name}.disk", bytes_per_s / MIB, "MiB/s")
         self._flushes(f"disk.quiet.{name}")
         reader = multiprocessing.get_context("spawn").Process(
@@ -152,7 +152,7 @@ class Fairness:
             time.sleep(0.25)
             if cpu_seconds([self.cluster.broker_pid]) - before > 0.05:
                 return
-        raise RuntimeError(f"{name}: the bulk client does not use the broker")
+        raise RuntimeError(f"{name}: the bulk client causes no load on the broker")
 
     def _forget_pages(self) -> None:
         for path in self._bulk_files():
@@ -164,11 +164,11 @@ class Fairness:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=4.0, help="of each slice")
+    parser.add_argument("--seconds", type=float, default=4.0, help="seconds of each slice")
     parser.add_argument("--only", default="", help="only the bulk clients whose name matches this regular expression")
     parser.add_argument("--bulk-gib", type=float, default=2.0)
-    parser.add_argument("--rate", type=int, default=1_000, help="live records a second")
-    parser.add_argument("--save", action="store_true", help="into bench/results")
+    parser.add_argument("--rate", type=int, default=1_000, help="live records per second")
+    parser.add_argument("--save", action="store_true", help="save the result into bench/results")
     asked = parser.parse_args()
     samples = Samples()
     emit(machine=machine())

@@ -3,8 +3,9 @@ measurement uses no network and almost no program code. Each of three processes 
 flushes the file, every few milliseconds. A portion is done when all three processes have written it, as with acks=all.
 A system that flushes each record on every in-sync replica cannot be faster than this time on the same disk.
 
-``read_at_rate`` is the disk's other user in fairness.py: it reads files from the disk, as for a client that catches up.
-``forced_beside`` is the other user in quotas.py: it writes and flushes, as for a client with a quota.
+``read_at_rate`` is a second user of the disk for fairness.py: it reads files from the disk, as a broker does for a
+client that catches up. ``forced_beside`` is a second user for quotas.py: it writes and flushes, as a broker does for a
+client with a quota.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def forced_portions(directory: Path, *, size: int, every_s: float, seconds: floa
         for one in started:
             assert one.stdout is not None
             if one.stdout.readline().strip() != "ready":
-                raise RuntimeError("a process of the disk's floor did not start; its error is above")
+                raise RuntimeError("a process of the disk measurement did not start; its error is above")
         begin = time.perf_counter() + START_S
         for one in started:
             assert one.stdin is not None
@@ -71,7 +72,7 @@ def forced_beside(directory: Path, *, size: int, every_s: float, seconds: float)
             assert process.stdin is not None
             assert process.stdout is not None
             if process.stdout.readline().strip() != "ready":
-                raise RuntimeError("the process that writes beside did not start; its error is above")
+                raise RuntimeError("the process that writes in the background did not start; its error is above")
             process.stdin.write(f"{time.perf_counter()}\n")
             process.stdin.flush()
             yield
@@ -102,8 +103,8 @@ def force_on_schedule(path: Path, size: int, every_s: float, seconds: float) -> 
 
 
 def read_at_rate(paths: Sequence[Path], bytes_per_s: float) -> None:
-    """Read files from the disk, one after another and again and again, until the process is killed. The page cache
-    forgets a file before each reading of it."""
+    """Read files from the disk repeatedly, one after another, until the process is killed. Before each reading of a
+    file, its pages are dropped from the page cache."""
     begin, done = time.perf_counter(), 0
     for path in itertools.cycle(paths):
         with path.open("rb", buffering=0) as file:

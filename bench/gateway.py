@@ -5,16 +5,20 @@
 The same Java clients, in one warm JVM, work against a Kafka node and against Headrace's gateway in turn: producer-perf
 and consumer-perf with each setting of kafka_settings.py, then 200 producers and a single one, each with one record in
 flight. Kafka has its defaults, so it acknowledges a record before the record is on disk. Headrace acknowledges a record
-after the record is on disk. With ``--replicas 3`` both sides have three nodes, and producers have acks=all. The
-gateway's memory is its peak RSS.
+after the record is on disk. With ``--replicas 3`` both sides have three nodes, and producers have acks=all. A single
+producer of Headrace's SDK, without a gateway, shows what the gateway adds to the latency. The gateway's memory is its
+peak RSS.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import random
 import shutil
+import statistics
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -26,11 +30,13 @@ from kafka_settings import SMOKE_WARM_UP_S, WARM_UP_S, turns
 from measure import ROOT, WORK, Samples, emit, machine, peak_rss_mib, save, table, warm_memory
 from peers import attempt, kafka_topic
 
-from headrace import LocalCluster
+from headrace import Admin, LocalCluster, NewTopic, Producer
 
 TOPICS = itertools.count()
 PRODUCERS = 200
 RSS_MIB_MAX = 200
+P50_ABOVE_MS_MAX = 1.0
+RECORD_S = 30  #: Seconds for one record.
 
 
 class Side:
@@ -67,6 +73,26 @@ class Side:
             self.tools.bootstrap = before
 
 
+def sdk_single_records(samples: Samples, bootstrap: str, acks: str, seconds: float) -> None:
+    """One producer of Headrace's SDK with one record of 100 bytes in flight, without a gateway."""
+    topic, value, times_ms = f"gateway-sdk-{next(TOPICS)}", random.Random(0).randbytes(100), []
+    with Admin(bootstrap_servers=bootstrap) as admin, Producer(bootstrap_servers=bootstrap, acks=acks) as producer:
+        admin.create_topics([NewTopic(topic, partitions=1)])
+        producer.send(topic, value).result(RECORD_S)
+        end = time.perf_counter() + seconds
+        while (begun := time.perf_counter()) < end:
+            producer.send(topic, value).result(RECORD_S)
+            times_ms.append((time.perf_counter() - begun) * 1_000)
+        admin.delete_topics([topic])
+    samples.add("sdk.producers-1.p50", statistics.median(times_ms), "ms")
+
+
+def above_the_sdk(samples: Samples) -> float | None:
+    """How much longer than through the SDK the acknowledgement of a single record takes at the median, in ms."""
+    ours, sdk = samples.median("gateway.producers-1.p50"), samples.median("sdk.producers-1.p50")
+    return None if ours is None or sdk is None else ours - sdk
+
+
 def best_ratio(name: str) -> Callable[[Samples], float | None]:
     """The best figure through the gateway over Kafka's best figure."""
 
@@ -84,6 +110,7 @@ def bars(replicas: int) -> tuple[Bar, ...]:
         Bar("producer-perf", "Kafka", produce, "x", best_ratio("producer-perf"), peer="kafka.producer-perf"),
         Bar("consumer-perf", "Kafka", 0.4, "x", best_ratio("consumer-perf"), peer="kafka.consumer-perf"),
         Bar(f"{PRODUCERS} unbatched producers", "Kafka", 0.7, "x", best_ratio(alone), peer=f"kafka.{alone}"),
+        Bar("p50 of one record", "the SDK", P50_ABOVE_MS_MAX, "ms above", above_the_sdk, at_least=False),
         Bar(
             "memory of the gateway", "absolute", RSS_MIB_MAX, "MiB", lambda samples: samples.median("gateway.peak-rss"),
             at_least=False,
@@ -94,12 +121,12 @@ def bars(replicas: int) -> tuple[Bar, ...]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--records", type=int, default=2_000_000, help="of producer-perf and consumer-perf")
-    parser.add_argument("--seconds", type=float, default=10.0, help="of the unbatched producers")
+    parser.add_argument("--records", type=int, default=2_000_000, help="records of producer-perf and consumer-perf")
+    parser.add_argument("--seconds", type=float, default=10.0, help="seconds of the unbatched producers")
     parser.add_argument("--replicas", type=int, choices=(1, 3), default=1)
     parser.add_argument("--short", action="store_true")
     parser.add_argument("--warm-gib", type=float, default=6.0)
-    parser.add_argument("--save", action="store_true", help="into bench/results")
+    parser.add_argument("--save", action="store_true", help="save the result into bench/results")
     asked = parser.parse_args()
     rounds, records, seconds = (1, 100_000, 1.0) if asked.short else (asked.rounds, asked.records, asked.seconds)
     samples = Samples()
@@ -123,6 +150,8 @@ def main() -> int:
                 attempt(samples, f"{side.name}.throughput", partial(side.throughput, samples, number, records))
             for side in (theirs, ours):
                 attempt(samples, f"{side.name}.single-records", partial(side.single_records, samples, seconds))
+            single = partial(sdk_single_records, samples, cluster.bootstrap_servers, acks, seconds)
+            attempt(samples, "sdk.single-records", single)
         (pid,) = (node["pid"] for node in cluster.ps() if node["role"] == "gateway")
         samples.add("gateway.peak-rss", peak_rss_mib(int(pid)), "MiB")
     print(table(samples))

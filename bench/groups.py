@@ -627,15 +627,15 @@ CLUSTERS = ((1, 1, ("join", "restart", "death", "heartbeats", "commits", "lag"))
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--joins", type=int, default=10)
-    parser.add_argument("--restarts", type=int, default=2, help="of each static member")
+    parser.add_argument("--restarts", type=int, default=2, help="restarts of each static member")
     parser.add_argument("--deaths", type=int, default=20)
     parser.add_argument("--kills", type=int, default=30)
     parser.add_argument("--groups", type=int, default=1_000)
-    parser.add_argument("--seconds", type=float, default=30.0, help="in which heartbeats are measured")
+    parser.add_argument("--seconds", type=float, default=30.0, help="seconds in which heartbeats are measured")
     parser.add_argument("--smoke", action="store_true")
     parser.add_argument("--only", default=",".join(BARS))
-    parser.add_argument("--work", type=Path, default=WORK, help="where the clusters live for as long as they run")
-    parser.add_argument("--save", action="store_true", help="into bench/results")
+    parser.add_argument("--work", type=Path, default=WORK, help="directory of the clusters during the run")
+    parser.add_argument("--save", action="store_true", help="save the result into bench/results")
     asked = parser.parse_args()
     if asked.smoke:
         asked.joins, asked.restarts, asked.deaths, asked.kills, asked.groups, asked.seconds = 1, 1, 1, 1, 50, 6.0
@@ -668,7 +668,7 @@ def main() -> int:
     print(shown(bars))
     if asked.save:
         for name in [name for name in samples.values if name.endswith(".ms")]:
-            del samples.values[name], samples.units[name]  # there is one value per request; the spread summarizes them
+            del samples.values[name], samples.units[name]  # too many values: one per request
         print(save(samples, what="groups", extra={"bars": bars, "spread": summary}).relative_to(ROOT))
     for failed in samples.failures:
         print(f"failed: {failed}")

@@ -186,7 +186,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--record-bytes", type=int, default=100)
     parser.add_argument("--acks", default="all")
-    parser.add_argument("--partitions", type=int, default=6, help="of the topic, if it must be created")
+    parser.add_argument("--partitions", type=int, default=6, help="partitions of the topic, if it must be created")
     parser.add_argument("--role", choices=("send", "receive"), help=argparse.SUPPRESS)
     parser.add_argument("--magic", default="", help=argparse.SUPPRESS)
     asked = parser.parse_args()

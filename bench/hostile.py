@@ -192,7 +192,7 @@ def grpc_bombs(pace: Pace, address: Address) -> None:
 
 
 def packed_garbage(pace: Pace, address: Address) -> None:
-    """ProduceMany messages with 100 requests each, whose records are no batches."""
+    """ProduceMany messages with 100 requests each, whose records are not valid batches."""
     chance = random.Random(17)
     part = b"\x0a\x06bombed\x22" + _varint(1_000) + chance.randbytes(1_000)
     requests = [b"\x08" + _varint(each) + b"\x22" + _varint(len(part)) + part for each in range(1, 101)]
@@ -408,7 +408,7 @@ def fresh(method: str, message: Callable[[str], bytes]) -> Attack:
 
 
 def committed(group: str, offsets: int = 1, metadata_bytes: int = 500) -> bytes:
-    """A commit of a program that is no member."""
+    """A commit of a program that is not a member."""
     from headrace_protos.v1 import groups_pb2
 
     request = groups_pb2.CommitOffsetsRequest(group_id=group, member_epoch=-1)
@@ -677,8 +677,8 @@ class KafkaClient(Client):
         self._consumer.assign([TopicPartition(self.topic, 0, OFFSET_END)])
 
     def _ready(self) -> None:
-        """Send records until one is received: from then on, the consumer gets all. The topic of committed offsets is
-        created before an attacker of groups does it."""
+        """Send records until one is received: from then on, the consumer receives all records. This also creates the
+        topic of committed offsets before an attacker of groups can create it."""
         self._consumer.committed(self._consumer.assignment(), 30)
         for _ in range(300):
             self._send(b"ready")
@@ -907,9 +907,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=4)
     parser.add_argument("--rate", type=float, default=100)
     parser.add_argument("--only", default="")
-    parser.add_argument("--floor-ms", type=float, default=FLOOR_MS, help="a p99 below this is fine in any case")
-    parser.add_argument("--smoke", action="store_true", help="two seconds of each")
-    parser.add_argument("--small", action="store_true", help="one broker and one controller")
+    parser.add_argument("--floor-ms", type=float, default=FLOOR_MS, help="a p99 below this value always passes")
+    parser.add_argument("--smoke", action="store_true", help="slices of two seconds")
+    parser.add_argument("--small", action="store_true", help="run one broker and one controller")
     parser.add_argument("--attack", choices=ATTACKS, help=argparse.SUPPRESS)
     parser.add_argument("--at", help=argparse.SUPPRESS)
     chosen = parser.parse_args()

@@ -3,9 +3,9 @@
     idle.py [--only idle,up,inprocess,tests] [--rounds 7] [--clusters 3] [--window 30] [--settle 20] [--smoke] [--save]
 
     idle       `headrace up` with 3 controllers, 3 brokers and 2 coordinators as processes, default settings: PSS,
-               processor time and voluntary context switches of each, over ``--window`` seconds; first of the new
-               cluster, then of a used one (20 topics of 6 partitions and 3 replicas, 600,000 records, a consumer group
-               that has left); with ``--clusters`` clusters, because leaders are placed at random
+               processor time and voluntary context switches of each, over ``--window`` seconds; first of a new cluster,
+               then of a used cluster (20 topics of 6 partitions and 3 replicas, 600,000 records, a consumer group that
+               has left); with ``--clusters`` clusters, because leaders are placed at random
     up         `headrace up -d` in a new directory, from its start to the first record acknowledged by all in-sync
                replicas, with its topic (3 replicas) created in between; then the same with the commands that `up`
                suggests (`topics create`, `produce`), each a process
@@ -112,8 +112,8 @@ def memory_mib(pid: int) -> dict[str, float]:
 def measure_idle(
     samples: Samples, state: str, nodes: Sequence[dict[str, Any]], *, settle_s: float, window_s: float
 ) -> None:
-    """``<state>.{pss,uss,anonymous,cpu,sleeps}.<role>-<place>`` and ``.all``; place 1 is the busiest of its role: the
-    leading controller, the broker with most followers."""
+    """``<state>.{pss,uss,anonymous,cpu,sleeps}.<role>-<place>`` and ``.all``; place 1 is the busiest node of its role:
+    the leading controller, or the broker with most followers."""
     settle()
     time.sleep(settle_s)
     before, begun = {node["pid"]: usage(node["pid"]) for node in nodes}, time.monotonic()
@@ -164,7 +164,7 @@ def up(work: Path, *more: str) -> Iterator[dict[str, Any]]:
 
 
 def first_record(bootstrap: str) -> None:
-    """Create a topic with the cluster's defaults, and send a record that all in-sync replicas have."""
+    """Create a topic with the cluster's defaults, and send a record until all in-sync replicas have it."""
     with Admin(bootstrap_servers=bootstrap) as admin:
         admin.create_topics([NewTopic("first")])
     with Producer(bootstrap_servers=bootstrap) as producer:
@@ -314,12 +314,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default=",".join(CASES))
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--clusters", type=int, default=3, help="how many idle clusters are watched")
-    parser.add_argument("--window", type=float, default=30.0, help="seconds that an idle cluster is watched")
-    parser.add_argument("--settle", type=float, default=20.0, help="seconds before that")
-    parser.add_argument("--work", type=Path, default=WORK, help="where clusters live for as long as they run")
-    parser.add_argument("--smoke", action="store_true", help="one round, short windows: does it run at all?")
-    parser.add_argument("--save", action="store_true", help="into bench/results")
+    parser.add_argument("--clusters", type=int, default=3, help="number of idle clusters to measure")
+    parser.add_argument("--window", type=float, default=30.0, help="seconds for which an idle cluster is measured")
+    parser.add_argument("--settle", type=float, default=20.0, help="seconds to wait before the measurement")
+    parser.add_argument("--work", type=Path, default=WORK, help="directory of the clusters during the run")
+    parser.add_argument(
+        "--smoke",
+        action="store_true",
+        help="one round with short windows, which only shows whether the benchmark works",
+    )
+    parser.add_argument("--save", action="store_true", help="save the result into bench/results")
     asked = parser.parse_args()
     if asked.smoke:
         asked.rounds, asked.clusters, asked.window, asked.settle = 1, 1, 3.0, 2.0

@@ -1,7 +1,7 @@
 """Attackers of a gateway's port, for hostile.py and tests: raw sockets with Kafka's frames.
 
-Each attacker repeats one kind of hostile request until its time is over. The requests are legal frames where the name
-does not say otherwise, so they reach the code behind the decoder.
+Each attacker repeats one kind of hostile request until its time is over. Unless an attacker's name says otherwise, its
+requests are legal frames, so they reach the code after the decoder.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def reset(connection: socket.socket) -> None:
 
 
 class Crowd:
-    """Connections that are open at the same time; a lost one is replaced. ``send`` writes what fits, and blocks
-    never."""
+    """Connections that are open at the same time; a lost one is replaced. ``send`` writes as many bytes as possible,
+    and never blocks."""
 
     def __init__(self, address: Address, size: int, *, receive_bytes: int | None = None) -> None:
         self._address = address
@@ -100,7 +100,7 @@ class Crowd:
         return new
 
     def send(self, connection: socket.socket, data: bytes) -> int:
-        """Bytes that were written; -1 if the connection is lost, which is then no member any more."""
+        """The number of written bytes; -1 if the connection is lost, which is then removed from the crowd."""
         try:
             return connection.send(data)
         except BlockingIOError:
@@ -116,7 +116,7 @@ class Crowd:
 
 
 def slow_readers(pace: Pace, address: Address) -> None:
-    """Fetch up to 50 MiB from the start, repeatedly, and read nothing."""
+    """Fetch up to 50 MiB from the start, repeatedly, and do not read the answers."""
     crowd = Crowd(address, SLOW_READERS, receive_bytes=4_096)
     request = fetch_frame(FILLED, [0]) * 5
     while pace.on():
@@ -129,7 +129,7 @@ def slow_readers(pace: Pace, address: Address) -> None:
 
 
 def half_open(pace: Pace, address: Address) -> None:
-    """Begin a frame, and send no more of it: a part of the length, of the header, or of a large frame."""
+    """Send only the beginning of a frame: a part of the length, of the header, or of a large frame."""
     crowd = Crowd(address, HALF_OPEN)
     beginnings = itertools.cycle(
         (b"\0\0", struct.pack(">ihh", 1_000, 3, 12), produce_frame(TOPIC, bytes(MIB))[: 300 * 1024])
@@ -142,7 +142,7 @@ def half_open(pace: Pace, address: Address) -> None:
 
 
 def oversized(pace: Pace, address: Address) -> None:
-    """Frames whose size is 2 GiB, negative, or above socket.request.max.bytes, and large requests that are no
+    """Frames whose size is 2 GiB, negative, or above socket.request.max.bytes, and large requests other than
     Produce."""
     sizes = itertools.cycle((2**31 - 1, -1, -(2**31), REQUEST_BYTES_MAX + 1, 50 * MIB))
     while pace.on():
@@ -290,7 +290,7 @@ def _end(connection: socket.socket | None) -> socket.socket | None:
 
 
 def _garbage_records() -> Iterable[bytes]:
-    """Bytes that are no batch, a batch with a wrong checksum, and a batch that is cut short."""
+    """Bytes that are not a batch, a batch with a wrong checksum, and a truncated batch."""
     from headrace_core.records import encode_batch
 
     chance = random.Random(17)
@@ -323,7 +323,7 @@ def _many_partitions() -> Iterable[bytes]:
 
 
 def _many_topics() -> Iterable[bytes]:
-    """Requests with 100,000 topics, which are refused, and with as many as are accepted."""
+    """Requests with 100,000 topics, which are refused, and requests with the largest accepted number of topics."""
     names = [f"t{number:07}" for number in range(100_000)]
     for count in (len(names), 19_000):
         yield frame("METADATA", 9, topics=[{"name": each} for each in names[:count]], allow_auto_topic_creation=False)

@@ -87,12 +87,12 @@ def confluent_consume(bootstrap: str, topic: str, records: int) -> float:
     consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in partitions])
     read = size = 0
     if not consumer.consume(10_000, 20.0):
-        raise SystemExit("no record came")
+        raise SystemExit("no record arrived")
     started = time.perf_counter()
     while read < records:
         messages = consumer.consume(10_000, 20.0)
         if not messages:
-            raise SystemExit(f"only {read} of {records} records came")
+            raise SystemExit(f"only {read} of {records} records arrived")
         for message in messages:
             size += len(message.value() or b"")
             read += 1
@@ -127,7 +127,7 @@ async def aiokafka_consume(bootstrap: str, topic: str, records: int) -> float:
     await consumer.start()
     read = size = 0
     if not await consumer.getmany(timeout_ms=20_000):
-        raise SystemExit("no record came")
+        raise SystemExit("no record arrived")
     started = time.perf_counter()
     while read < records:
         for messages in (await consumer.getmany(timeout_ms=20_000)).values():

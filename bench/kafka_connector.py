@@ -1,8 +1,8 @@
-"""Spark's connector for Kafka as a peer: the connector's jars, and the Spark version that they are for.
+"""Spark's connector for Kafka as a peer: the connector's jars, and the Spark version that they need.
 
 The newest Spark that the connector is published for is older than the Spark that Headrace needs. Maven fetches the jars
 into build/bench (bench/java/spark-kafka.xml). Pip fetches that older version of pyspark into a folder of build/bench,
-which comes first in PYTHONPATH. All other packages are those of this environment.
+which comes first in PYTHONPATH. All other packages come from this environment.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kafka_node import JAVA_SOURCES, fetched
 from measure import PYTHON, WORK, run
 
 PYSPARK = "4.0.0"
-#: The jars of the connector that Spark itself does not have.
+#: The jars of the connector that Spark itself does not contain.
 _JARS = ("spark-sql-kafka-0-10_2.13", "spark-token-provider-kafka-0-10_2.13", "kafka-clients", "commons-pool2")
 
 

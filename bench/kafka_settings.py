@@ -1,4 +1,4 @@
-"""Settings for Kafka's throughput. The best figure of a run counts as the peer's (`Samples.best`)."""
+"""Settings for Kafka's throughput. The best figure of a run counts as the peer's figure (`Samples.best`)."""
 
 from __future__ import annotations
 

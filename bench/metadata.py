@@ -65,10 +65,10 @@ SESSION_MS = 9_000
 
 #: sample -> (description of the limit, upper limit)
 BARS = {
-    "decide_us": ("one decision among all of them, us (2,000 writes a second leave 500)", 250.0),
-    "fence_ms": ("deciding what follows when a broker dies, ms", 1_000.0),
+    "decide_us": ("one decision among all partitions, us (2,000 writes a second leave 500)", 250.0),
+    "fence_ms": ("deciding the changes after a broker's death, ms", 1_000.0),
     "snapshot_s": ("making a snapshot, s", 5.0),
-    "stall_ms": ("the longest that the event loop stood still meanwhile, ms", 100.0),
+    "stall_ms": ("longest stall of the event loop during the snapshot, ms", 100.0),
     "load_s": ("a start from the snapshot, s", 5.0),
     "follow_s": ("following the log from its beginning, s", 10.0),
 }
@@ -318,7 +318,7 @@ def measured(work: Path, partitions: int, per_topic: int) -> dict[str, float]:
             command += ["--partitions", str(partitions), "--layouts", str(per_topic)]
             some = run_json(command, timeout_s=300)
             if some.pop("partitions", partitions) != partitions:
-                raise RuntimeError(f"{case}: not all partitions came back")
+                raise RuntimeError(f"{case}: some partitions are missing")
             found |= some
             settle()
     finally:
@@ -342,9 +342,9 @@ def main() -> int:
     parser.add_argument("--partitions", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--smoke", action="store_true")
-    parser.add_argument("--layouts", default="100,1", help="partitions to a topic")
-    parser.add_argument("--work", type=Path, default=WORK, help="where the directories live for as long as it runs")
-    parser.add_argument("--save", action="store_true", help="into bench/results")
+    parser.add_argument("--layouts", default="100,1", help="partitions per topic")
+    parser.add_argument("--work", type=Path, default=WORK, help="directory of the data during the run")
+    parser.add_argument("--save", action="store_true", help="save the result into bench/results")
     parser.add_argument("--case", choices=["create", *CASES], help=argparse.SUPPRESS)
     parser.add_argument("--root", type=Path, help=argparse.SUPPRESS)
     asked = parser.parse_args()

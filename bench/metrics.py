@@ -1,13 +1,14 @@
-"""What scrapes cost: a cluster that is scraped each second against the same cluster without scrapes, in one run.
+"""Measure the cost of scrapes: compare a cluster that is scraped each second with the same cluster without scrapes, in
+one run.
 
     metrics.py [--rounds 6] [--seconds 10] [--partitions 200] [--smoke] [--save]
 
 A producer sends as fast as it can to a topic with many partitions, in turns of ``--seconds``: one turn with scrapes of
 every node each second, and one without, in changing order. The figures are the records per second, and the processor
-time of all nodes for each million records. The turns differ by more than scrapes cost. So the processor time of scrapes
-is also measured alone, on nodes without clients. ``scrape.cpu`` is that of one scrape of all nodes; its share of the
-time of the nodes under load is ``scrape_share_percent``, for one scrape a second. The bar of the design is 1 %.
-Connections stay open between scrapes, and the text is OpenMetrics, as for Prometheus.
+time of all nodes for each million records. The difference between turns is larger than the cost of scrapes. So the
+processor time of scrapes is also measured alone, on nodes without clients. ``scrape.cpu`` is the processor time of one
+scrape of all nodes. ``scrape_share_percent`` is its share of the nodes' time under load, for one scrape per second. The
+bar of the design is 1 %. Connections stay open between scrapes, and the text is OpenMetrics, as for Prometheus.
 """
 
 from __future__ import annotations
@@ -81,12 +82,12 @@ def turn(cluster: LocalCluster, seconds: float) -> tuple[float, float]:
 
 
 def cost_of_scrapes(targets: list[Target], pids: list[int], scrapes: int) -> float:
-    """Processor seconds of all nodes for one scrape of each, without those that they take when idle."""
+    """Processor seconds of all nodes for one scrape of each, minus the processor time of idle nodes."""
 
     def spent(*, is_scraped: bool) -> float:
         before_s = running_seconds(pids)
         for _ in range(scrapes):
-            time.sleep(1.0)  # as Prometheus does; a scrape soon after another gets the same text
+            time.sleep(1.0)  # once per second, like Prometheus; a scrape soon after another one gets the same text
             for target in targets if is_scraped else []:
                 target.scrape()
         return running_seconds(pids) - before_s
@@ -100,7 +101,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--partitions", type=int, default=200)
-    parser.add_argument("--smoke", action="store_true", help="one short round; its figures mean nothing")
+    parser.add_argument("--smoke", action="store_true", help="one short round, whose figures have no meaning")
     parser.add_argument("--save", action="store_true")
     asked = parser.parse_args()
     rounds, seconds = (1, 2.0) if asked.smoke else (asked.rounds, asked.seconds)

@@ -7,7 +7,7 @@ most is last, because a virtual machine's disk may have a limited burst:
 
     many      memory, descriptors and idle CPU with 50 partitions and with 5,000 more (of 1 topic, then of 500 topics);
               creating and deleting the 5,000; a clean restart
-    produce   to 50 partitions of a broker with 5,000 more, and of one without, in turns
+    produce   to 50 partitions of a broker with 5,000 more partitions, and of a broker without them, in turns
     unclean   kill -9 with 1 GiB that was never flushed (log.flush=os) beyond the recovery point, then the start
     clean     a clean restart with 10 GiB
 
@@ -75,8 +75,15 @@ BARS = {
         Bar("descriptors of the broker", "many.descriptors", 1200.0),
         Bar("clean restart, s", "many.restart", 10.0),
     ),
-    "produce": (Bar("producing to 50 of them, of the speed with 50 in all", "produce.ratio", 0.8, at_least=True),),
-    "unclean": (Bar("start after kill -9 with 1 GiB in doubt, s", "unclean.start", 5.0),),
+    "produce": (
+        Bar(
+            "speed of producing to 50 partitions, compared with a broker that has only these 50",
+            "produce.ratio",
+            0.8,
+            at_least=True,
+        ),
+    ),
+    "unclean": (Bar("start after kill -9 with 1 GiB to check, s", "unclean.start", 5.0),),
     "clean": (Bar("clean restart with 10 GiB, s", "clean.restart", 3.0),),
 }
 
@@ -236,7 +243,7 @@ def clean(samples: Samples, sizes: Sizes) -> None:
         one.produce("long", sizes.long_records, size=1000, api="arrow")
         size = sum(path.stat().st_size for path in one.local.directory.rglob("long-*/*.log"))
         samples.add("clean.bytes", size / 2**30, "GiB")
-        samples.add("clean.first_restart", one.restart(), "s")  # the stop flushes what log.flush=os left
+        samples.add("clean.first_restart", one.restart(), "s")  # the stop flushes the remaining data
         samples.add("clean.restart", one.restart(), "s")
         samples.add("clean.start", one.own_start_s(), "s")
 
@@ -272,8 +279,8 @@ def main() -> int:
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--smoke", action="store_true")
     parser.add_argument("--only", default=",".join(CASES))
-    parser.add_argument("--work", type=Path, default=WORK, help="where the clusters live for as long as they run")
-    parser.add_argument("--save", action="store_true", help="into bench/results")
+    parser.add_argument("--work", type=Path, default=WORK, help="directory of the clusters during the run")
+    parser.add_argument("--save", action="store_true", help="save the result into bench/results")
     asked = parser.parse_args()
     Cluster.work = asked.work
     sizes = SMOKE if asked.smoke else FULL

@@ -33,7 +33,8 @@ from run import codec
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Records of each Kafka workload. Consumers read producer-perf's records, and some more to warm up."""
+    """Records of each Kafka workload. Consumers read producer-perf's records, and some further records for the
+    warm-up."""
 
     perf: int = 5_000_000
     confluent: int = 2_000_000
@@ -150,9 +151,9 @@ def main() -> int:
     parser.add_argument("--policies", default="commit,os")
     parser.add_argument("--warm-gib", type=float, default=12.0)
     parser.add_argument("--no-spark", action="store_true")
-    parser.add_argument("--no-save", action="store_true", help="not into bench/results and docs/performance")
+    parser.add_argument("--no-save", action="store_true", help="do not write bench/results and docs/performance")
     parser.add_argument("--only", default="", help="steps whose name matches this regular expression")
-    parser.add_argument("--smoke", action="store_true", help="theirs small and quick; the figures mean nothing")
+    parser.add_argument("--smoke", action="store_true", help="small and quick runs, whose figures have no meaning")
     asked = parser.parse_args()
     sizes = Sizes(perf=200_000, confluent=50_000, aiokafka_produce=20_000, aiokafka_consume=50_000)
     sizes = sizes if asked.smoke else Sizes()

@@ -10,7 +10,7 @@ One Kafka node and one Headrace broker run side by side, and one side is idle wh
 backlog   rows per second of the job over a topic with all records (AvailableNow): from the start of the first query to
           the end of the last one
 steady    from the send of a record to its result, at a steady rate, with a trigger of one second. The result of
-          clickstream is the record that a consumer reads from clickstream.requests. The result of lake are the rows in
+          clickstream is the record that a consumer reads from clickstream.requests. The results of lake are the rows in
           the tables of both formats.
 
 Kafka acknowledges before records are on disk (its default), and Headrace after. Kafka's sink has at-least-once delivery
@@ -346,13 +346,13 @@ def _tell_batches(side: str, batches: dict[str, list[dict[str, Any]]]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", default="", help="workloads that match, such as kafka.lake.backlog")
-    parser.add_argument("--copies", type=int, default=20, help="how often the web log is in the backlog")
-    parser.add_argument("--rate", type=float, default=300.0, help="records per second of steady")
-    parser.add_argument("--seconds", type=float, default=30.0, help="of steady, after the warm-up")
+    parser.add_argument("--only", default="", help="run only the workloads that match, such as kafka.lake.backlog")
+    parser.add_argument("--copies", type=int, default=20, help="number of copies of the web log in the backlog")
+    parser.add_argument("--rate", type=float, default=300.0, help="records per second of the workload steady")
+    parser.add_argument("--seconds", type=float, default=30.0, help="seconds of the workload steady, after the warm-up")
     parser.add_argument("--warm-gib", type=float, default=6.0)
-    parser.add_argument("--smoke", action="store_true", help="small and quick; the figures mean nothing")
-    parser.add_argument("--save", action="store_true", help="into bench/results")
+    parser.add_argument("--smoke", action="store_true", help="small and quick, figures without meaning")
+    parser.add_argument("--save", action="store_true", help="save the result into bench/results")
     asked = parser.parse_args()
     asked.warm_up_s = WARM_UP_S
     if asked.smoke:

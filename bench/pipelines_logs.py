@@ -21,7 +21,7 @@ from headrace_pipelines.lake import feed
 from headrace_pipelines.lake import schema as lake
 
 PARTITIONS = 2
-#: The web log is of 2015, and no topic of a run is to lose records.
+#: Keep all records: the web log is of 2015, so the default retention would delete its records.
 CONFIG = {"retention.ms": "-1"}
 #: Settings of the producers on both sides.
 PRODUCER = {"acks": "all", "linger.ms": 5}

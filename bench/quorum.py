@@ -140,7 +140,7 @@ class Quorum:
             if len(found.voters) == 3 and all(0 <= voter.lag <= 1 for voter in found.voters):
                 return found
             if time.monotonic() > deadline:
-                raise RuntimeError(f"the quorum is not whole again after 60 s: {found}")
+                raise RuntimeError(f"the controllers have not all caught up after 60 s: {found}")
             await asyncio.sleep(0.02)
 
     async def check(self) -> int:
@@ -307,8 +307,8 @@ def main() -> int:
     parser.add_argument("--writes", type=int, default=20_000)
     parser.add_argument("--smoke", action="store_true")
     parser.add_argument("--only", default=",".join(CASES))
-    parser.add_argument("--work", type=Path, default=WORK, help="where the cluster lives for as long as it runs")
-    parser.add_argument("--save", action="store_true", help="into bench/results")
+    parser.add_argument("--work", type=Path, default=WORK, help="directory of the cluster during the run")
+    parser.add_argument("--save", action="store_true", help="save the result into bench/results")
     asked = parser.parse_args()
     if asked.smoke:
         asked.kills, asked.transfers, asked.writes = 2, 2, 600

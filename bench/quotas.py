@@ -1,4 +1,5 @@
-"""What a client notices of a neighbour that floods with a quota: its latency alone, and beside the limited client.
+"""Measure how a client with a quota, which floods the broker, affects another client (the neighbour): the neighbour's
+latency alone, and beside the limited client.
 
     quotas.py [--rounds 5] [--seconds 10] [--kinds sdk,arrow,gateway,fetch,elsewhere,kafka] [--short] [--save]
 
@@ -8,18 +9,19 @@ much as it can: single records (sdk), tables (arrow), librdkafka at the gateway 
 is a process that runs from the start; between its slices it is idle.
 
 Slices take turns: alone, sdk, alone, arrow, alone, gateway, alone, fetch. A slice beside a limited client is compared
-with the one alone before it, so a slow minute affects both. The first seconds of a slice do not count: the quota's
-burst, and requests in flight. One slice of each client before the first round warms up. A figure is the median over
-the rounds. The bar: the neighbour's p99 grows by less than 20 %, and each limited client gets its rate within 10 %.
+with the slice alone before it, so a slow minute affects both. The first seconds of a slice do not count: the quota's
+burst, and requests in flight. One slice of each client before the first round warms up. A figure is the median over the
+rounds. The bar: the neighbour's p99 grows by less than 20 %, and each limited client gets its rate within 10 %.
 
-    --kinds unlimited    also the same flood without a quota: shows that this tool can see a disturbance
+    --kinds unlimited    also the same flood without a quota, to show that this tool detects a disturbance
 
-Two kinds show what the machine itself does to the neighbour. ``elsewhere``: the limited client (sdk) uses another
-cluster on this machine, so it shares cores and disk with the neighbour, but no process. ``kafka``: librdkafka's clients
-in both places, on a broker of Apache Kafka that flushes each write, with a quota's window of one second as here.
+Two kinds show the effect of the machine itself on the neighbour. ``elsewhere``: the limited client (sdk) uses another
+cluster on this machine, so it shares cores and the disk with the neighbour, but not its broker. ``kafka``: librdkafka
+clients as neighbour and as limited client, on a broker of Apache Kafka that flushes each write; the quota's window is
+one second, as in Headrace.
 
 First the disk alone is measured, without a broker: a process writes and flushes the neighbour's bytes on its schedule,
-alone and beside one that does so with 5 MB/s. What the disk's p99 grows by, no broker can avoid.
+alone and beside a process that writes and flushes 5 MB/s. No broker can avoid the growth of the disk's own p99.
 """
 
 from __future__ import annotations
@@ -45,9 +47,9 @@ from measure import PYTHON, ROOT, WORK, Samples, cpu_seconds, emit, machine, sav
 
 from headrace import Admin, Consumer, LocalCluster, Producer, QuotaEntity, TopicPartition
 
-RATE = 5_000_000  # bytes a second
+RATE = 5_000_000  # bytes per second
 RATE_SHARE, P99_RATIO_MAX = 0.1, 1.2
-NEIGHBOUR_RATE = 200  # records a second
+NEIGHBOUR_RATE = 200  # records per second
 VALUE, TABLE_ROWS = bytes(10_000), 50
 BUFFER_BYTES = 4 << 20
 FLOODED, BESIDE = "flooded", "beside"
@@ -57,14 +59,14 @@ ELSEWHERE, KAFKA = "elsewhere", "kafka"
 #: Kafka's quotas with a burst of one second, like ours; by default they let a client send ten seconds' bytes at once.
 KAFKA_WINDOW = {"quota.window.num": "2", "quota.window.size.seconds": "1"}
 DISK_BYTES = (100_000, 500_000)  #: Sizes of the writes of 5 MB/s: produce requests of the SDK, and tables.
-WARM_S = 1.5  # of a slice, until the burst of the quota is over
+WARM_S = 1.5  # Seconds at the start of a slice, until the burst of the quota is over.
 
 
 # -- the clients, each in a process ------------------------------------------------------------------------------------
 
 
 class Orders:
-    """Orders of the parent on standard input: "go", then "stop"; the end of the input ends the process."""
+    """Commands of the parent process on standard input: "go", then "stop"; the end of the input ends the process."""
 
     def __init__(self) -> None:
         self.is_on = threading.Event()
@@ -125,7 +127,7 @@ def neighbour(cluster: dict[str, str], orders: Orders, out: Path) -> None:
 
         on_schedule(orders, out, send, producer.flush)
         throttled_ms = producer.metrics()["produce-throttle-time-max"]
-    assert not throttled_ms, "the neighbour has no quota"
+    assert not throttled_ms, "the neighbour was throttled, although it has no quota"
 
 
 def kafka_neighbour(cluster: dict[str, str], orders: Orders, out: Path) -> None:
@@ -284,13 +286,14 @@ class Client:
 
 @dataclass(slots=True)
 class Slice:
-    """A time in which the neighbour was alone (``kind`` is alone), or beside a client. Times: time.monotonic()."""
+    """A slice of time in which the neighbour was alone (``kind`` is alone), or beside a client. Times:
+    time.monotonic()."""
 
     kind: str
     from_s: float
     to_s: float
     bytes_per_s: float = 0.0
-    cpu: float = 0.0  # of the broker, in cores
+    cpu: float = 0.0  # processor use of the broker, in cores
     latencies_ms: list[float] = field(default_factory=list)
 
     def quantile_ms(self, part: float) -> float:
@@ -307,7 +310,7 @@ def running(name: str, seconds: float) -> Iterator[LocalCluster]:
             admin.create_topics([FLOODED, BESIDE], timeout=60)
             rates: dict[str, float | None] = {"producer_byte_rate": RATE, "consumer_byte_rate": RATE}
             admin.alter_client_quotas({QuotaEntity(client_id=LIMITED): rates})
-        with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:  # for the client that fetches
+        with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:  # records for the client that fetches
             for _ in range(int(RATE * (seconds + WARM_S + 2)) // len(VALUE)):
                 producer.send(FLOODED, VALUE)
             producer.flush()
@@ -343,7 +346,7 @@ def measured(
         beside.order("go")
         settle()
         for each in flooders:
-            one_slice(each, seconds, broker)  # warms up: Kafka's JVM compiles
+            one_slice(each, seconds, broker)  # warm-up, in which Kafka's JVM compiles
         for number in range(rounds):
             emit(round=number + 1, of=rounds)
             for flooder in flooders:
@@ -393,7 +396,7 @@ def disk_alone(samples: Samples, rounds: int, seconds: float) -> None:
         for _ in range(rounds):
             forced("alone")
             for size in DISK_BYTES:
-                over_s = 2 * seconds + 10  # more than the measurement takes
+                over_s = 2 * seconds + 10  # longer than the measurement takes
                 with floors.forced_beside(directory, size=size, every_s=size / RATE, seconds=over_s):
                     forced(f"beside.{size // 1000}KB")
 
@@ -432,8 +435,8 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--kinds", default=",".join((*KINDS, ELSEWHERE)))
-    parser.add_argument("--short", action="store_true", help="2 rounds of 3 s: only whether the tool works")
-    parser.add_argument("--save", action="store_true", help="into bench/results")
+    parser.add_argument("--short", action="store_true", help="2 rounds of 3 s, which only show whether the tool works")
+    parser.add_argument("--save", action="store_true", help="save the result into bench/results")
     parser.add_argument("--client", help=argparse.SUPPRESS)
     parser.add_argument("--cluster", help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)

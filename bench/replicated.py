@@ -312,11 +312,11 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--policies", default="commit", help="log.flush of our topics: commit,os,interval")
     parser.add_argument("--only", default="", help="steps whose name matches this regular expression")
-    parser.add_argument("--list", action="store_true", help="name the steps and end")
+    parser.add_argument("--list", action="store_true", help="print the names of the steps and exit")
     parser.add_argument("--smoke", action="store_true", help="a small and quick run, whose figures have no meaning")
     parser.add_argument("--seconds", type=float, help="duration of each workload that runs for a time")
     parser.add_argument("--warm-gib", type=float, default=6.0)
-    parser.add_argument("--save", action="store_true", help="into bench/results and docs/performance")
+    parser.add_argument("--save", action="store_true", help="save the result into bench/results and docs/performance")
     asked = parser.parse_args()
     sizes = SMOKE if asked.smoke else Sizes()
     if asked.seconds is not None:

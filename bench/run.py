@@ -45,7 +45,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--policies", default="commit,os")
     parser.add_argument("--warm-gib", type=float, default=6.0)
-    parser.add_argument("--save", action="store_true", help="into bench/results")
+    parser.add_argument("--save", action="store_true", help="save the result into bench/results")
     asked = parser.parse_args()
     rounds = 1 if asked.smoke else asked.rounds
     sizes = ours.SMOKE if asked.smoke else ours.FULL

@@ -2,9 +2,9 @@
 
     .venv/bin/python bench/schemas.py [-o json]
 
-The registry's client answers from its cache in both; what is measured is one call of the serializer (or deserializer)
-for a record. Each pair takes turns in short rounds, and the best round of each counts, so that a busy machine hurts
-both alike.
+Both registry clients answer from their caches, so the benchmark measures one call of the serializer (or deserializer)
+per record. The two libraries take turns in short rounds, and the best round of each counts, so that a busy machine
+affects both equally.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ ORDER_JSON = {
 
 
 def fastavro_calls(schema: Any, value: Any, data: bytes) -> tuple[Callable[[], bytes], Callable[[], Any]]:
-    """What a serializer on fastavro would do at least: header and value to bytes, and back."""
+    """The minimum work of a serializer based on fastavro: header and value to bytes, and back."""
     parsed, header = fastavro.parse_schema(schema), data[:5]
 
     def write() -> bytes:

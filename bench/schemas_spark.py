@@ -4,11 +4,11 @@
 
 The record has seven fields: long, string, double, nullable string, int, boolean, timestamp. Each round runs every
 workload once, so that a slow minute affects all of them. A figure is records per second: the median and the best round,
-and the median by processor time. The latter is what two cores (for Python alone: one core) would do
-on an idle machine. The Spark job includes the query's start, and drops its result (format ``noop``).
+and the median by processor time. The last figure is the rate of two cores (for Python alone: one core) on an idle
+machine. The Spark job includes the query's start, and drops its result (format ``noop``).
 
-    spark.rows               the rows alone, which every other job computes too
-    spark.identity           a function that returns its Arrow batch: what Spark takes to hand rows to Python and back
+    spark.rows               only the rows, which every other job computes too
+    spark.identity           a function that returns its Arrow batch: the cost of passing rows to Python and back
     spark.to_registry        struct to bytes
     spark.from_registry      bytes to struct; the bytes are in Spark's memory (cached)
     spark.both               struct to bytes to struct, in one Python process per core
@@ -113,7 +113,7 @@ def spark_workloads(
     def identity(values: pa.Array) -> pa.Array:
         return values
 
-    # A checkpoint and not a cache: Spark would use the cache for the other jobs, too.
+    # Use a checkpoint, not a cache, because Spark would use the cache for the other jobs, too.
     stored = orders.select(to_registry("order", registry, subject=SUBJECT).alias("value")).localCheckpoint()
 
     def job(frame: DataFrame) -> Callable[[], tuple[float, float]]:

@@ -1,10 +1,12 @@
-"""What encryption costs: throughput with TLS over throughput without it, for Headrace and for Apache Kafka, in one run.
+"""Measure the cost of encryption: the ratio of throughput with TLS to throughput without TLS, for Headrace and for
+Apache Kafka, in one run.
 
     security.py [--rounds 3] [--records 5000000] [--short] [--save] [--warm-gib 6]
 
 Each side has one node of each kind, on which plain and encrypted workloads take turns. Headrace has two clusters: one
 without security, and one as `headrace up --secure` makes it (TLS, a SCRAM user, ACLs, which its super user passes).
-Kafka has one node with two listeners. Headrace's clients are those of `headrace bench`, Kafka's are its own tools.
+Kafka has one node with two listeners. Headrace's clients are those of `headrace bench`; Kafka's clients are its own
+tools.
 """
 
 from __future__ import annotations
@@ -94,7 +96,7 @@ def certificates(directory: Path) -> tuple[Path, Path]:
 
 
 def share(workload: str) -> Callable[[Samples], float | None]:
-    """Headrace's throughput with TLS over that without it."""
+    """The ratio of Headrace's throughput with TLS to its throughput without TLS."""
     return lambda samples: samples.ratio(f"headrace.tls.{workload}", f"headrace.plain.{workload}")
 
 
@@ -113,7 +115,7 @@ def main() -> int:
     parser.add_argument("--records", type=int, default=5_000_000)
     parser.add_argument("--short", action="store_true")
     parser.add_argument("--warm-gib", type=float, default=6.0)
-    parser.add_argument("--save", action="store_true", help="into bench/results")
+    parser.add_argument("--save", action="store_true", help="save the result into bench/results")
     asked = parser.parse_args()
     rounds, records = (1, 100_000) if asked.short else (asked.rounds, asked.records)
     samples = Samples()
@@ -141,7 +143,7 @@ def main() -> int:
     print(report.verdicts_table(verdicts(samples, BARS)))
     for workload in ("produce", "consume"):
         found = kafkas_share(samples, workload)
-        print(f"Kafka's own share of {workload}: {'not measured' if found is None else f'{found:.2f}'}")
+        print(f"Kafka's own ratio of {workload}: {'not measured' if found is None else f'{found:.2f}'}")
     for failure in samples.failures:
         print(f"failed: {failure}")
     if asked.save:

@@ -36,7 +36,7 @@ import headrace_spark  # noqa: E402
 
 TOPIC = "spark-bench"
 PER_TRIGGER = 1_000_000
-#: Number of rows in a batch of 4 MiB, as the source of Headrace has them.
+#: Number of rows in a batch of 4 MiB, as in the source of Headrace.
 READY_ROWS = 38_000
 
 

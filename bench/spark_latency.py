@@ -25,7 +25,7 @@ WARM_UP_S, FIRST_WARM_UP_S = 8.0, 28.0
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("--rate", type=float, default=40, help="records in a second (default %(default)g)")
+    parser.add_argument("--rate", type=float, default=40, help="records per second (default %(default)g)")
     parser.add_argument("--seconds", type=float, default=12, help="measured seconds of a query (default %(default)g)")
     arguments = parser.parse_args()
     with LocalCluster(brokers=1, controllers=1, mode="process") as cluster:

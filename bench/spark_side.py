@@ -1,7 +1,7 @@
 """Spark's part of the comparison: runs bench/spark.py in a separate process (it keeps a JVM) and adds its samples to
 ours.
 
-    spark_side.py [--rounds 3] [--only source|sink] [--save]      Spark's part alone; --save into bench/results
+    spark_side.py [--rounds 3] [--only source|sink] [--save]      Spark's part alone; --save writes bench/results
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def measure(samples: Samples, rounds: int, only: str | None = None) -> None:
     """Run bench/spark.py, which prints JSON objects {"sample", "value", "unit"}, one per line."""
     script = ROOT / "bench" / "spark.py"
     if not script.exists():
-        samples.fail("spark", f"{script.relative_to(ROOT)} is not there")
+        samples.fail("spark", f"{script.relative_to(ROOT)} does not exist")
         return
     command = [PYTHON, str(script), "--rounds", str(rounds), *(["--only", only] if only else [])]
     for line in run(command, timeout_s=1200).splitlines():

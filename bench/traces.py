@@ -1,15 +1,17 @@
-"""What traces cost: a producer that traces against the same producer without traces, in one run.
+"""Measure the cost of traces: compare a producer with traces to the same producer without traces, in one run.
 
     traces.py [--rounds 8] [--seconds 8] [--ratio 0.01] [--per-second 10] [--smoke] [--save]
     traces.py --alone
 
 
 A producer sends as fast as it can with ``send``, in turns of ``--seconds``: one turn with otel.traces.ratio, and one
-without traces, in changing order. All spans go to a collector: those of the producer by OpenTelemetry's exporter, those
-of the three brokers by their own. The figures are the records per second, and for each million records the processor
-time of all nodes and of this process, which other work on the machine disturbs less. The bar of the design is 1 %.
+without traces, in changing order. All spans go to a collector: the producer's spans by OpenTelemetry's exporter, the
+three brokers' spans by their own exporters. The figures are the records per second, and the processor time of all nodes
+and of this process per million records. Other work on the machine affects the processor time less. The bar of the
+design is 1 %.
 
-The turns differ by more than traces cost. ``--alone`` measures the paths of traces without a cluster (traces_alone.py).
+The difference between turns is larger than the cost of traces. ``--alone`` measures the paths of traces without a
+cluster (traces_alone.py).
 """
 
 from __future__ import annotations
@@ -35,11 +37,11 @@ from headrace import Admin, LocalCluster, NewTopic, Producer
 
 _TOPIC = "traced"
 _VALUE = b"x" * 100
-_PER_LOOK = 1_000  #: Sends between two looks at the clock.
+_PER_LOOK = 1_000  #: Number of sends between two readings of the clock.
 
 
 def collect(pipe: Any) -> None:
-    """A collector in a process of its own: sends its URL, then for each message the number of its spans."""
+    """A collector in a separate process: it sends its URL, and then the number of its spans for each message."""
     sys.path.insert(0, str(ROOT))
     from tests.worlds.trace_collector import collector
 
@@ -92,7 +94,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--ratio", type=float, default=0.01)
     parser.add_argument("--per-second", type=int, default=10)
-    parser.add_argument("--smoke", action="store_true", help="one short round; its figures mean nothing")
+    parser.add_argument("--smoke", action="store_true", help="one short round, whose figures have no meaning")
     parser.add_argument("--save", action="store_true")
     parser.add_argument("--alone", action="store_true", help="measure the paths of traces, without a cluster")
     asked = parser.parse_args()

@@ -1,8 +1,9 @@
-"""What each path of traces costs alone: processor time of this process, with its threads, for many repetitions.
+"""Measure the cost of each path of traces alone: the processor time of this process, with its threads, for many
+repetitions.
 
-``*.span`` is the time of one span from its begin until a collector has it. A producer with a ratio below 1 traces at
-most ``per_second`` records a second, and a traced record makes one span of the producer, one of the leader and one of
-each of two followers. ``nodes.traced`` and ``client.traced`` are the times of these spans in a second.
+``*.span`` is the time of one span from its beginning until a collector has it. A producer with a ratio below 1 traces
+at most ``per_second`` records a second, and a traced record makes one span of the producer, one of the leader and one
+of each of two followers. ``nodes.traced`` and ``client.traced`` are the times of these spans in a second.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from headrace_core.types import TopicPartition
 from headrace_gateway.tracing import GatewayTraces
 from headrace_protos.v1 import produce_pb2
 
-_ROUNDS, _SPANS = 7, 1_000  #: The spans of one round fit into the queues of the exporters.
+_ROUNDS, _SPANS = 7, 1_000  #: Number of spans of one round, which fit into the queues of the exporters.
 _PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 _PARTITION = TopicPartition("orders", 0)
 
@@ -112,7 +113,7 @@ def _client_spans(samples: Samples, url: str) -> None:
 
 
 def _looks(samples: Samples, batch: bytes) -> None:
-    """What batches without a trace cost: the checks of a broker and a gateway, with traces and without."""
+    """The cost of batches without a trace: the checks of a broker and a gateway, with and without traces."""
     request = produce_pb2.ProduceRequest()
     part = request.partitions.add(topic="orders", partition=0, records=batch)
     gateway = GatewayTraces(None)  # type: ignore[arg-type]  # no batch has a context, so no span begins

@@ -181,12 +181,12 @@ def add_single(samples: Samples, label: str, found: dict[str, Any]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=10.0, help="of each workload")
+    parser.add_argument("--seconds", type=float, default=10.0, help="seconds of each workload")
     parser.add_argument("--short", action="store_true")
     parser.add_argument("--no-peers", action="store_true", help="without Kafka")
     parser.add_argument("--only", default="", help="run only the workloads whose name matches this regular expression")
     parser.add_argument("--warm-gib", type=float, default=6.0)
-    parser.add_argument("--save", action="store_true", help="into bench/results")
+    parser.add_argument("--save", action="store_true", help="save the result into bench/results")
     asked = parser.parse_args()
     rounds, seconds = (1, SHORT_S) if asked.short else (asked.rounds, asked.seconds)
 

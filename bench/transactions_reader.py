@@ -51,7 +51,7 @@ def main() -> None:
     asked = parser.parse_args()
     rates: dict[str, list[float]] = {level: [] for level in LEVELS}
     counts = set()
-    read(asked.bootstrap, asked.topic, LEVELS[0], asked.api)  # warms the page cache and this process
+    read(asked.bootstrap, asked.topic, LEVELS[0], asked.api)  # warms up the page cache and this process
     for number in range(asked.passes):
         for level in reversed(LEVELS) if number % 2 else LEVELS:
             count, seconds = read(asked.bootstrap, asked.topic, level, asked.api)

@@ -17,7 +17,7 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /**
  * From send to received through one producer (linger 0) and one consumer of this process; prints one JSON object. The
- * twin of `headrace bench latency`: RATE records a second on a schedule, or with RATE 0 one record in flight.
+ * counterpart of `headrace bench latency`: RATE records a second on a schedule, or with RATE 0 one record in flight.
  *
  * <p>usage: java -cp 'JARS/*' EndToEnd.java BOOTSTRAP TOPIC RATE SECONDS ACKS RECORD_BYTES
  */

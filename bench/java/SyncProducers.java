@@ -8,7 +8,7 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /**
  * N producers with a connection each and one unbatched record of 100 random bytes in flight each; prints one JSON
- * object. The twin of bench/connections.py.
+ * object. The counterpart of bench/connections.py.
  *
  * <p>usage: java -cp 'JARS/*' SyncProducers.java BOOTSTRAP TOPIC PRODUCERS SECONDS ACKS
  */
@@ -62,7 +62,7 @@ public class SyncProducers {
         for (Thread thread : threads) thread.join();
         double took = (System.nanoTime() - started) / 1e9;
         long[] all = Arrays.stream(latencies).flatMapToLong(Arrays::stream).sorted().toArray();
-        // Closing two hundred producers takes time that no request took; the rate is over the time asked for.
+        // Compute the rate over the requested time, because closing two hundred producers takes additional time.
         System.out.printf(
             "{\"requests\": %d, \"seconds\": %.3f, \"requests_per_s\": %.1f, \"latency_ms\": {\"p50\": %.3f, \"p99\": %.3f}}%n",
             all.length, took, all.length / seconds, all[all.length / 2] / 1e6, all[(int) (all.length * 0.99)] / 1e6);

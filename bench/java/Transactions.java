@@ -11,7 +11,7 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /**
  * N transactional producers, each with transactions in a row: of SIZE records of 100 random bytes, or of SIZE
- * milliseconds at full speed. Prints one JSON object; a latency is from begin to the end of commit. The twin of
+ * milliseconds at full speed. Prints one JSON object; a latency is from begin to the end of commit. The counterpart of
  * bench/transactions_client.py.
  *
  * <p>usage: java -cp 'JARS/*' Transactions BOOTSTRAP TOPIC records|ms SIZE PRODUCERS SECONDS [KEY=VALUE...]

@@ -6,14 +6,14 @@ import org.apache.kafka.tools.ConsumerPerformance;
 import org.apache.kafka.tools.ProducerPerformance;
 
 /**
- * Kafka's own tools and our drivers, one after the other in one JVM, which stays compiled between them. Each line of
- * standard input is a tool and its arguments, separated by tabs; after each a line "done" or "failed WHY" is printed.
+ * Runs Kafka's own tools and our drivers, one after the other in one JVM, so that their code stays compiled. Each line
+ * of standard input is a tool and its arguments, separated by tabs; after each a line "done" or "failed WHY" is printed.
  *
  * <p>usage: java -cp 'CLASSES:JARS/*' WarmClient
  */
 public class WarmClient {
     public static void main(String[] none) throws Exception {
-        // The tools end the process on a mistake; here only the tool ends.
+        // The tools exit the process on an error; here only the tool ends.
         Exit.setExitProcedure((status, message) -> {
             throw new IllegalStateException("exit " + status + (message == null ? "" : ": " + message));
         });
@@ -31,7 +31,7 @@ public class WarmClient {
             System.out.println(end);
             System.out.flush();
         }
-        System.exit(0); // non-daemon threads of a tool that failed
+        System.exit(0); // ends non-daemon threads of a failed tool
     }
 
     static void run(String tool, String[] arguments) throws Exception {
