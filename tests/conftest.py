@@ -33,7 +33,7 @@ settings.register_profile(
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "headrace"))
 
 _SEED = "HEADRACE_TEST_SEED"
-#: "1/2": only every second test, from the first on. CI sets it where it is late (tools/ci_steps.sh).
+#: "1/2": only every second test, from the first on. CI sets this variable when it is late (tools/ci_steps.sh).
 _PART = "HEADRACE_TEST_PART"
 
 # A shell starts background jobs (`make test &`, nohup) with SIGINT ignored, and child processes inherit this setting.
@@ -96,7 +96,7 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-@pytest.hookimpl(trylast=True)  # `-m` and `-k` choose first
+@pytest.hookimpl(trylast=True)  # run after `-m` and `-k` have selected tests
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Choose the part of the tests that ``HEADRACE_TEST_PART`` names. Then order the tests so that some workers wait
     for clusters while others compute. Long tests begin early."""
@@ -150,7 +150,7 @@ def pytest_runtest_makereport(
     """
     if call.excinfo is None:
         report = yield
-        _record(item, call)  # pytest itself finds only now the failures of tests that are a unittest.TestCase
+        _record(item, call)  # only now does pytest collect the failures of unittest.TestCase tests
         return report
     _record(item, call)
     hooks: Any = item.config.hook
@@ -181,8 +181,8 @@ def pytest_runtest_makereport(
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
-    """Stop an in-process cluster at the end of its file. A cluster that runs on would use classes that the next file
-    patches."""
+    """Stop an in-process cluster at the end of its file. A cluster that continues to run would use classes that the
+    next file patches."""
     yield
     if nextitem is None or nextitem.path != item.path:
         running = _clusters_in_here()

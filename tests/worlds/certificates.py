@@ -1,4 +1,5 @@
-"""Certificates for tests, also those that `headrace certs` does not make: expired, for other names, without a role."""
+"""Certificates for tests, including certificates that `headrace certs` does not make: expired, for other names, without
+a role."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ CLUSTER = "cluster-one"
 
 
 def id16(number: int) -> bytes:
-    return (1_000_000 + number).to_bytes(16, "big")  # the smallest ones are reserved
+    return (1_000_000 + number).to_bytes(16, "big")  # the smallest ids are reserved
 
 
 class ClusterWorld:

@@ -29,7 +29,7 @@ DIRECTORY = "/data/ledger-0"
 PARTITION = TopicPartition("ledger", 0)
 ABORT, COMMIT = 0, 1
 HORIZON_BIT = 0x40
-#: The expiration of producers, and by how much the timestamps of records may be out of order.
+#: The expiration time of producers, and the maximum disorder of record timestamps.
 EXPIRATION_MS, LATE_MS = 1_500, 50
 UNCHANGING = frozenset({"open", "read", "listdir", "lock"})
 CODECS = tuple(Compression)
@@ -514,12 +514,12 @@ class CompactionWorld:
         assert [line for line in problems if not (self.has_crashed and self._is_torn_snapshot(line))] == []
 
     def _is_torn_snapshot(self, problem: Problem) -> bool:
-        """Ignore an unreadable producer snapshot that is older than the newest sound one: it is never read, and is
-        deleted together with its segment."""
+        """Ignore an unreadable producer snapshot that is older than the newest readable snapshot: it is never read, and
+        is deleted together with its segment."""
         return isinstance(problem, Note) and problem.path.endswith(SNAPSHOT_SUFFIX)
 
     def check_view(self, before: list[Batch], after: list[Batch]) -> None:
-        """Check what must hold at every moment of a cleaning, even of an incomplete one."""
+        """Check the conditions that must hold at every moment of a cleaning, even if the cleaning is incomplete."""
         offsets = [record.offset for batch in after for record in batch.records]
         assert offsets == sorted(set(offsets)), f"seed {self.seed}: offsets out of order"
         for batch in after:
@@ -554,14 +554,16 @@ class CompactionWorld:
         assert odd == [], f"seed {self.seed}: a crash at {what} left {odd}"
 
     def check_recovered_producers(self, log: PartitionLog, what: str) -> None:
-        """Check that recovery knows the same producers as before the crash; additional producers must be idle ones,
-        which expire again."""
+        """Check that recovery knows the same producers as before the crash; additional producers must be idle
+        producers, which expire again."""
         found, known = known_of(log.producers), known_of(self.table)
         assert {producer_id: found.get(producer_id) for producer_id in known} == known, (
             f"seed {self.seed}: a crash at {what} changed what is known of producers"
         )
         idle = log.producers.expired(self.clock.now_ms(), EXPIRATION_MS - LATE_MS)
-        assert set(found) - set(known) <= set(idle), f"seed {self.seed}: a crash at {what}: who are {set(found)}?"
+        assert set(found) - set(known) <= set(idle), (
+            f"seed {self.seed}: a crash at {what}: unknown producers {set(found)}"
+        )
 
 
 def run_history(seed: int, counts: Counts) -> None:

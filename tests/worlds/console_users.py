@@ -17,7 +17,7 @@ from headrace_console.app import ConsoleNode
 from headrace_console.settings import ConsoleSettings
 from headrace_core.node.properties import read_properties
 
-#: What each user may do, and on which topics.
+#: The rights of each user, and their topics.
 RIGHTS: dict[str, dict[str, tuple[AclOperation, ...]]] = {
     "alice": {"orders": (AclOperation.READ, AclOperation.DESCRIBE_CONFIGS)},
     "bob": {"payments": (AclOperation.READ, AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS)},
@@ -63,7 +63,7 @@ def set_password(admin: Admin, user: str, password: str) -> None:
 
 
 class Browser:
-    """A browser as far as cookies and forms go. ``address``: its source address, on loopback."""
+    """A minimal browser with cookies and forms. ``address``: its source address, on loopback."""
 
     def __init__(self, cluster: LocalCluster, url: str = "", *, address: str = "127.0.0.1") -> None:
         context = ssl.create_default_context(cafile=str(cluster.directory / "security" / "ca.pem"))
@@ -102,7 +102,7 @@ def token(page: str) -> str:
 
 
 def alert(page: str) -> str:
-    """The sentence of a page that says what went wrong, or why a session ended."""
+    """The error message of a page, or its sentence about the end of a session."""
     found = re.search(r'<p class="alert[^>]*>(.*?)</p>', page, re.DOTALL)
     return "" if found is None else found[1]
 

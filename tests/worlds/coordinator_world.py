@@ -84,7 +84,7 @@ class GroupsCluster:
             node.close()
         self.cluster.close()
 
-    # -- who owns what -----------------------------------------------------------------------------------------------
+    # -- owners of shards ---------------------------------------------------------------------------------------------
 
     def owners(self) -> list[int]:
         """The coordinator of each shard; the first call also creates the topic of the shards."""
@@ -94,7 +94,7 @@ class GroupsCluster:
         return [each.coordinator_id for each in assignments.topics[0].partitions]
 
     def owner_of(self, group: str) -> int:
-        """-1: none."""
+        """The id of a shard's coordinator; -1 if the shard has none."""
         owners = self.owners()
         return owners[shard_of(group, len(owners))] if owners else -1
 
@@ -124,8 +124,7 @@ class GroupsCluster:
             channel = self._channels[address] = grpc.insecure_channel(address, options=[*COMMON_OPTIONS, *reconnect])
         return channel
 
-    # -- calls to the group's owner
-    # ---------------------------------------------------------------------------------------
+    # -- calls to the group's owner -----------------------------------------------------------------------------------
 
     def ask(self, group: str, call: Callable[[Any], Any]) -> Any:
         """Call a group's coordinator and return its answer; failed calls are repeated as a client would repeat them."""

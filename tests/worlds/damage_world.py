@@ -19,8 +19,8 @@ from headrace_core.testing.clock import ManualClock
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss
 from headrace_core.types import FlushPolicy, TopicPartition
 
-#: Each run damages one of this number of positions, and other positions each day. With HEADRACE_FULL=1 (`make verify`)
-#: it damages all positions.
+#: A run damages every N-th position, with this N, and other positions each day. With HEADRACE_FULL=1 (`make verify`) it
+#: damages all positions.
 STEP = 1 if os.environ.get("HEADRACE_FULL", "0") not in ("", "0") else 5
 ROOT = "/data"
 ORDERS, PAYMENTS = TopicPartition("orders", 0), TopicPartition("payments", 3)
@@ -112,7 +112,7 @@ def make_image(*, clean: bool) -> Image:
 class Outcome(enum.Enum):
     """The allowed outcomes of damaged bytes. Damage must not have an outcome that is not listed."""
 
-    IDENTICAL = "what was written is served"
+    IDENTICAL = "the written records are served"
     NAMED = "a named error"
     TORN = "a named torn tail"
 
@@ -156,7 +156,7 @@ def judge_orders(image: Image, directory: LogDirectory, path: str, size: int, li
         return Outcome.NAMED
     log = directory.logs[ORDERS]
     if log.log_end_offset != image.log_end_offset:
-        assert log.log_end_offset in image.tail, "more is missing than batches above the recovery point"
+        assert log.log_end_offset in image.tail, "records below the recovery point are missing"
         # A file that is cut at a batch border shows no sign of the lost bytes.
         assert log.active.size == size or any("cut at position" in line and path in line for line in lines), lines
         judge_log(image, log, path, end_offset=log.log_end_offset)
@@ -167,7 +167,7 @@ def judge_orders(image: Image, directory: LogDirectory, path: str, size: int, li
 def judge_log(image: Image, log: PartitionLog, path: str, *, end_offset: int | None = None) -> Outcome:
     """Read an open log in all ways: each read must return what was written, or raise an error."""
     end = image.log_end_offset if end_offset is None else end_offset
-    assert log.log_start_offset == image.log_start_offset, "deleted records came back, or others went"
+    assert log.log_start_offset == image.log_start_offset, "deleted records are back, or other records are missing"
     kept = {offset: record for offset, record in image.records.items() if offset < end}
     outcome = Outcome.IDENTICAL
     for max_bytes in (1, 300, 1 << 20):
@@ -195,7 +195,7 @@ def _named(before: Outcome, path: str, read: Callable[[], None]) -> Outcome:
     if failure is None:
         return before
     found = problem_of(failure, path="")
-    assert found.path, f"it does not say where: {failure.message}"
+    assert found.path, f"the error does not name the place: {failure.message}"
     assert found.position >= 0
     assert path == found.path, f"{path} is damaged, not {failure.message}"
     return Outcome.NAMED
@@ -218,7 +218,7 @@ def _read_all(
                 assert (record.timestamp_ms, record.value, record.leader_epoch) == kept[offset], f"offset {offset}"
                 offset += 1
         assert offset == result.next_offset, (
-            f"{offset} was read, but the reader was told to go on at {result.next_offset}"
+            f"{offset} was read, but the result tells the reader to continue at {result.next_offset}"
         )
 
 

@@ -79,7 +79,7 @@ class Load(threading.Thread):
                     (result,) = stream.receive().results
                     if result.error.code:
                         self.errors[result.error.code] += 1
-                        self._stopping.wait(0.02)  # as a client does between two attempts
+                        self._stopping.wait(0.02)  # like a client between two attempts
                     else:
                         self.acknowledged.append(number)
         except grpc.RpcError as error:  # the broker was killed

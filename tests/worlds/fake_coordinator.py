@@ -58,7 +58,7 @@ class FakeTransactions(transactions_pb2_grpc.TransactionsServicer, groups_pb2_gr
         self.markers_held = False
         #: (producer id, epoch of the records) of committed transactions.
         self.committed: set[tuple[int, int]] = set()
-        #: (partition, ...) -> an error number of a leader, before anything else.
+        #: (partition, ...) -> an error number that a leader returns without any other action.
         self.on_produce: Callable[[int, Any], Any] = lambda broker, item: 0
         #: (group, topic, partition) -> the committed offset.
         self.offsets: dict[tuple[str, str, int], int] = {}
@@ -225,7 +225,7 @@ class FakeTransactions(transactions_pb2_grpc.TransactionsServicer, groups_pb2_gr
         return self._call("FetchOffsets", request, work, context)
 
     def abort(self, transactional_id: str) -> None:
-        """An operator (or the timeout) aborts the open transaction."""
+        """Abort the open transaction, as an operator (or the timeout) does."""
         self.handle(AbortTransaction(transactional_id))
 
     # --- the leaders -----------------------------------------------------------------------------------------------

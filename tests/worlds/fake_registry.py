@@ -1,7 +1,7 @@
 """A small schema registry in memory, behind HTTP: equal texts are one schema, and nothing is ever incompatible.
 
 Tests of the client and of the serializers use it to count requests, and to make the registry slow, dead or hostile.
-Whether Headrace's real service suits the client is for tests/integration/schemas.
+The tests in tests/integration/schemas check that the client works with Headrace's real service.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 class FakeRegistry:
     """``answers``: {(method, path): (status, body)} in place of the registry's own answers; a body of bytes is sent
-    as it is. ``requests``: (method, path with query) of each request. ``gate``: requests wait while it is not set."""
+    unchanged. ``requests``: (method, path with query) of each request. ``gate``: requests wait while it is not set."""
 
     def __init__(self) -> None:
         self.requests: list[tuple[str, str]] = []
@@ -61,13 +61,13 @@ class FakeRegistry:
             do_GET = do_POST = do_PUT = do_DELETE = handle_any
 
             def log_message(self, *_: Any) -> None:
-                """Tests print nothing."""
+                """Print nothing in tests."""
 
         class Server(ThreadingHTTPServer):
             daemon_threads = True
 
             def handle_error(self, *_: Any) -> None:
-                """A client that leaves in the middle is part of the tests."""
+                """Ignore a broken connection, because tests let clients disconnect during a request."""
 
         self._server = Server(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_port}"

@@ -1,4 +1,4 @@
-"""Whether the memory, the state and the checkpoint of a long run of a pipeline stay flat."""
+"""Check that the memory, the state and the checkpoint of a pipeline do not grow during a long run."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 import psutil
 
 SAMPLE_S = 1.0
-#: The growth of a figure in the last three quarters of a run (by its slope) up to which the figure counts as flat.
+#: Maximum growth of a figure in the last three quarters of a run (by its slope) for a figure that counts as flat.
 GROWTH_MAX = 0.1
 
 _LINE = re.compile(r"\w+: ([\d,]+) of .* ([\d,]+) records to read, .*state ([\d,]+) rows ([\d.]+) MB")
 
 
 class Flat(NamedTuple):
-    """``figures``: the samples of each figure; ``behind``: records to read, as the run has shown them."""
+    """``figures``: the samples of each figure; ``behind``: the numbers of unread records that the run has printed."""
 
     summary: dict[str, Any]
     figures: dict[str, list[float]]
@@ -41,7 +41,7 @@ def followed(command: Sequence[str], directory: Path, checkpoint: Path) -> Flat:
         try:
             while process.poll() is None:
                 samples.append((_memory(process.pid), _size(checkpoint)))
-                time.sleep(SAMPLE_S)  # the time between two samples, not a wait for something
+                time.sleep(SAMPLE_S)  # the time between two samples, not a wait for an event
         finally:
             process.kill()
     said = (directory / "said").read_text()
@@ -58,7 +58,8 @@ def followed(command: Sequence[str], directory: Path, checkpoint: Path) -> Flat:
 
 
 def growth(values: list[float]) -> float:
-    """The growth of a figure over the last three quarters of the run, by the figure's slope, as a part of its mean."""
+    """The growth of a figure over the last three quarters of the run, by the figure's slope, as a fraction of its
+    mean."""
     steady = values[len(values) // 4 :]
     assert len(steady) > 2, values
     slope = statistics.linear_regression(range(len(steady)), steady).slope

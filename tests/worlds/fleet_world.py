@@ -85,7 +85,7 @@ class Fleet:
         self.close()
 
     def close(self) -> None:
-        for load in self.loads:  # before the resources that they use are removed
+        for load in self.loads:  # stop them before the resources that they use are removed
             load.stop()
         for channel in self._channels.values():
             channel.close()
@@ -164,7 +164,7 @@ class ReplicatedTopic:
 
     def state(self, partition: int = 0) -> Any:
         """The partition's metadata on a live broker."""
-        return until(lambda: self._described(), f"somebody to tell of {self.name}", LONG_S).partitions[partition]
+        return until(lambda: self._described(), f"a broker to describe {self.name}", LONG_S).partitions[partition]
 
     def _described(self) -> Any:
         request = metadata_pb2.MetadataRequest(topics=[self.name])
@@ -189,7 +189,7 @@ class ReplicatedTopic:
     def wait_isr(self, *members: int, partition: int = 0) -> None:
         until(
             lambda: self.isr(partition) == set(members),
-            f"the ISR of {self.name}-{partition} to be {sorted(members)}, and not {sorted(self.isr(partition))}",
+            f"the ISR of {self.name}-{partition} to be {sorted(members)}, not {sorted(self.isr(partition))}",
             LONG_S,
         )
 
@@ -303,7 +303,7 @@ class ReplicatedTopic:
             found = {self.bytes_on(broker_id, partition) for broker_id in brokers}
             return found.pop() if len(found) == 1 else None
 
-        return bytes(until(same, f"the replicas of {self.name}-{partition} on {brokers} to be the same", LONG_S))
+        return bytes(until(same, f"the replicas of {self.name}-{partition} on {brokers} to be equal", LONG_S))
 
 
 class Load(threading.Thread):

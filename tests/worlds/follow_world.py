@@ -89,9 +89,9 @@ class Member:
         self.is_deaf = False
         self.log_start_offset = log_start
         self.reads = 0
-        self.barriers = self.hurried = 0  # all of them; those that were not deferred
+        self.barriers = self.hurried = 0  # number of barriers; number of barriers that were not deferred
         self.address = ""
-        self.heartbeat = asyncio.Event()  # what deferred barriers wait for
+        self.heartbeat = asyncio.Event()  # the events for which deferred barriers wait
         self.heartbeat.set()
         self._subscribers: list[Callable[[MetadataImage, MetadataDelta], None]] = []
         self._turn_watchers: list[Callable[[], None]] = []
@@ -107,7 +107,7 @@ class Member:
                 for subscriber in tuple(self._subscribers):
                     subscriber(self.image, delta)
 
-    # -- what the handlers ask ----------------------------------------------------------------------------------------
+    # -- the interface for the handlers -------------------------------------------------------------------------------
 
     def controller_addresses(self) -> dict[int, str]:
         return {member.node_id: member.address for member in self.quorum.members if member.address}

@@ -33,7 +33,7 @@ def batches(base_offset: int, *values: bytes, epoch: int = 0) -> bytes:
 
 
 class Leader:
-    """Stands for the streams to leaders, and for the broker at the other end of a stream."""
+    """Replaces the streams to leaders, and the broker at the other end of a stream."""
 
     def __init__(self) -> None:
         self.replica: FollowerReplica | None = None
@@ -85,7 +85,7 @@ class Leader:
     def truncated(self, replica: FollowerReplica, from_offset: int) -> None:
         self.cuts.append(from_offset)
 
-    # -- what the test does ------------------------------------------------------------------------------------------
+    # -- actions of the test ------------------------------------------------------------------------------------------
 
     @property
     def follower(self) -> FollowerReplica:

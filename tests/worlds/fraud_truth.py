@@ -3,9 +3,10 @@ code.
 
 DuckDB calculates the bursts. Velocity: the last six payments of 200 cents or more lie within ten minutes. Card testing:
 the last four payments below 200 cents lie within twenty minutes. The rules for travel and for amounts skip the payments
-that they find, so they are loops. Impossible travel: more than 100 km, and faster than 1,000 km/h, from the last place
-that was not impossible. Unusual amount: the logarithm of the amount is more than four standard deviations above the
-mean of the usual amounts' logarithms. The account's usual amount counts as five payments with a deviation of one half.
+that they find, so Python loops compute these rules. Impossible travel: more than 100 km, and faster than 1,000 km/h,
+from the last place that was reachable. Unusual amount: the logarithm of the amount is more than four standard
+deviations above the mean of the usual amounts' logarithms. The account's usual amount counts as five payments with a
+deviation of one half.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def calculated(servers: str) -> Found:
     for records in by_customer.values():
         records.sort(key=lambda record: (record.timestamp_ms, record.topic, record.offset))
         usual: float | None = None
-        newest: float | None = None  # of the newest account
+        newest: float | None = None  # the usual amount of the newest account
         accounts = 0
         until_ms = 0
         waiting: list[Any] = []
@@ -90,7 +91,7 @@ def calculated(servers: str) -> Found:
                     if payment is None:
                         letters[each.partition, each.offset] += 1
                     else:
-                        if of_account and each.timestamp_ms >= until_ms:  # ten minutes after the payment before
+                        if of_account and each.timestamp_ms >= until_ms:  # ten minutes after the previous payment
                             alerts.update(_of_account(usual, of_account))
                             usual, accounts, of_account = newest, accounts + 1, []
                         until_ms = max(until_ms if of_account else 0, each.timestamp_ms + 600_000)

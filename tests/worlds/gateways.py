@@ -37,7 +37,7 @@ def gateway_config(cluster: LocalCluster, node_id: int = 1, **more: str) -> Node
 
 
 def topic_name(request: pytest.FixtureRequest) -> str:
-    """A topic's name from the name of the running test."""
+    """Make a topic name from the name of the running test."""
     return "".join(each if each.isalnum() else "-" for each in request.node.name)[:200]
 
 
@@ -58,7 +58,7 @@ def begin_gateway(cluster: LocalCluster, node_id: int = 1, **more: str) -> Gatew
 
 
 def end_gateway(gateway: Gateway, *, at_once: bool = False) -> None:
-    """Stop a gateway; ``at_once``: without notice, as close to a crash as possible."""
+    """Stop a gateway; ``at_once``: without a clean shutdown, as close to a crash as possible."""
     io_thread().run(gateway.stop(at_once=at_once))
 
 

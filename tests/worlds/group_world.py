@@ -1,9 +1,9 @@
 """The groups of one shard without a network: members that behave like clients, a log, and coordinators that start and
 stop.
 
-A member keeps the promises of the protocol. A member reads its last assignment, and revokes a partition before it
-reports the revocation. A member stops when it is removed, and when its connection has been broken for the grace period.
-The messages of a member stay in order, as on a stream, until the test delivers them.
+A member follows the rules of the protocol. A member reads its last assignment, and revokes a partition before it
+reports the revocation. A member stops reading when it is removed, or when its connection has been broken for the grace
+period. The messages of a member stay in order, as on a stream, until the test delivers them.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class GroupShardWorld:
             self._tick_once()
         self.now_ms = end_ms
 
-    # -- looking -------------------------------------------------------------------------------------------------------
+    # -- queries -------------------------------------------------------------------------------------------------------
 
     def described(self) -> DescribedGroup:
         reply = self.ask(DescribeGroup(GROUP))
@@ -167,7 +167,7 @@ class GroupShardWorld:
 
 
 class Client:
-    """A member. A simulated group member; ``reading`` has the partitions that it reads now."""
+    """A simulated group member; ``reading`` has the partitions that it reads now."""
 
     def __init__(
         self, shard: GroupShardWorld, name: str, *, subscribes: Iterable[str] = ("orders",), **about: Any
@@ -248,7 +248,7 @@ class Client:
     def heartbeat(self, **more: Any) -> Any:
         if not self.is_member:
             return None
-        if self.connection is None:  # the first heartbeat of a connection names all (member.py)
+        if self.connection is None:  # the first heartbeat of a connection has all fields (member.py)
             more.setdefault("topics", self.subscribes)
         self.connect()
         self._said = (self.epoch, self.revision, self.reading)

@@ -79,7 +79,7 @@ class GroupsMachine(RuleBasedStateMachine):
         if client.connection is not None:
             try:
                 client.leave(temporarily=temporarily and self.static)
-            except HeadraceError:  # the member was removed meanwhile
+            except HeadraceError:  # the member has been removed
                 client.is_member = False
 
     @precondition(lambda self: self.members())
@@ -164,7 +164,7 @@ class GroupsMachine(RuleBasedStateMachine):
         self.shard._done(self.shard.groups.tick(self.shard.now_ms))
         assert before == {client.name for client in self.members()}
 
-    # -- what must hold ------------------------------------------------------------------------------------------------
+    # -- invariants ------------------------------------------------------------------------------------------------
 
     @invariant()
     def nobody_reads_what_another_one_reads(self) -> None:
@@ -199,7 +199,7 @@ class GroupsMachine(RuleBasedStateMachine):
         for client in self.members():
             client.heartbeat()
         self.shard.sleep(1)
-        for _ in range(130):  # beyond every time-out
+        for _ in range(130):  # longer than every timeout
             for client in self.members():
                 client.hear_all()
                 client.heartbeat()

@@ -52,7 +52,7 @@ class StandinGroupsWorld:
         self.logs = {("orders", 0): (5, 100), ("orders", 1): (0, 50), ("clicks", 0): (0, 0)}
         self.asked: list[tuple[int, Any]] = []
         self.failures: dict[str, list[HeadraceError]] = {}
-        #: Names of calls that are carried out but whose answers are lost, once each.
+        #: Names of calls that are carried out, but whose next answer is lost.
         self.lost: set[str] = set()
         self.loading: list[int] = []
         self.has_shards = True
@@ -113,7 +113,7 @@ class Coordinator(groups_pb2_grpc.GroupsServicer, metadata_pb2_grpc.MetadataServ
         for key in request.keys:
             owner = self.world.owner(key)
             if owner is None:
-                error = error_to_proto(CoordinatorNotAvailableError("no coordinator lives"))
+                error = error_to_proto(CoordinatorNotAvailableError("no coordinator is alive"))
                 answer.coordinators.add(key=key, error=error, shard=-1, coordinator_id=-1)
             else:
                 host, port = self.world.coordinators[owner].address.split(":")

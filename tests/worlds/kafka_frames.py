@@ -34,7 +34,7 @@ def request_frame(
 
 
 def read_answer(api: Api, version: int, frame: bytes) -> tuple[int, Message]:
-    """The correlation id and the message of an answer without its length."""
+    """Decode an answer without its length: return the correlation id and the message."""
     cursor = Cursor(frame)
     correlation_id = cursor.int32()
     if is_flexible(api, version) and api is not Api.API_VERSIONS:
@@ -43,8 +43,8 @@ def read_answer(api: Api, version: int, frame: bytes) -> tuple[int, Message]:
 
 
 class MemoryTransport(asyncio.Transport):
-    """A transport that keeps what is written, until ``client_reads`` takes it. ``is_reading`` and ``state`` show what
-    the protocol did."""
+    """A transport that keeps the written data until ``client_reads`` takes them. ``is_reading`` and ``state`` show the
+    effects of the protocol's calls."""
 
     def __init__(self, host: str = "10.0.0.1") -> None:
         super().__init__({"peername": (host, 4711)})
@@ -60,7 +60,7 @@ class MemoryTransport(asyncio.Transport):
         protocol.connection_made(self)
 
     def client_reads(self) -> bytes:
-        """Take everything that was written."""
+        """Take all written data."""
         data, self.written = bytes(self.written), bytearray()
         if self._is_paused:
             self._is_paused = False
@@ -69,7 +69,7 @@ class MemoryTransport(asyncio.Transport):
         return data
 
     def lose(self) -> None:
-        """Tell the protocol that the connection is lost, once the transport is closed or broken."""
+        """Notify the protocol that the connection is lost, after the transport was closed or broken."""
         assert self.protocol is not None
         self.protocol.connection_lost(None)
 

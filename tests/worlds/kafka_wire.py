@@ -15,7 +15,7 @@ TIMEOUT_S = 30.0
 
 
 class ClosedError(Exception):
-    """The server closed the connection in place of an answer."""
+    """The server closed the connection instead of answering."""
 
 
 class KafkaWire:

@@ -1,4 +1,4 @@
-"""A Kerberos realm of one's own: MIT's KDC on a loopback port, with its files in a temporary folder."""
+"""A private Kerberos realm for tests: MIT's KDC on a loopback port, with its files in a temporary folder."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _KDC = """[kdcdefaults]
 
 
 class Realm:
-    """A realm. ``environment``: that of the child processes; a test's own process needs KRB5_CONFIG of it."""
+    """A realm. ``environment``: the environment for child processes; the test's own process needs its KRB5_CONFIG."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -150,7 +150,7 @@ def running_realm(directory: Path) -> Iterator[Realm]:
 
 
 def krb5_module(keytab: str, principal: str) -> str:
-    """The login module of a keytab, for servers and clients."""
+    """The JAAS configuration for a login with a keytab, for servers and clients."""
     return (
         "com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true storeKey=true "
         f'keyTab="{keytab}" principal="{principal}";'

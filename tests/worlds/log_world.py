@@ -35,8 +35,8 @@ def formatted() -> CrashingFileSystem:
 def open_directory(
     fs: CrashingFileSystem, config: LogConfig | None = None, clock: ManualClock | None = None
 ) -> LogDirectory:
-    """Make every use of a log's descriptor close a descriptor of another log if possible. The closed descriptors must
-    have no effect."""
+    """Let every use of a log's descriptor close a descriptor of another log, if possible. The closed descriptors must
+    have no visible effect."""
     chosen = config or LogConfig()
     return LogDirectory.open(
         DescriptorCache(fs, 1),

@@ -91,10 +91,10 @@ class MigrationMachine(RuleBasedStateMachine):
 
     @rule()
     def take_over(self) -> None:
-        """Another coordinator takes over the shard and replays the log; what waits for an answer gets none."""
+        """Another coordinator takes over the shard and replays the log; requests that wait for an answer get none."""
         self.world.take_over()
 
-    # -- what must hold ------------------------------------------------------------------------------------------------
+    # -- invariants ------------------------------------------------------------------------------------------------
 
     @invariant()
     def no_partition_has_two_readers(self) -> None:
@@ -111,14 +111,14 @@ class MigrationMachine(RuleBasedStateMachine):
         assert _seen(self.world.groups) == _seen(copy)
 
     def teardown(self) -> None:
-        """At the end all consumers that live go on, and every partition must have a reader."""
+        """At the end all live consumers continue, and every partition must have a reader."""
         if self.alive():
             self.world.settle()
 
 
 def _seen(groups: GroupsOfBothTypes) -> object:
-    """What the log holds of the group: that of a classic one without its members' sessions and the rebalance that it is
-    in, which are not in the log."""
+    """The group's state as far as the log contains it: for a classic group, without its members' sessions and a running
+    rebalance."""
     group, classic = groups._groups._state.groups.get(GROUP), groups._classic.get(GROUP)
     if group is None:
         is_kept = classic is not None and classic.has_record

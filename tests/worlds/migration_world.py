@@ -147,7 +147,7 @@ class MigrationWorld:
         return [each for each in self.consumers if each.is_alive]
 
     def settle(self, rounds: int = 150) -> None:
-        """Let all consumers go on until every partition has a reader and nothing changes any more."""
+        """Let all consumers continue until every partition has a reader and nothing changes any more."""
         for _ in range(rounds):
             before = [(each.reading, each.is_stable) for each in self.alive()]
             for each in self.alive():
@@ -164,7 +164,7 @@ class MigrationWorld:
         return wanted == {part for each in self.alive() for part in each.reading}
 
     def check_readers(self) -> None:
-        """No two consumers read one partition."""
+        """Check that no two consumers read the same partition."""
         readers: dict[NamedPart, str] = {}
         for each in self.consumers:
             for part in each.reading:
@@ -178,8 +178,9 @@ class MigrationWorld:
 
 
 class ClassicConsumer:
-    """A consumer of the classic protocol. ``protocol``: an eager one stops all partitions before it joins, and a
-    cooperative one only those that it loses. ``version``: of its subscriptions; ``data``: user data in them."""
+    """A consumer of the classic protocol. ``protocol``: an eager consumer stops reading all partitions before it joins,
+    a cooperative consumer only the partitions that it loses. ``version``: the version of its subscriptions; ``data``:
+    the user data in its subscriptions."""
 
     def __init__(
         self,
@@ -204,9 +205,9 @@ class ClassicConsumer:
         self.reading: frozenset[NamedPart] = frozenset()
         self.is_alive = True
         self.errors: list[str] = []
-        self.wants: str = "join"  # or "sync", "heartbeat"
+        self.wants: str = "join"  # the next request: also "sync" or "heartbeat"
         self._assignments: tuple[tuple[str, bytes], ...] = ()
-        self._assigned_topics: dict[str, Topic] | None = None  # of the leader
+        self._assigned_topics: dict[str, Topic] | None = None  # the leader's topics
         self._waits_for: int | None = None
 
     def __str__(self) -> str:
@@ -240,7 +241,7 @@ class ClassicConsumer:
                 self.world.ask(LeaveClassic(GROUP, (LeavingMember(self.member_id),)))
 
     def step(self) -> None:
-        """Read the answer that it waits for, or send the next request."""
+        """Read the awaited answer, or send the next request."""
         if self._waits_for is not None:
             outcome = self.world.answers.pop(self._waits_for, None)
             if outcome is None:
@@ -285,7 +286,7 @@ class ClassicConsumer:
         elif isinstance(reply, Joined):
             self.member_id, self.generation = reply.member_id, reply.generation
             self._assignments = () if reply.skip_assignment else self._assign(reply)
-            # (the new process of a static leader does not know for which topics the other one has assigned, KIP-814)
+            # (the new process of a static leader does not know the topics of the last assignment, KIP-814)
             self._assigned_topics = None if not reply.members else {} if reply.skip_assignment else self.world.topics
             self.wants = "sync"
         elif isinstance(reply, Synced):
@@ -308,8 +309,8 @@ class ClassicConsumer:
         self.wants = "join"
 
     def _assign(self, joined: Joined) -> tuple[tuple[str, bytes], ...]:
-        """The leader's assignment: each member an equal share. A cooperative leader withholds what another member still
-        reads."""
+        """The leader's assignment: each member an equal share. A cooperative leader withholds partitions that another
+        member still reads."""
         if not joined.members:
             return ()
         world = self.world
@@ -326,7 +327,7 @@ class ClassicConsumer:
 
 
 class NewConsumer:
-    """A consumer of KIP-848, one heartbeat at a time, as behind a gateway."""
+    """A consumer of KIP-848 with one heartbeat in flight, like a consumer behind a gateway."""
 
     def __init__(self, world: MigrationWorld, name: str, *, instance_id: str | None = None) -> None:
         self.world = world

@@ -30,7 +30,7 @@ class MovesWorld(ClusterWorld):
             self.add_broker(number, rack=given[number - 1])
 
     def add_broker(self, number: int, *, life: int = 0, rack: str | None = None) -> Registered:
-        if number in self.brokers:  # its former process has ended
+        if number in self.brokers:  # the broker's former process has ended
             former = self.brokers[number]
             self.ask(HeartbeatsEnded(former.broker_id, former.broker_epoch))
         self.brokers[number] = self.live_broker(number, life=life, rack=rack)
@@ -52,7 +52,7 @@ class MovesWorld(ClusterWorld):
                 return self.log[begin:]
             self.log += decision.records
             self.core.accept(decision, len(self.log), epoch=1)
-        raise AssertionError(f"no end of upkeep: {self.log[-3:]}")
+        raise AssertionError(f"upkeep does not end: {self.log[-3:]}")
 
     def pass_time(self, ms: float, *, but: Iterable[int] = ()) -> None:
         """Advance the time: all brokers except those in ``but`` send heartbeats, and decisions that become due are
@@ -131,7 +131,7 @@ class MovesWorld(ClusterWorld):
             raise error
 
     def state(self, topic: str, number: int = 0) -> tuple[tuple[int, ...], ...]:
-        """(replicas, adding, removing, isr)"""
+        """Return (replicas, adding, removing, isr) of a partition."""
         partition: PartitionImage = self.partition(topic, number)
         return partition.replicas, partition.adding, partition.removing, partition.isr
 

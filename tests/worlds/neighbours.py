@@ -1,4 +1,4 @@
-"""A client without a quota beside a limited one: how long each of its records takes."""
+"""A client without a quota that runs beside a limited client, and measures the latency of its own records."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Neighbour(threading.Thread):
             self.throttled_ms = producer.metrics()["produce-throttle-time-max"]
 
     def latency_s(self, part: float) -> float:
-        """The latency that this part of the records does not exceed."""
+        """The quantile of the latencies: this share of the records does not exceed it."""
         return sorted(self.latencies_s)[int(len(self.latencies_s) * part)]
 
     def __enter__(self) -> Neighbour:

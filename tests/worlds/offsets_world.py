@@ -38,7 +38,7 @@ class Group:
 
 
 class GroupsByHand:
-    """Stands for GroupStateMachine: its groups are what the test sets."""
+    """Replaces GroupStateMachine; the test sets its groups."""
 
     def __init__(self) -> None:
         self.groups: dict[str, Group] = {}

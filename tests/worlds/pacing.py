@@ -1,4 +1,4 @@
-"""Work that takes a while, for handlers and writers of tests: the time is the work itself, and no wait for a state."""
+"""Simulated work for handlers and writers of tests. The sleep is the work itself, not a wait for a state."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import time
 
 
 def work(seconds: float) -> None:
-    """Take ``seconds``, as a call to a database does."""
+    """Block for ``seconds``, like a call to a database."""
     time.sleep(seconds)
 
 
 async def work_async(seconds: float) -> None:
-    """Take ``seconds`` without blocking the event loop."""
+    """Sleep for ``seconds`` without blocking the event loop."""
     await asyncio.sleep(seconds)

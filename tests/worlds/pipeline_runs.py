@@ -34,7 +34,7 @@ def kinds_to_kill(kinds: Sequence[str]) -> tuple[str, ...]:
 
 
 class Run:
-    """The command in a session of its own. The summary of the run is in DIRECTORY/summary, and its progress in
+    """The command in its own process session. The run writes its summary to DIRECTORY/summary and its progress to
     DIRECTORY/said."""
 
     def __init__(self, pipeline: str, directory: Path, flags: list[str]) -> None:
@@ -49,7 +49,7 @@ class Run:
         return (self._directory / "said").read_text(errors="replace")
 
     def progress(self) -> int:
-        """Records that the run has processed, of all releases."""
+        """The number of records that the run has processed, of all releases."""
         total = last = 0
         for number in (int(found.replace(",", "")) for found in NUMBER.findall(self.said())):
             total += max(0, number - last) if number >= last else number
@@ -57,7 +57,7 @@ class Run:
         return total
 
     def wait_for(self, processed: int) -> int:
-        """Wait until the run has processed so many records; returns how many it has processed."""
+        """Wait until the run has processed this number of records; return the current number."""
         deadline = time.monotonic() + LONG_S
         while (done := self.progress()) < processed:
             if time.monotonic() > deadline:
@@ -70,16 +70,16 @@ class Run:
         return done
 
     def outlives(self, cluster: LocalCluster, role: str, node: int) -> None:
-        """Kill a node, and start it again when the run has gone on without it: other brokers lead the partitions of a
-        broker, and the run has processed more records (or has ended). The first line of progress after the kill may
-        be about records before it."""
+        """Kill a node, and start it again when the run has continued without it: other brokers lead the broker's
+        partitions, and the run has processed more records (or has ended). The first line of progress after the kill may
+        count only records from before the kill."""
         with cluster.killed(role, node):
             if role == "broker":
                 with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
-                    until(lambda: _has_leaders(admin, node), f"other brokers lead the partitions of broker {node}")
+                    until(lambda: _has_leaders(admin, node), f"other brokers to lead the partitions of broker {node}")
             for _ in range(2):
                 done = self.progress()
-                until(lambda done=done: self._is_beyond(done), "the run goes on", LONG_S, pause_s=0.05)  # type: ignore[misc]
+                until(lambda done=done: self._is_beyond(done), "the run to continue", LONG_S, pause_s=0.05)  # type: ignore[misc]
 
     def _is_beyond(self, done: int) -> bool:
         return self.progress() > done or self.process.poll() is not None
@@ -97,7 +97,7 @@ class Run:
     def executors(self) -> list[psutil.Process]:
         found = []
         for each in psutil.Process(self.process.pid).children(recursive=True):
-            with contextlib.suppress(psutil.NoSuchProcess):  # or a zombie: its parent has not waited for it
+            with contextlib.suppress(psutil.NoSuchProcess):  # or a zombie, for which its parent has not waited
                 if "org.apache.spark.executor.CoarseGrainedExecutorBackend" in each.cmdline():
                     found.append(each)
         return found
@@ -107,7 +107,7 @@ def processes(run: Run, role: str) -> list[psutil.Process]:
     """The run's processes with a role, such as "handler"."""
     found = []
     for each in psutil.Process(run.process.pid).children(recursive=True):
-        with contextlib.suppress(psutil.Error):  # it has ended
+        with contextlib.suppress(psutil.Error):  # the process has ended
             found += [each] if role in each.cmdline() else []
     return found
 

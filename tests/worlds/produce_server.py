@@ -1,4 +1,4 @@
-"""A server of Produce streams whose answers a test gives by hand."""
+"""A server of Produce streams; the test sends each answer explicitly."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from headrace_protos.v1 import produce_pb2, produce_pb2_grpc
 
 
 class ProduceServer(produce_pb2_grpc.ProduceServicer):
-    """``messages``: the requests of each message that came, by the name of the call. ``streams``: the latest stream of
+    """``messages``: the requests of each received message, by the name of the call. ``streams``: the latest stream of
     each call."""
 
     def __init__(self, *, is_old: bool = False) -> None:
-        """``is_old``: does not know ProduceMany."""
+        """``is_old``: the server does not know ProduceMany."""
         self.address = ""
         self._is_old = is_old
         self.messages: list[tuple[str, list[Any]]] = []
@@ -43,7 +43,7 @@ class ProduceServer(produce_pb2_grpc.ProduceServicer):
         self._came.set()
 
     async def until(self, is_so: Callable[[ProduceServer], object]) -> None:
-        """Wait for messages until ``is_so``."""
+        """Wait for messages until ``is_so()`` returns True."""
         while not is_so(self):
             self._came.clear()
             await asyncio.wait_for(self._came.wait(), 30)

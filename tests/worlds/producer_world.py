@@ -62,7 +62,7 @@ Expected = dict[int, tuple[int, int, list[tuple[int, int]]]]
 
 
 def expected_of(sent: list[Sent], end: int) -> Expected:
-    """The producer state that must be known of a log that ends at ``end``."""
+    """The expected producer state of a log that ends at ``end``."""
     found: Expected = {}
     for batch in sent:
         if batch.next_offset > end or batch.producer_id < 0:
@@ -101,7 +101,7 @@ class Producers:
         self.sent = [batch for batch in self.sent if batch.next_offset <= end]
 
     def next_sequence(self, producer_id: int) -> tuple[int, int]:
-        """(epoch, sequence) of its next batch."""
+        """The (epoch, sequence) of a producer's next batch."""
         for batch in reversed(self.sent):
             if batch.producer_id == producer_id:
                 return batch.epoch, (batch.sequence + batch.count) % 2**31
@@ -150,6 +150,6 @@ class Producers:
 
 
 def log_of(directory: LogDirectory) -> PartitionLog:
-    """The only one."""
+    """The only element of a list."""
     (log,) = directory.logs.values()
     return log

@@ -108,7 +108,7 @@ class ProgramWorld(TransactionWorld):
             calls = tuple(Call)
         call = self.random.choices(calls, [weights.get(each, 2) for each in calls])[0]
         if program.producer.state is State.PREPARED and self.random.random() < 0.95:
-            return  # let other processes complete it for a while
+            return  # for a while, other processes may complete the transaction
         if call not in CALLS[program.producer.state]:
             self.misuse(program, call)
             return
@@ -151,7 +151,7 @@ class ProgramWorld(TransactionWorld):
                 program.transaction = f"{producer.transactional_id}{program.number}.{program.transactions}"
                 program.transactions += 1
                 program.acked = set()
-        elif call in (Call.SEND, Call.SEND_OFFSETS):  # both add a partition: of a leader, or the group's shard
+        elif call in (Call.SEND, Call.SEND_OFFSETS):  # both add a partition: a leader's partition, or the group's shard
             self.send_record(program)
         elif call is Call.COMMIT:
             producer.seal()
@@ -215,7 +215,7 @@ class ProgramWorld(TransactionWorld):
             self.count("failed records")
 
     def arrives(self, batch: Batch) -> HeadraceError | None:
-        """Append the batch at its leader, as version 2 does it."""
+        """Append the batch at its leader, by the rules of transaction version 2."""
         leader = self.leaders[batch.partition]
         producer_id, epoch = batch.identity
         if epoch < leader.epochs.get(producer_id, -1):
@@ -273,13 +273,14 @@ class ProgramWorld(TransactionWorld):
 
     def complete(self, program: Program) -> None:
         producer = program.producer
-        if producer.token is None:  # an end without prepare
+        if producer.token is None:  # the end of an unprepared transaction
             foreign = TransactionToken(producer.transactional_id, 999, 0)
             assert not producer.completes(foreign, commit=True)
             return
         commit = self.decisions[producer.token]
         if producer.state is not State.PREPARED:
-            commit = producer.state is State.COMMITTING  # the coordinator may have aborted what was to be committed
+            # the coordinator may have aborted the transaction instead of committing it
+            commit = producer.state is State.COMMITTING
             with pytest.raises(IllegalStateError, match="earlier"):
                 producer.completes(producer.token, commit=not commit)
         assert producer.completes(producer.token, commit=commit)

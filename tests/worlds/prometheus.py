@@ -26,7 +26,7 @@ def is_installed() -> bool:
 
 
 def quick_rules() -> str:
-    """The alert rules with short waits and ranges; the conditions stay."""
+    """The alert rules with short waits and ranges, and with unchanged conditions."""
     text = (OBSERVE / "alerts.yml").read_text()
     text = re.sub(r"(?m)^( +for: ).*$", r"\g<1>2s", text)
     return text.replace("[2m]", "[8s]").replace("[10m]", "[8s]").replace("[1h]", "[20s]")
@@ -71,7 +71,7 @@ class Prometheus:
             time.sleep(0.25)
 
     def delivered(self) -> set[str]:
-        """The names of the alerts that Alertmanager has."""
+        """The names of the alerts that have reached Alertmanager."""
         return {each["labels"]["alertname"] for each in _json(f"{self.alertmanager_url}/api/v2/alerts")}
 
 

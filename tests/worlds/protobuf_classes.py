@@ -41,7 +41,7 @@ message Strict { required string name = 1; }
 
 @cache
 def generated() -> Any:
-    """The module of ORDER's classes; ``generated().strict`` is the one of STRICT."""
+    """The module of ORDER's classes; ``generated().strict`` is the module of STRICT."""
     from grpc_tools import protoc
 
     folder = Path(tempfile.mkdtemp(prefix="headrace-protos-"))
@@ -52,7 +52,8 @@ def generated() -> Any:
     files = [f"headrace_tests_{name}.proto" for name in names]
     code = protoc.main(["protoc", f"-I{folder}", f"-I{include}", f"--python_out={folder}", *files])
     assert code == 0, f"protoc ended with {code}"
-    modules = {name: _loaded(folder, f"headrace_tests_{name}_pb2") for name in names}  # each after what it imports
+    # each file after the files that it imports
+    modules = {name: _loaded(folder, f"headrace_tests_{name}_pb2") for name in names}
     modules["order"].strict = modules["strict"]
     return modules["order"]
 

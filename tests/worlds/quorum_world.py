@@ -2,8 +2,8 @@
 
 world = QuorumWorld(3, rng)
 world.elect()                      -> the leader's node id
-asked = world.ask(1, request)      -> its outcome: .result is an Answer or a HeadraceError, in the end
-world.settle()                     everything that can be done without time passing
+asked = world.ask(1, request)      -> its outcome: .result is finally an Answer or a HeadraceError
+world.settle()                     do all work that is due at the present time
 world.pass_ms(2_000)               ticks
 world.cut(1, 2) .heal() .kill(1) .restart(1) .wipe(1)
 """
@@ -69,7 +69,7 @@ class Node:
 
 
 class QuorumWorld:
-    """See the module."""
+    """The controllers and their network (see the module's docstring)."""
 
     def __init__(
         self,
@@ -139,14 +139,14 @@ class QuorumWorld:
         node.storage = node.controller = None
 
     def kill(self, number: int, loss: Loss = Loss.ALL) -> None:
-        """Power loss."""
+        """Simulate a power loss of the controller."""
         node = self.nodes[number]
         node.fs.crash(self.rng, loss)
         node.storage = node.controller = None
         self.lost(number)
 
     def lost(self, number: int) -> None:
-        """The other controllers notice that the node's connections have broken."""
+        """Let the other controllers notice that the node's connections have broken."""
         for other in self.alive():
             if other.node_id != number and other.voters.find(number) is not None:
                 other.peer_lost(other.voters.find(number) or self.key(number))
@@ -206,7 +206,7 @@ class QuorumWorld:
             for controller in due:
                 self.turn(controller.node_id)
             self.deliver()
-        raise AssertionError("the controllers never come to rest")
+        raise AssertionError("the controllers never become idle")
 
     def pass_ms(self, ms: int) -> None:
         """Advance the time tick by tick; all controllers do the work that is due."""
@@ -220,7 +220,7 @@ class QuorumWorld:
             if condition():
                 return
             self.pass_ms(TICK_MS)
-        raise AssertionError(f"not within {ms} ms: {self.story()}")
+        raise AssertionError(f"not true within {ms} ms: {self.story()}")
 
     def story(self) -> str:
         return "; ".join(
@@ -229,7 +229,7 @@ class QuorumWorld:
             for each in self.alive()
         )
 
-    # -- what is done with it -----------------------------------------------------------------------------------------
+    # -- actions -----------------------------------------------------------------------------------------
 
     @property
     def leader(self) -> QuorumController:
@@ -267,7 +267,7 @@ class QuorumWorld:
         return self.do(create(*names))
 
     def live_broker(self, number: int = 1) -> None:
-        """Registered and unfenced."""
+        """The ids of the registered and unfenced brokers."""
         answer = self.do(
             RegisterBroker(
                 cluster_id=CLUSTER,
@@ -322,7 +322,7 @@ class QuorumWorld:
             self.settle()
             if not self[number].is_active:
                 return asked
-        raise AssertionError("the disk never filled up")
+        raise AssertionError("the disk never became full")
 
     def topics(self, number: int) -> list[str]:
         return sorted(self[number].image.topic_ids)

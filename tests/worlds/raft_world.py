@@ -144,7 +144,8 @@ class Replica:
 
 
 class RaftWorld:
-    """See the module. Messages stay in ``network`` until the test delivers, duplicates or loses them."""
+    """The replicas and their network (see the module's docstring). Messages stay in ``network`` until the test
+    delivers, duplicates or loses them."""
 
     def __init__(
         self,
@@ -313,7 +314,7 @@ class RaftWorld:
         """Apply committed entries, and check state machine safety (5.4.3)."""
         start = replica.disk.start.place.offset
         if replica.applied < start:
-            assert start <= committed, f"{replica.key} begins at {start}, beyond what it calls committed, {committed}"
+            assert start <= committed, f"{replica.key} begins at {start}, above its commit offset {committed}"
             content = replica.disk.snapshots[replica.disk.start]
             expected = b"".join(self.history[at].data for at in sorted(self.history) if at < start) + b"."
             assert content == expected, f"{replica.key} installed {content!r} for {replica.disk.start}"
@@ -322,6 +323,6 @@ class RaftWorld:
             entry = replica.node.log.entries(replica.applied, 1)[0]
             assert entry.base_offset == replica.applied, f"{replica.key}: {entry} instead of offset {replica.applied}"
             known = self.history.setdefault(entry.base_offset, entry)
-            assert known == entry, f"{replica.key} has {entry} committed where {known} is"
+            assert known == entry, f"{replica.key} has committed {entry}, but {known} is committed at this offset"
             replica.applied = entry.next_offset
         assert replica.applied == committed, f"{replica.key}: {committed} lies inside an entry"

@@ -195,7 +195,7 @@ class Reader:
 
     def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         if self._handled and self._commit_every_s is not None:
-            self._commit(consumer, 0.0).result(timeout=LONG_S)  # while they are its own
+            self._commit(consumer, 0.0).result(timeout=LONG_S)  # while the partitions belong to this reader
         self._note("revoked", partitions, lambda gone: self.partitions - gone)
 
     def _lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
@@ -246,7 +246,7 @@ class Readers:
         return sorted(len(each.partitions) for each in self.living)
 
     def until_shared(self) -> None:
-        """Wait until every partition has one reader, and no reader has more than a fair share of the partitions."""
+        """Wait until every partition has one reader, and no reader has more than an equal share of the partitions."""
         share = self.partitions // len(self.living)
         fair = {share} if self.partitions % len(self.living) == 0 else {share, share + 1}
 
@@ -256,7 +256,12 @@ class Readers:
             owned = Counter(itertools.chain.from_iterable(each.partitions for each in self.living))
             return owned == Counter(range(self.partitions)) and {len(each.partitions) for each in self.living} <= fair
 
-        until(is_shared, lambda: f"{self.group} is not shared: {[sorted(each.partitions) for each in self.living]}")
+        until(
+            is_shared,
+            lambda: (
+                f"{self.group}: partitions are not shared equally: {[sorted(each.partitions) for each in self.living]}"
+            ),
+        )
 
     def times(self) -> Counter[tuple[int, int]]:
         """How often each (partition, offset) was processed, by all readers together."""

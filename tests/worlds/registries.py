@@ -22,7 +22,7 @@ def avro(number: int) -> str:
 
 
 class Replicas:
-    """Replicas of one registry. ``topic`` is also the group, so each test has a registry of its own."""
+    """Replicas of one registry. ``topic`` is also the group's name, so each test has its own registry."""
 
     def __init__(self, cluster: LocalCluster, topic: str, **settings: Any) -> None:
         self.settings = RegistrySettings(
@@ -39,7 +39,8 @@ class Replicas:
         self._number = 0
 
     def new(self, url: str = "") -> Registry:
-        """A replica that is not started; ``stop_all`` stops it. ``url``: default: a URL of its own."""
+        """Make a replica that is not started; ``stop_all`` stops it. ``url``: by default each replica has its own
+        URL."""
         self._number += 1
         events = Emitter()
         events.subscribe(self.events.append)
@@ -53,17 +54,17 @@ class Replicas:
         return replica
 
     async def writer(self, *, without: Registry | None = None) -> Registry:
-        """The only writer, as soon as there is one. ``without``: a replica that does not count."""
+        """Wait for the only writer. ``without``: a replica that is ignored."""
 
         def found() -> Registry | None:
             writers = [each for each in self.running if each.state is State.WRITER and each is not without]
             return writers[0] if len(writers) == 1 else None
 
-        writer: Registry = await until_async(found, "one replica is the writer")
+        writer: Registry = await until_async(found, "one replica to be the writer")
         return writer
 
     def registering(self, number: int, subject: str = "") -> Callable[[Image], Decision[int]]:
-        """The decision that registers schema ``number``."""
+        """The decision of the registry about schema ``number``."""
         submitted = Submission(subject or f"subject-{number}", Schema(SchemaType.AVRO, avro(number)))
         return lambda image: self.deciding.register(image, submitted, normalize=False)
 

@@ -22,7 +22,8 @@ class RegistryRefusal(Exception):
 
 
 class RegistryClient:
-    """``call`` raises RegistryRefusal for an error answer, OSError or http.client.HTTPException without an answer."""
+    """``call`` raises RegistryRefusal for an error answer, and OSError or http.client.HTTPException if there is no
+    answer."""
 
     def __init__(self, url: str, timeout_s: float = 15.0) -> None:
         self.url = url

@@ -98,7 +98,7 @@ class Led:
         if self.failure is not None:
             raise self.failure
         if not self.log_start <= offset <= self.leader.log_end:
-            raise OffsetOutOfRangeError(f"{offset} is not there")
+            raise OffsetOutOfRangeError(f"{offset} is not in the log")
         found, size = b"", 0
         for batch in self.batches[self._at(offset) :]:
             if size and size + len(batch.data) > max_bytes:
@@ -172,7 +172,7 @@ def join(
 def said(lane: LeaderLane) -> Response:
     """The next message of the lane, which must have one."""
     outgoing = lane.next()
-    assert outgoing is not None, "the lane has nothing to say"
+    assert outgoing is not None, "the lane has no message"
     return outgoing.response
 
 
@@ -181,7 +181,7 @@ def drain(lane: LeaderLane) -> list[Response]:
     messages = []
     while (outgoing := lane.next()) is not None:
         messages.append(outgoing.response)
-        assert len(messages) < 100_000, "the lane never ends"
+        assert len(messages) < 100_000, "the lane never becomes empty"
     return messages
 
 

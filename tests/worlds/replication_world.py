@@ -113,7 +113,7 @@ class ReplicationWorld:
         return self.broker.partitions.leader(TopicPartition(topic, partition)).leader
 
     async def append(self, topic: str, *values: bytes, partition: int = 0) -> None:
-        """With acks=1."""
+        """Append with acks=1."""
         done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         replica = self.broker.partitions.leader(TopicPartition(topic, partition))
         replica.append(batch(*values), 1, done.set_result, committed=False)

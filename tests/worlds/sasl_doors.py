@@ -21,7 +21,7 @@ from headrace_gateway.wire.apis import Api
 from headrace_protos.v1 import metadata_pb2, metadata_pb2_grpc, security_pb2, security_pb2_grpc
 from tests.worlds.kafka_wire import ClosedError, KafkaWire
 
-CLOSED = "closed"  #: The code of a refusal without an answer.
+CLOSED = "closed"  #: The code of a refusal if the server only closes the connection.
 FAILED, UNSUPPORTED, ILLEGAL = (
     each.code for each in (SaslAuthenticationFailedError, UnsupportedSaslMechanismError, IllegalSaslStateError)
 )
@@ -53,7 +53,7 @@ class Door(Protocol):
         """Whether the exchange is complete, and the client has a session."""
 
     def topics(self) -> list[str]:
-        """The topics that the client sees, as the user of the exchange or without one."""
+        """The topics that the client sees, as the authenticated user or without authentication."""
 
     def close(self) -> None: ...
 
@@ -76,14 +76,14 @@ class _Closing:
 
 
 def channel(cluster: LocalCluster, address: str = "") -> grpc.Channel:
-    """A connection of its own to a node's port; to the first broker's client port without ``address``."""
+    """A separate connection to a node's port; without ``address``, to the first broker's client port."""
     ca = (cluster.directory / "security" / "ca.pem").read_bytes()
     options = [*COMMON_OPTIONS, ("grpc.use_local_subchannel_pool", 1)]
     return grpc.secure_channel(address or cluster.bootstrap_servers, grpc.ssl_channel_credentials(ca), options)
 
 
 class SdkDoor(_Closing):
-    """The door of the SDK, without the SDK: gRPC's Authenticate on a connection of its own."""
+    """The door for the SDK, used without the SDK: gRPC's Authenticate on a separate connection."""
 
     def __init__(self, cluster: LocalCluster, *, through: grpc.Channel | None = None, address: str = "") -> None:
         self.channel = through or channel(cluster, address)
@@ -124,7 +124,7 @@ class SdkDoor(_Closing):
 
 
 def topics_of(made: grpc.Channel, token: str, *more: tuple[str, str]) -> list[str]:
-    """The topics that a session sees. ``more``: further metadata of the call. Raises Refused."""
+    """The topics that a session sees. ``more``: further gRPC metadata of the call. Raises Refused."""
     metadata = [*([(SESSION_KEY, token)] if token else []), *more]
     try:
         stub = metadata_pb2_grpc.MetadataStub(made)  # type: ignore[no-untyped-call]
@@ -140,7 +140,7 @@ def _refused(error: Any) -> Refused:
 
 
 class KafkaDoor(_Closing):
-    """The door of Kafka's clients: SaslHandshake and SaslAuthenticate at a gateway."""
+    """The door for Kafka's clients: SaslHandshake and SaslAuthenticate at a gateway."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         context = ssl.create_default_context(cafile=str(cluster.directory / "security" / "ca.pem"))

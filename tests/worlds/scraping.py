@@ -63,7 +63,7 @@ def scrape(nodes: Iterable[Mapping[str, Any]]) -> Scrape:
 
 
 def samples_of(text: str, node: tuple[str, int] = ("", 0)) -> Iterator[Sample]:
-    """Parse a text. AssertionError for a line that is no sample and no comment."""
+    """Parse a text. Raises AssertionError for a line that is neither a sample nor a comment."""
     for line in text.splitlines():
         if line and not line.startswith("#"):
             match = _LINE.match(line)

@@ -1,4 +1,4 @@
-"""A port of a node in a thread of its own, with or without TLS: for programs that connect to it."""
+"""A node's port, served by a separate thread, with or without TLS, for programs that connect to it."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class SinkWorld:
         #: The markers in the partitions of each transaction.
         self.outcomes: dict[str, set[bool]] = {}
         self.written: set[str] = set()
-        #: Batch -> transactions that its decision names, from the first append of the decision.
+        #: Maps a batch to the transactions that its decision names; set at the first append of the decision.
         self.decisions: dict[int, frozenset[str]] = {}
         self.answered: set[int] = set()
         self.given: dict[ProducerIdentity, str] = {}
@@ -199,7 +199,7 @@ class SinkWorld:
         driver = self.random.choice(self.drivers)
         if not driver.tasks:
             for partition in range(PARTITIONS):
-                for _ in range(1 + (self.random.random() < 0.2)):  # speculative
+                for _ in range(1 + (self.random.random() < 0.2)):  # a speculative second attempt
                     driver.tasks.append(self._task(driver.batch, partition))
             return
         done = {task.partition: task for task in self.random.sample(driver.tasks, len(driver.tasks)) if task.is_done}
@@ -237,7 +237,7 @@ class SinkWorld:
             self.ask(AbortSinkBatch(SINK, driver.batch, max(generations)))
 
     def _crash(self) -> None:
-        """The driver dies; or it only seems dead, and two drivers run."""
+        """The driver dies, or it only seems to be dead and then two drivers run."""
         if not self.drivers:
             return
         driver = self.random.choice(self.drivers)
@@ -258,7 +258,7 @@ class SinkWorld:
             if driver.tasks:
                 task = self.random.choice(driver.tasks)
                 self._advance(task)
-                if task.is_over and self.random.random() < 0.7:  # Spark retries it
+                if task.is_over and self.random.random() < 0.7:  # Spark retries the task
                     driver.tasks.append(self._task(task.batch, task.partition))
 
     def _zombie(self) -> None:
@@ -312,7 +312,8 @@ class SinkWorld:
                 task.token = task.transaction, token
                 self.counts["prepared"] += 1
                 if self.random.random() < 0.05:
-                    self._try(task, CompleteTransaction(name, token, commit=True))  # refused: only its batch commits it
+                    # refused: only the decision of the batch can commit it
+                    self._try(task, CompleteTransaction(name, token, commit=True))
 
     def _try(self, task: Task, request: object) -> object:
         """Return the answer, or False if the request was refused. A refusal ends the task unless the error is

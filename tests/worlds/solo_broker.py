@@ -96,7 +96,7 @@ class _File:
 
 
 class FakeStream:
-    """Stands for rpc.streams.ServerStream and collects the sent messages; no message counts as written until the test
+    """Replaces rpc.streams.ServerStream, and collects the sent messages; no message counts as written until the test
     marks it as written."""
 
     def __init__(self) -> None:
@@ -141,7 +141,7 @@ class FakeStream:
 
 
 class Nobody:
-    """Stands for the streams to leaders: replicas that should follow a leader just wait."""
+    """Replaces the streams to leaders: replicas that should follow a leader only wait."""
 
     def follow(self, replica: FollowerReplica) -> None:
         pass
@@ -186,9 +186,9 @@ class SoloBroker:
         identity = BrokerIdentity("test", BROKER_ID, 1)
         pushes = PendingPushes()
         self.partitions = PartitionTable(identity, pushes)
-        #: The directory that the controllers have on record for a replica; tests replace it.
+        #: The directory that the controllers have recorded for a replica; tests replace it.
         self.assigned: Assigned = lambda partition, topic_id: None
-        #: (topic id, partition, directory) of the replicas that are to start empty.
+        #: (topic id, partition, directory) of the replicas that must start empty.
         self.beginnings: list[tuple[bytes, int, bytes]] = []
         self.storage = Storage(
             storage_fs or fs,
@@ -229,7 +229,7 @@ class SoloBroker:
     async def __aenter__(self) -> SoloBroker:
         for root in self.roots:
             if not self.fs.exists(root):
-                with contextlib.suppress(OSError):  # a missing disk is not formatted either
+                with contextlib.suppress(OSError):  # a missing disk is not formatted
                     format_directory(self.fs, root, cluster_id="test", node_id=BROKER_ID)
         await self.storage.open(lambda topic: self.roles.settings_of(topic, self.image))
         self.storage.begin_threads()

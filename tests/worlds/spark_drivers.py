@@ -25,7 +25,8 @@ class SparkDriver:
 
     def __init__(self, script: Path, directory: Path, *arguments: str) -> None:
         self._log = directory / "driver.log"
-        paths = os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")])  # Spark's workers import tests.…
+        # Spark's workers must be able to import tests.…
+        paths = os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")])
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, str(script), *arguments],

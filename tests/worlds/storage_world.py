@@ -132,7 +132,7 @@ def history(rng: random.Random, count: int) -> list[Entry]:
 
 @dataclass(frozen=True)
 class Model:
-    """What was acknowledged. ``entries``: the whole history that this disk stands for, from offset 0 on; the stored log
+    """What was acknowledged. ``entries``: the whole history that this disk represents, from offset 0 on; the stored log
     may begin after any snapshot. ``snapshot``: the offset of the newest completed snapshot."""
 
     entries: tuple[Entry, ...] = ()
@@ -179,24 +179,24 @@ class Model:
         if not end_min <= end <= self.end or end not in {0, *(entry.next_offset for entry in self.entries)}:
             return f"it ends at {end}, not from {end_min} to {self.end}"
         if start != self.snapshot_id(start.place.offset):
-            return f"it begins behind {start}, which is not {self.snapshot_id(start.place.offset)}"
+            return f"it begins after {start}, which is not {self.snapshot_id(start.place.offset)}"
         if start.voters.addresses != self.voters_at(start.place.offset).addresses:
             return f"the addresses are {start.voters.addresses}"
         mine = [entry for entry in self.until(end) if entry.base_offset >= start.place.offset]
         if list(entries_of(storage, stored)) != mine:
-            return f"its entries from {start} to {end} are others"
+            return f"its entries from {start} to {end} differ"
         newest = storage.newest_snapshot()
         if (0 if newest is None else newest.place.offset) < self.snapshot:
-            return f"the newest snapshot is {newest}, and that of {self.snapshot} was finished"
+            return f"the newest snapshot is {newest}, but a snapshot of {self.snapshot} was finished"
         if stored.terms != self._terms(start.place, end):
             return f"its terms are {stored.terms}, not {self._terms(start.place, end)}"
         voters = tuple((entry.next_offset, entry.voters) for entry in mine if entry.voters is not None)
         if stored.voters != voters:
             return f"its voters are {stored.voters}, not {voters}"
         if stored.hard_state != self.hard_state:
-            return f"it has {stored.hard_state}, not {self.hard_state}"
+            return f"its hard state is {stored.hard_state}, not {self.hard_state}"
         if replayed(storage) != self.image(end):
-            return "it replays to another image"
+            return "replaying it gives another image"
         return None
 
     def _terms(self, start: Place, end: int) -> tuple[tuple[int, int], ...]:
@@ -285,7 +285,7 @@ class Voter:
             chunk = SnapshotChunk(snapshot, position, piece, position + len(piece) == len(data))
             self._do(f"chunk at {position}", self.model, self.model.end, lambda chunk=chunk: self._write(chunk))  # type: ignore[misc]
         after = replace(self.model, entries=leaders.until(offset), snapshot=offset)
-        kept = self.model.until(offset - 1)  # the entries from there on were never committed
+        kept = self.model.until(offset - 1)  # the entries from this offset on were never committed
         end_min = kept[-1].next_offset if kept else 0
         self._do(f"install {snapshot}", after, end_min, lambda: self.storage.install(snapshot))
         self.allowed = [(after, offset)]

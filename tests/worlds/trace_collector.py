@@ -1,4 +1,4 @@
-"""A collector of OTLP over HTTP, and the spans of this process: what the tests of traces look at."""
+"""A collector of OTLP over HTTP, and the spans of this process, for the tests of traces."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One span, as it came to a collector. Ids are hex; ``parent`` is "" for the first span of a trace."""
+    """One span, as a collector received it. Ids are hex; ``parent`` is "" for the first span of a trace."""
 
     name: str
     service: str
@@ -32,7 +32,7 @@ class Span:
     begin_ns: int
     end_ns: int
     has_error: bool
-    error: str = ""  #: The text of its status.
+    error: str = ""  #: The text of the span's status.
 
 
 def spans_of(request: ExportTraceServiceRequest) -> list[Span]:
@@ -65,7 +65,7 @@ def _values(attributes: Any) -> dict[str, Any]:
 
 class Collector:
     """A real HTTP server that accepts ``POST /v1/traces``. ``refusing``: answer 503 instead. ``moved_to``: redirect
-    to this URL instead. ``gets``: number of requests that a redirect has led here."""
+    to this URL instead. ``gets``: number of GET requests, which come here only after a redirect."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -113,7 +113,7 @@ class Collector:
             return 200
 
     def spans(self, trace_id: str | None = None) -> list[Span]:
-        """The spans so far, of one trace or of all, by their begin."""
+        """The spans received so far, of one trace or of all traces, sorted by start time."""
         with self._lock:
             found = [span for span in self._spans if trace_id in (None, span.trace_id)]
         return sorted(found, key=lambda span: span.begin_ns)

@@ -15,8 +15,9 @@ from tests.worlds.trace_collector import Collector, Span, collector, own_spans
 from tests.worlds.waiting import until
 
 DRIVER = Path(__file__).parents[1] / "integration" / "spark" / "trace_driver.py"
-UNTRACED = 1_000  #: Records before the traced one.
-#: The spans besides the producer's: append and two replications of each topic, the source's, the sink's.
+UNTRACED = 1_000  #: Number of records before the traced record.
+#: Number of spans besides the producer's span: one append and two replications for each topic, one of the source, one
+#: of the sink.
 REMOTE_SPANS = 8
 
 

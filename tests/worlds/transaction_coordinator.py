@@ -1,4 +1,4 @@
-"""A transaction coordinator that the test plays: it collects the brokers' verifications, and answers when the test
+"""A transaction coordinator that the test controls: it collects the brokers' verifications, and answers when the test
 calls a method."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Verification(NamedTuple):
 
 
 class PlayedCoordinator:
-    """Stands for ``Verifier``: ``asked`` are the verifications without an answer."""
+    """Replaces ``Verifier``: ``asked`` are the verifications without an answer."""
 
     def __init__(self, room: WaitingRoom | None = None) -> None:
         self.room = room or WaitingRoom()

@@ -83,7 +83,7 @@ class GroupShard:
         return {key.producer_id: [key.group_id] for key, value in found.items() if value is not None}
 
     def move(self) -> None:
-        """Move the shard to another coordinator; the former owner does not know it."""
+        """Move the shard to another coordinator; the former owner does not learn of the move."""
         epoch = len(self.owners) + 1
         self.owners.append(Owner(epoch, Shard(str(SHARD), Claim(epoch, epoch, 1), lambda: ShardStateMachine(Groups()))))
         while self.owner.shard.state is not ShardState.SERVING:
@@ -155,7 +155,7 @@ class GroupShard:
         else:
             owner.shard.appended(append.attempt, base)
 
-    # -- what the log says -------------------------------------------------------------------------------------------
+    # -- contents of the log -------------------------------------------------------------------------------------------
 
     def committed(self) -> dict[int, list[int]]:
         """Return all committed offsets of each partition, in order."""
@@ -249,7 +249,7 @@ class TransactionOffsetsWorld(TransactionWorld):
     def ask_end(self, instance: Instance, request: Any, name: str) -> None:
         if request.commit and not instance.token and not instance.unanswered and not self.may_commit(name):
             if name not in self.doomed and self.random.random() < 0.8:
-                return  # it waits for the answers
+                return  # the producer waits for the answers
             request = EndTransaction(instance.transactional_id, instance.identity, commit=False)
         super().ask_end(instance, request, name)
 
@@ -307,11 +307,11 @@ class TransactionOffsetsWorld(TransactionWorld):
                 self.groups.ask(sending.owner, sending.request)
                 self._over(sending, is_done=True)
         except (LostAnswerError, ConcurrentTransactionsError):
-            return  # asked again
+            return  # the request is sent again
         except RetriableError:
             if sending.is_late:
                 self._over(sending, is_done=False)
-            else:  # from the beginning
+            else:  # starts again at the first step
                 sending.owner, sending.is_confirmed = None, False
                 sending.request = sending.request._replace(verification=None)
                 self.count("repeated requests with offsets")
@@ -322,8 +322,10 @@ class TransactionOffsetsWorld(TransactionWorld):
     def _confirm(self, sending: Sending) -> None:
         instance = sending.instance
         self.ask(AddPartitions(instance.transactional_id, sending.identity, frozenset({SHARD})))
-        assert self.newest[instance.transactional_id] is instance, f"{sending.name} adds offsets, and was replaced"
-        assert sending.identity == instance.identity, f"{sending.name} has ended, and adds offsets"
+        assert self.newest[instance.transactional_id] is instance, (
+            f"{sending.name} adds offsets, although its producer was replaced"
+        )
+        assert sending.identity == instance.identity, f"{sending.name} adds offsets, although it has ended"
         instance.transaction = sending.name
         sending.is_confirmed = True
 

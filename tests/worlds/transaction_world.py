@@ -154,7 +154,7 @@ class TransactionWorld:
     def count(self, what: str) -> None:
         self.counts[what] = self.counts.get(what, 0) + 1
 
-    # -- what happens ------------------------------------------------------------------------------------------------
+    # -- events ------------------------------------------------------------------------------------------------
 
     def step(self) -> None:
         self.now_ms += self.random.randrange(20)
@@ -235,7 +235,9 @@ class TransactionWorld:
         except FENCED:
             self.refused(instance)
             return
-        assert self.newest[instance.transactional_id] is instance, f"{name} writes, and {instance.number} was replaced"
+        assert self.newest[instance.transactional_id] is instance, (
+            f"{name} writes, although {instance.number} was replaced"
+        )
         others = [other for other in leader.open.get(producer_id, []) if other != name]
         assert not others, f"{name} writes to {partition}, where {others} are open"
         instance.transaction = name
@@ -305,7 +307,7 @@ class TransactionWorld:
         instance.identity, instance.transaction, instance.unanswered = owner, "", None
         instance.token = None
         self.count("commits" if request.commit else "aborts")
-        assert instance not in self.replaced, f"{name}: {instance.number} was replaced, and goes on as {owner}"
+        assert instance not in self.replaced, f"{name}: {instance.number} was replaced, but continues as {owner}"
         if self.newest[instance.transactional_id] is instance:
             self.give(owner, f"{instance.transactional_id}{instance.number}.{instance.transactions}")
 
@@ -349,7 +351,7 @@ class TransactionWorld:
         assert written or not is_waited_for, f"{partition} refuses {marker}"
         self.old_markers.append(marker)
         if self.random.random() < 0.2:
-            return  # its answer is lost: it is written again
+            return  # the answer is lost, so the marker is written again
         left.discard(partition)
         if not left:
             del self.markers[at]
@@ -370,7 +372,7 @@ class TransactionWorld:
         self.count("moves")
         before = self.machine
         self._loaded()
-        assert self.machine.transactions == before.transactions, "the log says what memory says"
+        assert self.machine.transactions == before.transactions, "the log gives the same state as memory"
 
     def wait(self) -> None:
         self.now_ms += self.random.randrange(2 * TIMEOUT_MS)
@@ -383,7 +385,7 @@ class TransactionWorld:
             self.count("time-outs")
 
     def abort(self) -> None:
-        """An operator aborts the open transaction."""
+        """Abort the open transaction, as an operator does."""
         try:
             self.ask(AbortTransaction(self.random.choice("ab")))
         except (LostAnswerError, InvalidTxnStateError, TransactionalIdNotFoundError, CoordinatorLoadInProgressError):

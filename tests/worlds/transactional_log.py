@@ -34,7 +34,7 @@ class TransactionalLog:
         self.aborted: list[Aborted] = []
         self.rows: list[Row] = []  #: What read_uncommitted returns.
         self._open: dict[int, int] = {}
-        self._fate: dict[int, bool] = {}  # offset -> whether its transaction was committed
+        self._fate: dict[int, bool] = {}  # maps an offset to whether its transaction was committed
         self._undecided: dict[int, list[int]] = {}
         self._sequences: dict[int, int] = {}
 

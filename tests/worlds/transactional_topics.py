@@ -1,4 +1,4 @@
-"""A real broker whose topics have transactional logs, put in place while it was stopped."""
+"""A real broker whose topics have transactional logs. The logs are put in place while the broker is stopped."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ class TransactionsWorld:
             marker = self._markers_sent.pop(answer.correlation_id)
             code = answer.results[0].error.code
             if marker.coordinator_epoch != self._coordinator_epoch:
-                continue  # the answer reaches a coordinator that is gone
+                continue  # the answer is for a coordinator that no longer exists
             if code in (0, InvalidProducerEpochError.number):
                 wanted = marker.wanted
                 self.ask(MarkersWritten(wanted.transactional_id, wanted.identity, frozenset([marker.partition])))
@@ -187,7 +187,7 @@ class TransactionsWorld:
             self.ask(request)
         except ConcurrentTransactionsError:
             self._count("concurrent")
-            self.coordinator.asked.append(asked)  # the broker asks again
+            self.coordinator.asked.append(asked)  # the broker sends the request again
         except HeadraceError as error:
             self._answers.append((asked, error))
         else:
@@ -207,7 +207,7 @@ class TransactionsWorld:
             self._count("repeated marker")
             if self.version >= 2:
                 self._markers.append(marker)
-            else:  # only before the next transaction (KAFKA-17754)
+            else:  # allowed only before the next transaction (KAFKA-17754)
                 self._send_marker(marker)
         self._send_marker(marker)
 

@@ -73,7 +73,7 @@ def marker(
 
 
 def append_to(log: PartitionLog, *batches: bytes, leader_epoch: int = 0) -> AppendInfo:
-    """Append these batches as their leader; the headers are passed along, because appends of markers require them."""
+    """Append these batches as their leader; the headers are passed as well, because appends of markers require them."""
     headers = [read_header(batch) for batch in batches]
     (outcome,) = log.append_many([Append(data=b"".join(batches), leader_epoch=leader_epoch, headers=headers)])
     assert isinstance(outcome, AppendInfo), outcome
@@ -81,7 +81,7 @@ def append_to(log: PartitionLog, *batches: bytes, leader_epoch: int = 0) -> Appe
 
 
 def spans_of(written: Sequence[Written], end: int) -> list[Spanned]:
-    """The transactions of a log that ends at ``end``, those that ended in the order of their markers."""
+    """The transactions of a log that ends at ``end``; ended transactions are in the order of their markers."""
     found: list[Spanned] = []
     begun: dict[int, int] = {}
     for batch in written:
@@ -141,7 +141,7 @@ class Transactions:
         self._sequences: dict[int, int] = {}
 
     def cut(self, end: int) -> None:
-        """The log was truncated at this offset."""
+        """Forget the batches from this offset on, where the log was truncated."""
         self.written = [batch for batch in self.written if batch.next_offset <= end]
         self._sequences = {}
         for batch in self.written:
@@ -216,8 +216,8 @@ class Transactions:
 
 
 def committed_values(records: bytes, fetch_offset: int, aborted: Sequence[tuple[int, int]]) -> list[tuple[int, bytes]]:
-    """(offset, value) of what a read_committed consumer returns of an answer with these (producer id, first offset):
-    Kafka's CompletedFetch."""
+    """The (offset, value) pairs that a read_committed consumer returns for an answer with these aborted transactions
+    (producer id, first offset); the algorithm of Kafka's CompletedFetch."""
     coming = sorted(aborted, key=lambda each: each[1])
     aborting: set[int] = set()
     found: list[tuple[int, bytes]] = []
@@ -238,8 +238,8 @@ def committed_values(records: bytes, fetch_offset: int, aborted: Sequence[tuple[
 
 
 def committed_offsets(written: Sequence[Written], end: int) -> list[int]:
-    """The offsets of the records that read_committed consumers get of a log that ends at ``end``, all of it
-    committed."""
+    """The offsets of the records that read_committed consumers get from a log that ends at ``end`` and is wholly below
+    the high watermark."""
     stable_offset = stable_offset_of(written, end, end)
     spans = [span for span in spans_of(written, end) if span.is_aborted and span.marker is not None]
     found = []

@@ -56,6 +56,6 @@ def _late(condition: Callable[[], Any], what: str | Callable[[], str], within_s:
     if not what:
         try:
             what = inspect.getsource(condition).strip()
-        except (OSError, TypeError):  # no function, or one without a file
+        except (OSError, TypeError):  # not a function, or a function without a source file
             what = repr(condition)
     return NotInTimeError(f"not within {within_s:g} s: {what}")

@@ -11,7 +11,7 @@ import pytest
 _numbers = itertools.count()
 
 
-#: Records of tests have old timestamps, so retention would delete them at its next check.
+#: Records of tests have old timestamps, so the next retention check would delete them.
 KEEP = {"retention.ms": "-1"}
 
 

@@ -84,7 +84,7 @@ class FakeCluster:
         self.metadata_offset = 1  # each change increases it
         #: topic -> new count, which brokers apply only when a request waits for the change's metadata offset
         self.unapplied: dict[str, int] = {}
-        self.coordinator: tuple[str, int] | None = None  # of every key
+        self.coordinator: tuple[str, int] | None = None  # the values of every key
         self.fetch_in_flight_max = 0
         self.servers: list[grpc.Server] = []
         self.ports: list[int] = []
@@ -173,7 +173,7 @@ class FakeCluster:
         are -1 if no such epoch exists."""
         found = (-1, -1)
         for batch in self.logs[key]:
-            header = read_header(batch, 0)  # a damaged one too
+            header = read_header(batch, 0)  # a damaged batch, too
             if header.leader_epoch <= epoch:
                 found = (header.leader_epoch, header.next_offset)
         return found
@@ -360,7 +360,7 @@ class _Produce(produce_pb2_grpc.ProduceServicer):
                     result.log_append_time_ms = -1
                 else:
                     result.error.code = verdict
-                    result.error.message = "as the test has it"
+                    result.error.message = "an error that the test has set"
                 if verdict == "break":
                     context.abort(grpc.StatusCode.UNAVAILABLE, "broken by the test")
                 silent = silent or verdict == "silent"
@@ -438,7 +438,7 @@ class _Fetch(fetch_pb2_grpc.FetchServicer):
             if error:
                 result = answer.results.add(topic=key[0], partition=key[1], fetch_offset=offset)
                 result.error.code = error  # type: ignore[assignment]
-                result.error.message = "as the test has it"
+                result.error.message = "an error that the test has set"
                 del session[key]
                 continue
             taken, at, size = [], offset, 0
