@@ -1,8 +1,8 @@
 """The one-shot job of compose.secure.yaml: certificates for every node and the secret of delegation tokens, once. A
 repeated run renews certificates that end soon, and keeps the secret.
 
-    /certs/ca            the authority: ca.pem, ca.key and token.secret; only this job mounts this volume /certs/ROLE
-    for the containers of a role: ROLE-N.pem for N up to NODES_MAX, ca.pem, health.pem, and
+    /certs/ca            the authority: ca.pem, ca.key and token.secret; only this job mounts this volume
+    /certs/ROLE          for the containers of a role: ROLE-N.pem for N up to NODES_MAX, ca.pem, health.pem, and
                          token.secret (delegation.token.secret.key) for the roles of TOKEN_ROLES
     /certs/console       the same, and console.properties: the keys of its clients, without a user
     /certs/edge          ca.pem and health.pem, for the health check of the edge

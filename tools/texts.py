@@ -1,8 +1,8 @@
 """List every text that a user can see: errors, warnings in logs, help, findings of the doctor, documentation of keys.
 
-    tools/texts.py [PATH...]                    list all texts, one line each: file:line, kind, text tools/texts.py
-    --draw 50 --seed 2026-11-22  draw this number of texts at random, for a review tools/texts.py --check refuse private
-    words and plurals in parentheses (part of `make check`)
+    tools/texts.py [PATH...]                    list all texts, one line each: file:line, kind, text
+    tools/texts.py --draw 50 --seed 2026-11-22  draw this number of texts at random, for a review
+    tools/texts.py --check                      refuse private words and plurals in parentheses (part of `make check`)
 
 A text is a string in the product's code that is neither a docstring nor the message of an assert nor a log line below
 WARNING. In a listed text, an expression whose value is filled in is shown in braces. The docstring of a command is its

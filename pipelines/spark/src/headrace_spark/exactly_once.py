@@ -3,7 +3,7 @@
     task      describe the sink ---> decided: drain the rows, write nothing
                                 `--> write in a transaction of its own ---> prepare ---> token to the driver
     driver    commit: CommitSinkBatch(tokens)       the decision, and the end of all transactions
-              abort: AbortSinkBatch(generation) changes nothing if the decision stands
+              abort:  AbortSinkBatch(generation)    changes nothing if the decision stands
 
 Spark does not tell a failed attempt, or the slower of two attempts, to abort. The decision does not name the
 transactions of these attempts, so the coordinator aborts the transactions. A restarted driver repeats a batch; then the

@@ -40,8 +40,9 @@ def _group() -> None:
     Keys:
       producer_byte_rate         bytes/s that a client may produce
       consumer_byte_rate         bytes/s that a client may fetch
-      request_percentage         percentage of a node's time that a client's requests may take controller_mutation_rate
-      partitions/s that a client may create or delete connection_creation_rate   connections/s from an address (--ip)
+      request_percentage         percentage of a node's time that a client's requests may take
+      controller_mutation_rate   partitions/s that a client may create or delete
+      connection_creation_rate   connections/s from an address (--ip)
     """
 
 
