@@ -129,6 +129,11 @@ class Client:
         """The gRPC metadata of a stream that connections share: the principal and the host."""
         return self.metadata[:2]
 
+    @property
+    def has_quotas(self) -> bool:
+        """Whether the bytes of the client must be counted, because there are quotas."""
+        return self.quotas is not None and self.quotas.has_any
+
     def produced_ms(self, broker_id: int, size: int) -> int:
         """Count bytes that the client produced to a broker on a shared stream; returns its wait in milliseconds."""
         if self.quotas is None:

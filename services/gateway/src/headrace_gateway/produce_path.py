@@ -40,6 +40,7 @@ from .links import Done, Link, Links, SharedLinks
 from .tracing import ending
 from .wire.apis import Api
 from .wire.frames import RequestHeader, finish, response_start
+from .wire.produce import read_one, write_one
 from .wire.schema import Message, request_body, response_body
 
 _ACKS = {-1: produce_pb2.ACKS_ALL, 1: produce_pb2.ACKS_LEADER, 0: produce_pb2.ACKS_NONE}
@@ -72,8 +73,11 @@ Reply = Callable[[AnswerParts | None], None]
 
 def produce(call: Call, header: RequestHeader, frame: bytes, reply: Reply) -> None:
     """A FastHandler. Raises WireError."""
-    request = request_body(Api.PRODUCE, call.version).read(frame, header.body)
-    _Produce(call, header, request, reply).start()
+    request = read_one(frame, header.body, call.version)
+    is_one = request is not None
+    if request is None:
+        request = request_body(Api.PRODUCE, call.version).read(frame, header.body)
+    _Produce(call, header, request, reply, is_one=is_one).start()
 
 
 def shared_links(channels: Channels = PLAINTEXT) -> SharedLinks:
@@ -170,9 +174,24 @@ _Item = tuple[dict[str, Any], str, bytes, int, memoryview | bytes]
 class _Produce:
     """One Produce request, from its arrival to its answer."""
 
-    __slots__ = ("_call", "_header", "_hints", "_is_silent", "_left", "_names", "_reply", "_request", "_results")
+    __slots__ = (
+        "_call",
+        "_header",
+        "_hints",
+        "_is_one",
+        "_is_silent",
+        "_left",
+        "_names",
+        "_reply",
+        "_request",
+        "_results",
+    )
 
-    def __init__(self, call: Call, header: RequestHeader, request: Message, reply: Reply) -> None:
+    def __init__(
+        self, call: Call, header: RequestHeader, request: Message, reply: Reply, *, is_one: bool = False
+    ) -> None:
+        """``is_one``: whether ``read_one`` has decoded the request, which then has one partition."""
+        self._is_one = is_one
         self._call = call
         self._header = header
         self._request = request
@@ -297,8 +316,9 @@ class _Produce:
             if traces is not None and (spans := traces.produce(asked, call.client_id)):
                 done = ending(spans, done)
             self._left += 1
-            if streams.is_shared(asked, has_answer=not self._is_silent):  # no broker counts it for its client
-                size = sum(map(len, (each.records for each in asked.partitions)))
+            # No broker counts the bytes of a shared stream for their client.
+            if call.client.has_quotas and streams.is_shared(asked, has_answer=not self._is_silent):
+                size = sum(len(each[4]) for each in part)
                 call.throttle_ms = max(call.throttle_ms, call.client.produced_ms(leader, size))
             streams.send(
                 leader,
@@ -354,6 +374,10 @@ class _Produce:
                 # A client with acks=0 gets no answers, and learns only from a closed connection that its metadata are
                 # stale. After an error with acks=0, Kafka's brokers close the client's connection, too.
                 call.client.hang_up()
+            return
+        if self._is_one and "log_start_offset" in (result := self._results[0][0]):  # the records were appended
+            (topic,) = self._names[0].values()
+            self._reply((write_one(call.version, header.correlation_id, topic, result, call.throttle_ms),))
             return
         out = response_start(Api.PRODUCE, call.version, header.correlation_id)
         fields: dict[str, Any] = {"responses": self._topics(), "throttle_time": call.throttle_ms}

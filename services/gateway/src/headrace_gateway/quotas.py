@@ -65,9 +65,14 @@ class Quotas:
         return manager
 
     @property
+    def has_any(self) -> bool:
+        """Whether there is any quota. Code for each request looks here first."""
+        return bool(self._defaults) or bool(self._security().quotas)
+
+    @property
     def measures_work(self) -> bool:
         """Whether any client has a quota of time, so that requests must be timed."""
-        return REQUEST_PERCENTAGE in self.manager().table.keys
+        return self.has_any and REQUEST_PERCENTAGE in self.manager().table.keys
 
     def connected_ms(self, host: str) -> int:
         """Count a new connection from ``host``; returns how many milliseconds its first request must wait."""
@@ -93,6 +98,11 @@ class ClientQuotas:
         if limits is None:
             limits = self._limits[broker_id] = ClientLimits(manager, user, client_id)
         return limits
+
+    @property
+    def has_any(self) -> bool:
+        """Whether there is any quota, of this client or of another."""
+        return self._quotas.has_any
 
     def produced_ms(self, broker_id: int, user: str, client_id: str, size: int) -> int:
         """Count bytes produced to a broker; returns the client's wait in milliseconds."""

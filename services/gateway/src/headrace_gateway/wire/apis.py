@@ -7,6 +7,7 @@ Numbers and versions come from kio's schema classes, which are generated from Ka
 from __future__ import annotations
 
 import enum
+import functools
 from typing import NamedTuple
 
 
@@ -162,6 +163,7 @@ def is_flexible(api: Api, version: int) -> bool:
     return version >= VERSIONS[api].flexible
 
 
+@functools.cache
 def title(api: Api) -> str:
     """Kafka's name of a request type, such as ``ListOffsets`` for LIST_OFFSETS."""
     return "".join(word.capitalize() for word in api.name.split("_"))

@@ -8,6 +8,7 @@ the broker (KIP-511).
 
 from __future__ import annotations
 
+import struct
 from typing import NamedTuple
 
 from .apis import VERSIONS, Api, is_flexible
@@ -17,6 +18,7 @@ LENGTH_BYTES = 4
 #: Maximum size in bytes of a request other than Produce: the largest request that a node accepts by gRPC.
 REQUEST_BYTES_MAX = 8 * 1024 * 1024
 
+_START = struct.Struct(">hhi")  #: Type, version and correlation id of a request.
 _APIS = {int(api): api for api in Api}
 
 
@@ -37,7 +39,7 @@ def read_header(frame: bytes) -> RequestHeader:
     """Read the header of a request. ``frame`` does not include the four bytes of its length. Raises WireError for an
     unknown request type or a truncated header."""
     cursor = Cursor(frame)
-    number, version, correlation_id = cursor.int16(), cursor.int16(), cursor.int32()
+    number, version, correlation_id = _START.unpack_from(frame, cursor.skip(_START.size))
     api = _APIS.get(number)
     if api is None:
         raise WireError(f"request type {number} is unknown")
@@ -45,8 +47,11 @@ def read_header(frame: bytes) -> RequestHeader:
     if not versions.low <= version <= versions.high:
         return RequestHeader(api, version, correlation_id, "", len(frame), False)
     client_id = cursor.string() or ""
-    if is_flexible(api, version):
-        cursor.skip_tagged()
+    if version >= versions.flexible:
+        if frame[cursor.position : cursor.position + 1] == b"\0":  # nearly every request has no tagged fields
+            cursor.position += 1
+        else:
+            cursor.skip_tagged()
     return RequestHeader(api, version, correlation_id, client_id, cursor.position, True)
 
 

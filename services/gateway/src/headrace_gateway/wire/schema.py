@@ -118,6 +118,15 @@ def prepare(apis: Iterable[Api]) -> None:
             response_body(api, version)
 
 
+def message_class(api: Api, kind: str, *path: str) -> type[Message]:
+    """The class of a decoded message, or of the structures in one of its fields. ``kind``: "request" or "response";
+    ``path``: the names of the field and of the fields that contain it, such as ``"topic_data"``."""
+    shape = _shape(api, kind)
+    for name in path:
+        shape = shape.nested[name]
+    return shape.message
+
+
 def has_response_field(api: Api, version: int, name: str) -> bool:
     """Whether responses of this type and version have a top-level field ``name``."""
     return any(field.name == name for field in dataclasses.fields(_entity(api, version, "response")))
@@ -543,4 +552,13 @@ def _array_writer(write: Writer, flexible: bool) -> Writer:
     return write_array
 
 
-__all__ = ["Body", "Message", "WireError", "as_dict", "has_response_field", "request_body", "response_body"]
+__all__ = [
+    "Body",
+    "Message",
+    "WireError",
+    "as_dict",
+    "has_response_field",
+    "message_class",
+    "request_body",
+    "response_body",
+]
