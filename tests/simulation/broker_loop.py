@@ -237,17 +237,40 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._scheduler.after(0.0, self._turn)
 
 
+class SimThread:
+    """Stands for one of the writer's threads, which waits for the processor before it writes."""
+
+    def __init__(self, writer: SimWriter) -> None:
+        self._writer = writer
+
+    def start(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def put(self, turn: Turn) -> None:
+        wait_ms = self._writer._host.disk_delay_ms() / 4
+        self._writer._loop.call_later(wait_ms / 1_000, self._writer.thread_writes, turn)
+
+
 class SimWriter(DirectoryWriter):
     """Runs the product's writer in virtual time. The product decides whether a turn of the writer runs in the event
-    loop or on the directory's thread. The simulation adds the thread, which does each part of its work at one moment,
-    and the duration of disk operations. A turn on the thread writes its data (which are then read and pushed) some time
+    loop or on the directory's thread. The simulation adds the threads, which do each part of their work at one moment,
+    and the duration of disk operations. A turn on a thread writes its data (which are then read and pushed) some time
     before it forces them, and the machine may lose power between the two steps. A turn in the loop blocks the loop
-    until the turn ends."""
+    until the turn ends. Here all requests are small, so every turn of appends on the thread leaves room for a turn
+    beside it."""
 
-    def _hand_over(self, turn: Turn) -> None:
-        self._loop.call_later(0.0, self._thread_writes, turn)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._thread = SimThread(self)  # type: ignore[assignment]
+        self._thread_beside = SimThread(self)  # type: ignore[assignment]
 
-    def _thread_writes(self, turn: Turn) -> None:
+    def _leaves_room(self, turn: Turn) -> bool:
+        return all(isinstance(step, tuple) for step in turn.steps)
+
+    def thread_writes(self, turn: Turn) -> None:
         begun = self._write_all(turn)
         if isinstance(begun, TurnResult):
             self._loop.call_soon_threadsafe(self._end_turn, turn, begun)

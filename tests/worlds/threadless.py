@@ -48,19 +48,38 @@ class ThreadlessLoop(asyncio.SelectorEventLoop):
         return future
 
 
+class LaterThread:
+    """Stands for one of the writer's threads: a turn writes some iterations of the loop later, and flushes after some
+    more."""
+
+    def __init__(self, writer: ThreadlessWriter) -> None:
+        self._writer = writer
+
+    def start(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def put(self, turn: Turn) -> None:
+        self._writer._loop.later(lambda: self._writer.write_now(turn))
+
+
 class ThreadlessWriter(DirectoryWriter):
-    """The product's writer. The seed, and not the duration of a flush, determines which operations run on the "thread".
-    The thread writes at one moment and flushes at another."""
+    """The product's writer. The seed, and not the duration of a flush or the size of a turn, determines which turns run
+    on the "thread". While a turn of appends is there, the next turns may run beside it."""
 
     _loop: ThreadlessLoop
 
-    def begin_thread(self) -> None:
-        pass
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._thread = LaterThread(self)  # type: ignore[assignment]
+        self._thread_beside = LaterThread(self)  # type: ignore[assignment]
 
-    def _hand_over(self, turn: Turn) -> None:
-        self._loop.later(lambda: self._thread_writes(turn))
+    def _leaves_room(self, turn: Turn) -> bool:
+        return all(isinstance(step, tuple) for step in turn.steps)
 
-    def _thread_writes(self, turn: Turn) -> None:
+    def write_now(self, turn: Turn) -> None:
         begun = self._write_all(turn)
         if isinstance(begun, TurnResult):
             self._loop.later(lambda: self._end_turn(turn, begun))

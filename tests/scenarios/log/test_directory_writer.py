@@ -7,6 +7,7 @@ import errno
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -125,6 +126,132 @@ def test_what_comes_during_a_flush_is_acknowledged_by_the_next_one_only() -> Non
             assert (await first).next_offset == 1
             assert (await second).next_offset == 2
             assert [entry.operation for entry in operations(fs, "write", "sync")] == ["write", "sync"] * 2
+
+    run(scenario)
+
+
+@asynccontextmanager
+async def large_turn_held(inline_bytes_max: int = 1000) -> AsyncIterator[tuple[Given, PartitionLog, Any, Any]]:
+    """A writer whose thread flushes a large append to the log until ``go_on`` is set; a second log; the append."""
+    async with writing(inline_bytes_max=inline_bytes_max, inline_sync_ms_max=1e9) as (fs, writer, log):
+        other = await writer.run(lambda: writer.directory.create(PAYMENTS, TOPIC_ID, LogConfig()))
+        flushing, go_on = threading.Event(), threading.Event()
+
+        def hold(entry: TraceEntry) -> None:
+            if entry.operation == "sync" and entry.path.startswith(log.directory) and entry.path.endswith(".log"):
+                flushing.set()
+                assert go_on.wait(60)
+
+        fs.on_operation = hold
+        large = writer.append(log, batch("large", pad=2000), leader_epoch=0)
+        await asyncio.to_thread(flushing.wait, 10)
+        try:
+            yield (fs, writer, log), other, large, go_on
+        finally:
+            go_on.set()
+            fs.on_operation = None
+
+
+def test_a_small_append_to_another_log_does_not_wait_for_a_large_turn() -> None:
+    async def scenario() -> None:
+        async with large_turn_held() as ((_, writer, log), other, large, go_on):
+            for number in range(3):
+                assert (await writer.append(other, batch(str(number)), leader_epoch=0)).base_offset == number
+            assert other.durable_end == 3
+            assert (large.done(), log.flushed_end) == (False, 0)
+            go_on.set()
+            assert (await large).next_offset == 1
+
+    run(scenario)
+
+
+def test_appends_to_the_log_of_a_large_turn_wait_for_it_in_their_order() -> None:
+    async def scenario() -> None:
+        async with large_turn_held() as ((_, writer, log), other, large, go_on):
+            same = [writer.append(log, batch(str(number)), leader_epoch=0) for number in range(3)]
+            await writer.append(other, batch("passes them"), leader_epoch=0)
+            assert not any(each.done() for each in (large, *same))
+            go_on.set()
+            assert [(await each).base_offset for each in (large, *same)] == [0, 1, 2, 3]
+            assert values_of(log) == ["large", "0", "1", "2"]
+
+    run(scenario)
+
+
+def test_an_action_waits_for_a_large_turn_and_for_the_turn_beside_it() -> None:
+    async def scenario() -> None:
+        async with large_turn_held() as ((_, writer, _), other, large, go_on):
+            before = writer.append(other, batch("before"), leader_epoch=0)
+            acted = writer.run(lambda: other.log_end_offset, log=other)
+            after = writer.append(other, batch("after"), leader_epoch=0)
+            await before
+            assert not acted.done()
+            assert not after.done()
+            go_on.set()
+            assert (await acted, (await after).base_offset) == (1, 1)
+            await large
+
+    run(scenario)
+
+
+def test_no_turn_runs_beside_an_action() -> None:
+    async def scenario() -> None:
+        async with writing(inline_sync_ms_max=1e9) as (_, writer, log):
+            other = await writer.run(lambda: writer.directory.create(PAYMENTS, TOPIC_ID, LogConfig()))
+            acting, go_on = threading.Event(), threading.Event()
+
+            def act() -> int:
+                acting.set()
+                assert go_on.wait(60)
+                return other.log_end_offset
+
+            acted = writer.run(act, log=log)
+            await asyncio.to_thread(acting.wait, 10)
+            appended = writer.append(other, batch("waits"), leader_epoch=0)
+            await asyncio.sleep(0.05)
+            assert not appended.done()
+            go_on.set()
+            assert await acted == 0
+            await appended
+
+    run(scenario)
+
+
+def test_closing_waits_for_both_turns() -> None:
+    async def scenario() -> None:
+        async with large_turn_held() as ((_, writer, _), other, large, go_on):
+            beside = writer.append(other, batch("beside"), leader_epoch=0)
+            closing = asyncio.ensure_future(writer.close())
+            await beside
+            assert not closing.done()
+            go_on.set()
+            await closing
+            assert large.done()
+
+    run(scenario)
+
+
+def test_a_failed_turn_beside_takes_the_directory_offline() -> None:
+    async def scenario() -> None:
+        async with large_turn_held() as ((fs, writer, log), other, large, go_on):
+            hold = fs.on_operation
+            assert hold is not None
+
+            def fail(entry: TraceEntry) -> None:
+                hold(entry)
+                if entry.operation == "sync" and entry.path.startswith(other.directory):
+                    raise OSError(errno.EIO, "planted")
+
+            fs.on_operation = fail
+            beside = writer.append(other, batch("beside"), leader_epoch=0)
+            waiting = writer.append(log, batch("waiting"), leader_epoch=0)
+            for each in (beside, waiting):
+                with pytest.raises(StorageError):
+                    await each
+            go_on.set()
+            assert (await large).next_offset == 1, "its bytes were forced before"
+            with pytest.raises(StorageError):
+                writer.append(other, batch("later"), leader_epoch=0)
 
     run(scenario)
 

@@ -7,6 +7,7 @@ from typing import cast
 
 from headrace_core.log import Append, LogConfig, PartitionLog
 from headrace_core.log.turns import (
+    LOOK_AHEAD,
     ActionEntry,
     Entry,
     SyncGauge,
@@ -14,6 +15,7 @@ from headrace_core.log.turns import (
     flush_deadline_ms,
     must_flush_now,
     plan_turn,
+    plan_turn_beside,
 )
 from headrace_core.types import FlushPolicy
 
@@ -82,6 +84,39 @@ def test_turn_is_bounded_but_takes_at_least_one_entry() -> None:
 def test_turn_is_heavy_above_the_bound_for_the_loop() -> None:
     assert not plan(append(A, 50), append(B, 50))[0].is_heavy
     assert plan(append(A, 50), append(B, 51))[0].is_heavy
+
+
+def beside(*entries: Entry, busy: PartitionLog, bytes_max: int = 100) -> tuple[list[object], list[Entry]]:
+    queue = deque(entries)
+    turn = plan_turn_beside(queue, busy={busy}, bytes_max=bytes_max)
+    return [] if turn is None else shape(turn), list(queue)
+
+
+def test_small_appends_to_other_logs_go_ahead_of_those_that_wait_for_a_large_turn() -> None:
+    a1, b1, a2, b2 = append(A), append(B), append(A), append(B)
+    assert beside(a1, b1, a2, b2, busy=A) == ([("write", B, [b1, b2])], [a1, a2])
+
+
+def test_no_append_passes_an_earlier_one_of_its_log() -> None:
+    large, small = append(B, size=101), append(B)
+    assert beside(large, small, busy=A) == ([], [large, small])
+
+
+def test_no_append_passes_an_action() -> None:
+    for log in (A, B, None):
+        acts, b1, b2 = action(log), append(B), append(B)
+        assert beside(b1, acts, b2, busy=A) == ([("write", B, [b1])], [acts, b2])
+
+
+def test_what_does_not_fit_beside_stays_in_its_order() -> None:
+    entries = [append(B, size=40) for _ in range(4)]
+    assert beside(*entries, busy=A) == ([("write", B, entries[:2])], entries[2:])
+
+
+def test_only_the_first_of_a_long_queue_are_looked_at() -> None:
+    waiting, b1 = [append(A) for _ in range(LOOK_AHEAD)], append(B)
+    assert beside(*waiting, b1, busy=A) == ([], [*waiting, b1])
+    assert beside(*waiting[1:], b1, busy=A) == ([("write", B, [b1])], waiting[1:])
 
 
 def test_when_records_must_be_forced_to_disk() -> None:

@@ -20,6 +20,8 @@ while the disk is at the limit.
 
 from __future__ import annotations
 
+import threading
+
 from ..clock import Clock
 from ..errors import DiskFullError
 from .files import FileSystem
@@ -41,13 +43,14 @@ _PART_WRITTEN = 8
 
 
 class SpaceGauge:
-    """Free space of one directory. The directory's writer updates the values when it writes; any thread may read the
-    values."""
+    """Free space of one directory. The directory's writer updates the values when it writes, in up to two threads; any
+    thread may read the values."""
 
     __slots__ = (
         "_clock",
         "_fs",
         "_headroom",
+        "_lock",
         "_measured_ms",
         "_remeasure_below",
         "_root",
@@ -74,6 +77,7 @@ class SpaceGauge:
     ) -> None:
         self._fs = fs
         self._root = root
+        self._lock = threading.Lock()
         self._clock = clock
         self.wanted_reserve_bytes = reserve_bytes
         #: The effective reserve in bytes: ``wanted_reserve_bytes``, but at most 5 % of the disk.
@@ -102,6 +106,10 @@ class SpaceGauge:
 
     def measure(self) -> None:
         """Ask the file system for its free space. Raises OSError when the disk fails."""
+        with self._lock:
+            self._measure()
+
+    def _measure(self) -> None:
         self.free_bytes = self._fs.free_bytes(self._root)
         self.total_bytes = self._fs.total_bytes(self._root)
         self.reserve_bytes = min(self.wanted_reserve_bytes, self.total_bytes // RESERVE_PART_MAX)
@@ -122,23 +130,25 @@ class SpaceGauge:
     def refusal(self, size: int) -> DiskFullError | None:
         """Return the error if ``size`` more bytes must be refused. Returns None if the bytes are accepted; accepted
         bytes are subtracted from the free space. Raises OSError as ``measure`` does."""
-        if self._headroom - size < self._remeasure_below and (
-            self._clock.monotonic_ms() - self._measured_ms >= _MEASURE_INTERVAL_MS
-        ):
-            self.measure()
-        if size > self._headroom:
-            self._was_refused = True
-            self._ran_short()
-            return self.full_error()
-        self._headroom -= size
-        return None
+        with self._lock:
+            if self._headroom - size < self._remeasure_below and (
+                self._clock.monotonic_ms() - self._measured_ms >= _MEASURE_INTERVAL_MS
+            ):
+                self._measure()
+            if size > self._headroom:
+                self._was_refused = True
+                self._ran_short()
+                return self.full_error()
+            self._headroom -= size
+            return None
 
     def ran_out(self) -> None:
         """Record that a write failed because the disk or a quota was full, although the last measurement showed
         room."""
-        self._was_refused = True
-        self._measured_ms = self._clock.monotonic_ms()
-        self._ran_short()
+        with self._lock:
+            self._was_refused = True
+            self._measured_ms = self._clock.monotonic_ms()
+            self._ran_short()
 
     def _ran_short(self) -> None:
         now_ms = self._clock.monotonic_ms()

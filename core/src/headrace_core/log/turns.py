@@ -4,13 +4,15 @@ are pure: they use no files, clock or event loop.
 Requests queue up during a turn; the next turn takes all queued requests, up to a number of bytes that limits the wait
 under load. Appends to the same log within a turn become one write. An action on a log (truncate, roll, delete, ...)
 keeps its order relative to the appends to that log. An action on the directory keeps its order relative to all appends.
+
+A *turn beside* takes small appends that would otherwise wait for a large turn to other logs.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -23,6 +25,8 @@ from .partition_log import PartitionLog
 _GAUGE_DECAY = 0.9
 #: Number of recent flushes whose median is reported, and the minimum number of flushes for a median.
 RECENT_SYNCS, _SYNCS_TO_JUDGE = 64, 16
+#: Number of queued requests among which a turn beside another one looks for small appends.
+LOOK_AHEAD = 256
 Done = Callable[[Any], None]  #: Called in the event loop with the outcome of a request: a value or an exception.
 
 
@@ -76,6 +80,30 @@ def plan_turn(queue: deque[Entry], *, bytes_max: int, inline_bytes_max: int) -> 
     return Turn(steps, size, is_heavy)
 
 
+def plan_turn_beside(queue: deque[Entry], *, busy: Collection[PartitionLog], bytes_max: int) -> Turn | None:
+    """Take the requests of a turn beside another turn, which writes the ``busy`` logs, off the queue. The turn has at
+    most ``bytes_max`` bytes. Returns None if no request may go ahead: an append never passes an earlier append to its
+    log, or an action. Only the first ``LOOK_AHEAD`` requests are considered, so a long queue costs no more time."""
+    steps: dict[PartitionLog, list[Append]] = {}
+    staying: list[Entry] = []
+    blocked = set(busy)
+    size = 0
+    for _ in range(min(len(queue), LOOK_AHEAD)):
+        entry = queue[0]
+        if not isinstance(entry, tuple):
+            break
+        queue.popleft()
+        log, append = entry
+        if log in blocked or size + len(append.data) > bytes_max:
+            blocked.add(log)
+            staying.append(entry)
+            continue
+        steps.setdefault(log, []).append(append)
+        size += len(append.data)
+    queue.extendleft(reversed(staying))
+    return Turn(list(steps.items()), size, is_heavy=False) if steps else None
+
+
 def must_flush_now(config: LogConfig, unflushed_records: int) -> bool:
     """Whether a turn must force the records that it wrote to the disk."""
     return config.flush is FlushPolicy.COMMIT or unflushed_records >= config.flush_messages
@@ -108,5 +136,6 @@ class SyncGauge:
 
     @property
     def median_ms(self) -> float | None:
-        """Median time of the last flushes, which single slow flushes do not change; None for fewer than 16 flushes."""
+        """Median time of the last flushes, which a single slow flush hardly changes; None after fewer than 16
+        flushes."""
         return None if len(self._recent) < _SYNCS_TO_JUDGE else statistics.median(self._recent)

@@ -2,11 +2,15 @@
 
 A turn writes all queued appends (one writev for each partition). After the writes, the turn forces the files whose
 topic's ``log.flush`` demands a flush (one fdatasync for each file). After the flush the turn completes the waiting
-requests, with exactly the offsets that it wrote. Turns never overlap. All appends that arrive during a flush share the
-next flush, and an acknowledgement never covers bytes that were written later.
+requests, with exactly the offsets that it wrote. All appends that arrive during a flush share the next flush, and an
+acknowledgement never covers bytes that were written later.
 
 Small turns run in the event loop: a flush of a few KiB takes about 0.1 ms, less than waking a thread. The directory's
-one thread runs large turns, turns with an action such as a roll, and all turns on a disk whose small flushes are slow.
+thread runs large turns, turns with an action such as a roll, and all turns on a disk whose small flushes are slow.
+
+Turns do not overlap, with one exception. While a large turn of appends is on the thread, a second thread runs small
+turns to other logs (*turns beside*), so a client that writes much does not delay clients that write little. Two turns
+at the same time never write the same log, and an action runs alone.
 
 A failed write or flush is final, because the state of the disk is unknown. After a failure all queued and all later
 requests get StorageError, and ``on_failure`` is called. A full disk is not final. Appends that would use up the
@@ -56,6 +60,7 @@ from .turns import (
     flush_deadline_ms,
     must_flush_now,
     plan_turn,
+    plan_turn_beside,
 )
 
 T = TypeVar("T")
@@ -98,6 +103,36 @@ class _Begun(NamedTuple):
     outcomes: list[tuple[Done, Any]]
     touched: list[PartitionLog]
     written: list[PartitionLog]  #: Logs with new bytes that the broker can send to followers.
+
+
+class _TurnThread:
+    """A thread that runs turns one after another. The first turn starts it."""
+
+    def __init__(self, name: str, run: Callable[[Turn], None]) -> None:
+        self._name, self._run = name, run
+        self._turns: SimpleQueue[Turn | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
+            self._thread.start()
+
+    def put(self, turn: Turn) -> None:
+        self.start()
+        self._turns.put(turn)
+
+    def close(self) -> None:
+        """Wait until all turns have run, and end the thread."""
+        if self._thread is not None:
+            self._turns.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _serve(self) -> None:
+        while (turn := self._turns.get()) is not None:
+            self._run(turn)
+            turn = None  # the buffers are not kept while the thread waits
 
 
 class DirectoryWriter:
@@ -151,7 +186,10 @@ class DirectoryWriter:
         self._loop = asyncio.get_running_loop()
         self._queue: deque[Entry] = deque()
         self._is_scheduled = False
-        self._is_running = False
+        self._running: Turn | None = None
+        self._beside: Turn | None = None  #: A small turn to other logs while ``_running`` is on the thread.
+        #: The logs that ``_running`` writes, if small turns may run beside it.
+        self._busy: frozenset[PartitionLog] | None = None
         #: The requests whose bytes are written, and are flushed as soon as the leader has sent them to the followers;
         #: None if there are none.
         self._sending: tuple[Turn, _Begun] | None = None
@@ -162,8 +200,9 @@ class DirectoryWriter:
         self.flush_seconds, self.turn_appends, self.bytes_written = Histogram(), Histogram(COUNT_BOUNDS), 0
         self._dirty: set[PartitionLog] = set()
         self._flush_timer: asyncio.TimerHandle | None = None
-        self._turns: SimpleQueue[Turn | None] = SimpleQueue()
-        self._thread: threading.Thread | None = None
+        name = f"log-{directory.root.rpartition('/')[2]}"
+        self._thread = _TurnThread(name, self._run_on_thread)
+        self._thread_beside = _TurnThread(f"{name}-small", self._run_on_thread)
 
     @property
     def sync_ms(self) -> float | None:
@@ -224,13 +263,11 @@ class DirectoryWriter:
         self._is_closed = True
         if self._flush_timer is not None:
             self._flush_timer.cancel()
-        if self._queue or self._is_running or self._is_scheduled:
+        if self._queue or self._is_busy or self._is_scheduled:
             self._idle = self._loop.create_future()
             await asyncio.shield(self._idle)
-        if self._thread is not None:
-            self._turns.put(None)
-            self._thread.join()
-            self._thread = None
+        self._thread.close()
+        self._thread_beside.close()
 
     def _check_open(self) -> None:
         if self.failure is not None:
@@ -238,27 +275,48 @@ class DirectoryWriter:
         if self._is_closed:
             raise ServerShuttingDownError(f"the log directory {self.directory.root} is being closed")
 
+    @property
+    def _is_busy(self) -> bool:
+        return self._running is not None or self._beside is not None
+
     def _enqueue(self, entry: Entry) -> None:
         self._queue.append(entry)
-        if not self._is_running and not self._is_scheduled:
+        if not self._is_scheduled and (not self._is_busy or self._may_go_ahead(entry)):
             self._is_scheduled = True
             self._loop.call_soon(self._start_turn)
+
+    def _may_go_ahead(self, entry: Entry) -> bool:
+        """Whether a new request may run beside the large turn on the thread."""
+        if self._busy is None or self._beside is not None or not isinstance(entry, tuple):
+            return False
+        log, append = entry
+        return log not in self._busy and len(append.data) <= self._inline_bytes_max
 
     # ---------------------------------------------------------------- turns (event loop)
 
     def _start_turn(self) -> None:
         self._is_scheduled = False
-        if self._is_running:
+        if self._is_busy:
+            self._start_beside()
             return
         if not self._queue:
             self._became_idle()
             return
         turn = plan_turn(self._queue, bytes_max=self._turn_bytes_max, inline_bytes_max=self._inline_bytes_max)
-        self._is_running = True
+        self._running = turn
         if turn.is_heavy or self._sync_gauge.value_ms > self._inline_sync_ms_max or self._will_roll(turn):
             self._hand_over(turn)
         else:
             self._run_inline(turn)
+
+    def _start_beside(self) -> None:
+        """Run small appends now that would wait for the large turn on the thread, if there are any."""
+        if self._busy is None or self._beside is not None:
+            return
+        turn = plan_turn_beside(self._queue, busy=self._busy, bytes_max=self._inline_bytes_max)
+        if turn is not None:
+            self._beside = turn
+            self._hand_over_beside(turn)
 
     def _run_inline(self, turn: Turn) -> None:
         begun = self._write_all(turn)
@@ -303,20 +361,28 @@ class DirectoryWriter:
     def begin_thread(self) -> None:
         """Start the directory's thread now. Without a call of ``begin_thread``, the first turn that needs the thread
         starts it."""
-        if self._thread is None:
-            self._thread = threading.Thread(
-                target=self._serve_turns, name=f"log-{self.directory.root.rpartition('/')[2]}", daemon=True
-            )
-            self._thread.start()
+        self._thread.start()
 
     def _hand_over(self, turn: Turn) -> None:
-        self.begin_thread()
-        self._turns.put(turn)
+        if self._leaves_room(turn):
+            self._busy = frozenset(step[0] for step in turn.steps if isinstance(step, tuple))
+        self._thread.put(turn)
+
+    def _hand_over_beside(self, turn: Turn) -> None:
+        self._thread_beside.put(turn)
+
+    def _leaves_room(self, turn: Turn) -> bool:
+        """Whether small turns may run beside this one: it has only appends, and takes long because they are large."""
+        return turn.size > self._inline_bytes_max and all(isinstance(step, tuple) for step in turn.steps)
 
     def _end_turn(self, turn: Turn, result: TurnResult) -> None:
-        self._is_running = False
+        is_beside = turn is self._beside
+        if is_beside:
+            self._beside = None
+        else:
+            self._running = self._busy = None
         self.pending_bytes -= turn.size
-        if turn.size <= self._inline_bytes_max:
+        if turn.size <= self._inline_bytes_max and not is_beside:  # beside a large flush, a small one takes longer
             self._sync_gauge.add(result.sync_ms)
         if result.was_flushed:
             self.flush_seconds.observe(result.sync_ms / 1000)
@@ -327,7 +393,7 @@ class DirectoryWriter:
             self._fail(result.failure)
         if self.space is not None:
             self._look_at_space(self.space)
-        if self._queue:
+        if self._queue and not self._is_scheduled:
             self._is_scheduled = True
             self._loop.call_soon(self._start_turn)
         if result.logs:
@@ -337,7 +403,7 @@ class DirectoryWriter:
                 self._call(self._on_turn, result.logs)
         for done, outcome in result.outcomes:
             self._call(done, outcome)
-        if not self._queue:
+        if not self._queue and not self._is_busy:
             self._became_idle()
 
     def _look_at_space(self, space: SpaceGauge) -> None:
@@ -361,7 +427,7 @@ class DirectoryWriter:
             go_on()
 
     def _tell_written_soon(self, logs: list[PartitionLog]) -> None:
-        with contextlib.suppress(RuntimeError):  # a closed loop raises RuntimeError: no waiter is left
+        with contextlib.suppress(RuntimeError):  # a closed loop raises RuntimeError: no caller waits any more
             self._loop.call_soon_threadsafe(self._tell_written, logs, _nothing)
 
     def _call(self, function: Callable[[Any], object], argument: object) -> None:
@@ -424,20 +490,16 @@ class DirectoryWriter:
 
     # ---------------------------------------------------------------- turns (loop or thread)
 
-    def _serve_turns(self) -> None:
-        while (turn := self._turns.get()) is not None:
-            begun = self._write_all(turn)
-            if isinstance(begun, TurnResult):
-                result = begun
-            else:
-                if begun.written:
-                    self._tell_written_soon(begun.written)
-                result = self._flush_all(turn, begun)
-            try:
-                self._loop.call_soon_threadsafe(self._end_turn, turn, result)
-            except RuntimeError:  # the loop is closed: no waiter is left
-                return
-            turn = begun = result = None  # type: ignore[assignment] # the buffers are not kept while waiting
+    def _run_on_thread(self, turn: Turn) -> None:
+        begun = self._write_all(turn)
+        if isinstance(begun, TurnResult):
+            result = begun
+        else:
+            if begun.written:
+                self._tell_written_soon(begun.written)
+            result = self._flush_all(turn, begun)
+        with contextlib.suppress(RuntimeError):  # a closed loop raises RuntimeError: no caller waits any more
+            self._loop.call_soon_threadsafe(self._end_turn, turn, result)
 
     def _write_all(self, turn: Turn) -> _Begun | TurnResult:
         """Write the turn's appends and run its actions; returns the turn's result if a write or an action failed."""
