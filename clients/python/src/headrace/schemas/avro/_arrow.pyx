@@ -8,9 +8,10 @@ module knows neither schemas nor pyarrow. It reads Arrow arrays through the Arro
                reads one value from the bytes, and appends it to the node's column (or skips it: column -1).
     Encoding   nodes, one tree for the schema; each reads a value from its slot (an Arrow array) and appends bytes.
 
-A node that cannot go on returns a fault. The frames above it add their field or index to ``path``, so the path costs
-nothing while all goes well. A row with a fault becomes null: the columns are cut back to the row's start, and ``bad``
-gets (row, fault, node, detail, path). A row can cost at most ROW_BYTES plus ROW_FACTOR bytes for each of its own.
+A node that cannot continue returns a fault. The frames above it add their field or index to ``path``, so the path costs
+nothing unless a fault occurs. A row with a fault becomes null: the columns are cut back to the row's start, and ``bad``
+gets (row, fault, node, detail, path). The columns of a row may take at most ROW_BYTES plus ROW_FACTOR times the size of
+the encoded row.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
@@ -22,9 +23,9 @@ from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memset
 
 cdef enum:
-    DEPTH = 128  # records, arrays and maps of one value
+    DEPTH = 128  # maximum nesting of records, arrays and maps in one value
     PATH = 132
-    HEADER = 5  # the magic byte and the schema's id
+    HEADER = 5  # size of the magic byte and the schema's id
 
 cdef int64_t INT_LEAST = -2147483648
 cdef int64_t INT_MOST = 2147483647
@@ -139,9 +140,9 @@ cpdef enum Op:
 cdef struct Node:
     int op
     int column  # a column (decoding; -1: none) or a slot (encoding)
-    int first  # of the node's children, in ``links``
+    int first  # index of the node's first child, in ``links``
     int count
-    int text  # first of the node's constants, in ``texts``
+    int text  # index of the node's first constant, in ``texts``
     int flag
     int64_t size
     int64_t factor
@@ -156,7 +157,7 @@ cdef struct Buffer:
     uint8_t* data
     int64_t size
     int64_t capacity
-    int64_t hint  # what the previous batch needed
+    int64_t hint  # size that the previous batch needed
 
 
 cdef struct Column:
@@ -165,7 +166,7 @@ cdef struct Column:
     int width
     int first
     int count
-    int64_t weight  # bytes of a value, with all columns below, without the bytes of text
+    int64_t weight  # bytes of a value in this column and all columns below it, without the bytes of text
     int64_t length
     Buffer validity
     Buffer values
@@ -183,7 +184,7 @@ cdef struct Failure:
     int node
     int64_t detail
     int steps
-    int64_t path[PATH]  # from the inside out: a node and a child's position, or -1 and an index
+    int64_t path[PATH]  # frames from the inside out: a node and a child's position, or -1 and an index
 
 
 cdef struct State:
@@ -252,7 +253,7 @@ cdef inline int room(State* state, Buffer* buffer, int64_t more) noexcept nogil:
 
 
 cdef inline int counted(State* state, Column* column) noexcept nogil:
-    """Count a value that was appended, as one that is not null."""
+    """Count an appended value that is not null."""
     cdef int64_t at = column.length
     cdef int fault
     if column.nullable:
@@ -285,7 +286,7 @@ cdef inline int put64(State* state, Column* column, int64_t value) noexcept nogi
 
 
 cdef inline int put_text(State* state, Column* column, const uint8_t* data, int64_t size) noexcept nogil:
-    """Append bytes and the offset of their end."""
+    """Append bytes, and the offset of their end."""
     cdef int fault
     if column.data.size + size > INT_MOST:
         return BATCH
@@ -299,7 +300,7 @@ cdef inline int put_text(State* state, Column* column, const uint8_t* data, int6
 
 
 cdef int put_null(State* state, Column* column) noexcept nogil:
-    """Append a null; in a column without nulls, a value below a null record."""
+    """Append a null; in a column without nulls, append a filler value (it lies below a null record)."""
     cdef int fault = SOUND, at
     cdef Column* child
     if column.kind == FLAT:
@@ -348,7 +349,8 @@ cdef void clear_bits(Buffer* buffer, int64_t start, int64_t end) noexcept nogil:
 
 
 cdef void cut(State* state, Column* column, int64_t length) noexcept nogil:
-    """Remove all values from ``length`` on. The number of values in a column below follows from the column's own."""
+    """Remove all values from ``length`` on. The number of values to keep in a column below follows from this column's
+    values."""
     cdef int at
     cdef int64_t row, ends
     cdef Column* child
@@ -372,7 +374,8 @@ cdef void cut(State* state, Column* column, int64_t length) noexcept nogil:
         for at in range(column.count):
             child = &state.columns[state.links[column.first + at]]
             ends = child.length
-            for row in range(length, column.data.size):  # (never the rows that stay: a batch may have many bad rows)
+            # (visit only the removed rows, because a batch may have many bad rows)
+            for row in range(length, column.data.size):
                 if column.data.data[row] == at:
                     ends = (<int32_t*>column.values.data)[row]
                     break
@@ -490,7 +493,7 @@ cdef int compare(const uint8_t* left, const uint8_t* right, int width) noexcept 
 
 
 cdef int put_decimal(State* state, Node* node, Column* column, const uint8_t* data, int64_t size) noexcept nogil:
-    """Append a big-endian two's complement number. The node's two texts are the bounds, which are outside of it."""
+    """Append a big-endian two's complement number. The node's two texts are the bounds (both exclusive)."""
     cdef int width = column.width, fault, at
     cdef uint8_t sign = 0xFF if size and data[0] & 0x80 else 0
     cdef uint8_t* out
@@ -523,7 +526,7 @@ cdef inline int stepped(State* state, int fault, int64_t node, int64_t at) noexc
 
 
 cdef int read_items(State* state, int index, In* source, int depth) noexcept nogil:
-    """An array or a map, into a list, or skipped."""
+    """Read an array or a map into a list, or skip it."""
     cdef Node* node = &state.nodes[index]
     cdef Column* items = NULL
     cdef Column* keys = NULL
@@ -585,7 +588,7 @@ cdef int read_record(State* state, int index, In* source, int depth) noexcept no
 
 
 cdef int read_member(State* state, int index, In* source, int depth) noexcept nogil:
-    """A union as a struct with a field for each branch: the value is in one of the fields, the others are null."""
+    """Read a union as a struct with a field for each branch: the value is in one of the fields, all others are null."""
     cdef Node* node = &state.nodes[index]
     cdef Column* column = &state.columns[node.column]
     cdef int at, fault
@@ -600,7 +603,7 @@ cdef int read_member(State* state, int index, In* source, int depth) noexcept no
 
 
 cdef int read_default(State* state, int index, In* source, int depth) noexcept nogil:
-    """A constant, as if the writer had written it."""
+    """Append a constant, as if the writer had written it."""
     cdef Node* node = &state.nodes[index]
     cdef Text text = state.texts[node.text]
     cdef In constant
@@ -823,7 +826,7 @@ cdef struct ArrowArray:
 
 
 cdef inline bint is_null(const ArrowArray* array, int64_t at) noexcept nogil:
-    """``at`` counts from the start of the buffers."""
+    """Whether a value of an array is null. ``at`` counts from the start of the buffers."""
     cdef const uint8_t* validity = <const uint8_t*>array.buffers[0]
     return validity is not NULL and not (validity[at >> 3] >> (at & 7)) & 1
 
@@ -1158,7 +1161,7 @@ cdef inline int emit_long(Out* out, int64_t value) noexcept nogil:
 
 
 cdef inline int load(State* state, Node* node, const ArrowArray* array, int64_t at, int64_t* found) noexcept nogil:
-    """An integer of the width and sign in ``flag``: 8, 16, 32, 64, negative: unsigned."""
+    """Load an integer. ``flag``: its width in bits (8, 16, 32 or 64), negative if it is unsigned."""
     cdef const void* values = array.buffers[1]
     cdef uint64_t large
     if node.flag == 64:
@@ -1185,7 +1188,7 @@ cdef inline int load(State* state, Node* node, const ArrowArray* array, int64_t 
 
 
 cdef inline void span(const ArrowArray* array, int64_t at, int64_t size, int64_t* start, int64_t* end) noexcept nogil:
-    """The offsets of a text or list; ``size``: the bytes of an offset, 4 or 8."""
+    """Load the offsets of a text or list; ``size``: the bytes of an offset, 4 or 8."""
     if size == 4:
         start[0] = (<const int32_t*>array.buffers[1])[at]
         end[0] = (<const int32_t*>array.buffers[1])[at + 1]
@@ -1195,7 +1198,8 @@ cdef inline void span(const ArrowArray* array, int64_t at, int64_t size, int64_t
 
 
 cdef int emit_integer(Out* out, Node* node, const ArrowArray* array, int64_t at) noexcept nogil:
-    """``factor``: multiply by it, or divide by its negative; ``size``: 4 for an int, else a long."""
+    """Write an integer. ``factor``: multiply by it; if it is negative, divide by its absolute value. ``size``: 4 for an
+    int, else a long."""
     cdef int64_t number, rest
     cdef int fault = load(out.state, node, array, at, &number)
     if fault:
@@ -1238,8 +1242,8 @@ cdef int emit_real(Out* out, Node* node, const ArrowArray* array, int64_t at) no
 
 
 cdef int emit_decimal(Out* out, Node* node, const ArrowArray* array, int64_t at) noexcept nogil:
-    """A decimal of ``flag`` bytes as big-endian two's complement: of ``size`` bytes, or for 0 as short as possible, after
-    its length. The node's two texts are the bounds."""
+    """Write a decimal of ``flag`` bytes as big-endian two's complement: in ``size`` bytes, or for 0 in as few bytes as
+    possible, after its length. The node's two texts are the bounds."""
     cdef int width = node.flag, used, place, fault
     cdef const uint8_t* data = <const uint8_t*>array.buffers[1] + at * width
     cdef uint8_t sign = 0xFF if data[width - 1] & 0x80 else 0
@@ -1284,7 +1288,7 @@ cdef int emit_symbol(Out* out, Node* node, const ArrowArray* array, int64_t at) 
 
 
 cdef int emit_items(Out* out, int index, const ArrowArray* array, int64_t at, int depth) noexcept nogil:
-    """A list as an array, or a map: one block."""
+    """Write a list as an array or a map, in one block."""
     cdef Node* node = &out.state.nodes[index]
     cdef int64_t start, end, item, entry
     cdef int fault, child
@@ -1322,8 +1326,8 @@ cdef int emit_record(Out* out, int index, int64_t at, int depth) noexcept nogil:
 
 
 cdef int emit_member(Out* out, int index, const ArrowArray* array, int64_t at, int depth) noexcept nogil:
-    """A struct with one field for each branch: the branch whose field is not null. ``factor``: the
-    null branch, or -1."""
+    """Write a struct with one field for each branch as a union: the branch is the field that is not null. ``factor``:
+    the null branch, or -1."""
     cdef Node* node = &out.state.nodes[index]
     cdef int field, found = -1
     cdef const ArrowArray* child
@@ -1413,8 +1417,8 @@ cdef int write_node(Out* out, int index, int64_t row, int depth) noexcept nogil:
 
 
 cdef class Encoding(Program):
-    """Encodes the values of an Arrow array. ``slots``: for each slot but the first its parent slot and the position
-    among that array's children; the first slot is the array itself."""
+    """Encodes the values of an Arrow array. ``slots``: for each slot except the first, its parent slot and its position
+    among the parent's children. The first slot is the array itself."""
 
     cdef list slots
     cdef int64_t hint

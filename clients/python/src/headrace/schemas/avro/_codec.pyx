@@ -36,9 +36,9 @@ cdef extern from "Python.h":
     long long PyLong_AsLongLongAndOverflow(object value, int* overflow) except? -1
 
 cdef enum:
-    FRAMES = 128  # of the path; the first frame is unused
-    SCORE_DEPTH = 4  # the choice of a union's branch looks no deeper: each level multiplies its cost
-    CLASSES_MAX = 256  # classes whose attributes a record remembers
+    FRAMES = 128  # maximum number of frames of the path; the first frame is unused
+    SCORE_DEPTH = 4  # depth to which the choice of a union's branch looks: each level multiplies its cost
+    CLASSES_MAX = 256  # maximum number of classes whose attributes a record caches
     DECIMAL_BYTES_MAX = 4096
 
 cdef int64_t INT_LEAST = -2147483648
@@ -49,7 +49,7 @@ cdef int64_t LONG_LEAST = -LONG_MOST - 1
 #: The largest number of nested records, arrays and maps in a value.
 DEPTH_MAX = FRAMES - 1
 
-#: How many array and map items a message may have beyond its number of bytes. Items such as null need no byte.
+#: Maximum number of array and map items of a message beyond its number of bytes. Items such as null need no byte.
 cdef Py_ssize_t FREE_ITEMS = 100_000
 
 #: The names of numpy's boolean type in numpy 1 and numpy 2.
@@ -63,7 +63,7 @@ _MICROSECOND = datetime.timedelta(microseconds=1)
 
 
 class Mismatch(Exception):
-    """A value that its schema does not allow. ``path``: the place within the whole value, such as ``items[3].sku``."""
+    """The schema does not allow the value. ``path``: the place within the whole value, such as ``items[3].sku``."""
 
     def __init__(self, reason, path=""):
         super().__init__(reason)
@@ -71,7 +71,7 @@ class Mismatch(Exception):
 
 
 class Damaged(Exception):
-    """Bytes that are no value of the schema. ``path``: the field that was being read."""
+    """The bytes are not a valid value of the schema. ``path``: the field that was being read."""
 
     def __init__(self, reason, path=""):
         super().__init__(reason)
@@ -79,7 +79,7 @@ class Damaged(Exception):
 
 
 class Unreadable(Damaged):
-    """A value that the writer's schema allows and the reader's schema does not."""
+    """The writer's schema allows the value, but the reader's schema does not."""
 
 
 cdef object shown(object value):
@@ -114,7 +114,7 @@ cdef class Out:
     cdef int depth
     cdef PyObject* names[FRAMES]
     cdef Py_ssize_t indexes[FRAMES]
-    cdef list kept  # keys of maps: ``names`` borrows them
+    cdef list kept  # keeps the keys of maps alive, to which ``names`` refers
 
     def __cinit__(self):
         self.capacity = 512
@@ -179,7 +179,7 @@ cdef class Writer:
         raise NotImplementedError
 
     cdef str called(self):
-        """What a value of this type is called in errors."""
+        """The name of this type in error messages."""
         raise NotImplementedError
 
 
@@ -471,9 +471,9 @@ cdef class MapWriter(Writer):
 
 
 cdef class RecordWriter(Writer):
-    """``fill`` sets the fields after the creation, because a type may contain itself. ``defaults``: encoded default of
-    each field; None without a default; a text that says why the default is wrong. ``attributes_of(class, names)``:
-    names of the attributes that hold the fields, or None for a class that is no record."""
+    """``fill`` sets the fields after the creation, because a type may contain itself. ``defaults``: for each field, the
+    encoded default, None if there is no default, or a text that says why the default is wrong. ``attributes_of(class,
+    names)``: names of the attributes that hold the fields, or None for a class that cannot be written as a record."""
 
     cdef readonly str name
     cdef tuple names
@@ -572,7 +572,7 @@ cdef class RecordWriter(Writer):
 
 
 cdef class UnionWriter(Writer):
-    """``names``: the name of each branch, for values that name their branch: ``("com.acme.Cat", {...})``, or a dict
+    """``names``: the names of the branches, for values that name their branch: ``("com.acme.Cat", {...})``, or a dict
     with the key ``-type``."""
 
     cdef tuple branches
@@ -674,7 +674,7 @@ cdef class Encoder:
     def encode(self, value):
         """Encode one value. Raises Mismatch."""
         cdef Out out = self.spare
-        self.spare = None  # the value's own code may call this encoder
+        self.spare = None  # the value's own code may call this encoder again
         if out is None:
             out = Out()
         out.size = out.depth = 0
@@ -827,7 +827,7 @@ cdef class DoubleReader(Reader):
 
 
 cdef class IntAsReal(Reader):
-    """An int or long that the reader expects as float or double."""
+    """Reads an int or long as the reader's float or double."""
 
     cdef bint single
 
@@ -874,7 +874,7 @@ cdef class FixedReader(Reader):
 
 
 cdef class EnumReader(Reader):
-    """``symbols``: for each position in the writer's enum, the symbol of the reader; None: the reader has neither the
+    """``symbols``: for each position in the writer's enum, the symbol of the reader; None if the reader has neither the
     symbol nor a default. ``written``: the writer's symbols, for the error."""
 
     cdef tuple symbols
@@ -1166,8 +1166,8 @@ def read_uuid_bytes(data):
 
 
 cdef class DecimalBytes:
-    """The conversions of a decimal: its unscaled number as big-endian two's complement. ``length``: of a fixed, or
-    0."""
+    """The conversions of a decimal: its unscaled number as big-endian two's complement. ``length``: the length of a
+    fixed, or 0."""
 
     cdef int precision
     cdef int scale
