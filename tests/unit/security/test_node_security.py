@@ -120,7 +120,10 @@ def test_a_key_of_one_listener_has_priority(authority: TestAuthority, tmp_path: 
     [
         ({"ssl.keystore.location": ""}, "listener .*: no certificate: set ssl.keystore.location"),
         ({"ssl.truststore.location": ""}, "listener internal: no trusted authority"),
-        ({"ssl.client.auth": "requested"}, "listener .*: ssl.client.auth=requested: gRPC supports only required and none"),
+        (
+            {"ssl.client.auth": "requested"},
+            "listener .*: ssl.client.auth=requested: gRPC supports only required and none",
+        ),
         ({"ssl.enabled.protocols": "TLSv1.3"}, "gRPC always offers TLSv1.2 and TLSv1.3"),
         ({"ssl.cipher.suites": "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384"}, "lacks TLS_AES_128_GCM_SHA256"),
         ({"ssl.principal.mapping.rules": "RULE:x"}, "the rule 'RULE:x' is not valid"),

@@ -53,7 +53,7 @@ def check_registry_urls(urls: list[str]) -> str | None:
         except ValueError:
             is_sound = False
         if not is_sound or parts.query or parts.fragment or not url.isascii() or not url.isprintable() or " " in url:
-            return f"{url[:100]!r} is no address of a registry: write http://host:port or https://host:port"
+            return f"{url[:100]!r} is not the address of a registry: write http://host:port or https://host:port"
     return None
 
 
@@ -79,7 +79,7 @@ BROKER = (
         "confluent.schema.registry.url",
         [],
         "The addresses of the schema registry, as http://host:port or https://host:port, for topics with "
-        "value.schema.validation or key.schema.validation. A broker asks the first that answers.",
+        "value.schema.validation or key.schema.validation. A broker uses the first address that answers.",
         source=CONFLUENT,
         scope=Scope.CLUSTER_WIDE,
         check=check_registry_urls,
@@ -289,7 +289,7 @@ REPLICATION = (
     accepted(
         "replica.fetch.min.bytes",
         1,
-        "The fewest bytes with which a leader answers a follower's fetch.",
+        "The minimum number of bytes in a leader's answer to a follower's fetch.",
         _REPLICATION,
     ),
     accepted(

@@ -42,7 +42,8 @@ from .acl_types import Operation, ResourceType
 from .caller import Caller
 
 LINES_PER_S_MAX = 1_000
-UNKNOWN_PER_S_MAX = LINES_PER_S_MAX // 10  #: Lines a second about clients that have not proved who they are.
+#: Maximum number of lines per second about clients that are not authenticated.
+UNKNOWN_PER_S_MAX = LINES_PER_S_MAX // 10
 LOGIN, HANDSHAKE = "Authentication/Authenticate", "TLS handshake"
 TEXT_CHARS_MAX = 512  #: Maximum length of a name; a longer name is cut, so that a line has at most a few KiB.
 

@@ -49,7 +49,8 @@ def set_session(session: Session | None) -> None:
 
 
 def end_with_session(end: Callable[[HeadraceError], object]) -> Callable[[], None]:
-    """Call ``end(error)`` when the session of the current call is over. Returns a function that removes ``end`` again."""
+    """Call ``end(error)`` when the session of the current call is over. Returns a function that removes ``end``
+    again."""
     session = _current.get()
     return _nothing if session is None else session.on_end(end)
 

@@ -1,15 +1,15 @@
 """The quotas of the broker's clients: the waits of new connections, and of streams of clients over their quota.
 
 A stream's client is known from its call: the principal that the listener has identified, and the client id. On a
-listener without security, the user is ANONYMOUS, and the client id is what the client says. A client over its quota
+listener without security, the user is ANONYMOUS, and the client chooses the client id. A client over its quota
 gets its response at once, with ``throttle_time_ms``; then the broker reads nothing from the client's stream until the
-wait is over (KIP-219). Other streams go on.
+wait is over (KIP-219). Other streams continue.
 
-A client that opens another stream while it is over its quota waits on this stream before its first request. Otherwise
-a client that sends each request on a new stream would have no limit.
+If a client over its quota opens another stream, the stream's first request waits. Without this wait, a client that
+sends each request on a new stream would have no limit.
 
 A gateway opens a fetch stream for each client, and names the client in the call. It sends the produce requests of
-several clients on one stream; that stream has no limits here, because the gateway counts for its clients.
+several clients on one stream; that stream has no limits here, because the gateway applies the quotas of its clients.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class StreamBrake:
         self._until_s = 0.0
 
     def begin(self, key: str) -> None:
-        """The stream begins: hold it while its client owes time for its other or former streams. ``key``: the quota of
-        the stream's bytes."""
+        """Called when the stream begins: hold the stream while its client must wait because of other or earlier
+        streams. ``key``: the quota of the stream's bytes."""
         now_s = time.monotonic()
         self._wait(max(self.limits.first_wait_s(each, now_s) for each in (key, REQUEST_PERCENTAGE)))
 
@@ -86,8 +86,8 @@ class StreamBrake:
         return self._timer is not None
 
     def close(self) -> None:
-        """End: the stream has ended. A stream and its brake must not refer to each other any longer, because what the
-        stream holds would wait for the garbage collector."""
+        """Called when the stream has ended. The stream and its brake must no longer refer to each other: in a reference
+        cycle, the stream's objects would stay in memory until the garbage collector runs."""
         self._hold = self._release = _nothing
         if self._timer is not None:
             self._timer.cancel()
@@ -113,4 +113,4 @@ class StreamBrake:
 
 
 def _nothing() -> None:
-    """For a stream that has ended."""
+    """Does nothing; for a stream that has ended."""

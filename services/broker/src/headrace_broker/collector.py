@@ -115,8 +115,8 @@ class BrokerCollector:
         yield Row(catalog.BROKER_STATE, (), _STOPPING if isinstance(refusal, ServerShuttingDownError) else state)
 
     def _lacks_replica(self, replica: LeaderReplica) -> bool:
-        """Whether a replica is out of sync that a reassignment does not only add (as in Kafka): a reassignment is no
-        failure."""
+        """Whether a replica is out of sync, except replicas that a reassignment only adds (as in Kafka): a reassignment
+        is no failure."""
         leader = replica.leader
         state = self._context.partitions.state_of(leader.partition)
         adding = () if state is None else state.adding
@@ -188,7 +188,7 @@ class BrokerCollector:
 
 
 def _leader_columns(led: Sequence[tuple[TopicPartition, LeaderReplica]]) -> list[Column]:
-    """The columns of some partitions, all as they are now."""
+    """The columns of some partitions, with their present values."""
     partitions, leaders = [partition for partition, _ in led], [replica.leader for _, replica in led]
     return [
         Column(catalog.CURRENT_OFFSET, partitions, [leader.high_watermark for leader in leaders]),
@@ -197,7 +197,7 @@ def _leader_columns(led: Sequence[tuple[TopicPartition, LeaderReplica]]) -> list
 
 
 def _log_columns(logs: Sequence[tuple[TopicPartition, PartitionLog]], sizes: Sequence[int]) -> list[Column]:
-    """The columns of some open logs, all as they are now."""
+    """The columns of some open logs, with their present values."""
     partitions = [partition for partition, _ in logs]
     return [
         Column(catalog.LOG_SIZE, partitions, sizes),

@@ -362,8 +362,8 @@ class LeaderReplica:
         self._first_checked(_nothing)
 
     def _first_checked(self, check: Callable[[], None]) -> None:
-        """Finish the check of the first waiting append. Process the appends that waited behind a checked append, as far
-        as their checks need no thread and no answer of the schema registry."""
+        """Finish the check of the first waiting append. Then process the appends that waited behind it, as long as
+        their checks need neither a thread nor an answer of the schema registry."""
         while self._finish_check(self._unchecked[0], check):
             self._unchecked.popleft()
             if not self._unchecked:
@@ -486,7 +486,7 @@ class LeaderReplica:
         return self.log.epochs.latest_epoch
 
     def known_epoch_end(self, epoch: int) -> tuple[int, int]:
-        """(largest epoch at or below ``epoch`` with records here, its end); (-1, -1) for none."""
+        """(largest epoch at or below ``epoch`` with records here, its end); (-1, -1) if there is none."""
         end = self.log.epochs.known_end_of(epoch, self.log.log_end_offset)
         return end.epoch, end.end_offset
 
@@ -550,14 +550,14 @@ class LeaderReplica:
         return self._threads.run(lambda: self._looked_up(lambda log: log.offset_of_max_timestamp(up_to)))
 
     def epoch_end(self, epoch: int) -> tuple[int, int]:
-        """(largest known epoch at or below ``epoch``, its end offset); (-1, -1) for none."""
+        """(largest known epoch at or below ``epoch``, its end offset); (-1, -1) if there is none."""
         if epoch == self.leader.leader_epoch:  # KIP-101: the present epoch ends at the log's end, even without records
             return epoch, self.log.log_end_offset
         end = self.log.epoch_end_offset(epoch)
         return end.epoch, end.end_offset
 
     def past_gap(self, end_offset: int) -> asyncio.Future[int] | None:
-        """The offset of the first record at or behind ``end_offset``, the end of a leader epoch. Returns None if
+        """The offset of the first record at or after ``end_offset``, the end of a leader epoch. Returns None if
         compaction cannot have removed records at that offset.
 
         A replica that copied a compacted log knows an epoch's end only as the end of its last batch. A client may have

@@ -179,7 +179,8 @@ class Moves:
 
     async def cancel(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Cancel the moves of ``partitions`` (of all, if None); returns when each cancelled move is either undone or
-        completed. Moves that have not begun end at once, so a deleted topic does not wait for another topic's copy."""
+        completed. Moves that have not begun end at once, so the deletion of a topic does not wait for another topic's
+        copy."""
         which = None if partitions is None else frozenset(partitions)
         moves = [move for move in self.under_way() if which is None or move.partition in which]
         for move in moves:
@@ -235,7 +236,7 @@ class Moves:
         except (TargetFailedError, MoveInDoubtError) as error:
             if isinstance(error.__cause__, OSError) and not isinstance(
                 error.__cause__, HeadraceError
-            ):  # no disk failed in any other case
+            ):  # in all other cases no disk has failed
                 move.target_writer.fail(error.__cause__)
             raise
         # The clause for HeadraceError comes first, because a timeout of the controllers is also a TimeoutError, and

@@ -3,8 +3,8 @@ applies decides the directory of a partition's log:
 
     1. a log that was found on the disk, or was created since the start
     2. the directory that the controller has on record for this replica (KIP-858), if it is offline or not here: nowhere
-    3. at the start, while any directory is offline: nowhere, for the log may be in that one (the record may be out of
-       date: a log that moved is there before the controller knows)
+    3. at the start, while any directory is offline: nowhere, because that directory may have the log (the recorded
+       directory may be out of date)
     4. the directory on record; if there is none, the one with the fewest logs (``least_loaded``)
 
 "Nowhere" in the list means that the partition is offline (KAFKA_STORAGE_ERROR). A log that may exist on an offline disk

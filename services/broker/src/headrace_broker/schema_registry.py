@@ -2,11 +2,11 @@
 
 An append whose ids are known needs no request and does not wait. An append with an unknown id waits for the registry's
 answer, at most WAIT_S seconds; only later appends to the same partition wait with it, to keep the order. When the
-registry does not answer, appends with unknown ids get a retriable error and wait no longer: the broker asks again in
-the background, once in RETRY_S seconds, until the registry has answered. Appends with known ids go on.
+registry does not answer, appends with unknown ids get a retriable error without waiting. The broker asks again in the
+background, once in RETRY_S seconds, until the registry answers. Appends with known ids continue.
 
-Requests are ``GET /schemas/ids/ID/subjects`` of Confluent's REST API. They are rare, because the broker remembers the
-answers; so each request has a connection of its own.
+Requests are ``GET /schemas/ids/ID/subjects`` of Confluent's REST API. Requests are rare, because the broker caches the
+answers, so each request opens a new connection.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from .partition.schemas import KnownSchemas, Need, SchemaCheck, judge
 
 logger = logging.getLogger("headrace.broker")
 
-REQUEST_S = 2.0  #: Timeout of a request to one address of the registry.
-WAIT_S = 5.0  #: Longest time that an append waits for the registry.
-RETRY_S = 1.0  #: How long the broker does not ask a registry that did not answer.
+REQUEST_S = 2.0  #: Timeout in seconds of a request to one address of the registry.
+WAIT_S = 5.0  #: Longest time in seconds that an append waits for the registry.
+RETRY_S = 1.0  #: Seconds for which the broker does not ask a registry again that did not answer.
 REQUESTS_MAX = 8  #: Maximum number of requests at the same time.
-IDS_AT_ONCE_MAX = 32  #: Maximum number of unknown ids of one append that the broker asks for at the same time.
+IDS_AT_ONCE_MAX = 32  #: Maximum number of unknown ids of one append for which the broker asks at the same time.
 QUESTIONS_MAX = 1_000  #: Maximum number of ids that wait for an answer.
 ANSWER_BYTES_MAX = 4 * 1024 * 1024
 
@@ -56,8 +56,8 @@ Ask = Callable[[RegistryAddress, int], Awaitable[list[str] | None]]
 
 
 class SchemaRegistry:
-    """The registry as the led partitions see it. ``urls`` returns the registry's addresses, which may change; the
-    default is no registry. Call all methods in the event loop."""
+    """The schema registry, for the partitions that this broker leads. ``urls`` returns the registry's addresses, which
+    may change; the default is no registry. Call all methods in the event loop."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class SchemaRegistry:
         self._questions: dict[Need, asyncio.Task[None]] = {}
         self._waits: set[asyncio.Task[None]] = set()
         self._first = 0  # index of the address that answered last
-        #: Why the registry did not answer; None if it answered the last question.
+        #: The reason why the registry did not answer; None if it answered the last request.
         self._failure: str | None = None
         self._retry_ms = 0.0
         self._is_closed = False
@@ -143,7 +143,7 @@ class SchemaRegistry:
         return found
 
     async def _answer(self, need: Need) -> None:
-        """Ask the registry's addresses in turn, from the one that answered last on."""
+        """Ask the registry's addresses in turn, beginning with the address that answered last."""
         async with self._room:
             reasons: list[str] = []
             urls = self._urls()
@@ -212,7 +212,8 @@ async def ask_subjects(address: RegistryAddress, schema_id: int) -> list[str] | 
             raw += chunk
             if len(raw) > ANSWER_BYTES_MAX:
                 raise RegistryUnavailableError(f"an answer of more than {ANSWER_BYTES_MAX} bytes")
-    except (OSError, UnicodeError) as error:  # ssl.SSLError and socket.gaierror are OSErrors too; UnicodeError: a host
+    # ssl.SSLError and socket.gaierror are OSErrors too; an invalid host name raises UnicodeError
+    except (OSError, UnicodeError) as error:
         raise RegistryUnavailableError(str(error) or type(error).__name__) from error
     finally:
         if writer is not None:
@@ -221,7 +222,7 @@ async def ask_subjects(address: RegistryAddress, schema_id: int) -> list[str] | 
 
 
 class _Answered:
-    """A socket whose whole answer was read, as ``http.client`` wants it."""
+    """A socket for ``http.client``, whose whole answer was already read."""
 
     def __init__(self, raw: bytes) -> None:
         self._raw = raw

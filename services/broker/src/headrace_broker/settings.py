@@ -9,7 +9,7 @@ that cannot read a setting at each use (a waiting thread, an object that was giv
 Subscribers are called in the event loop, after the topics' settings are in effect (``Roles.apply``), but before the
 metadata change counts as applied. A client that alters a key through this broker receives the answer only after the new
 value is in effect. To add a key, add a field to ``BrokerSettings``. Topic keys do not become fields of
-``BrokerSettings``: they reach the logs through ``LogSettings``.
+``BrokerSettings``, because the logs get them through ``LogSettings``.
 """
 
 from __future__ import annotations

@@ -671,7 +671,7 @@ def _quarantine(writer: DirectoryWriter, partition: TopicPartition, error: Corru
 
 
 def _nothing() -> None:
-    """An empty action: its result shows that earlier actions of the writer have run."""
+    """An empty action: when it has run, all earlier actions of the writer have run."""
 
 
 def _log_failure(future: asyncio.Future[None]) -> None:

@@ -41,7 +41,7 @@ class BrokerTraces:
         return None if node is None else cls(node)
 
     def append(self, partition: TopicPartition, traceparent: str, size: int) -> AppendTrace | None:
-        """Begin the span of a producer's append of ``size`` bytes; None if its record is not sampled."""
+        """Begin the span of a producer's append of ``size`` bytes; None if the record is not sampled."""
         span = self.node.begin(f"append {partition}", traceparent, {**_named(partition), "headrace.batch.bytes": size})
         return None if span is None else AppendTrace(self, partition, span)
 
@@ -106,18 +106,18 @@ class AppendTrace:
         self._written_ms = 0.0
 
     def submitted(self, headers: Sequence[BatchHeader] | None, followers: int) -> None:
-        """Note that the checked batches go to the log's writer, and so to the followers in sync."""
+        """Record that the checked batches are passed to the log's writer, and so to the followers in sync."""
         recent, traceparent, now_s = self._traces.recent, self._span.traceparent, time.monotonic()
         for header in headers or ():
             recent.put(self._partition, batch_key(header), traceparent, now_s, followers)
 
     def written(self) -> None:
-        """Note that the batches are in the log, and as durable as the topic's log.flush demands."""
+        """Record that the batches are in the log, and are as durable as the topic's log.flush demands."""
         self._written_ms = self._span.passed_ms()
 
     def ending(self, done: Callable[[Outcome], None]) -> Callable[[Outcome], None]:
-        """Wrap the function that gets the append's outcome, to end the span after it. (A fault of the span must not
-        cost the acknowledgement.)"""
+        """Wrap the function that gets the append's outcome, so that the span ends after the call. (A fault of the span
+        must not prevent the acknowledgement.)"""
 
         def end(outcome: Outcome) -> None:
             try:

@@ -1,7 +1,7 @@
 """Counters of records and bytes by topic. The replicas of a topic on this broker share one ``TopicTraffic``.
 
-A replica gets its counters when it is made, so counting costs one addition for each batch. A topic that has no replica
-on this broker any more is ``retired``: its counts stay in the totals, and its rows end.
+A replica gets its counters when it is made, so counting costs one addition for each batch. A topic without a replica on
+this broker is ``retired``: its counts stay in the totals, and its rows disappear.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Collection
 
 
 class TopicTraffic:
-    """Counters that only grow. ``records_in`` and ``bytes_in``: what leaders appended; ``records_out`` and
-    ``bytes_out``: what consumers received."""
+    """Counters that only grow. ``records_in`` and ``bytes_in`` count what leaders appended, ``records_out`` and
+    ``bytes_out`` what consumers received."""
 
     __slots__ = ("bytes_in", "bytes_out", "records_in", "records_out")
 
@@ -42,7 +42,7 @@ class Traffic:
         return found
 
     def retire(self, present: Collection[str]) -> None:
-        """Forget the topics that are not ``present``, except for their part in the totals."""
+        """Remove the topics that are not ``present``; their counts stay in the totals."""
         for topic in [each for each in self.topics if each not in present]:
             self._retired.add(self.topics.pop(topic))
 

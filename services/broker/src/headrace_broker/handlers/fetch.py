@@ -91,7 +91,7 @@ _EMPTY = b""
 
 class FetchService(fetch_pb2_grpc.FetchServicer):
     """headrace.v1.Fetch. ``is_internal``: the service is for coordinators, which have no quotas, and read only their
-    shards; so a stolen certificate of a coordinator reads no topic of users."""
+    shards. Therefore a stolen certificate of a coordinator gives no access to users' topics."""
 
     def __init__(self, broker: BrokerContext, *, is_internal: bool = False) -> None:
         self._broker = broker
@@ -254,7 +254,7 @@ class FetchStream(StreamHandler[Any]):
         self._session.close()
 
     def _pump(self) -> None:
-        """Process queued requests, those of a bulk session in its turn."""
+        """Process queued requests; the requests of a bulk session wait for their turn."""
         if self._is_bulk:
             self._ask_turn()
         else:
@@ -282,7 +282,7 @@ class FetchStream(StreamHandler[Any]):
         looked_up = 0
         brake, has_answered = self._brake, False
         while self._requests and self._current is None and self._stream.queued_bytes < self._queued_bytes_max():
-            if brake is not None and brake.is_on:  # the client is over a quota: its next request waits
+            if brake is not None and brake.is_on:  # the client is over a quota, so its next request waits
                 break
             if has_answered and self._is_bulk:
                 self._ask_turn()
@@ -531,7 +531,7 @@ class FetchStream(StreamHandler[Any]):
         found: ReadResult | HeadraceError | None
         if error is None:
             found = done.result()
-            assert found is not None, "a read that may wait finds its bytes"
+            assert found is not None, "a read that may wait for the disk always finds its bytes"
         elif isinstance(error, HeadraceError):
             found = error
         else:
@@ -566,7 +566,7 @@ class FetchStream(StreamHandler[Any]):
                 self._refused.append(self._failure(partition, item.fetch_offset, error))
 
     def _check_again(self) -> None:
-        """The ACLs have changed: drop the partitions that the caller may not read now."""
+        """Called when the ACLs have changed: drop the partitions that the caller may no longer read."""
         self._acls = self._access.version
         refused = self._access.refused(
             (each.topic for each in self._session.partitions()), Operation.READ, ResourceType.TOPIC

@@ -127,7 +127,7 @@ class ProduceService(produce_pb2_grpc.ProduceServicer):
 
 
 def _refused(access: Access, resource_type: ResourceType, name: str) -> HeadraceError | None:
-    """The error if the caller may not write to the resource."""
+    """Return the error if the caller may not write to the resource."""
     if access.allows(Operation.WRITE, resource_type, name):
         return None
     return refusals.refusal(Operation.WRITE, resource_type, name, access.caller.principal)
@@ -484,7 +484,7 @@ class ProduceStream(StreamHandler[Any]):
         answered first."""
         order = pending.order[index]
         before = self._appending.get(order, 0)
-        if before and not self._is_packed:  # (the answers of many producers have no order)
+        if before and not self._is_packed:  # (answers to different producers have no order)
             self._held.setdefault(order, deque()).append(_Held(before, pending, index, error))
         else:
             self._failed(pending, index, error)

@@ -5,7 +5,7 @@ records to push next. The module handlers/replication.py connects the lane of ea
 and threads for reads that wait for the disk. Each event of a replication stream (new records, an acknowledgement, room
 in the stream) schedules one callback in the event loop. The callback makes one message of all events that the stream
 has at that time. While a message to a follower is being written, no second message is made for the same stream. A
-follower that does not read costs the memory of one message, because no further message is made for its stream.
+follower that does not read uses the memory of only one message, because no further message is made for its stream.
 """
 
 from __future__ import annotations
@@ -375,7 +375,7 @@ def _outcome(read: ColdRead, done: asyncio.Future[ReadResult | None]) -> ReadRes
     error = done.exception()
     if error is None:
         found = done.result()
-        assert found is not None, "a read that may wait finds its bytes"
+        assert found is not None, "a read that may wait for the disk always finds its bytes"
         return found
     if isinstance(error, HeadraceError):
         return error

@@ -212,7 +212,7 @@ class ProducersService(transactions_pb2_grpc.ProducersServicer):
             return 0
 
     async def AbortHangingTransaction(self, request: Any, context: Any) -> Any:
-        """In ``__consumer_offsets`` only Kafka leaves transactions open: Headrace writes no transactions to this topic.
+        """Only Kafka leaves open transactions in ``__consumer_offsets``: Headrace writes no transactions to this topic.
         The marker changes the end of the shard's log, which the coordinator that owns the shard does not expect. The
         owning coordinator then replays the shard, and drops the pending offsets of the aborted transaction."""
         partition = TopicPartition(request.topic, request.partition)

@@ -51,7 +51,7 @@ class _Handle(Generic[F]):
 
 
 class FollowerLane(Generic[F]):
-    """See the module. The partitions that this broker follows at one leader over one kind of stream, live or catch-up.
+    """The partitions that this broker follows at one leader over one kind of stream, live or catch-up.
     A FollowerLane outlives its streams."""
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """The leader's side of one stream to one follower (pure): it makes pushes and applies acknowledgements.
 
 A follower joins partitions on the stream; the number of a join is its handle. From the join on, the leader pushes the
-records behind the follower's log end::
+records after the follower's log end::
 
                       acknowledged          position                 leader's log end
         ------------------|---------------------|---------------------------|
@@ -544,7 +544,7 @@ class LeaderLane:
             if found is None:
                 continue
             records = found.records
-            if not records:  # the read returned no records because of a compaction gap: continue behind the gap
+            if not records:  # the read returned no records because of a compaction gap: continue after the gap
                 replica.position = found.next_offset
                 replica.state = State.CALM
                 if replica.position < leader.log_end:

@@ -32,7 +32,7 @@ class Subjects(NamedTuple):
     """The subjects under which a topic's keys or values may have their schemas."""
 
     name: str
-    is_prefix: bool = False  #: Whether all subjects that begin with ``name`` count.
+    is_prefix: bool = False  #: Whether all subjects that begin with ``name`` are accepted.
 
     def has(self, subject: str) -> bool:
         return subject.startswith(self.name) if self.is_prefix else subject == self.name
@@ -51,9 +51,9 @@ class Need(NamedTuple):
 
 
 def subjects_of(strategy: SubjectStrategy, topic: str, side: str) -> Subjects:
-    """The subjects for the keys or the values (``side``) of a topic. The record's name is inside of the schema, which
-    brokers do not read; so every subject counts for RecordNameStrategy, and every subject of the topic for
-    TopicRecordNameStrategy."""
+    """The subjects for the keys or the values (``side``) of a topic. The record's name is inside the schema, which
+    brokers do not read. Therefore RecordNameStrategy accepts every subject, and TopicRecordNameStrategy accepts every
+    subject of the topic."""
     if strategy is SubjectStrategy.TOPIC:
         return Subjects(f"{topic}-{side}")
     return Subjects(f"{topic}-" if strategy is SubjectStrategy.TOPIC_RECORD else "", is_prefix=True)
@@ -69,8 +69,8 @@ class SchemaCheck:
         self.ids = SchemaIds(of_keys=keys is not None, of_values=values is not None)
         self.keys = None if keys is None else subjects_of(keys, topic, "key")
         self.values = None if values is None else subjects_of(values, topic, "value")
-        #: When the broker first asked the registry for the append; None before. All answers since then count for the
-        #: append, even those that are already too old for others.
+        #: When the broker first asked the registry for the append; None before. All answers since then are valid for
+        #: the append, even answers that are already too old for other appends.
         self.asked_ms: float | None = None
         #: Needs that were accepted since the broker first asked. An append may have more ids than the cache.
         self.accepted: set[Need] = set()
@@ -84,9 +84,9 @@ class SchemaCheck:
 
 
 class KnownSchemas:
-    """What the registry has answered. An id that the registry has under a subject stays known: a registry never gives
-    an id to another schema. That the registry lacks an id counts for ``missing_ttl_ms``, and such answers have a part
-    of the cache for themselves, so that unknown ids cannot drive out known ones."""
+    """The registry's answers. An id that the registry has under a subject stays known: a registry never gives
+    an id to another schema. An answer that the registry lacks an id is valid for ``missing_ttl_ms``, and such answers
+    have a separate part of the cache, so that unknown ids cannot displace known ids."""
 
     __slots__ = ("_accepted", "_missing", "missing_ttl_ms", "size_max")
 
@@ -100,8 +100,8 @@ class KnownSchemas:
         return len(self._accepted) + len(self._missing)
 
     def fault(self, need: Need, since_ms: float) -> str | None:
-        """Why the id is refused; empty if it is accepted; None if it is unknown. An answer counts if it was not too old
-        at ``since_ms``."""
+        """Why the id is refused; empty if it is accepted; None if it is unknown. An answer is used if it was not too
+        old at ``since_ms``."""
         if need in self._accepted:
             if len(self._accepted) > 1:
                 del self._accepted[need]
@@ -138,8 +138,8 @@ class KnownSchemas:
 
 
 def judge(check: SchemaCheck, known: KnownSchemas, partition: TopicPartition, now_ms: float) -> list[Need]:
-    """The ids of an append that are unknown so far, in the order of their records; empty if the append is accepted.
-    Raises InvalidRecordError with the refused records of the first batch that has some."""
+    """The unknown ids of an append, in the order of their records; empty if the append is accepted. Raises
+    InvalidRecordError with the refused records of the first batch that has refused records."""
     unknown: dict[Need, None] = {}
     for batch in check.ids.batches:
         faults: list[tuple[int, str]] = []

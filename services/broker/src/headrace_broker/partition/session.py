@@ -72,7 +72,7 @@ class FetchSession:
         self._held_back: Container[TopicPartition] = ()
 
     def close(self) -> None:
-        """Forget the stream and its partitions; without a reference cycle all these objects leave memory at once."""
+        """Drop the stream and its partitions: without a reference cycle, all these objects are freed at once."""
         self._wake = lambda: None
         self._partitions.clear()
         self._ready.clear()

@@ -8,12 +8,12 @@ producer epoch wait in order; all other appends of the partition pass.
 
     from       to         when
     (none)     PENDING    the first append of a producer epoch arrives, and the log has no open transaction of it
-    PENDING    VERIFIED   the coordinator has confirmed: the waiting appends go on, and later appends pass
-    PENDING    (none)     the coordinator has refused, the time is over, or a marker came: the waiting appends fail
-    VERIFIED   (none)     the last verified append has ended, so the log shows the open transaction; or a marker came
+    PENDING    VERIFIED   the coordinator has confirmed: the waiting appends continue, and later appends pass
+    PENDING    (none)     the coordinator has refused, the time is over, or a marker arrived: the waiting appends fail
+    VERIFIED   (none)     the last verified append has ended, so the log shows the open transaction; or a marker arrived
 
 A marker cancels the verifications of the transaction that it ends. The coordinator may have answered a verification
-before it wrote the marker, and a batch behind the marker would begin a transaction that no marker ends. The log checks
+before it wrote the marker, and a batch after the marker would begin a transaction that no marker ends. The log checks
 each batch again when it is appended (headrace_core.log.transactions).
 
 Verifications are separate for each epoch of a producer: a client with a wrong epoch, which the coordinator will refuse,

@@ -71,8 +71,8 @@ class Lanes(Protocol):
         """Note that the replica can join now."""
 
     def replicating(self, replica: FollowerReplica, push: Push) -> Callable[[Outcome], None] | None:
-        """Begin the spans of a push with traced batches; returns the function that ends them. None if this broker
-        exports no traces."""
+        """Begin the spans of a push with traced batches; returns the function that ends them. Returns None if this
+        broker exports no traces."""
 
     def refused(self, replica: FollowerReplica, error: HeadraceError) -> None:
         """Count a push of records that the replica refused as faulty, for the metrics."""
@@ -327,7 +327,7 @@ class FollowerReplica:
         def appended(outcome: Outcome) -> None:
             try:
                 self._appended(outcome)
-            finally:  # a fault of a span must not cost the append
+            finally:  # a fault of a span must not make the append fail
                 end(outcome)
 
         return appended
@@ -412,7 +412,7 @@ class FollowerReplica:
         self._is_deleting = False
         if deleting.cancelled() or (error := deleting.exception()) is not None:
             if not deleting.cancelled():
-                logger.debug("%s: its log start stays for now: %s", self.partition, error)
+                logger.debug("%s: the log start cannot be advanced yet: %s", self.partition, error)
             return
         if self._reason is None and self._cut is None:
             self.follower.log_start_moved(self.log.log_start_offset)
@@ -457,7 +457,7 @@ class FollowerReplica:
             self._on_damage(log, error)
         # Any other error means a full disk, or that the log has just moved.
         elif not isinstance(error, StorageError | ServerShuttingDownError):
-            logger.debug("%s: it could not be cut: %s", self.partition, error)
+            logger.debug("%s: the log could not be truncated: %s", self.partition, error)
             self._join_later()
 
     def end(self, reason: HeadraceError) -> None:

@@ -15,9 +15,9 @@ A check of a leader takes some microseconds, and a busy partition signals at eac
 up. So::
 
     all replicas in sync    only a shrink is possible, after replica.lag.time.max.ms: one check every quarter of it;
-                            none when its followers hold all that it has. At once when one of them is on no stream, or
-                            its log takes no appends
-    some are not            at once, for one may have caught up; and again after LOOK_MS at the earliest
+                            none while its followers have all of its records. At once when a follower is on no stream,
+                            or its log takes no appends
+    some are not            at once, because a replica may have caught up; and again after LOOK_MS at the earliest
     the metadata changed it, or its brokers     at once
 """
 
