@@ -544,7 +544,7 @@ def test_a_visitor_learns_no_addresses_while_the_cluster_does_not_answer(
         with console_beside(cluster, bootstrap_servers=(nowhere,)) as url:
             answer = opened(cluster, browsers, url=url).sign_in("alice")
     assert answer.status_code == 503
-    assert alert(answer.text).startswith("The cluster cannot be asked now (")
+    assert alert(answer.text).startswith("The cluster cannot check the password now (")
     assert nowhere not in answer.text
     assert nowhere in caplog.text
 

@@ -48,7 +48,7 @@ def test_a_sign_in_is_turned_off_on_request_alone() -> None:
 @pytest.mark.parametrize(
     ("client", "why"),
     [
-        ({"security.protocol": "SSL"}, "a listener with certificates"),
+        ({"security.protocol": "SSL"}, "a listener with only certificates"),
         ({"security.protocol": "SASL_SSL"}, r"sasl\.mechanism=GSSAPI: users of the console sign in with a password"),
         ({"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}, r"sasl\.mechanism=OAUTHBEARER"),
         ({"security.protocol": "TLS"}, r"security\.protocol=TLS: write one of"),

@@ -1,7 +1,7 @@
 """The parts of a console's process: this module builds, starts and stops them.
 
-The console serves as soon as its ports are bound. A cluster that does not answer does not keep it from starting: the
-pages then say so.
+The console serves as soon as its ports are bound. It starts even if the cluster does not answer; its pages then say
+that the cluster does not answer.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ DRAIN_S = 1.0  #: Seconds that a stopping console has to answer requests in prog
 
 class ConsoleNode:
     """A console in one event loop. Call ``start``, then ``run`` until the console should stop, then ``stop``.
-    ``config``: of a node with a state file and metrics of its own; None for `headrace console`."""
+    ``config``: the configuration of a console node, with a state file and metrics; None for `headrace console`."""
 
     def __init__(
         self, settings: ConsoleSettings, config: NodeConfig | None = None, *, events: Emitter | None = None
@@ -117,7 +117,7 @@ class ConsoleNode:
         )
 
     def _tls_context(self) -> ssl.SSLContext | None:
-        """The context of the listeners; None: they do not encrypt. Users who sign in need no certificate."""
+        """The TLS context of the listeners; None: they do not encrypt. Users who sign in need no certificate."""
         guard = self.settings.guard
         if self.settings.has_sign_in and guard.tls is not None:
             return guard.tls.server_context(wants_client=False)
@@ -148,8 +148,8 @@ class ConsoleNode:
 
 
 def _http_logger() -> logging.Logger:
-    """The logger of aiohttp's server. aiohttp logs each request that is no HTTP with a traceback: any stranger could
-    fill the log. So these are logged as one line of the level debug."""
+    """The logger of aiohttp's server. aiohttp logs each request that is not HTTP with a traceback, so any client could
+    fill the log. This logger writes one line of the level debug instead."""
     found = logging.getLogger("headrace.console.http")
     found.addFilter(_is_own_fault)
     return found
@@ -159,7 +159,7 @@ def _is_own_fault(record: logging.LogRecord) -> bool:
     error = record.exc_info[1] if record.exc_info else None
     if not isinstance(error, (HttpProcessingError, web.RequestPayloadError, ConnectionError)):
         return True
-    logger.debug("a request that is no HTTP: %s", type(error).__name__)
+    logger.debug("a request that is not HTTP: %s", type(error).__name__)
     return False
 
 
@@ -182,7 +182,7 @@ async def _redirected(site: Site, _: web.Request) -> web.StreamResponse:
 
 
 async def _outside(site: Site, _: web.Request) -> web.StreamResponse:
-    """The path ``/`` of a console with a prefix: for health checks."""
+    """Serve the path ``/`` of a console with a prefix, for health checks."""
     return web.Response(text=f"The console of Headrace is at {site.url()}\n")
 
 

@@ -1,11 +1,12 @@
-"""Limits of sign-in attempts, which stop guessing and lock no one else out. Pure.
+"""Limits of sign-in attempts, which stop guessing without locking other users out. Pure.
 
-A wrong password costs a token of two buckets: that of the address, and that of the user name. A right password costs
-nothing. Each bucket fills again by one token in REFILL_S.
+A wrong password takes one token from each of two buckets: the bucket of the address, and the bucket of the user name. A
+correct password takes none. Each bucket gets one token back in REFILL_S seconds.
 
-* Another address is not affected when one address guesses.
-* A user who has signed in from an address before has a bucket with that address alone. So neither guesses of this
-  user's password from elsewhere, nor guesses of others behind the same proxy, keep the user out.
+* Guesses from one address do not affect other addresses.
+* A user who has signed in from an address before has a separate bucket for this pair of user and address. Therefore
+  neither guesses of the user's password from other addresses, nor guesses of others behind the same proxy, keep the
+  user out.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-#: Wrong passwords in a row: from one address, and for one user name from all addresses.
+#: Allowed wrong passwords in a row: from one address, and for one user name from all addresses.
 PER_ADDRESS_MAX, PER_USER_MAX = 10, 30
 #: Seconds after which one more attempt is allowed.
 REFILL_S = 30.0
-#: Buckets, and pairs of a user and an address, that are kept; the oldest are forgotten.
+#: Buckets, and pairs of a user and an address, that are kept; the oldest are removed.
 KEPT_MAX = 10_000
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -35,7 +36,7 @@ class _Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """An attempt that may go on. ``keys``: the buckets that paid for it."""
+    """An attempt that may continue. ``keys``: the buckets that paid for it."""
 
     keys: tuple[tuple[bytes, int], ...]
     pair: bytes
@@ -50,7 +51,7 @@ class Attempts:
         self._known: OrderedDict[bytes, None] = OrderedDict()
 
     def begin(self, user: str, address: str) -> Attempt | float:
-        """Pay for an attempt; or how many seconds to wait."""
+        """Pay for an attempt; if a bucket is empty, return how many seconds to wait."""
         place = network_of(address)
         pair = _key("pair", place, user)
         keys: tuple[tuple[bytes, int], ...]
@@ -58,7 +59,7 @@ class Attempts:
             keys = ((pair, PER_ADDRESS_MAX),)
         else:
             keys = ((_key("address", place), PER_ADDRESS_MAX), (_key("user", user), PER_USER_MAX))
-        for key, size in keys:  # look at all before paying
+        for key, size in keys:  # check all buckets before paying
             tokens = self._filled(key, size).tokens
             if tokens < 1:
                 return (1 - tokens) * REFILL_S
@@ -74,7 +75,7 @@ class Attempts:
         _trim(self._known)
 
     def untried(self, attempt: Attempt) -> None:
-        """The cluster did not judge the password: give back what the attempt cost."""
+        """Return the tokens of the attempt, because the cluster did not check the password."""
         for key, size in attempt.keys:
             bucket = self._filled(key, size)
             bucket.tokens = min(float(size), bucket.tokens + 1)
@@ -92,7 +93,8 @@ class Attempts:
 
 
 def network_of(address: str) -> str:
-    """The address whose attempts are counted: of IPv6 its /64, because one machine has all addresses in it."""
+    """The address by which attempts are counted: for IPv6 the /64 network, because one machine may use all addresses of
+    it."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -106,7 +108,7 @@ def network_of(address: str) -> str:
 
 def browser_address(peer: str, forwarded: str, trusted: tuple[Network, ...]) -> str:
     """The address of the browser: the peer's, or if the peer is a trusted proxy, the last address in its
-    X-Forwarded-For header that is no trusted proxy."""
+    X-Forwarded-For header that is not a trusted proxy."""
     found = peer
     for text in reversed(forwarded.split(",") if forwarded else []):
         if not _is_in(found, trusted):
@@ -124,7 +126,7 @@ def _is_in(address: str, networks: tuple[Network, ...]) -> bool:
     except ValueError:
         return False
     if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
-        found = found.ipv4_mapped  # of a listener at [::]
+        found = found.ipv4_mapped  # an IPv4 address at a listener on [::]
     return any(found in network for network in networks)
 
 

@@ -1,4 +1,4 @@
-"""The changes that the console can make. Each shows the command that does the same, and says what it means before it
+"""The changes that the console can make. Each change shows the equivalent command, and explains its effects before it
 acts: ``from_form``, then ``review``, then ``apply``."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FIELD_MAX = 4_096
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """What a person reads before the change. ``rows``: (name, value) pairs; ``means``: sentences."""
+    """The text that the user reads before the change. ``rows``: (name, value) pairs; ``means``: sentences."""
 
     title: str
     rows: tuple[tuple[str, str], ...]
@@ -36,7 +36,7 @@ class Change(Protocol):
 
     def fields(self) -> dict[str, str]: ...
     def words(self) -> tuple[str, ...]:
-        """The words of the command, without the address of the cluster."""
+        """The words of the equivalent command, without the address of the cluster."""
         ...
 
     def page(self) -> tuple[str, dict[str, str]]:
@@ -54,7 +54,7 @@ class Change(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AlterTopicConfig:
-    """Set a key of a topic, or with ``value`` None reset it to the default."""
+    """Set a key of a topic, or with ``value`` None, reset the key to the default."""
 
     kind: ClassVar[str] = "alter-topic-config"
     topic: str
@@ -129,7 +129,7 @@ class AbortTransaction:
              ("partitions", ", ".join(f"{tp.topic}-{tp.partition}" for tp in found.partitions[:20]) or "none")),
             (
                 "Readers with read_committed never see the records of the transaction.",
-                "They then read the records behind it, for which they wait now.",
+                "These readers now wait for the records after the transaction, and can read them after the abort.",
                 "The producer is fenced: its next commit fails, and it may begin another transaction.",
             ),
             is_dangerous=True,
@@ -142,7 +142,8 @@ class AbortTransaction:
 
 @dataclass(frozen=True, slots=True)
 class AbortHanging:
-    """End a hanging transaction in one partition. ``producer_id``: of the transaction at ``start_offset``."""
+    """End a hanging transaction in one partition. ``producer_id``: the producer of the transaction at
+    ``start_offset``."""
 
     kind: ClassVar[str] = "abort-hanging"
     topic: str
@@ -181,7 +182,7 @@ class AbortHanging:
             (("producer", str(self.producer_id)), ("first offset", f"{self.start_offset:,}")),
             (
                 "No coordinator knows this transaction, so it would stay open forever.",
-                "An abort marker ends it in this partition. Readers with read_committed continue behind it.",
+                "An abort marker ends it in this partition. Readers with read_committed then continue after it.",
             ),
             is_dangerous=True,
         )
@@ -244,7 +245,9 @@ def from_form(form: Mapping[str, str]) -> Change:
     if kind == AlterTopicConfig.kind:
         topic, key = _text(form, "topic"), _text(form, "key")
         if key not in TOPIC.keys:
-            raise InvalidArgumentError(f"key: {key[:100]!r} is no key of a topic; the page of the topic lists the keys")
+            raise InvalidArgumentError(
+                f"key: {key[:100]!r} is not a key of a topic; the page of the topic lists the keys"
+            )
         return AlterTopicConfig(topic, key, None if form.get("reset") else _value(form, key))
     if kind == AbortTransaction.kind:
         return AbortTransaction(_text(form, "id"))
@@ -257,7 +260,7 @@ def from_form(form: Mapping[str, str]) -> Change:
         if not all(each.isascii() and each.isdigit() and len(each) < 10 for each in texts):
             raise InvalidArgumentError("partitions: write partition numbers, such as 0,3")
         return ElectPreferred(_text(form, "topic"), tuple(map(int, texts)))
-    raise InvalidArgumentError(f"kind: {kind[:100]!r} is no change that the console can make")
+    raise InvalidArgumentError(f"kind: {kind[:100]!r} is not a change that the console can make")
 
 
 def refusal(error: HeadraceError) -> str:
@@ -281,7 +284,7 @@ def _value(form: Mapping[str, str], key: str) -> str:
 def _whole(form: Mapping[str, str], name: str) -> int:
     text = _text(form, name)
     if not (text.isascii() and text.isdigit() and len(text) < 20):
-        raise InvalidArgumentError(f"{name}: {text[:40]!r} is no whole number")
+        raise InvalidArgumentError(f"{name}: {text[:40]!r} is not a whole number")
     return int(text)
 
 
@@ -295,9 +298,9 @@ def _means(key: str, now: str, then: str) -> tuple[str, ...]:
         what = "older than that" if key == "retention.ms" else "beyond that size of a partition"
         if _deletes_more(key, now, then):
             return (f"Brokers delete records {what}, in whole segments. They do not come back.",)
-        return ("Records are kept longer. Records that are deleted already do not come back.",)
+        return ("Records are kept longer. Records that are already deleted do not come back.",)
     if key == "min.insync.replicas":
-        return ("Writes with acks=all need so many in-sync copies.",)
+        return ("Writes with acks=all need this number of in-sync copies.",)
     return ("The brokers use the value at once; clients need no restart.",)
 
 

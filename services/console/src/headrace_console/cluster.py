@@ -21,16 +21,16 @@ T = TypeVar("T")
 
 #: Seconds that a page waits for one request to the cluster.
 REQUEST_S = 5.0
-#: Threads for requests that wait in a thread: of the samples and the doctor, and of the schema registry. A registry
-#: that does not answer holds threads for minutes, so it has its own.
+#: Number of threads for blocking requests: of the samples and the doctor, and of the schema registry. A registry that
+#: does not answer holds threads for minutes, so it has separate threads.
 _THREADS, _REGISTRY_THREADS = 6, 4
-#: A page reads at most so many bytes of a partition at once, and of all partitions.
+#: Maximum number of bytes that a page reads at once, of one partition and of all partitions.
 _PARTITION_BYTES, _FETCH_BYTES = 1 << 20, 8 << 20
 
 
 #: References that the SDK replaces in passwords: a typed password must not read a file of the console's machine.
 _REFERENCE = re.compile(r"\$\{(env|file):")
-#: The file that commands name in the place of the credentials of a user.
+#: The file that shown commands name in place of a user's credentials.
 _CLIENT_FILE = "client.properties"
 
 
@@ -60,7 +60,7 @@ async def prove(config: dict[str, Any]) -> None:
 class Cluster:
     """The clients of one console, or of one user of it. ``admin`` is for coroutines; ``blocking`` is for the tools'
     code, in threads. The password of ``credentials`` (user, password) is kept until ``close``, because each new
-    connection, and each renewal of one (KIP-368), proves it again."""
+    connection, and each renewal of a session (KIP-368), needs the password again."""
 
     def __init__(self, settings: ConsoleSettings, credentials: tuple[str, str] | None = None) -> None:
         """Raises the errors of ``client_config``."""
@@ -73,15 +73,15 @@ class Cluster:
 
     @property
     def _config(self) -> dict[str, Any]:
-        """The keys of the clients. Raises IllegalStateError after ``close``: a client without the keys would be another
-        one, without credentials."""
+        """The keys of the clients. Raises IllegalStateError after ``close``: a client without these keys would have no
+        credentials."""
         if self._keys is None:
             raise IllegalStateError("the user's session has ended, and with it its clients")
         return self._keys
 
     async def in_thread(self, work: Callable[[], T]) -> T:
-        """Run blocking code in a thread. A daemon thread, because the interpreter would wait at its end for the threads
-        of a pool, and with them for silent nodes."""
+        """Run blocking code in a thread. The thread is a daemon thread: at its end, the interpreter would wait for the
+        threads of a pool, and so for silent nodes."""
         return await _in_thread(self._threads, work)
 
     async def ask_registry(self, work: Callable[[], T]) -> T:
@@ -106,7 +106,7 @@ class Cluster:
         return found if isinstance(found, TlsSource) else None
 
     async def prove(self) -> None:
-        """Prove the credentials again. Raises the errors of ``prove``."""
+        """Authenticate with the credentials again. Raises the errors of ``prove``."""
         await prove(self._config)
 
     async def close(self) -> None:
@@ -116,8 +116,8 @@ class Cluster:
 
 
 async def _in_thread(free: asyncio.Semaphore, work: Callable[[], T]) -> T:
-    """Run ``work`` in a thread, once ``free`` has one. A caller that waits no longer leaves the thread running, and the
-    thread counts until it ends: otherwise page views beside a silent node would make threads without limit."""
+    """Run ``work`` in a thread, once ``free`` has one. When a caller stops waiting, the thread continues, and counts
+    until it ends. Otherwise, page views would start threads without limit while a node is silent."""
     await free.acquire()
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
@@ -142,7 +142,7 @@ async def _in_thread(free: asyncio.Semaphore, work: Callable[[], T]) -> T:
 
     try:
         threading.Thread(target=run, name="headrace-console", daemon=True).start()
-    except BaseException:  # no further thread can be made
+    except BaseException:  # no further thread can be started
         free.release()
         raise
     return await future

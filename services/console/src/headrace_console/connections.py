@@ -1,10 +1,10 @@
-"""Limits on the connections of strangers: their number, and the time until a handshake and a first request arrive.
+"""Limits on connections: their number, and the time until the handshake and the first request.
 
     accept ──> TLS handshake (HANDSHAKE_S) ──> the first request (FIRST_REQUEST_S) ──> requests, idle between them
 
-aiohttp closes a connection that is idle after a request, but waits forever for the first one. asyncio counts no
-handshakes, but ``http_connections`` of the core does. Without these limits one client could hold all file descriptors
-of the process, and with them the console's own connections to the cluster.
+aiohttp closes a connection that is idle after a request, but waits forever for the first request. asyncio counts no
+handshakes, but ``http_connections`` of the core does. Without these limits one client could use all file descriptors of
+the process, and the console could not connect to the cluster.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ FIRST_REQUEST_S = 15.0
 
 
 class Connections:
-    """The connections of one console. At the limit a new connection takes the place of an idle one: that which is idle
-    for the longest time, of the address that has the most. Without an idle connection the new one is closed."""
+    """The connections of one console. At the limit, the console closes an idle connection for a new connection: the
+    longest idle connection of the address with the most idle connections. Without an idle connection, it closes the new
+    connection."""
 
     def __init__(self, most: int | None = None, first_request_s: float = FIRST_REQUEST_S) -> None:
         self.most = connections_with_room(CONNECTIONS_MAX, _CLIENTS_FILES) if most is None else most
@@ -40,7 +41,7 @@ class Connections:
         self._handshakes: dict[asyncio.Task[None], str] = {}
         #: Connections with a request in progress.
         self._busy: set[Any] = set()
-        #: Connections without a request in progress, with their addresses; the longest idle first.
+        #: Connections without a request in progress, with their addresses; the longest idle connection first.
         self._idle: dict[Any, str] = {}
         self._timeouts: dict[Any, asyncio.TimerHandle] = {}
         self._is_full = False
@@ -48,8 +49,8 @@ class Connections:
     # -- what happens to a connection
 
     def begun(self, task: asyncio.Task[None], protocol: Any, address: str, count: int) -> bool:
-        """Take a new connection, besides ``count`` others that have ended their handshake; returns whether it may
-        stay."""
+        """Take a new connection; returns whether it may stay. ``count`` other connections have finished their
+        handshake."""
         has_room = count + len(self._handshakes) < self.most or self._make_room()
         if has_room:
             self._handshakes[task] = network_of(address)
@@ -58,11 +59,12 @@ class Connections:
         return has_room
 
     def shaken(self, task: asyncio.Task[None], protocol: Any, *, is_open: bool) -> None:
-        """The handshake has ended; ``is_open``: whether it succeeded."""
+        """Called when the handshake has ended; ``is_open``: whether it succeeded."""
         address = self._handshakes.pop(task, None)
         if not is_open or protocol.transport is None or address is None:
             return
-        if protocol in self._busy or protocol in self._idle:  # the first request came with the end of the handshake
+        # the first request arrived together with the end of the handshake
+        if protocol in self._busy or protocol in self._idle:
             return
         self._idle[protocol] = address
         loop = asyncio.get_running_loop()
@@ -99,7 +101,8 @@ class Connections:
         if not self._is_full:
             self._is_full = True
             logger.warning(
-                "%d connections are open, the limit; closing idle ones, first those of %s, which has %d",
+                "%d connections are open, which is the limit; closing idle connections, first those of %s, which has "
+                "%d",
                 self.most,
                 escaped(address),
                 count,

@@ -1,8 +1,8 @@
 """What the pages work with: the site, which all users share, and the console of one user: clients, samples, answers.
 
-On an open cluster there is one console for all visitors. With a sign-in each session has its own, whose clients have
-the user's credentials. So the cluster's ACLs decide what is seen and done, and no sample, chart or finding of one user
-reaches another. The console has no user of its own.
+On an open cluster there is one console for all visitors. With a sign-in each session has a separate console, whose
+clients have the user's credentials. So the cluster's ACLs decide what the user may see and do, and no sample, chart or
+finding of one user reaches another user. The console has no user of its own.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ REFRESH_S = 5
 #: Messages about changes that were made, until their page shows them.
 _DONE_MAX = 100
 PER_PAGE = 50
-#: Seconds for which a proof of the user's password counts.
+#: Seconds for which a check of the user's password is valid.
 PROOF_S = 20.0
 
 
@@ -124,8 +124,8 @@ class Site:
         return found if 20 <= len(found) <= 64 else ""
 
     def set_cookie(self, request: web.Request, answer: web.Response, session_id: str) -> None:
-        """Give the browser a session's id. Secure if the browser uses https, here or at a proxy: then the Origin of
-        its forms says so."""
+        """Give the browser a session's id. The cookie is Secure if the browser uses https, here or at a proxy, which
+        the Origin of its forms shows."""
         answer.set_cookie(
             self._cookie,
             session_id,
@@ -136,7 +136,8 @@ class Site:
         )
 
     def bare(self, request: web.Request, name: str, *, status: int = 200, **values: Any) -> web.Response:
-        """Render a template without a user: no data of the cluster. Its forms' token belongs to the cookie."""
+        """Render a template without a user, which has no data of the cluster. The token of its forms belongs to the
+        cookie."""
         session_id = self.cookie(request)
         is_new = not session_id
         if is_new:
@@ -161,8 +162,8 @@ class Site:
 
 
 class Console:
-    """What the pages work with: the clients, the samples and the answers of one user. ``user`` None: of all visitors of
-    a console without a sign-in."""
+    """What the pages work with: the clients, the samples and the answers of one user. ``user`` None: the console has no
+    sign-in, and all visitors share these."""
 
     def __init__(self, site: Site, cluster: Cluster, user: str | None = None) -> None:
         self.site, self.settings, self.cluster, self.user = site, site.settings, cluster, user
@@ -198,11 +199,12 @@ class Console:
         await self.cluster.close()
 
     async def proven(self) -> None:
-        """Prove the user's password again, if the last proof is older than PROOF_S. A connection that is open would not
-        notice that the password was changed or removed. Raises SaslAuthenticationFailedError."""
+        """Check the user's password again, if the last check is older than PROOF_S. An open connection would not notice
+        that the password was changed or removed. Raises SaslAuthenticationFailedError."""
         if self.user is None:
             return
-        if isinstance(self.watching.view.error, SaslAuthenticationFailedError):  # a sample has found out
+        # a sample has found that the cluster refuses the password
+        if isinstance(self.watching.view.error, SaslAuthenticationFailedError):
             raise self.watching.view.error
         if time.monotonic() - self._proven_s < PROOF_S:
             return
@@ -213,7 +215,7 @@ class Console:
                 await self.cluster.prove()
             except SaslAuthenticationFailedError:
                 raise
-            except HeadraceError:  # the cluster does not answer, so there is nothing to see; the page says so
+            except HeadraceError:  # the cluster does not answer, so the page says that
                 return
             self._proven_s = time.monotonic()
 
@@ -278,7 +280,7 @@ class Console:
         return None if found is None else found.value
 
     async def settle(self) -> None:
-        """After a change: take a sample that shows it."""
+        """Take a sample that shows a change; called after the change."""
         await self.watching.view.again(3.0)
         self.watching.diagnosis.view()
 
@@ -297,7 +299,7 @@ def required(request: web.Request, name: str, what: str) -> str:
     """A parameter that the page needs. Raises Refused."""
     found = request.query.get(name, "")
     if not found:
-        raise Refused(400, f"the address names no {what}; choose one from its list")
+        raise Refused(400, f"the address names no {what}; choose one from the list")
     return found
 
 

@@ -1,4 +1,5 @@
-"""Decode keys and values by the schema registry, where one is configured. A failure is shown, and the bytes as well."""
+"""Decode keys and values by the schema registry, if one is configured. After a failure, the page shows the failure and
+the bytes."""
 
 from __future__ import annotations
 
@@ -21,9 +22,9 @@ from .display import LISTED_BYTES_MAX, LISTED_MAX, Beginning, Shown, json_text, 
 DECODE_S = 2.0
 #: Values longer than this are not decoded.
 _BYTES_MAX = 1 << 20
-#: Seconds for which the cluster's answer counts whether the user may read the schemas.
+#: Seconds for which the console caches the cluster's answer whether the user may read the schemas.
 _ALLOWED_S = 20.0
-#: Headers of a record that are shown.
+#: Maximum number of headers that are shown for a record.
 HEADERS_MAX = 100
 
 
@@ -71,10 +72,10 @@ class Decoding:
             return [replace(each, value=replace(each.value, note=note)) for each in plain_ones]
 
     async def refusal(self) -> str:
-        """Why this user sees no schemas; "" if the user does.
+        """Why this user may not see schemas; "" if the user may.
 
-        A registry knows no users of the cluster, and the console asks it as itself. So the cluster decides: a user
-        who may READ the topic in which the registry stores its schemas sees them here, too.
+        The registry does not know the cluster's users, and the console authenticates there as itself. Therefore the
+        cluster decides: a user who may READ the topic in which the registry stores its schemas may see them here, too.
         """
         settings = self._cluster.settings
         if self.registry is None or not settings.has_sign_in:

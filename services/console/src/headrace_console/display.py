@@ -1,7 +1,7 @@
 """How bytes, numbers, times and durations are shown. Pure.
 
-Record contents are hostile until shown as text: every control character and every character that changes the direction
-of text becomes a visible escape, bytes that are no UTF-8 become a hex dump, and long values are cut.
+Record contents are untrusted: every control character and every character that changes the direction
+of text becomes a visible escape, bytes that are not UTF-8 become a hex dump, and long values are cut.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ LISTED_MAX = 300
 WHOLE_MAX = 100_000
 #: A JSON text longer than this is shown as it is, because parsing costs time.
 _JSON_BYTES_MAX = 1_000_000
-#: A list keeps keys and values up to this size; of a longer one it keeps the first _BEGINNING bytes.
+#: A list keeps keys and values up to this size; of a longer value it keeps the first _BEGINNING bytes.
 LISTED_BYTES_MAX, _BEGINNING = 65_536, 2_048
 _HEX_ROW = 16
-#: Part of invalid bytes up to which a value counts as text with some broken characters.
+#: Maximum fraction of invalid bytes with which a value still counts as text with some broken characters.
 _BROKEN_MAX = 0.1
 
 Kind = Literal["null", "empty", "text", "json", "binary"]
@@ -60,7 +60,7 @@ def shown(data: bytes | None, *, limit: int = LISTED_MAX, pretty: bool = False) 
     if not data:
         return Shown("empty", "", 0)
     size = data.whole_size if isinstance(data, Beginning) else len(data)
-    # UTF-8 has at most four bytes to a character: a longer beginning shows nothing more.
+    # UTF-8 has at most four bytes for a character, so the rest cannot be shown anyway.
     head = data if pretty and len(data) <= _JSON_BYTES_MAX else data[: 4 * limit + 4]
     text, is_broken = _decoded(head, is_whole=len(head) == size)
     if text is None:
@@ -79,7 +79,7 @@ def shown(data: bytes | None, *, limit: int = LISTED_MAX, pretty: bool = False) 
 
 
 def _decoded(data: bytes, *, is_whole: bool) -> tuple[str | None, bool]:
-    """The text, and whether some of its bytes were no UTF-8; None for binary data."""
+    """The text, and whether some of its bytes were not UTF-8; None for binary data."""
     try:
         return data.decode(), False
     except UnicodeDecodeError as error:
@@ -110,7 +110,7 @@ def json_text(value: object, limit: int) -> str:
 def _formatted(text: str, limit: int) -> str | None:
     try:
         return json_text(json.loads(text), limit)
-    except (ValueError, RecursionError):  # no JSON, or nested too deeply to format
+    except (ValueError, RecursionError):  # not JSON, or nested too deeply to format
         return None
 
 
@@ -141,7 +141,7 @@ def number(value: float | None) -> str:
 
 
 def noun(count: float | None, one: str) -> str:
-    """``one``, or its plural with an s unless ``count`` is 1 as ``number`` shows it."""
+    """``one`` if ``number`` shows the count as 1, else its plural with an s."""
     return one if number(count) == "1" else f"{one}s"
 
 
@@ -182,7 +182,7 @@ def when(ms: float | None) -> str:
 
 
 def config_words(key: str, value: str) -> str:
-    """What a configuration value means, for keys with a unit; "" if it needs no words."""
+    """What a configuration value means, for keys with a unit; "" if the value needs no explanation."""
     try:
         count = int(value)
     except ValueError:

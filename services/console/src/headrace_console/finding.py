@@ -1,8 +1,8 @@
 """Search for records: the latest, from a time or an offset on, and by key. Every search is bounded in records, bytes
-and time, and says where it stopped, so that the next request goes on from there.
+and time, and says where it stopped, so that the next request continues there.
 
-A search for a list keeps PAGE records, without headers, and of a long key or value only the beginning. So a topic of
-large records costs no more memory than another.
+A search for a list keeps PAGE records, without headers, and only the beginning of a long key or value. So a topic with
+large records needs no more memory than other topics.
 """
 
 from __future__ import annotations
@@ -25,19 +25,21 @@ PAGE = 50
 SEARCH_S = 6.0
 #: Seconds to wait for records that a partition should have.
 _READ_S = 4.0
-#: A search by key reads at most so many offsets, this many of a partition at once, from the log's end backwards.
+#: A search by key reads backwards from the log's end: the maximum number of offsets in all, and of one partition at
+#: once.
 SCANNED_MAX = 300_000
 _STRIDE = 20_000
-#: A page of a topic with many partitions reads at most so many records in all.
+#: Maximum number of records that a page of a topic with many partitions reads in all.
 _READ_MAX = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Records, and how far the search came.
+    """Records, and the progress of the search.
 
-    ``before``: per partition the offset below which a search by key has not looked yet; empty: it has seen the whole
-    log. ``starts``, ``ends``: the log's bounds, as the isolation level shows them. ``is_partial``: the time was up.
+    ``before``: for each partition, the offset below which a search by key has not searched yet; empty: it has searched
+    the whole log. ``starts``, ``ends``: the log's bounds, as the isolation level shows them. ``is_partial``: the time
+    limit ended the search.
     """
 
     records: tuple[Record, ...]
@@ -104,7 +106,7 @@ async def by_key(
                 if not is_whole:
                     break
                 records = kept.records()
-                if kept.total > len(records):  # the next search goes on below the last record that is shown
+                if kept.total > len(records):  # the next search continues below the last record that is shown
                     low = records[-1].offset
                 found += records
                 scanned += high - low
@@ -168,8 +170,8 @@ def _oldest_first(record: Record) -> tuple[int, int, int]:
 
 
 class _Kept:
-    """The first PAGE records in ``order``, as lists show them. ``wanted``: which records count. ``total``: how many
-    counted."""
+    """The first PAGE records in ``order``, as lists show them. ``wanted``: selects records. ``total``: the number of
+    selected records."""
 
     def __init__(self, order: Callable[[Record], Any], wanted: Callable[[Record], bool] | None = None) -> None:
         self._order, self._wanted = order, wanted
@@ -189,7 +191,7 @@ class _Kept:
 
 
 def listed(record: Record) -> Record:
-    """The record without headers, and with the beginning of a long key or value."""
+    """The record without headers, and with only the beginning of a long key or value."""
     return Record(
         record.topic,
         record.partition,
@@ -241,7 +243,7 @@ async def _read(
 
 
 def _share(partitions: int) -> int:
-    """How many records to read of each of so many partitions."""
+    """How many records to read of each partition, for a number of partitions."""
     return max(1, min(PAGE, _READ_MAX // max(1, partitions)))
 
 

@@ -1,7 +1,7 @@
 """Checks of every request, and headers of every answer.
 
-* The Host header must be localhost, an IP address or an allowed name, or a page elsewhere could reach the console under
-  a name of its own (DNS rebinding).
+* The Host header must be localhost, an IP address or an allowed name. Otherwise a foreign page could reach the console
+  under its own name (DNS rebinding).
 * A change must come from a page of this console: same origin (Origin, Sec-Fetch-Site), and a token in the form that
   belongs to a cookie with SameSite=Strict.
 * The Content-Security-Policy allows only the console's own files: no inline script, no inline style, no frame.
@@ -48,13 +48,13 @@ HEADERS = {
 }
 #: Maximum number of requests in progress, live views not counted; further requests are refused at once.
 REQUESTS_MAX = 128
-#: Of these, maximum number of one user who has signed in, and of all visitors who sign in now.
+#: Maximum number of requests in progress of one signed-in user, and of all visitors who are signing in.
 USER_REQUESTS_MAX, STRANGERS_REQUESTS_MAX = 32, 64
 #: Maximum characters of a query, and of one parameter.
 QUERY_MAX, PARAMETER_MAX = 6_144, 4_096
 #: Maximum bytes of a form, and seconds within which it must arrive.
 FORM_BYTES_MAX, FORM_S = 32_768, 10.0
-#: Maximum bytes of answers that wait until their clients have read them: of all, and of one user who has signed in.
+#: Maximum bytes of answers that wait until their clients have read them: of all users, and of one signed-in user.
 ANSWERS_BYTES_MAX, USER_ANSWERS_BYTES_MAX = 64 << 20, 16 << 20
 #: Seconds to read one answer.
 ANSWER_S = 30.0
@@ -107,7 +107,7 @@ def is_allowed_host(host: str, allowed: frozenset[str]) -> bool:
 
 
 def is_same_origin(request: web.Request, allowed: frozenset[str]) -> bool:
-    """Whether a page of this console sent the request, as far as the browser says so."""
+    """Whether a page of this console sent the request, according to the browser's headers."""
     if request.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):
         return False
     origin = request.headers.get("Origin")
@@ -118,12 +118,12 @@ def is_same_origin(request: web.Request, allowed: frozenset[str]) -> bool:
         name = (parts.hostname or "").rstrip(".")
     except ValueError:
         return False
-    # Behind a proxy the Host header may be another one than the browser's.
+    # Behind a proxy, the Host header may differ from the browser's.
     return parts.netloc == request.headers.get("Host") or name in allowed
 
 
 def is_refusal(error: HeadraceError) -> bool:
-    """Whether the cluster refuses what this user may not do (its ACLs)."""
+    """Whether the error is a refusal by the cluster's ACLs."""
     return error.code.endswith("_AUTHORIZATION_FAILED")
 
 
@@ -144,7 +144,8 @@ class Gate:
         self._show_error = show_error
         self._requests = 0
         self._answer_bytes = 0
-        #: The user of each request in progress, by the id of the request; how many each has, and their answers' bytes.
+        #: The user of each request in progress, by the id of the request; and for each user the number of requests and
+        #: the bytes of answers.
         self._users: dict[int, str] = {}
         self._user_requests: Counter[str] = Counter()
         self._user_bytes: Counter[str] = Counter()
@@ -155,7 +156,7 @@ class Gate:
         self._connections.is_busy(request.protocol)
         try:
             answer = await self._answer(request, handler)
-            if answer.prepared:  # a live view has sent itself
+            if answer.prepared:  # a live view has sent its answer itself
                 return answer
             answer.headers.update({name: value for name, value in HEADERS.items() if name not in answer.headers})
             answer.headers.setdefault("Cache-Control", "no-store")
@@ -168,8 +169,8 @@ class Gate:
             self._connections.is_idle(request.protocol, request.remote or "")
 
     def count_user(self, request: web.Request, user: str | None, most: int = USER_REQUESTS_MAX) -> None:
-        """Count a request for its user until its answer is sent, so that one user's slow requests leave room for those
-        of others. ``user``: "" for all visitors who sign in; None: not counted. Raises Refused."""
+        """Count a request for its user until its answer is sent, so that one user's slow requests leave room for other
+        users' requests. ``user``: "" for all visitors who sign in; None: not counted. Raises Refused."""
         if user is None:
             return
         if self._user_requests[user] >= most:
@@ -184,7 +185,7 @@ class Gate:
             self._user_requests -= Counter({user: 1})  # without entries of 0
 
     def leave(self, request: web.Request) -> None:
-        """A live view begins: it is counted elsewhere, until ``come_back``."""
+        """Called when a live view begins: do not count its request here until ``come_back``."""
         self._requests -= 1
         self._forget_user(request)
 
@@ -199,7 +200,7 @@ class Gate:
         return await self.guarded(request, checked, self._show_error)
 
     async def guarded(self, request: web.Request, handler: Handler, show_error: ShowError) -> web.StreamResponse:
-        """The answer of ``handler``; what it raises becomes a page of ``show_error``."""
+        """The answer of ``handler``; an exception becomes a page of ``show_error``."""
         try:
             return await handler(request)
         except Refused as refused:
@@ -270,7 +271,7 @@ class Gate:
             if request.transport is not None:
                 request.transport.abort()
         except ConnectionError:
-            pass  # the client is gone, and aiohttp ends the connection
+            pass  # the client has disconnected, and aiohttp ends the connection
         finally:
             self._answer_bytes -= size
             self._user_bytes -= Counter({user: size})

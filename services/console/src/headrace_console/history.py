@@ -1,4 +1,4 @@
-"""Samples of the cluster over time, for the charts. Bounded, and gone when the process ends. Pure."""
+"""Samples of the cluster over time, for the charts. Limited in number, and only in memory. Pure."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-#: Number of samples kept: 24 minutes while pages are viewed, three hours of an idle console.
+#: Number of samples kept: they cover 24 minutes while pages are viewed, and three hours of an idle console.
 POINTS_MAX = 360
-#: Number of groups whose lag is kept; those with the largest lag come first.
+#: Number of groups whose lag is kept; groups with the largest lag are preferred.
 GROUPS_MAX = 300
 
 
@@ -39,7 +39,8 @@ class History:
         self._groups: dict[str, deque[LagPoint]] = {}
 
     def add(self, point: ClusterPoint, lags: Mapping[str, LagPoint]) -> None:
-        """Add a sample. Groups that are not in ``lags`` any more are forgotten; of too many, the smallest lags are."""
+        """Add a sample. Groups that are not in ``lags`` are removed; if there are too many groups, those with the
+        smallest lags are removed."""
         self.cluster.append(point)
         kept = sorted(lags, key=lambda group: (-lags[group].lag, group))[:GROUPS_MAX]
         self._groups = {group: self._groups.get(group) or deque(maxlen=POINTS_MAX) for group in kept}
@@ -51,8 +52,8 @@ class History:
 
 
 def grown_since(points: Iterable[LagPoint]) -> int | None:
-    """When the lag last was zero, as the wall clock of the first sample with a lag after it; None without a lag now, or
-    if it was never zero in ``points``."""
+    """When the present lag began: the wall-clock time of the first sample with a lag after the last sample without a
+    lag. None without a lag now, or if the lag was never zero in ``points``."""
     since, was_zero = None, False
     for point in points:
         if point.lag == 0:

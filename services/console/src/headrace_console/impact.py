@@ -1,4 +1,4 @@
-"""What the loss of a broker means: for each of its partitions, who still serves it and what is at risk. Pure.
+"""What the loss of a broker means: for each of its partitions, which broker still serves it, and what is at risk. Pure.
 
 A dead broker's partitions are judged as they are. For a live broker the same rules answer the question "what if it
 stopped now": its replicas leave the ISR, and another in-sync replica leads.
@@ -22,9 +22,9 @@ class Risk(enum.StrEnum):
     FEWER_COPIES = "fewer copies"
 
 
-#: What each risk means, for people.
+#: The text for each risk.
 MEANING = {
-    Risk.OFFLINE: "No replica leads: clients can neither read nor write, until a replica that has all records is back.",
+    Risk.OFFLINE: "No replica leads: clients can neither read nor write, until a replica that has all records returns.",
     Risk.READ_ONLY: (
         "Fewer in-sync copies than min.insync.replicas: reads continue, and writes with acks=all are refused."
     ),

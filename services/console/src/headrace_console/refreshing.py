@@ -51,7 +51,7 @@ class Refreshing(Generic[T]):
         self.error: HeadraceError | None = None
 
     def view(self) -> Sampled[T] | None:
-        """The last sample; notes that a page needs the value."""
+        """The last sample; also records that a page needs the value."""
         is_idle = time.monotonic() - self._viewed_s >= VIEWED_S
         self._viewed_s = time.monotonic()
         if is_idle:
@@ -64,7 +64,7 @@ class Refreshing(Generic[T]):
         return found if found is not None or self.error is not None else await self._after(timeout_s)
 
     async def again(self, timeout_s: float) -> Sampled[T] | None:
-        """A sample that begins after this call, as far as it ends within ``timeout_s``."""
+        """A sample that begins after this call; after ``timeout_s``, the last sample."""
         self.view()
         deadline = time.monotonic() + timeout_s
         self._wanted.set()

@@ -1,11 +1,11 @@
-"""Sessions of users who have signed in: who they are, when they end, and why. Pure, apart from the random ids.
+"""Sessions of signed-in users: their user, their end, and its reason. Pure, apart from the random ids.
 
     sign-in ──> a session ──> idle_s without an action, or life_s after the sign-in
                           ──> sign-out
                           ──> the cluster refuses the password
                           ──> newer sessions: at most PER_USER_MAX of a user, SESSIONS_MAX in all
 
-The store keeps digests of the ids: neither a dump of its memory nor the time of a look-up tells an id.
+The store keeps digests of the ids: neither a dump of its memory nor the time of a look-up reveals an id.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from .display import duration
 
 T = TypeVar("T")
 
-#: Sessions of one user, and of all users. A sign-in beyond them ends the session that was used the longest ago.
+#: Sessions of one user, and of all users. A sign-in above the limit ends the session whose last use is the oldest.
 PER_USER_MAX, SESSIONS_MAX = 5, 64
-#: Ended sessions whose reason the sign-in page still says.
+#: Maximum number of ended sessions whose reason the sign-in page can still show.
 REASONS_MAX = 1_000
 #: Bytes of a session's id.
 ID_BYTES = 32
@@ -34,8 +34,8 @@ SIGNED_OUT = "You signed out."
 
 @dataclass(eq=False, slots=True)
 class Session(Generic[T]):
-    """``payload``: what the session works with. ``token``: the token of its forms. ``why``: why it ended, "" while it
-    lasts."""
+    """``payload``: the session's console. ``token``: the token of its forms. ``why``: why the session ended, "" while
+    it lasts."""
 
     user: str
     payload: T
@@ -75,7 +75,7 @@ class Sessions(Generic[T]):
         return iter(list(self._by_digest.values()))
 
     def begin(self, user: str, payload: T) -> tuple[str, Session[T]]:
-        """Begin a session; returns its id, which is in no other place than the cookie."""
+        """Begin a session; returns its id, which is stored only in the cookie."""
         self.sweep()
         self._make_room([each for each in self if each.user == user], self._per_user_max)
         self._make_room(list(self), self._sessions_max)
@@ -85,7 +85,7 @@ class Sessions(Generic[T]):
         return session_id, session
 
     def find(self, session_id: str, *, is_use: bool = True) -> Session[T] | None:
-        """The session with this id; None if there is none, or if it has ended. ``is_use``: its user acts, so that the
+        """The session with this id; None if there is none, or if it has ended. ``is_use``: the user has acted, so the
         idle time begins again."""
         session = self._by_digest.get(_digest(session_id))
         if session is None:

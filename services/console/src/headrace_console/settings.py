@@ -38,9 +38,9 @@ class ConsoleSettings:
     ``directory``: the directory of a local cluster, or "".
 
     ``has_sign_in``: users sign in, and ``client`` has no credentials then. ``session_idle_s``, ``session_life_s``:
-    limits of a session. ``proxies``: whose X-Forwarded-For is believed. ``guard``: TLS of the listeners, and the check
-    of requests without a sign-in. ``registry``: further keys of the client of the schema registry. ``schemas_topic``:
-    the topic of the registry; users who may read it see its schemas."""
+    limits of a session. ``proxies``: proxies whose X-Forwarded-For header is trusted. ``guard``: TLS of the listeners,
+    and the check of requests without a sign-in. ``registry``: further keys of the client of the schema registry.
+    ``schemas_topic``: the topic of the registry; users who may read it see its schemas."""
 
     listeners: tuple[ListenerAddress, ...]
     bootstrap_servers: tuple[str, ...]
@@ -171,7 +171,7 @@ def _client(path: str | None) -> dict[str, str]:
 
 
 def _registry(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The certificate with which the console asks a registry at an https URL: that of the node."""
+    """The certificate for requests to a registry at an https URL: the node's certificate."""
     if not any(url.startswith("https:") for url in values["console.schema.registry.url"]):
         return {}
     if (values["ssl.keystore.type"] or "PEM").upper() != "PEM" or not values["ssl.truststore.location"]:
@@ -195,20 +195,23 @@ def _mechanism(client: Mapping[str, Any]) -> str:
 
 
 def _without_credentials(client: Mapping[str, Any]) -> dict[str, Any]:
-    """The client keys that are no user's: each session adds the name and password of its user."""
+    """The client keys without a user: each session adds the name and password of its user."""
     kept = ("sasl.mechanism", "sasl.mechanisms")
     return {key: value for key, value in client.items() if not key.startswith(("sasl.", "oauth.")) or key in kept}
 
 
 def _check_sign_in(client: Mapping[str, Any], listeners: tuple[ListenerAddress, ...]) -> None:
-    """Raises InvalidConfigError unless users can sign in with a password, and the password is sent to this machine only
-    or encrypted."""
-    off = "or turn the sign-in off, and every visitor acts as the user of the console's client keys: console.sign.in="
+    """Raises InvalidConfigError unless users can sign in with a password, and the password stays on this machine or is
+    sent encrypted."""
+    off = (
+        "or turn the sign-in off, so that every visitor acts as the user of the console's client keys: console.sign.in="
+    )
     off += "false (headrace console --no-sign-in)"
     if not _protocol(client).sasl:
         raise InvalidConfigError(
-            "security.protocol=SSL: users of the console sign in with a password, and a listener with certificates "
-            "alone takes none; name a SASL_SSL listener with SCRAM-SHA-512 in console.bootstrap.servers, " + off
+            "security.protocol=SSL: users of the console sign in with a password, but a listener with only "
+            "certificates takes no password; name a SASL_SSL listener with SCRAM-SHA-512 in "
+            "console.bootstrap.servers, " + off
         )
     mechanism = _mechanism(client)
     if mechanism not in PASSWORD_MECHANISMS:

@@ -4,11 +4,11 @@
     POST /sign-in    name and password ──> the cluster (SASL, a new connection) ──> a session with a new random id
     POST /sign-out   ends the session
 
-The cluster is the only judge of names and passwords: the console stores none, and gives the password to the clients of
-the session and to nothing else. An unknown name and a wrong password get the same answer.
+The cluster is the only judge of names and passwords: the console stores none, and gives the password only to the
+clients of the session. An unknown name and a wrong password get the same answer.
 
-* The id of a session is made at the sign-in, so an id that was planted before is worth nothing (session fixation).
-* The form has a token that belongs to the browser's cookie, so no other site can sign a browser in.
+* The id of a session is made at the sign-in, so an id that an attacker planted before is useless (session fixation).
+* The form has a token that belongs to the browser's cookie, so another site cannot sign a browser in.
 * attempts.py limits wrong passwords, sessions.py limits sessions.
 * Names of failed sign-ins are not logged: people type passwords into the wrong field.
 """
@@ -40,19 +40,20 @@ logger = logging.getLogger("headrace.console")
 
 #: Maximum characters of a user name and of a password.
 NAME_MAX, PASSWORD_MAX = 1_024, 4_096
-#: Sign-ins that the cluster judges at once; further ones wait, at most WAIT_S.
+#: Maximum number of sign-ins that the cluster checks at the same time; further sign-ins wait, at most WAIT_S.
 AT_ONCE_MAX, WAIT_S = 8, 15.0
-#: Sign-ins of one address that are in progress, slow forms included: they leave room for the requests of others.
+#: Maximum number of sign-ins in progress of one address, slow forms included, so that others' requests have room.
 IN_PROGRESS_MAX = 16
-#: Seconds between two looks for sessions whose time is over.
+#: Seconds between two checks for sessions whose time is over.
 _SWEEP_S = 1.0
-#: The challenge of an answer 401: HTTP has no name for forms and cookies.
+#: The challenge of a 401 answer: HTTP has no standard name for authentication by form and cookie.
 _CHALLENGE = 'Cookie realm="headrace"'
-#: The id of the part of a page that refreshes itself, which htmx sends as HX-Trigger: no action of the user.
+#: The id of the part of a page that refreshes itself, which htmx sends as HX-Trigger; such a request is no action of
+#: the user.
 _REFRESHED = "live"
 
 WRONG = "The cluster refuses this user name and password."
-#: Without the error's text, which has paths of the console's machine: this visitor is not signed in.
+#: Leave out the error's text, which contains paths of the console's machine, because this visitor is not signed in.
 MISCONFIGURED = "The console cannot reach the cluster with its own configuration; its log says why."
 
 
@@ -65,8 +66,8 @@ class SignInNeeded(Exception):
 
 
 class Users:
-    """Finds the console of a request: that of its session, or without a sign-in that of all visitors. ``clock``:
-    seconds."""
+    """Finds the console of a request: its session's console, or without a sign-in the console of all visitors.
+    ``clock``: seconds."""
 
     def __init__(self, site: Site, *, clock: Callable[[], float] = time.monotonic) -> None:
         settings = site.settings
@@ -126,22 +127,24 @@ class Users:
 
     async def ask(self, request: web.Request, why: str) -> web.StreamResponse:
         """The answer to a request that needs a sign-in: a browser goes to the form and comes back, a script gets 401.
-        A form that was sent is not carried out later: the answer says so."""
+        A form that was sent is not executed after the sign-in; the answer says that."""
         wants_page = "text/html" in request.headers.get("Accept", "")
-        if request.headers.get("HX-Request"):  # a refresh of a part: load the whole page, which leads to the form
+        # a refresh of a part of a page: make the browser load the whole page, which leads to the form
+        if request.headers.get("HX-Request"):
             return _unauthorized("sign in\n", {"HX-Refresh": "true"})
         if request.method == "POST" and wants_page:
             why = f"{why or 'You are not signed in.'} Nothing was changed."
             return self._form(request, status=401, why=why, then=self._referring(request))
         if not wants_page:
             return _unauthorized(f"{why or 'Sign in first'}: {self._site.url('sign-in')}\n", {})
-        if request.headers.get("Sec-Fetch-Site") == "cross-site":  # a link on another site: browsers send no cookie
+        # the user followed a link on another site, so the browser sent no cookie
+        if request.headers.get("Sec-Fetch-Site") == "cross-site":
             return web.Response(text="The page follows.\n", headers={"Refresh": f"0; url={self._site.here(request)}"})
         where = self._site.url("sign-in", next=self._site.here(request)[:PARAMETER_MAX])
         return web.Response(status=303, headers={"Location": where})
 
     def _turn_away(self, session: Session[Console]) -> str:
-        """End a session whose user the cluster refuses now; returns the sentence that says so."""
+        """End a session whose user the cluster now refuses; returns a sentence with the reason."""
         self.sessions.end(
             session,
             f"The cluster does not accept the password of {session.user} any more: it was changed, or the user was "
@@ -168,7 +171,7 @@ class Users:
 
     async def _sign_in(self, request: web.Request) -> web.StreamResponse:
         self._site.gate.count_user(request, "", STRANGERS_REQUESTS_MAX)
-        # A proxy may add a line of its own behind those of the browser, as HAProxy does.
+        # A proxy may add another header line after the browser's lines, as HAProxy does.
         forwarded = ",".join(request.headers.getall("X-Forwarded-For", ()))
         address = browser_address(request.remote or "", forwarded, self._settings.proxies)
         place = network_of(address)
@@ -210,10 +213,12 @@ class Users:
             return self._form(request, status=503, wrong=MISCONFIGURED, then=then, name=name)
         except (HeadraceError, TimeoutError) as error:
             self._attempts.untried(attempt)
-            # Only the code, because the text has addresses of nodes.
+            # Show only the code, because the text contains addresses of nodes.
             why = error.code if isinstance(error, HeadraceError) else "no answer in time"
-            logger.warning("the cluster cannot judge a sign-in: %s", str(error) or why)
-            wrong = f"The cluster cannot be asked now ({why}). Send the form again later; the console's log says why."
+            logger.warning("the cluster cannot check a sign-in: %s", str(error) or why)
+            wrong = (
+                f"The cluster cannot check the password now ({why}). Send the form again later; see the console's log."
+            )
             return self._form(request, status=503, wrong=wrong, then=then, name=name)
         except BaseException:
             self._attempts.untried(attempt)
@@ -223,8 +228,8 @@ class Users:
 
     async def _judged(self, name: str, password: str) -> Console:
         """A console whose clients have the credentials, after the cluster has accepted them. Raises
-        SaslAuthenticationFailedError if the cluster refuses them, InvalidConfigError if the console's own keys make no
-        client, and other errors if the cluster does not answer."""
+        SaslAuthenticationFailedError if the cluster refuses them, InvalidConfigError if the console's own keys are not
+        valid for a client, and other errors if the cluster does not answer."""
         async with asyncio.timeout(WAIT_S), self._at_once:
             try:
                 await prove(client_config(self._settings, (name, password)))

@@ -1,4 +1,4 @@
-"""A topic live, as server-sent events: bounded in rate, in length and in the number of watchers."""
+"""Show a topic live, as server-sent events. The rate, the duration and the number of watchers are limited."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from .decoding import Decoding, ShownRecord
 from .display import Shown, when
 from .finding import listed
 
-#: Watchers of one console, and of one user who has signed in; each watcher has a consumer of its own.
+#: Watchers of one console, and of one user who has signed in; each watcher has a separate consumer.
 WATCHERS_MAX, USER_WATCHERS_MAX = 24, 6
-#: A watcher gets at most so many records a second; the others are counted.
+#: Maximum number of records per second for one watcher; further records are only counted.
 RECORDS_PER_S = 40
-#: Seconds after which a live view ends; the page offers to go on.
+#: Seconds after which a live view ends; the page offers to continue.
 LIFE_S = 900.0
-#: Seconds between two events, at least: a proxy or a browser sees that the stream is alive.
+#: Maximum number of seconds between two events, so that a proxy or a browser sees that the stream is alive.
 _TURN_S = 1.0
 _OFFSETS_S = 5.0
 
@@ -66,7 +66,7 @@ class Tailing:
         return self._watchers.is_full(self._user)
 
     def end(self, why: str) -> None:
-        """End all live views: they show no further record, and the sentence ``why``."""
+        """End all live views: they show the sentence ``why``, and no further record."""
         self._why = why
 
     async def tail(self, topic: str, partitions: list[int], contains: bytes) -> AsyncGenerator[str, None]:

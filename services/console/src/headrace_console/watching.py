@@ -1,5 +1,5 @@
-"""What the console knows of the cluster: a sample every few seconds, as `headrace top` takes it, and the findings of
-`headrace doctor`. Lists are made of these, without further requests."""
+"""The console's data about the cluster: a sample every few seconds, as in `headrace top`, and the findings of `headrace
+doctor`. Pages with lists use these data, without further requests."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from .refreshing import Refreshing
 
 #: Seconds between two samples: while pages are viewed, and otherwise, for the charts.
 SAMPLE_S, IDLE_SAMPLE_S = 4.0, 30.0
-#: An error of a sample that means: this user may not ask.
+#: Errors of a sample that mean that the user lacks the right.
 _REFUSAL = re.compile(r"(?P<what>[^:]+): (?P<why>.*) \[\w+_AUTHORIZATION_FAILED\]\Z", re.DOTALL)
 #: The request of a sample that needs DESCRIBE on the cluster.
 _CLUSTER_QUESTION = "reassignments"
-#: Seconds between two runs of the doctor, which asks more; it runs only while pages are viewed.
+#: Seconds between two runs of the doctor, which sends more requests; it runs only while pages are viewed.
 DOCTOR_S = 15.0
 
 
 @dataclass(frozen=True)
 class View:
-    """One sample, with what lists need by name. ``is_first``: there is no sample before, so rates are unknown."""
+    """One sample, with the data for lists by name. ``is_first``: there is no earlier sample, so rates are unknown."""
 
     sample: Sample
     frame: Frame
@@ -83,13 +83,13 @@ class View:
 
     @functools.cached_property
     def refused(self) -> Mapping[str, str]:
-        """What the cluster does not tell this user: the subject -> the cluster's sentence."""
+        """The subjects that this user may not see, each with the cluster's error message."""
         found = (_REFUSAL.match(error) for error in self.sample.errors)
         return {each["what"]: each["why"] for each in found if each is not None}
 
     @property
     def failures(self) -> list[str]:
-        """The requests of the sample that failed for another reason than the user's rights."""
+        """The requests of the sample that failed for a reason other than missing rights."""
         return [error for error in self.sample.errors if _REFUSAL.match(error) is None]
 
     @property
@@ -98,7 +98,7 @@ class View:
 
     @property
     def knows_sizes(self) -> bool:
-        """Whether a broker told the sizes of its logs. Without, a size of 0 would be a guess."""
+        """Whether a broker reported the sizes of its logs. If not, sizes are unknown and not 0."""
         return bool(self.sample.sizes_at_s)
 
     def broker(self, broker_id: int) -> BrokerInfo | None:
@@ -119,8 +119,8 @@ class Diagnosis:
 
 class Watching:
     """Takes samples and runs the doctor, in threads, with the clients of ``cluster``. ``is_shared``: for all visitors
-    of an open cluster; it then goes on while no page is viewed. That of one user is taken with this user's rights, and
-    rests while the user views no page."""
+    of an open cluster; the sampling then continues while no page is viewed. A user's samples are taken with this user's
+    rights, and stop while the user views no page."""
 
     def __init__(self, cluster: Cluster, *, is_shared: bool = True) -> None:
         self._cluster, self._is_shared = cluster, is_shared
@@ -160,7 +160,7 @@ class Watching:
             return None  # users see processes and paths of this machine if they may describe the cluster
         try:
             return local_cluster(Path(settings.directory), settings.bootstrap_servers) if settings.directory else None
-        except HeadraceError:  # the directory is gone or damaged, which the cluster itself may survive
+        except HeadraceError:  # the directory is missing or damaged, although the cluster may still work
             return None
 
 

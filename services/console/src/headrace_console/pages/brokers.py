@@ -1,4 +1,4 @@
-"""Brokers: the list, and what the loss of one means."""
+"""Brokers: the list, and what the loss of a broker means."""
 
 from __future__ import annotations
 

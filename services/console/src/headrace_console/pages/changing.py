@@ -1,4 +1,4 @@
-"""The two steps of every change: review (what it does, the command that does the same), and apply."""
+"""The two steps of every change: review (its effects and the equivalent command), and apply."""
 
 from __future__ import annotations
 

@@ -23,9 +23,9 @@ _ORDERS: dict[str, Callable[[GroupRow], Any]] = {
     "lag": lambda row: (-(row.lag or 0), row.group),
     "name": lambda row: row.group,
 }
-#: What the verdicts mean, in the order of their weight (Burrow's rules).
+#: What the verdicts mean, the worst first (Burrow's rules).
 VERDICTS = {
-    "STOP": "the group has unread records, and commits nothing any more: its members are gone, or hang",
+    "STOP": "the group has unread records, but no longer commits: its members have ended, or hang",
     "STALL": "the group commits, but its offset does not move: a record blocks it, or its processing",
     "REWIND": "the committed offset went back: the group reads records again",
     "WARN": "the group makes progress, but its lag grows: it is slower than the producers",

@@ -1,4 +1,4 @@
-"""Messages: find them by key, by time and by offset; one record whole; a topic live."""
+"""Messages: find them by key, by time and by offset; show one whole record, or a topic live."""
 
 from __future__ import annotations
 
@@ -125,11 +125,11 @@ def _key(text: str, *, is_hex: bool) -> bytes:
     try:
         return bytes.fromhex(text)
     except ValueError:
-        raise Refused(400, "the key is no hex text; write pairs of digits, such as 00 ff 7a") from None
+        raise Refused(400, "the key is not hex text; write pairs of digits, such as 00 ff 7a") from None
 
 
 def _cursor(text: str) -> dict[int, int] | None:
-    """Where an earlier search stopped: "0:123,1:456"."""
+    """Parse the place where an earlier search stopped: "0:123,1:456"."""
     if not text:
         return None
     items = [_CURSOR.fullmatch(item) for item in text.split(",")]
@@ -162,7 +162,7 @@ async def raw(console: Console, request: web.Request) -> web.StreamResponse:
     found = await finding.one(console.cluster, topic, partition, offset)
     data = None if found is None else found.key if field == "key" else found.value
     if data is None:
-        raise Refused(404, f"{topic}-{partition} has no such bytes at offset {offset:,}")
+        raise Refused(404, f"{topic}-{partition} has no such key or value at offset {offset:,}")
     name = f"{topic}-{partition}-{offset}.{'key' if field == 'key' else 'value'}"
     return web.Response(
         body=data,

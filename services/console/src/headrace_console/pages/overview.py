@@ -33,7 +33,7 @@ async def overview(console: Console, request: web.Request) -> web.StreamResponse
 
 
 async def findings(console: Console, request: web.Request) -> web.StreamResponse:
-    """The doctor's findings alone, which the first page loads when they are there."""
+    """Only the doctor's findings, which the first page loads when they are ready."""
     diagnosis = await console.watching.diagnosis.viewed(20.0)
     return console.page(
         request,

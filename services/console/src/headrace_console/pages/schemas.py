@@ -1,4 +1,4 @@
-"""Schemas: the registry's subjects, and the versions of one."""
+"""Schemas: the registry's subjects, and the versions of one subject."""
 
 from __future__ import annotations
 

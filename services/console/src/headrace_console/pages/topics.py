@@ -86,7 +86,7 @@ class PartitionRow:
 
     @property
     def is_led_by_another(self) -> bool:
-        """Whether the first replica could lead, and does not."""
+        """Whether the first replica could lead, but does not."""
         first = self.part.replicas[0] if self.part.replicas else -1
         return self.part.leader >= 0 and self.part.leader != first and first in self.part.isr
 
@@ -134,7 +134,7 @@ async def topic(console: Console, request: web.Request) -> web.StreamResponse:
 
 
 def _records(rows: list[PartitionRow]) -> int | None:
-    """About how many records the topic has; None if no leader told its offsets."""
+    """About how many records the topic has; None if no leader reported its offsets."""
     known = [max(0, row.end - row.start) for row in rows if row.start is not None and row.end is not None]
     return sum(known) if known else None
 
@@ -148,7 +148,7 @@ async def _configs(console: Console, name: str) -> dict[str, ConfigEntry] | Head
 
 
 async def _offsets(console: Console, topic: TopicDescription, spec: str) -> dict[int, int]:
-    """The offsets of the partitions with a leader; nothing when a leader does not answer."""
+    """The offsets of the partitions with a leader; empty when a leader does not answer."""
     wanted = {TopicPartition(topic.name, part.partition): spec for part in topic.partitions if part.leader >= 0}
     if not wanted:
         return {}

@@ -1,4 +1,4 @@
-"""Transactions: which are open and for how long, who waits for them, and which hang."""
+"""Transactions: which are open and for how long, which readers wait for them, and which transactions hang."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ async def transaction(console: Console, request: web.Request) -> web.StreamRespo
 
 
 async def _waits(console: Console, partitions: tuple[TopicPartition, ...]) -> list[dict[str, Any]]:
-    """Per partition of the transaction: where readers with read_committed stop, and how many records wait behind."""
+    """For each partition of the transaction: the offset where readers with read_committed stop, and the number of
+    records after it."""
     wanted = {tp: "latest" for tp in partitions[:500] if not tp.topic.startswith("__")}
     if not wanted:
         return []
