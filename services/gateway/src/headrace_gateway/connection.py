@@ -710,10 +710,11 @@ class Connection(asyncio.Protocol):
             self._held -= done.size
             self._shared.budget.release(done.size)
             if done.answer is not None and not transport.is_closing():
-                self._shared.bytes_out += sum(map(len, done.answer))
                 if len(done.answer) == 1:
+                    self._shared.bytes_out += len(done.answer[0])
                     transport.write(done.answer[0])
                 else:
+                    self._shared.bytes_out += sum(map(len, done.answer))
                     transport.writelines(done.answer)
         self._count_unread()
         self._active = self._shared.now

@@ -149,8 +149,10 @@ class Streams:
             self._is_alone = True
             error = NetworkError(str(error))
             error.was_sent = False
-        elif error is None and any(found.error.code in _WORTHLESS for found in response.results):
-            self._is_alone = True
+        elif error is None:
+            for found in response.results:
+                if found.HasField("error") and found.error.code in _WORTHLESS:
+                    self._is_alone = True
         done(response, error)
 
 
@@ -347,7 +349,7 @@ class _Produce:
             raise
 
     def _note(self, result: dict[str, Any], found: Any) -> None:
-        if found.error.code:
+        if found.HasField("error") and found.error.code:
             result["error_code"] = kafkas(found.error.code)
             result["error_message"] = found.error.message[:ERROR_CHARS_MAX]
             if found.record_faults:
