@@ -1,4 +1,4 @@
-"""The driver of the query ``replica``: python cdc_driver.py BOOTSTRAP DIRECTORY TOPIC...
+"""The driver of the query ``replica``: python cdc_driver.py BOOTSTRAP DIRECTORY TOPIC|KEY=VALUE...
 
 The driver runs until the file DIRECTORY/finish exists, processes what the topics then have, and ends.
 """
@@ -17,10 +17,12 @@ from headrace_pipelines.sites import Site
 from headrace_pipelines.stopping import Stop
 
 
-def main(servers: str, directory: Path, topics: Sequence[str]) -> None:
+def main(servers: str, directory: Path, rest: Sequence[str]) -> None:
+    topics = [each for each in rest if "=" not in each]
+    keys = dict(each.split("=", 1) for each in rest if "=" in each)  # client keys, such as schema.registry.url
     pause = Stop()
     with local_spark("cdc driver") as spark:
-        query = replicate(spark, Site("cdc", servers, directory), topics, lakes(directory))
+        query = replicate(spark, Site("cdc", servers, directory, keys=keys), topics, lakes(directory))
         with Queries({QUERY: query}) as queries:
             while not (directory / "finish").exists():
                 queries.look()

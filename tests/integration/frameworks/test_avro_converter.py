@@ -1,12 +1,11 @@
 """Connect with Avro: Apicurio's converter and the registry of the cluster, by Headrace's resolver of Confluent's API.
 
 Confluent's own converter is in no public registry of packages. Apicurio's converter writes Confluent's wire format, and
-``deploy/connect/java`` lets it use a registry with Confluent's REST API.
+``ConfluentSchemaResolver`` lets it use a registry with Confluent's REST API.
 """
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,14 +13,13 @@ import pytest
 
 from headrace import Admin, Consumer, LocalCluster, NewTopic, Producer, TopicPartition
 from headrace.schemas import AvroDeserializer, AvroSerializer, SchemaRegistry
-from tests.integration.frameworks.java_apps import COMPILE_S, KAFKA, maven_jars
+from headrace_pipelines.cdc.connect import compile_converter
+from tests.integration.frameworks.java_apps import KAFKA, maven_jars
 from tests.integration.frameworks.test_kafka_connect import STARTED_S, Worker
 from tests.worlds.waiting import until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 
-ROOT = Path(__file__).resolve().parents[3]
-RESOLVER = ROOT / "deploy" / "connect" / "java" / "headrace" / "connect" / "ConfluentSchemaResolver.java"
 CONVERTER = ("io.apicurio", "apicurio-registry-utils-converter", "2.6.13.Final")
 LINES = 200
 
@@ -30,14 +28,7 @@ LINES = 200
 def libs() -> Path:
     names = ("connect-runtime", "connect-file", "connect-json", "connect-transforms")
     found = maven_jars("connect-avro", *(("org.apache.kafka", name, KAFKA) for name in names), CONVERTER)
-    subprocess.run(
-        ["javac", "--release", "17", "-Xlint:all", "-Werror", "-d", found, "-cp", f"{found}/*", str(RESOLVER)],
-        check=True,
-        timeout=COMPILE_S,
-    )
-    subprocess.run(
-        ["jar", "--create", "--file", str(found / "headrace-connect.jar"), "-C", str(found), "headrace"], check=True
-    )
+    compile_converter(found)
     return found
 
 
@@ -47,15 +38,25 @@ def cluster() -> Iterator[LocalCluster]:
         yield running
 
 
-def converter(registry: str, *, registers: bool) -> dict[str, str]:
-    """The keys of a connector for its values."""
+def of_source(registry: str) -> dict[str, str]:
+    """The keys of docs/frameworks.md for a connector that registers schemas."""
+    keys = {
+        "": "headrace.connect.AvroConverter",
+        ".apicurio.registry.url": registry,
+        ".apicurio.registry.auto-register": "true",
+        ".replace.null.with.default": "false",
+    }
+    return {f"value.converter{name}": value for name, value in keys.items()}
+
+
+def of_sink(registry: str) -> dict[str, str]:
+    """The keys of Apicurio's own converter, with the resolver."""
     keys = {
         "": "io.apicurio.registry.utils.converter.AvroConverter",
         ".apicurio.registry.schema-resolver": "headrace.connect.ConfluentSchemaResolver",
         ".apicurio.registry.url": registry,
         ".apicurio.registry.as-confluent": "true",
         ".apicurio.registry.headers.enabled": "false",
-        ".apicurio.registry.auto-register": str(registers).lower(),
     }
     return {f"value.converter{name}": value for name, value in keys.items()}
 
@@ -74,8 +75,8 @@ def test_a_source_and_a_sink_write_and_read_avro_of_a_validated_topic(
         Worker(libs, tmp_path, cluster.kafka_bootstrap_servers) as worker,
     ):
         until(lambda: worker.ask("GET", "/connectors") is not None, "the worker starts", STARTED_S, pause_s=0.5)
-        for name, config in (("source", of_files), ("sink", to_files)):
-            keys = config | converter(cluster.registry_urls, registers=name == "source")
+        for name, config, converter in (("source", of_files, of_source), ("sink", to_files, of_sink)):
+            keys = config | converter(cluster.registry_urls)
             until(
                 lambda name=name, keys=keys: worker.ask("PUT", f"/connectors/{name}/config", keys),  # type: ignore[misc]
                 f"the connector {name} is accepted",

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import argparse
+import shutil
 from pathlib import Path
 
 import pytest
 
-from headrace_core.errors import InvalidArgumentError
+from headrace_core.errors import InvalidArgumentError, InvalidConfigError
 from headrace_pipelines.cdc import postgres
-from headrace_pipelines.cdc.connect import debezium, fetch_jars, project
+from headrace_pipelines.cdc.connect import (
+    SOURCES,
+    avro_converters,
+    debezium,
+    fetch_jars,
+    java_keys,
+    project,
+    properties,
+)
 from headrace_pipelines.cdc.postgres import programs
+from headrace_pipelines.show import Show
+from headrace_pipelines.stopping import Stop
 
 
 def test_the_newest_postgresql_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,7 +50,90 @@ def test_jars_that_are_there_are_not_fetched_again(tmp_path: Path, monkeypatch: 
         fetch_jars(tmp_path)
 
 
+def test_a_missing_compiler_or_a_changed_source_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bin").mkdir()
+    for name in ("mvn", "java"):
+        (tmp_path / "bin" / name).touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    jars = tmp_path / "jars"
+    with pytest.raises(InvalidArgumentError, match="install a JDK 17"):
+        fetch_jars(jars, with_avro=True)
+    jars.mkdir()
+    (jars / "pom.xml").write_text(project(with_avro=True))
+    for source in SOURCES:
+        shutil.copy(source, jars)
+    assert fetch_jars(jars, with_avro=True) == jars
+    (jars / SOURCES[0].name).write_text("an older source")
+    with pytest.raises(InvalidArgumentError, match="install a JDK 17"):
+        fetch_jars(jars, with_avro=True)
+
+
+def test_keys_and_values_in_avro_have_valid_names() -> None:
+    config = avro_converters("http://a:1,http://b:2")
+    assert config["key.converter"] == config["value.converter"] == "headrace.connect.AvroConverter"
+    assert config["value.converter.apicurio.registry.url"] == "http://a:1,http://b:2"
+    assert config["field.name.adjustment.mode"] == config["schema.name.adjustment.mode"] == "avro"
+
+
 def test_debezium_writes_exactly_once_and_reads_only_the_tables() -> None:
     config = debezium(5432, "shop", ["public.a", "public.b"])
     assert config["exactly.once.support"] == "required"
     assert (config["table.include.list"], config["topic.prefix"]) == ("public.a,public.b", "shop")
+
+
+def test_keys_of_clients_become_those_of_java() -> None:
+    given = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanisms": "SCRAM-SHA-512",
+        "sasl.username": 'o"reilly',
+        "sasl.password": 'back\\slash "quoted"',
+        "ssl.ca.location": "/ca.pem",
+        "linger.ms": "5",
+    }
+    assert java_keys(given) == {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule required "
+        'username="o\\"reilly" password="back\\\\slash \\"quoted\\"";',
+        "ssl.truststore.location": "/ca.pem",
+        "ssl.truststore.type": "PEM",
+    }
+    plain = java_keys({"sasl.mechanism": "PLAIN", "sasl.username": "u", "sasl.password": "p"})
+    assert "plain.PlainLoginModule" in plain["sasl.jaas.config"]
+    as_given = {"sasl.jaas.config": "x", "ssl.keystore.location": "k", "ssl.keystore.type": "PKCS12"}
+    assert java_keys(as_given) == as_given
+    with pytest.raises(InvalidConfigError, match=r"ssl\.key\.location: Kafka Connect does not have this key; put"):
+        java_keys({"ssl.key.location": "k"})
+
+
+def test_properties_are_readable_for_java() -> None:
+    assert properties({"a": 'x\\y"ü\n', "b": " z"}) == 'a=x\\\\y"\\u00fc\\n\nb=\\ z\n'
+
+
+GIVEN = ["-b", "b:1", "--kafka-bootstrap-servers", "g:1"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        (["--kafka-bootstrap-servers", "g:9092"], "add --bootstrap-servers"),
+        (["-b", "b:1"], "add --kafka-bootstrap-servers"),
+        (["-X", "security.protocol=SSL"], "the flags name no cluster"),
+        ([*GIVEN, "-X", "ssl.key.location=k"], "Kafka Connect does not have"),
+        ([*GIVEN, "--format", "avro"], "needs a schema registry"),
+        (
+            [*GIVEN, "--format", "avro", "-X", "schema.registry.url=https://r:1"],
+            "neither TLS nor a login",
+        ),
+    ],
+)
+def test_flags_that_do_not_fit_are_refused_before_anything_starts(
+    flags: list[str], reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HEADRACE_COMMAND_CONFIG", raising=False)
+    job = pytest.importorskip("headrace_pipelines.cdc.job")
+    parser = argparse.ArgumentParser()
+    job.add_arguments(parser)
+    with pytest.raises(InvalidConfigError, match=reason):
+        job.run(parser.parse_args(flags), tmp_path, Show(), Stop())
+    assert not list(tmp_path.iterdir())

@@ -35,7 +35,8 @@ COLUMNS_MAX = 1_600
 CORRUPT = "__corrupt"
 #: The pipeline's own columns begin with this prefix.
 _OWN = "__"
-_DIGITS_MAX = 38
+#: Greatest precision of a decimal column.
+DIGITS_MAX = 38
 _PLAIN = {
     "int8": "INT", "int16": "INT", "int32": "INT", "int64": "BIGINT", "float": "FLOAT", "double": "DOUBLE",
     "boolean": "BOOLEAN", "string": "STRING",
@@ -155,12 +156,12 @@ def _decimal(name: str, parameters: Any) -> str:
     known = parameters if isinstance(parameters, dict) else {}
     try:
         scale = int(known["scale"])
-        precision = int(known.get("connect.decimal.precision", _DIGITS_MAX))
+        precision = int(known.get("connect.decimal.precision", DIGITS_MAX))
     except (KeyError, TypeError, ValueError) as error:
         raise EventSchemaError(f"the column {name!r} is a decimal without a scale") from error
-    if not 0 <= scale <= precision <= _DIGITS_MAX:
+    if not 0 <= scale <= precision <= DIGITS_MAX:
         raise EventSchemaError(
-            f"the column {name!r} is numeric({precision}, {scale}), and a lake's column has at most {_DIGITS_MAX} "
+            f"the column {name!r} is numeric({precision}, {scale}), and a lake's column has at most {DIGITS_MAX} "
             "digits; set Debezium's decimal.handling.mode=string"
         )
     return f"DECIMAL({precision},{scale})"

@@ -9,12 +9,13 @@ from __future__ import annotations
 import shutil
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from headrace_core.errors import InvalidArgumentError
+from headrace_core.errors import InvalidArgumentError, InvalidConfigError
 from headrace_tools.kafka_connect import ConnectClient, ConnectorNotFoundError, ConnectUnavailableError
 
 from ..errors import PipelineFailedError
@@ -25,7 +26,11 @@ KAFKA, DEBEZIUM = "4.3.0", "3.6.1.Final"
 CONNECTOR = "cdc"
 #: Seconds until a connector and its task must run. Most of this time is the start of the worker.
 RUNNING_S = 120.0
-_FETCH_S, _STOP_S = 580.0, 30.0
+_FETCH_S, _COMPILE_S, _STOP_S = 580.0, 120.0, 30.0
+#: Apicurio's converter for Avro. Confluent's own is in no public registry of packages.
+_AVRO = ("io.apicurio", "apicurio-registry-utils-converter", "2.6.13.Final")
+#: Classes that let Apicurio's converter use a registry with Confluent's REST API.
+SOURCES = tuple(sorted((Path(__file__).parent / "java" / "headrace" / "connect").glob("*.java")))
 _ARTIFACTS = (
     ("org.apache.kafka", "connect-runtime", KAFKA),
     ("org.apache.kafka", "connect-json", KAFKA),
@@ -39,18 +44,25 @@ _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0
 </dependencies></project>
 """
 _DEPENDENCY = "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>"
+#: The worker's group; its topics begin with this name, too.
+GROUP = "cdc.connect"
+#: The worker's topics: a run replaces them, because the positions of an earlier run are those of another server.
+STATE_TOPICS = tuple(f"{GROUP}-{name}" for name in ("configs", "offsets", "status"))
 #: Keys of the worker. Decimals are JSON numbers, which are exact; the converter's default is base64. By default the
 #: converter also replaces null by the column's default, so that a row in the lake would differ from its source.
 _WORKER = {
-    "group.id": "connect",
+    "group.id": GROUP,
     "key.converter": "org.apache.kafka.connect.json.JsonConverter",
     "value.converter": "org.apache.kafka.connect.json.JsonConverter",
     "key.converter.decimal.format": "NUMERIC",
     "value.converter.decimal.format": "NUMERIC",
     "value.converter.replace.null.with.default": "false",
-    "config.storage.topic": "connect-configs",
-    "offset.storage.topic": "connect-offsets",
-    "status.storage.topic": "connect-status",
+    "config.storage.topic": STATE_TOPICS[0],
+    "offset.storage.topic": STATE_TOPICS[1],
+    "status.storage.topic": STATE_TOPICS[2],
+    "config.storage.replication.factor": "-1",
+    "offset.storage.replication.factor": "-1",
+    "status.storage.replication.factor": "-1",
     "exactly.once.source.support": "enabled",
     "session.timeout.ms": "6000",
     "heartbeat.interval.ms": "1000",
@@ -58,17 +70,22 @@ _WORKER = {
 }
 
 
-def fetch_jars(directory: Path) -> Path:
-    """The directory with the jars of Connect and Debezium; Maven fetches missing jars. Raises InvalidArgumentError if
-    Maven is missing, and PipelineFailedError."""
-    pom = project()
+def fetch_jars(directory: Path, *, with_avro: bool = False) -> Path:
+    """The directory with the jars of Connect and Debezium; Maven fetches missing jars. ``with_avro``: and a converter
+    for Avro, which needs a JDK. Raises InvalidArgumentError if Maven is missing, and PipelineFailedError."""
+    pom, directory = project(with_avro=with_avro), directory.resolve()  # Maven has another working directory
     done = directory / "pom.xml"
-    if done.exists() and done.read_text() == pom:
+    if done.exists() and done.read_text() == pom and (not with_avro or _has_converter(directory)):
         return directory
     if shutil.which("mvn") is None or shutil.which("java") is None:
         raise InvalidArgumentError(
             "Maven and Java 17 fetch and run Debezium, and one of them is missing; install them (Debian: apt-get "
             "install maven openjdk-17-jre-headless)"
+        )
+    if with_avro and shutil.which("javac") is None:
+        raise InvalidArgumentError(
+            "the converter for Avro is compiled with javac, which is missing; install a JDK 17 (Debian: apt-get "
+            "install openjdk-17-jdk-headless)"
         )
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
@@ -78,28 +95,127 @@ def fetch_jars(directory: Path) -> Path:
     fetched = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_FETCH_S)
     if fetched.returncode:
         raise PipelineFailedError(f"Maven cannot fetch Debezium {DEBEZIUM}: {fetched.stdout[-1_000:]}")
+    if with_avro:
+        compile_converter(directory)
     asked.rename(done)
     return directory
 
 
-def project() -> str:
+def compile_converter(jars: Path) -> None:
+    """Make headrace-connect.jar in the directory of the jars. Raises PipelineFailedError."""
+    with tempfile.TemporaryDirectory() as classes:
+        for command in (
+            [
+                "javac",
+                "--release",
+                "17",
+                "-Xlint:all",
+                "-Werror",
+                "-d",
+                classes,
+                "-cp",
+                f"{jars}/*",
+                *map(str, SOURCES),
+            ],
+            ["jar", "--create", "--file", str(jars / "headrace-connect.jar"), "-C", classes, "headrace"],
+        ):
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_COMPILE_S)
+            if done.returncode:
+                raise PipelineFailedError(f"{command[0]} cannot make headrace-connect.jar: {done.stderr[-1_000:]}")
+    for source in SOURCES:
+        shutil.copy(source, jars)
+
+
+def _has_converter(jars: Path) -> bool:
+    """Whether headrace-connect.jar is there, and was made from the present source."""
+    copies = [(jars / source.name, source) for source in SOURCES]
+    return all(copy.exists() and copy.read_bytes() == source.read_bytes() for copy, source in copies)
+
+
+def project(*, with_avro: bool = False) -> str:
     """Maven's project with the jars as dependencies."""
-    return _POM.format("\n".join(_DEPENDENCY.format(*each) for each in _ARTIFACTS))
+    artifacts = (*_ARTIFACTS, _AVRO) if with_avro else _ARTIFACTS
+    return _POM.format("\n".join(_DEPENDENCY.format(*each) for each in artifacts))
+
+
+def avro_converters(registry_urls: str) -> dict[str, str]:
+    """Keys of a connector whose keys and values are in Avro, with schemas that the converter registers.
+    ``registry_urls``: separated by commas."""
+    keys = {
+        "": "headrace.connect.AvroConverter",
+        ".apicurio.registry.url": registry_urls,
+        ".apicurio.registry.auto-register": "true",
+        ".replace.null.with.default": "false",
+    }
+    names = {"field.name.adjustment.mode": "avro", "schema.name.adjustment.mode": "avro"}
+    return names | {f"{part}.converter{name}": value for part in ("key", "value") for name, value in keys.items()}
+
+
+def java_keys(keys: Mapping[str, str]) -> dict[str, str]:
+    """The keys for TLS and login as Kafka's Java clients know them. ``keys``: client keys, which may have names of
+    librdkafka. Other keys are left out. Raises InvalidConfigError for a key of security that Java has no equal of."""
+    found = {name: value for name, value in keys.items() if name.startswith(("security.", "ssl.", "sasl."))}
+    for theirs, javas in (("ssl.ca.location", "ssl.truststore.location"), ("sasl.mechanisms", "sasl.mechanism")):
+        if theirs in found:
+            found.setdefault(javas, found.pop(theirs))
+    user, password = found.pop("sasl.username", None), found.pop("sasl.password", None)
+    if user is not None and password is not None:
+        kind = "plain.Plain" if found.get("sasl.mechanism", "").upper() == "PLAIN" else "scram.Scram"
+        module = f"org.apache.kafka.common.security.{kind}LoginModule"
+        found["sasl.jaas.config"] = f"{module} required username={_quoted(user)} password={_quoted(password)};"
+    other = sorted(name for name in found if name in _NOT_JAVAS)
+    if other:
+        raise InvalidConfigError(f"{other[0]}: Kafka Connect does not have this key; {_NOT_JAVAS[other[0]]}")
+    for store in ("truststore", "keystore"):
+        if f"ssl.{store}.location" in found:
+            found.setdefault(f"ssl.{store}.type", "PEM")  # the default of Headrace's clients; Java's is JKS
+    return found
+
+
+#: Keys of security that only other clients have, with what to do.
+_NOT_JAVAS = {
+    "ssl.certificate.location": "put certificate and key into one file, and name it in ssl.keystore.location",
+    "ssl.key.location": "put certificate and key into one file, and name it in ssl.keystore.location",
+    "sasl.oauthbearer.token": "set sasl.oauthbearer.token.endpoint.url, and the client's id and secret",
+}
+
+
+def _quoted(value: str) -> str:
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def properties(values: Mapping[str, str]) -> str:
+    """``values`` as Java's Properties.load reads them: ISO 8859-1, with escapes."""
+    return "".join(f"{name}={_escaped(value)}\n" for name, value in values.items())
+
+
+def _escaped(value: str) -> str:
+    escapes = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+    units = value.encode("utf-16-be")
+    characters = (chr(int.from_bytes(units[at : at + 2], "big")) for at in range(0, len(units), 2))
+    text = "".join(escapes.get(each) or (each if " " <= each <= "~" else f"\\u{ord(each):04x}") for each in characters)
+    return f"\\{text}" if text.startswith(" ") else text
 
 
 class Worker:
-    """One worker of Connect. ``kill`` and ``start`` may follow each other; the output of all starts is in ``log``."""
+    """One worker of Connect. ``kill`` and ``start`` may follow each other; the output of all starts is in ``log``.
 
-    def __init__(self, jars: Path, directory: Path, servers: str) -> None:
+    ``servers``: of a gateway. ``keys``: its keys for TLS and login, as Kafka's Java clients know them; no file has
+    them.
+    """
+
+    def __init__(self, jars: Path, directory: Path, servers: str, keys: Mapping[str, str] | None = None) -> None:
         with socket.socket() as taken:
             taken.bind((HOST, 0))
             self.url = f"http://{HOST}:{taken.getsockname()[1]}"
         self.log = directory / "connect.log"
         settings = {"bootstrap.servers": servers, "listeners": self.url, **_WORKER}
-        file = directory / "connect.properties"
-        file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        for prefix in ("", "producer.", "consumer.", "admin."):
+            settings.update({f"{prefix}{name}": value for name, value in (keys or {}).items()})
+        self._properties = properties(settings).encode("ascii")
         java = ["java", "-Xmx512m", "-XX:TieredStopAtLevel=1", "-cp", f"{jars}/*"]
-        main = ["org.apache.kafka.connect.cli.ConnectDistributed", str(file)]
+        main = ["org.apache.kafka.connect.cli.ConnectDistributed", "/dev/stdin"]
         self._command = ["setpriv", "--pdeathsig", "KILL", *java, *main]  # the worker ends with this process
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -118,7 +234,10 @@ class Worker:
 
     def start(self) -> None:
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=log, stderr=log)
+        assert self._process.stdin is not None
+        with self._process.stdin as stdin:
+            stdin.write(self._properties)
 
     def kill(self) -> None:
         """kill -9"""

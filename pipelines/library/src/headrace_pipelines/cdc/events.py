@@ -9,6 +9,8 @@ Kafka Connect's JsonConverter, with schemas, writes an event like this:
 ``op`` is r (a row of the snapshot), c (insert), u (update) or d (delete). An update of the primary key is a delete of
 the old key and an insert of the new key. A tombstone, a record without a value, follows each delete; it is for the
 compaction of topics, and changes nothing here.
+
+Keys and values may also be in Avro, with the schemas of a registry. ``avro.py`` converts them to JSON first.
 """
 
 from __future__ import annotations
@@ -17,11 +19,15 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructType
 
+from headrace.schemas import SchemaRegistry
+
 from ..expectations import REASON
+from .avro import KEY, KEY_REASON, VALUE, VALUE_REASON, as_json
 from .columns import CORRUPT
 
 #: The columns of a record, unchanged.
 RECORD = ("key", "value", "headers", "topic", "partition", "offset", "timestamp")
+_AVRO, _FAULT = "__avro", "__fault"
 #: Longest excerpt of a text in a reason, in characters.
 EXCERPT_CHARACTERS = 80
 
@@ -33,10 +39,11 @@ _KEY = StructType().add("schema", StringType()).add("payload", StringType()).add
 _MS_MAX = 253_402_300_799_999
 _OPERATIONS = ("r", "c", "u", "d")
 _NO_KEY = "key: null; add a primary key to the table, or set Debezium's message.key.columns"
+_NO_REGISTRY = "in Avro, with a schema id, and no schema registry is named; set schema.registry.url"
 _NO_EVENT = "not an event of Debezium with its schema; set schemas.enable=true for Connect's JsonConverter: "
 
 
-def events(records: DataFrame) -> DataFrame:
+def events(records: DataFrame, registry: SchemaRegistry | None = None) -> DataFrame:
     """One row for each change event: the columns of RECORD, and
 
     op                          r, c, u or d
@@ -45,17 +52,30 @@ def events(records: DataFrame) -> DataFrame:
     lsn, changed_at             the position in PostgreSQL's log, and the time of the commit
     reason                      why the event cannot be applied; null for a good event
 
-    Tombstones are left out.
+    Tombstones are left out. ``registry``: has the schemas of events in Avro; without it they get a reason.
     """
     changes = records.select(*RECORD).where(F.col("value").isNotNull())
+    texts, reasons = [F.col("key"), F.col("value")], [_without_registry("key"), _without_registry("value")]
+    if registry is not None:
+        changes = changes.withColumn(_AVRO, as_json(F.col("key"), F.col("value"), registry))
+        found = F.col(_AVRO)
+        texts = [
+            F.coalesce(found[KEY].cast("binary"), F.col("key")),
+            F.coalesce(found[VALUE].cast("binary"), F.col("value")),
+        ]
+        reasons = [found[KEY_REASON], found[VALUE_REASON]]
     parsed = changes.select(
-        *RECORD, parsed_json(F.col("key"), _KEY).alias("in_key"), parsed_json(F.col("value"), _VALUE).alias("event")
+        *RECORD,
+        parsed_json(texts[0], _KEY).alias("in_key"),
+        parsed_json(texts[1], _VALUE).alias("event"),
+        F.coalesce(F.concat(F.lit("value: "), reasons[1]), F.concat(F.lit("key: "), reasons[0])).alias(_FAULT),
     )
     key, event, payload = F.col("in_key"), F.col("event"), F.col("event.payload")
     op, after = payload["op"], payload["after"]
     is_delete = op == "d"
     reason = (
-        F.when(~_is_whole(event) | op.isNull(), F.concat(F.lit(f"value: {_NO_EVENT}"), excerpt(F.col("value"))))
+        F.when(F.col(_FAULT).isNotNull(), F.col(_FAULT))
+        .when(~_is_whole(event) | op.isNull(), F.concat(F.lit(f"value: {_NO_EVENT}"), excerpt(F.col("value"))))
         .when(~op.isin(*_OPERATIONS), F.concat(F.lit("op: "), op, F.lit(" is not a change of a row (r, c, u or d)")))
         .when(F.col("key").isNull(), F.lit(_NO_KEY))
         .when(~_is_whole(key), F.concat(F.lit(f"key: {_NO_EVENT}"), excerpt(F.col("key"))))
@@ -72,6 +92,11 @@ def events(records: DataFrame) -> DataFrame:
         _time(payload["source"]["ts_ms"]).alias("changed_at"),
         reason.alias(REASON),
     )
+
+
+def _without_registry(column: str) -> Column:
+    """The reason for a key or value in Avro if there is no registry; null for others. JSON begins with no byte 0."""
+    return F.when(F.substring(F.col(column), 1, 1) == F.lit(b"\0"), F.lit(_NO_REGISTRY))
 
 
 def parsed_json(text: Column, schema: StructType) -> Column:

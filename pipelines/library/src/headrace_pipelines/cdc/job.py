@@ -10,20 +10,25 @@ if a row differs.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections import Counter
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace import Admin, Consumer, LocalCluster, NewTopic
+from headrace.schemas import SchemaRegistry
+from headrace_core.errors import InvalidConfigError
 
-from ..access import Access
+from ..access import Access, given_access
+from ..access import add_arguments as add_access
 from ..errors import PipelineFailedError, StoppedError
+from ..lags import group_of
 from ..lake.lakes import Lake, lakes
 from ..local_spark import local_spark
 from ..outcome import Outcome
@@ -35,8 +40,9 @@ from ..sites import Site
 from ..stopping import Stop
 from ..topics import records_in_topic
 from . import pictures
+from .avro import Converter, payload_of
 from .comparison import Comparison, compare
-from .connect import Worker, debezium, fetch_jars
+from .connect import GROUP, STATE_TOPICS, Worker, avro_converters, debezium, fetch_jars, java_keys
 from .pictures import OPERATIONS
 from .postgres import Postgres
 from .replica import DEAD_LETTERS, QUERY, replicate
@@ -47,6 +53,9 @@ SOURCES: tuple[str, ...] = ()
 PARTITIONS = 2
 #: Seconds within which the last change of the load must be in its topic, and within which the query must process it.
 ARRIVAL_S = 180.0
+_REGISTRY_URL = "schema.registry.url"
+#: Keys of a registry with TLS or a login begin so.
+_REGISTRY_LOGIN = ("schema.registry.ssl", "schema.registry.basic", "schema.registry.bearer")
 _MARKER_TOPIC = f"{PREFIX}.{MARKER}"
 
 
@@ -58,35 +67,110 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rate", type=positive, default=40.0, metavar="T", help="transactions a second (default %(default)g)"
     )
+    add_access(
+        parser,
+        f"the command starts a cluster in DIR; in a cluster that a flag names, the run replaces topics {PREFIX}.* and "
+        f"{GROUP}-*",
+    )
+    parser.add_argument(
+        "--kafka-bootstrap-servers", metavar="HOST:PORT,...",
+        help="addresses of the cluster's gateways, which Kafka Connect uses; needed with --bootstrap-servers",
+    )  # fmt: skip
+    parser.add_argument(
+        "--format", choices=("json", "avro"), default="json",
+        help="how Debezium writes events: JSON with a schema in each, or Avro with schemas in a registry (default "
+        "%(default)s)",
+    )  # fmt: skip
     parser.add_argument("--jars", type=Path, metavar="DIR", help="Debezium's jars (default: DIR/jars of --out)")
 
 
 def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> Outcome:
     """Run the pipeline to its end. Raises HeadraceError, and StoppedError after SIGTERM."""
     began = time.perf_counter()
+    given, is_avro = given_access(arguments), arguments.format == "avro"
+    _check(arguments, given)
     places = Places(out)
     places.clear("delta", "iceberg", "pgbench.log", "connect.log", "postgres.log")
     show.step("fetching Kafka Connect and Debezium with Maven, unless they are there")
-    jars = fetch_jars(arguments.jars or out / "jars")
+    jars = fetch_jars(arguments.jars or out / "jars", with_avro=is_avro)
     with ExitStack() as stack:
         show.step("starting PostgreSQL, and a cluster of real processes with a gateway")
         postgres = stack.enter_context(Postgres(out / "postgres.log"))
         workload = Workload(postgres, out, arguments.rate)
         workload.create_tables()
-        cluster = stack.enter_context(LocalCluster(brokers=3, controllers=1, gateways=1, data=places.cluster))
-        site = Site("cdc", cluster.bootstrap_servers, out)
+        where = _Cluster.of(given, arguments) if given else stack.enter_context(_started(places, is_avro=is_avro))
+        converters = avro_converters(where.registry_urls) if is_avro else {}
+        registry = stack.enter_context(SchemaRegistry(where.registry_urls)) if is_avro else None
+        site = Site("cdc", where.access.servers, out, keys=where.access.keys)
         serving(out, site.bootstrap_servers)
+        remove_topics(site.access)
         create_topics(site.access)
         show.step("starting Kafka Connect with Debezium, and Spark")
-        worker = stack.enter_context(Worker(jars, out, cluster.kafka_bootstrap_servers))
+        worker = stack.enter_context(Worker(jars, out, where.gateways, java_keys(where.access.keys)))
         spark = stack.enter_context(local_spark("headrace cdc"))
-        worker.run_connector(debezium(postgres.port, PREFIX, [*TABLES, MARKER]))
+        worker.run_connector(debezium(postgres.port, PREFIX, [*TABLES, MARKER]) | converters)
         stack.callback(workload.stop)
-        job = Job(spark, site, postgres, workload, show, stop)
+        job = Job(spark, site, postgres, workload, show, stop, registry)
         outcome = job.run(arguments.seconds)
     outcome.details["seconds"] = round(time.perf_counter() - began, 3)
     show.step("done")
     return outcome
+
+
+@dataclass(frozen=True, slots=True)
+class _Cluster:
+    """The cluster of a run. ``gateways``: for Kafka's clients. ``registry_urls``: for events in Avro."""
+
+    access: Access
+    gateways: str
+    registry_urls: str = ""
+
+    @classmethod
+    def of(cls, given: Access, arguments: argparse.Namespace) -> _Cluster:
+        return cls(given, arguments.kafka_bootstrap_servers, given.keys.get(_REGISTRY_URL, ""))
+
+
+def _check(arguments: argparse.Namespace, given: Access | None) -> None:
+    """Raises InvalidConfigError for flags that do not fit each other."""
+    if given is None:
+        if arguments.kafka_bootstrap_servers:
+            raise InvalidConfigError(
+                "--kafka-bootstrap-servers: names gateways of a cluster that no flag names; add --bootstrap-servers "
+                "HOST:PORT,..."
+            )
+        return
+    if not arguments.kafka_bootstrap_servers:
+        raise InvalidConfigError(
+            "Kafka Connect reaches the cluster through a gateway; add --kafka-bootstrap-servers HOST:PORT,..."
+        )
+    java_keys(given.keys)
+    if arguments.format != "avro":
+        return
+    if not given.keys.get(_REGISTRY_URL):
+        raise InvalidConfigError("--format avro needs a schema registry; add -X schema.registry.url=http://HOST:PORT")
+    if "https:" in given.keys[_REGISTRY_URL] or any(name.startswith(_REGISTRY_LOGIN) for name in given.keys):
+        raise InvalidConfigError(
+            "--format avro: the converter of the run has neither TLS nor a login; give the registry a listener with "
+            "http on a private address, and name it in -X schema.registry.url"
+        )
+
+
+@contextmanager
+def _started(places: Places, *, is_avro: bool) -> Iterator[_Cluster]:
+    more: dict[str, Any] = {"registries": int(is_avro), "data": places.cluster}
+    with LocalCluster(brokers=3, controllers=1, gateways=1, **more) as cluster:
+        urls = cluster.registry_urls if is_avro else ""
+        yield _Cluster(Access(cluster.bootstrap_servers), cluster.kafka_bootstrap_servers, urls)
+
+
+def remove_topics(access: Access) -> None:
+    """Delete the topics and groups of an earlier run, Kafka Connect's included. Connect creates its own topics."""
+    names, groups = {*TOPICS, _MARKER_TOPIC, *STATE_TOPICS}, {group_of("cdc", QUERY), GROUP}
+    with Admin(access.admin()) as admin:
+        if old := names & set(admin.list_topics()):
+            admin.delete_topics(sorted(old))
+        if old_groups := groups & {group.group_id for group in admin.list_groups()}:
+            admin.delete_groups(sorted(old_groups))
 
 
 def create_topics(access: Access, *more: str) -> None:
@@ -97,12 +181,14 @@ def create_topics(access: Access, *more: str) -> None:
         admin.create_topics([NewTopic(name, partitions=PARTITIONS, config={"retention.ms": "-1"}) for name in names])
 
 
-def has_arrived(access: Access, mark: int) -> bool:
+def has_arrived(access: Access, mark: int, registry: SchemaRegistry | None = None) -> bool:
     """Whether the marker with the value ``mark`` is in its topic. All changes that were committed before the marker
-    are then in their topics: Debezium sends the changes in the order of PostgreSQL's log, each change once."""
+    are then in their topics: Debezium sends the changes in the order of PostgreSQL's log, each change once.
+    ``registry``: of events in Avro."""
+    converter = None if registry is None else Converter(registry)
     with reader(access) as consumer:
         values = [record.value for records in records_in_topic(consumer, _MARKER_TOPIC) for record in records]
-    return any(json.loads(value)["payload"]["after"]["at"] >= mark for value in values if value is not None)
+    return any(payload_of(value, converter)["after"]["at"] >= mark for value in values if value is not None)
 
 
 def reader(access: Access) -> Consumer:
@@ -114,10 +200,17 @@ class Job:
     """The load, the query, and the comparison."""
 
     def __init__(
-        self, spark: SparkSession, site: Site, postgres: Postgres, workload: Workload, show: Show, stop: Stop
+        self,
+        spark: SparkSession,
+        site: Site,
+        postgres: Postgres,
+        workload: Workload,
+        show: Show,
+        stop: Stop,
+        registry: SchemaRegistry | None = None,
     ) -> None:
         self._spark, self._site, self._postgres, self._workload = spark, site, postgres, workload
-        self._show, self._stop = show, stop
+        self._show, self._stop, self._registry = show, stop, registry
         self._lakes = lakes(site.directory)
 
     def run(self, seconds: int) -> Outcome:
@@ -131,7 +224,7 @@ class Job:
         return self._compare(added_s, totals)
 
     def _replicate(self) -> StreamingQuery:
-        return replicate(self._spark, self._site, TOPICS, self._lakes)
+        return replicate(self._spark, self._site, TOPICS, self._lakes, registry=self._registry)
 
     def _load(self, queries: Queries, seconds: int) -> float:
         """Change rows for ``seconds``; in the middle, add a column. Returns the time when the column was added, in
@@ -149,7 +242,7 @@ class Job:
         """Wait until all changes of the load are in their topics, and then in the lakes."""
         mark = self._workload.mark()
         deadline_s = time.monotonic() + ARRIVAL_S
-        while not has_arrived(self._site.access, mark):
+        while not has_arrived(self._site.access, mark, self._registry):
             if time.monotonic() > deadline_s:
                 raise PipelineFailedError(
                     f"Debezium has not sent the last change within {ARRIVAL_S:.0f} s; see connect.log in "
@@ -181,7 +274,7 @@ class Job:
         wrong += [f"{name}: {count} dead letters" for name, count in dead.items() if count]
         if wrong:
             raise PipelineFailedError("; ".join(wrong))
-        events = operations(self._site.access)
+        events = operations(self._site.access, self._registry)
         counts = {word: sum(each[code] for each in events.values()) for code, word in OPERATIONS.items()}
         rows = {each.table: each.rows for each in found["delta"]}
         path = pictures.draw(events, added_s, rows, self._site.directory / "cdc.png")
@@ -196,13 +289,14 @@ def dead_letters(lake: Lake) -> int:
     return table.read(columns=["offset"]).num_rows if table.exists() else 0
 
 
-def operations(access: Access) -> dict[int, Counter[str]]:
-    """The number of events by second (since 1970) and operation."""
+def operations(access: Access, registry: SchemaRegistry | None = None) -> dict[int, Counter[str]]:
+    """The number of events by second (since 1970) and operation. ``registry``: of events in Avro."""
+    converter = None if registry is None else Converter(registry)
     found: dict[int, Counter[str]] = {}
     with reader(access) as consumer:
         for topic in TOPICS:
             for record in (record for records in records_in_topic(consumer, topic) for record in records):
                 if record.value is not None:
-                    payload = json.loads(record.value)["payload"]
+                    payload = payload_of(record.value, converter)
                     found.setdefault(payload["source"]["ts_ms"] // 1000, Counter())[payload["op"]] += 1
     return found

@@ -12,15 +12,17 @@ lake, once, with the reason.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
+from headrace.schemas import SchemaRegistry
 from headrace_core.errors import InvalidArgumentError
 
+from ..access import Registry
 from ..crash_points import crash_point
 from ..expectations import REASON
 from ..lake.lakes import Lake
@@ -42,10 +44,20 @@ SCHEMAS_MAX = 32
 
 
 def replicate(
-    spark: SparkSession, site: Site, topics: Sequence[str], every: Sequence[Lake], *, query: str = QUERY
+    spark: SparkSession,
+    site: Site,
+    topics: Sequence[str],
+    every: Sequence[Lake],
+    *,
+    query: str = QUERY,
+    registry: SchemaRegistry | Registry = None,
 ) -> StreamingQuery:
-    """Start the query that replicates the tables of ``topics`` into each lake. Raises InvalidArgumentError if two
-    topics have the same table."""
+    """Start the query that replicates the tables of ``topics`` into each lake.
+
+    ``registry``: the schema registry of events in Avro: a client, its settings, or its URL. Without it, the keys of
+    ``site`` name the registry (``schema.registry.url``); if they name none, events in Avro become dead letters. Raises
+    InvalidArgumentError if two topics have the same table.
+    """
     doubled = [name for name, count in Counter(map(table_of, topics)).items() if count > 1]
     if doubled:
         raise InvalidArgumentError(f"two topics have the table {doubled[0]}; replicate them into different lakes")
@@ -56,13 +68,21 @@ def replicate(
         .load()
     )
     writer = (
-        records.writeStream.foreachBatch(write_batch(every))
+        records.writeStream.foreachBatch(write_batch(every, _client(site, registry)))
         .queryName(query)
         .option("checkpointLocation", f"{site.checkpoints or site.directory / 'checkpoints'}/{query}")
         .trigger(**site.trigger)
     )
     (running,) = started(writer.start)
     return running
+
+
+def _client(site: Site, registry: SchemaRegistry | Registry) -> SchemaRegistry | None:
+    """The client of the registry that the arguments of ``replicate`` name; None if they name none."""
+    if isinstance(registry, SchemaRegistry):
+        return registry
+    settings = registry if isinstance(registry, Mapping) else site.access.registry(registry)
+    return None if settings is None else SchemaRegistry(settings)
 
 
 def table_of(topic: str) -> str:
@@ -76,12 +96,12 @@ def table_of(topic: str) -> str:
     return ".".join(parts[-2:])
 
 
-def write_batch(every: Sequence[Lake]) -> Callable[[DataFrame, int], None]:
-    """The function of ``foreachBatch``."""
+def write_batch(every: Sequence[Lake], registry: SchemaRegistry | None = None) -> Callable[[DataFrame, int], None]:
+    """The function of ``foreachBatch``. ``registry``: has the schemas of events in Avro."""
 
     def write(records: DataFrame, number: int) -> None:
         batch = batch_of(records, number)
-        found = events(records).persist()
+        found = events(records, registry).persist()
         try:
             tables = by_topic(found)
             for lake in every:

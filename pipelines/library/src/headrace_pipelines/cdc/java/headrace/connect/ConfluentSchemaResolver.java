@@ -87,7 +87,8 @@ public final class ConfluentSchemaResolver<S, T> implements SchemaResolver<S, T>
     public SchemaLookupResult<S> resolveSchema(Record<T> data) {
         KafkaSerdeMetadata metadata = (KafkaSerdeMetadata) data.metadata();
         String subject = metadata.getTopic() + (metadata.isKey() ? "-key" : "-value");
-        ParsedSchema<S> schema = parser.getSchemaFromData(data);
+        // true: the schema is whole; the parser would make a reference of each named type otherwise
+        ParsedSchema<S> schema = parser.getSchemaFromData(data, true);
         Subject<S> place = new Subject<>(subject, schema.getParsedSchema());
         SchemaLookupResult<S> known = bySchema.get(place);
         if (known != null) {

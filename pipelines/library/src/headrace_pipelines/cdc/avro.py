@@ -1,0 +1,346 @@
+"""Debezium's events in Avro, as the JSON that Connect's JsonConverter would have written.
+
+    0 | schema id | Avro    -->    {"schema": {...}, "payload": {...}}
+
+Connect's Avro converters write Confluent's wire format, and Avro schemas whose keys ``connect.name``, ``connect.type``
+and ``connect.parameters`` are those of Connect's own schema. So both formats have the same columns, and all further
+modules read JSON. Of a value, only the parts that they read are in the JSON.
+
+Sources: Confluent's documentation ("Formats, Serializers, and Deserializers: Wire format"); AvroData of Confluent's and
+Apicurio's converters; Kafka's JsonConverter.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import os
+import pickle
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headrace.schemas import (
+    InvalidSchemaError,
+    ResolvedSchema,
+    SchemaRegistry,
+    SchemaType,
+    UnknownSchemaIdError,
+    avro,
+    wire,
+)
+
+from .columns import DIGITS_MAX, EventSchemaError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column
+
+#: The fields of ``as_json``'s column.
+KEY, VALUE, KEY_REASON, VALUE_REASON = "key", "value", "key_reason", "value_reason"
+#: The fields of a value that its JSON has, and the field whose schema it has.
+_READ = ("op", "after", "source")
+_TABLE = "after"
+_DECIMAL = "org.apache.kafka.connect.data.Decimal"
+_PLAIN = {
+    "boolean": "boolean", "int": "int32", "long": "int64", "float": "float", "double": "double", "bytes": "bytes",
+    "string": "string",
+}  # fmt: skip
+#: Converters that a worker process keeps, one for each registry.
+_KEPT_MAX = 8
+#: Schemas that a converter keeps.
+_SCHEMAS_MAX = 1_000
+
+#: Writes a decoded value as JSON.
+Text = Callable[[Any], str]
+
+
+def as_json(key: Column, value: Column, registry: SchemaRegistry) -> Column:
+    """A struct with the JSON of a record's key and value, and the reason why one of them has none. Null for what is not
+    in Avro. A registry that does not answer, or that refuses the client, fails the task."""
+    from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf
+    from pyspark.sql.types import StringType, StructType
+
+    kind = StructType()
+    for name in (KEY, VALUE, KEY_REASON, VALUE_REASON):
+        kind.add(name, StringType())
+    settings = pickle.dumps(registry)
+
+    def convert(keys: pa.Array, values: pa.Array) -> pa.Array:
+        import pyarrow as pa
+
+        converter = _kept(settings)
+        found = [converter.json_of(each, is_key=True) for each in keys.to_pylist()]
+        found_values = [converter.json_of(each, is_key=False) for each in values.to_pylist()]
+        parts = [[each[at] for each in every] for at in (0, 1) for every in (found, found_values)]
+        arrays = [pa.array(each, pa.string()) for each in parts]
+        return pa.StructArray.from_arrays(arrays, [KEY, VALUE, KEY_REASON, VALUE_REASON])
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "It is preferred to specify type hints", UserWarning)
+        made = arrow_udf(convert, kind, ArrowUDFType.SCALAR)
+    # Spark would call a deterministic function again for each expression that reads its result.
+    return made.asNondeterministic()(key, value)
+
+
+_converters: dict[tuple[int, bytes], Converter] = {}
+
+
+def _kept(settings: bytes) -> Converter:
+    """The converter of this process; the process id is in the key, because workers are forks."""
+    known = (os.getpid(), settings)
+    if known not in _converters:
+        while len(_converters) >= _KEPT_MAX:
+            del _converters[next(iter(_converters))]
+        _converters[known] = Converter(pickle.loads(settings))
+    return _converters[known]
+
+
+class Converter:
+    """Converts keys and values; asks the registry once for each schema."""
+
+    def __init__(self, registry: SchemaRegistry) -> None:
+        self._registry = registry
+        self._forms: dict[tuple[int, bool], Form | str] = {}
+
+    def json_of(self, data: bytes | None, *, is_key: bool) -> tuple[str | None, str | None]:
+        """The JSON of a key or value, or the reason why it has none; neither for what is not in Avro. Raises
+        RegistryUnavailableError and RegistryRefusedError."""
+        if not data or data[0] != wire.MAGIC or len(data) < wire.HEADER_BYTES:
+            return None, None
+        schema_id = wire.schema_id(data)
+        form = self._form(schema_id, is_key)
+        if isinstance(form, str):
+            return None, form
+        try:
+            payload = form.decoder.decode(data, wire.HEADER_BYTES)
+        except avro.Damaged as error:
+            return None, f"{error.path or 'the bytes'}: {error.reason} (schema id {schema_id})"
+        return f'{{"schema":{form.schema},"payload":{form.text(payload)}}}', None
+
+    def _form(self, schema_id: int, is_key: bool) -> Form | str:
+        known = (schema_id, is_key)
+        if known not in self._forms:
+            while len(self._forms) >= _SCHEMAS_MAX:
+                del self._forms[next(iter(self._forms))]
+            self._forms[known] = self._new_form(schema_id, is_key)
+        return self._forms[known]
+
+    def _new_form(self, schema_id: int, is_key: bool) -> Form | str:
+        try:
+            resolved = self._registry.resolved(schema_id)
+            if resolved.schema.type is not SchemaType.AVRO:
+                return (
+                    f"schema id {schema_id} is of the type {resolved.schema.type}, and events must be in Avro or JSON"
+                )
+            return form_of(resolved) if is_key else form_of(resolved, read=_READ, described=(_TABLE,))
+        except (UnknownSchemaIdError, InvalidSchemaError, EventSchemaError) as error:
+            return str(error)
+
+
+def payload_of(value: bytes, converter: Converter | None) -> dict[str, Any]:
+    """The payload of an event in Avro or JSON: ``op``, ``after``, ``source``. ``converter``: None if the events are in
+    JSON. Raises EventSchemaError for an event that cannot be read."""
+    text, reason = (None, None) if converter is None else converter.json_of(value, is_key=False)
+    if reason is not None:
+        raise EventSchemaError(reason)
+    found: dict[str, Any] = json.loads(value if text is None else text)["payload"]
+    return found
+
+
+class Form(NamedTuple):
+    """How the values of one Avro schema become JSON. ``schema``: Connect's schema, as JSON."""
+
+    schema: str
+    decoder: avro.Decoder
+    text: Text
+
+
+def form_of(resolved: ResolvedSchema, *, read: Sequence[str] = (), described: Sequence[str] = ()) -> Form:
+    """The form of a record's schema. ``read``: the fields that the JSON has, ``described``: those of Connect's schema;
+    without names all of them. Raises EventSchemaError."""
+    builder = _Builder()
+    try:
+        texts = [each.text for each in (*resolved.references.values(), resolved.schema)]
+        *references, document = [_without_logical_types(json.loads(text)) for text in texts]
+        decoder = avro.decoder(avro.parse(json.dumps(document), map(json.dumps, references)))
+        for each in texts:
+            found = builder.node(json.loads(each), "")
+    except (ValueError, RecursionError) as error:
+        raise EventSchemaError(f"schema id {resolved.id} cannot be read: {error}") from error
+    fields = found.connect.get("fields")
+    if fields is None:
+        raise EventSchemaError(f"schema id {resolved.id} is no record: is this topic one of Debezium's?")
+    schema = found.connect | {"fields": [each for each in fields if not described or each["field"] in described]}
+    text = found.text if not read else _record({name: each for name, each in found.parts.items() if name in read})
+    return Form(json.dumps(schema, ensure_ascii=False), decoder, text)
+
+
+def _without_logical_types(schema: Any) -> Any:
+    """The schema whose values are decoded as they were written: a date is a number, a decimal is its bytes."""
+    if isinstance(schema, list):
+        return [_without_logical_types(each) for each in schema]
+    if isinstance(schema, dict):
+        return {name: _without_logical_types(each) for name, each in schema.items() if name != "logicalType"}
+    return schema
+
+
+class _Node(NamedTuple):
+    """Connect's schema of an Avro type, and its JSON. ``parts``: of a record, the JSON of each field."""
+
+    connect: dict[str, Any]
+    text: Text
+    parts: Mapping[str, Text] = {}
+
+
+class _Builder:
+    """Walks through Avro schemas; a named type is known after it."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, _Node | None] = {}
+
+    def node(self, schema: Any, namespace: str) -> _Node:
+        """Raises EventSchemaError."""
+        if isinstance(schema, list):
+            return self._union(schema, namespace)
+        if isinstance(schema, str):
+            return self._named(schema, namespace)
+        kind = schema.get("type") if isinstance(schema, dict) else None
+        if isinstance(kind, (dict, list)):
+            return self.node(kind, namespace)
+        if kind == "record":
+            return self._record(schema, namespace)
+        if kind == "array":
+            item = self.node(schema.get("items"), namespace)
+            return _Node(_described(schema, {"type": "array", "items": item.connect}), _array(item.text))
+        if kind == "map":
+            item = self.node(schema.get("values"), namespace)
+            connect = {"type": "map", "keys": {"type": "string", "optional": False}, "values": item.connect}
+            return _Node(_described(schema, connect), _map(item.text))
+        if kind in ("enum", "fixed"):
+            node = _plain(schema, "string" if kind == "enum" else "bytes")
+            self._names[_full_name(schema, namespace)] = node
+            return node
+        if kind in _PLAIN:
+            return _plain(schema, _PLAIN[kind])
+        return self._named(kind, namespace)
+
+    def _named(self, name: Any, namespace: str) -> _Node:
+        if isinstance(name, str) and name in _PLAIN:
+            return _plain({}, _PLAIN[name])
+        for full in (f"{namespace}.{name}", name):
+            if full in self._names:
+                node = self._names[full]
+                if node is None:
+                    raise EventSchemaError(f"the record {full} contains itself, and a table has no such columns")
+                return node
+        raise EventSchemaError(f"the Avro type {name!r} has no form in Connect")
+
+    def _union(self, branches: list[Any], namespace: str) -> _Node:
+        others = [each for each in branches if each != "null"]
+        if len(others) != 1:
+            raise EventSchemaError("a union of several types has no form in Connect")
+        node = self.node(others[0], namespace)
+        return (
+            node if len(branches) == 1 else _Node(node.connect | {"optional": True}, _nullable(node.text), node.parts)
+        )
+
+    def _record(self, schema: Mapping[str, Any], namespace: str) -> _Node:
+        name = _full_name(schema, namespace)
+        within = name.rpartition(".")[0]
+        self._names[name] = None
+        nodes = {field["name"]: self.node(field["type"], within) for field in schema["fields"]}
+        fields = [node.connect | {"field": field} for field, node in nodes.items()]
+        parts = {field: node.text for field, node in nodes.items()}
+        node = _Node(_described(schema, {"type": "struct", "fields": fields}), _record(parts), parts)
+        self._names[name] = node
+        return node
+
+
+def _full_name(schema: Mapping[str, Any], namespace: str) -> str:
+    name, own = schema.get("name", ""), schema.get("namespace", namespace)
+    return name if "." in name or not own else f"{own}.{name}"
+
+
+def _described(schema: Mapping[str, Any], connect: dict[str, Any]) -> dict[str, Any]:
+    """Connect's schema with the name and the parameters that the Avro schema has for it."""
+    found = connect | {"optional": False}
+    if "connect.name" in schema:
+        found["name"] = schema["connect.name"]
+    if isinstance(schema.get("connect.parameters"), dict):
+        found["parameters"] = schema["connect.parameters"]
+    return found
+
+
+def _plain(schema: Mapping[str, Any], kind: str) -> _Node:
+    connect = _described(schema, {"type": schema.get("connect.type", kind)})
+    if kind == "bytes" and schema.get("logicalType") == "decimal":
+        sizes = {"scale": str(schema.get("scale", 0))}
+        if "connect.name" not in schema:  # Connect's converters write a default of theirs as Avro's precision
+            sizes["connect.decimal.precision"] = str(schema.get("precision"))
+        connect |= {"name": _DECIMAL, "parameters": sizes | connect.get("parameters", {})}
+    if kind == "bytes" and connect.get("name") == _DECIMAL:
+        return _Node(connect, partial(_decimal, _scale(connect)))
+    return _Node(connect, _TEXTS[kind])
+
+
+def _scale(decimal: Mapping[str, Any]) -> int:
+    try:
+        scale = int(decimal["parameters"]["scale"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise EventSchemaError("a decimal has no scale") from error
+    if not 0 <= scale <= DIGITS_MAX:
+        raise EventSchemaError(f"a decimal has the scale {scale}, and a lake's column has at most {DIGITS_MAX}")
+    return scale
+
+
+def _integer(value: int) -> str:
+    return str(value)
+
+
+def _boolean(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _real(value: float) -> str:
+    if math.isfinite(value):
+        return repr(value)
+    return '"NaN"' if math.isnan(value) else '"Infinity"' if value > 0 else '"-Infinity"'
+
+
+def _bytes(value: bytes) -> str:
+    return f'"{base64.b64encode(value).decode()}"'
+
+
+def _decimal(scale: int, value: bytes) -> str:
+    unscaled = int.from_bytes(value, "big", signed=True)
+    if not scale:
+        return str(unscaled)
+    digits = str(abs(unscaled)).rjust(scale + 1, "0")
+    return f"{'-' if unscaled < 0 else ''}{digits[:-scale]}.{digits[-scale:]}"
+
+
+_quoted = json.JSONEncoder(ensure_ascii=False).encode
+_TEXTS: Mapping[str, Text] = {
+    "boolean": _boolean, "int32": _integer, "int64": _integer, "float": _real, "double": _real, "bytes": _bytes,
+    "string": _quoted,
+}  # fmt: skip
+
+
+def _nullable(text: Text) -> Text:
+    return lambda value: "null" if value is None else text(value)
+
+
+def _array(item: Text) -> Text:
+    return lambda values: f"[{','.join(map(item, values))}]"
+
+
+def _map(item: Text) -> Text:
+    return lambda values: f"{{{','.join(f'{_quoted(key)}:{item(value)}' for key, value in values.items())}}}"
+
+
+def _record(parts: Mapping[str, Text]) -> Text:
+    named = [(name, f"{_quoted(name)}:", text) for name, text in parts.items()]
+    return lambda row: f"{{{','.join([quoted + text(row[name]) for name, quoted, text in named])}}}"
