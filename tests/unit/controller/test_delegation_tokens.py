@@ -284,7 +284,7 @@ def test_a_description_has_the_tokens_that_the_users_own_asked_for_or_may_renew(
 
 def test_a_request_that_does_not_say_who_asks_is_refused() -> None:
     node = Caller(Principal("Node", "broker:1"), listener="internal", role="broker", node_id=1)
-    with pytest.raises(DelegationTokenRequestNotAllowedError, match="does not say who asks"):
+    with pytest.raises(DelegationTokenRequestNotAllowedError, match="does not name its client"):
         _handled("CreateDelegationToken", security_pb2.CreateDelegationTokenRequest(owner=ANN), node)
 
 

@@ -157,10 +157,10 @@ FIRST = entry(EntryKind.DATA, 2, 5, 1)
     ("change", "says"),
     [
         (lambda m: setattr(m, "term", -1), "term=-1"),
-        (lambda m: m.ClearField("append_request"), "without a body"),
+        (lambda m: m.ClearField("append_request"), "has no body"),
         (lambda m: setattr(m.append_request.previous, "offset", -1), "not a place"),
-        (lambda m: setattr(m.append_request.previous, "term", 9), "previous is of term 9"),
-        (lambda m: setattr(m.append_request.previous, "offset", 4), "where one at 4 follows"),
+        (lambda m: setattr(m.append_request.previous, "term", 9), "previous has term 9"),
+        (lambda m: setattr(m.append_request.previous, "offset", 4), "but the previous entry ends at 4"),
         (lambda m: setattr(m.append_request, "committed_offset", -1), "committed_offset"),
         (lambda m: setattr(m.append_request.entries[0], "kind", 0), "unknown kind"),
         (lambda m: setattr(m.append_request.entries[0], "kind", 2), "its batch has"),
@@ -170,7 +170,7 @@ FIRST = entry(EntryKind.DATA, 2, 5, 1)
         (lambda m: setattr(m.append_request.entries[0], "data", FIRST.data * 2), "its batch has"),
         (lambda m: setattr(m.append_request.entries[0], "data", b""), "append_request"),
         (lambda m: m.append_request.entries[0].voters.add(), "with voters"),
-        (lambda m: setattr(m, "term", 1), "sent in 1"),
+        (lambda m: setattr(m, "term", 1), "sent in term 1"),
     ],
 )
 def test_an_append_that_no_sound_leader_sends(change, says: str) -> None:  # type: ignore[no-untyped-def]
@@ -189,7 +189,7 @@ def test_an_append_that_no_sound_leader_sends(change, says: str) -> None:  # typ
         (lambda s: setattr(s.voters[0].key, "node_id", -1), "node_id=-1"),
         (lambda s: setattr(s, "position", -1), "position=-1"),
         (lambda s: setattr(s.place, "offset", 0), "without an offset"),
-        (lambda s: setattr(s.place, "term", 9), "sent in 4"),
+        (lambda s: setattr(s.place, "term", 9), "sent in term 4"),
     ],
 )
 def test_a_snapshot_that_no_sound_leader_sends(change, says: str) -> None:  # type: ignore[no-untyped-def]

@@ -46,7 +46,8 @@ from .storage import MetadataStorage
 #: Callback for each committed metadata change, called in log order.
 Subscriber = Callable[[MetadataImage, MetadataDelta], None]
 
-_REPLAY_BYTES = 1 << 18  #: Bytes of the metadata log that a controller replays before its event loop runs other tasks.
+#: Maximum number of bytes of the metadata log that a controller replays before its event loop runs other tasks.
+_REPLAY_BYTES = 1 << 18
 
 
 class Applier:

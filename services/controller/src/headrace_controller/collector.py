@@ -1,7 +1,7 @@
 """The controller's metrics: the cluster by its metadata, and the quorum.
 
 Every controller reports counts of the cluster, as in Kafka. Only the active controller reports single topics and
-partitions, and the names of kafka_exporter, so that each of them has one series in Prometheus.
+partitions, and the metrics named as in kafka_exporter, so that Prometheus has only one series of each.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class ControllerCollector:
         self._directory = directory
         self._exporter = exporter
         self._partitions_max = exporter.settings.partitions_max
-        self._counted: Mapping[bytes, TopicImage] | None = None  # the topics to which ``_counts`` belong
+        self._counted: Mapping[bytes, TopicImage] | None = None  # the topics from which ``_counts`` was computed
         self._counts: list[tuple[Metric, int]] = []
-        self._shown: Mapping[bytes, TopicImage] | None = None  # the topics to which ``_rows`` belong
+        self._shown: Mapping[bytes, TopicImage] | None = None  # the topics from which ``_rows`` was computed
         self._rows: list[Row | Column] = []
 
     def collect(self) -> Rows:
@@ -68,7 +68,7 @@ class ControllerCollector:
             for replica in replicas:
                 labels = replica.key.node_id, kind
                 yield Row(catalog.VOTER_LAG_RECORDS, labels, _missing(replica, status.log_end_offset))
-                ago = replica.caught_up_ticks_ago  # None: it has not answered this leader at all
+                ago = replica.caught_up_ticks_ago  # None: the replica has not answered this leader at all
                 yield Row(catalog.VOTER_LAG_SECONDS, labels, math.inf if ago is None else ago * tick_s)
 
     def _cluster(self, image: MetadataImage) -> Rows:
@@ -151,10 +151,11 @@ def _partition_columns(named: Sequence[tuple[tuple[str, int], PartitionImage]]) 
 
 
 def _lacks(part: PartitionImage) -> bool:
-    """Whether a replica that is not only being added is out of sync."""
+    """Whether a replica is out of sync, except replicas that a reassignment only adds."""
     return bool(set(part.replicas) - set(part.isr) - set(part.adding))
 
 
 def _missing(replica: ReplicaStatus, end: int) -> int:
-    """Records that the replica lacks; all of them while the leader does not know how far the replica's log agrees."""
+    """Records that the replica lacks; the whole log while the leader does not know up to which offset the logs
+    agree."""
     return end - max(replica.match, 0)

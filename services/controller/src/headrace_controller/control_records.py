@@ -40,7 +40,7 @@ def encode_control(kind: EntryKind, term: int, base_offset: int, leader: int, vo
 
 
 def decode_entry(header: BatchHeader, data: bytes) -> Entry:
-    """The Raft entry that a record batch contains. Raises CorruptLogError if the batch is no control batch of Raft.
+    """The Raft entry that a record batch contains. Raises CorruptLogError if the batch is not a control batch of Raft.
     Raises UnsupportedVersionError for a control record of a newer version."""
     kind, voters = EntryKind.DATA, None
     if header.is_control:

@@ -95,18 +95,18 @@ class Decider:
             epoch=raft.term,
         )
         entry = raft.propose(data, len(decision.records))
-        assert entry.base_offset == speculative.next_offset, "the log and the speculation have parted"
+        assert entry.base_offset == speculative.next_offset, "the log and the speculative image have different ends"
         self._core.accept(decision, entry.next_offset, entry.term)
 
     def skip(self, entry: Entry) -> None:
         """Called when Raft itself has appended an entry without a decision, such as new voters."""
-        assert entry.base_offset == self._core.speculative.next_offset, "the log and the speculation have parted"
+        assert entry.base_offset == self._core.speculative.next_offset, "log and speculative image have different ends"
         self._core.skip(entry.next_offset, entry.term)
 
     def forgive_pause(self, now_ms: float) -> None:
         """Call this method with each tick, before any decision of the tick. After a pause of this process, the silence
-        of the nodes proves nothing, so their sessions start again. A planned sleep is no pause, however short the
-        sessions are; otherwise short sessions would never end."""
+        of the nodes proves nothing, so their sessions start again. A planned sleep is no pause, even with short
+        sessions; otherwise short sessions would never end."""
         paused_ms, self._last_tick_ms = now_ms - self._last_tick_ms, now_ms
         if paused_ms > max(self._core.settings.broker_session_timeout_ms / 2, self._sleep_ms):
             logger.warning(

@@ -1,5 +1,4 @@
-"""What ``format`` writes into a controller's directory beside ``meta.properties``: the first voters (KIP-853), and the
-first users (KIP-900).
+"""Write the first voters (KIP-853) and the first users (KIP-900) into a controller's directory, for ``format``.
 
 The first users are in ``bootstrap.checkpoint``, as in Kafka. The first leader of a new cluster writes them into the
 metadata log, right after the cluster's id; later changes of the file have no effect.
@@ -60,5 +59,5 @@ def read_users(fs: FileSystem, root: str) -> tuple[ScramCredentialRecord, ...]:
         raise CorruptLogError(f"{path} is damaged: {error.message}; format a new directory") from error
     users = tuple(record for record in records if isinstance(record, ScramCredentialRecord))
     if len(users) != len(records):
-        raise CorruptLogError(f"{path} is damaged: it has records that are no users; format a new directory")
+        raise CorruptLogError(f"{path} is damaged: it has records that are not users; format a new directory")
     return users

@@ -4,11 +4,13 @@ The controller is synchronous, without threads and sockets. ``Clock`` gives the 
 random numbers, and ``send`` takes its messages. The driver runs the controller in a real process, the simulator in a
 simulated process. A controller works in *turns*:
 
-    begin     processes due ticks; decides submitted requests, each on the speculation after the one before; gets Raft's
-              Ready, and sends what promises nothing about this disk (Ready, step 1). True: there is work for the disk
-    persist   step 2: term and vote, a snapshot's chunk, entries; one write and one fdatasync for all of it. A snapshot
-              that was received whole is decoded here too: that takes long, and may run in another thread
-    finish    sends what step 2 made true (3, 4), applies and publishes what is committed (5), answers
+    begin     processes due ticks; decides submitted requests, each on the speculative image after the previous
+              decision; gets Raft's Ready, and sends the messages that do not depend on this disk (Ready, step 1).
+              Returns True if there is work for the disk
+    persist   step 2: term and vote, a snapshot's chunk, entries; one write and one fdatasync for all of it. A
+              completely received snapshot is decoded here too: this takes long, and may run in another thread
+    finish    sends the messages that depend on step 2 (3, 4), applies and publishes committed entries (5), and answers
+              requests
 
 Messages may arrive between the three steps of a turn, and a crash may happen between any two of the steps. Requests
 that arrive during a turn are decided in the next turn: under load, turns grow instead of queueing up. ``next_due_ms``
@@ -16,7 +18,7 @@ returns the time of the next turn: the next tick that may have an effect, not ea
 
     submit --> decide --> propose --> append + fdatasync --> a majority has it --> commit --> publish --> answer
 
-A Raft leader is not active at first. Raft's leader becomes *active* when it has committed an entry of its own term and
+A new Raft leader is not active yet. It becomes *active* when it has committed an entry of its own term and
 applied all committed entries. Only an active leader knows every change that any controller ever answered (thesis, 6.4).
 Requests to a new leader wait until it is active. When the leader resigns, the speculative image is dropped. Decisions
 that are already appended wait for their commit or truncation (waiting.py). Requests that are not appended, and all
@@ -222,7 +224,7 @@ class QuorumController:
 
     @property
     def addresses(self) -> Mapping[int, str]:
-        """ "host:port" of the internal listeners of the voters and the leader by node id, as far as known."""
+        """The known "host:port" of the internal listeners of the voters and the leader, by node id."""
         voters, configured, seen_address = self._raft.voters, self.settings.voter_addresses, self._seen_address
         node_ids = [key.node_id for key in voters]
         leader = self._raft.leader
@@ -239,7 +241,7 @@ class QuorumController:
 
     @property
     def is_left_alone(self) -> bool:
-        """Whether so many voters have disconnected that the remaining voters are no majority."""
+        """Whether the connected voters are less than a majority."""
         voters = self._raft.voters
         return len(voters) - sum(key in self._gone for key in voters) < voters.majority
 
@@ -605,7 +607,7 @@ class QuorumController:
     def snapshot_done(self, job: SnapshotJob) -> None:
         """Called when ``job`` has run: from now on the new snapshot is used, and the log begins after the second newest
         snapshot."""
-        assert self._ready is None, "in the middle of a turn"
+        assert self._ready is None, "this must be called between two turns"
         start = self._snapshots.done(job)
         if start is not None:
             self._raft.compacted(start)

@@ -43,7 +43,7 @@ _TEMPORARY = ".tmp"
 
 @dataclass(frozen=True, slots=True)
 class DamagedSnapshot:
-    """A file that has a snapshot's name and damaged contents."""
+    """A file with a snapshot's name and damaged contents."""
 
     place: Place
     error: CorruptLogError

@@ -1,4 +1,5 @@
-"""When to take metadata snapshots (KIP-630): after a number of bytes of log, or after a time with any change."""
+"""Decide when to take metadata snapshots (KIP-630): after a number of bytes of log, or after some time if there were
+changes."""
 
 from __future__ import annotations
 

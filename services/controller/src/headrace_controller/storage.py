@@ -22,13 +22,13 @@ The possible states of the disk after a crash, and how opening treats them:
     the log starts at          snapshots                      it is
     -------------------------  -----------------------------  --------------------------------------------------------
     0                          none, or of the first voters   a log that was never trimmed
-    a snapshot's place         it, and newer ones below the   as drawn above (older ones: their removal was cut short)
+    a snapshot's place         it, and newer ones below the   as drawn above (older ones: their removal was interrupted)
                                log's end
     any                        the newest is beyond the       a snapshot was received, and the log was about to begin
                                log's end                      behind it: it does now
     any                        the newest that fits is        the one before, if the log reaches from it beyond the
                                damaged                        damaged one; else CorruptLogError
-    above 0                    none from there on             CorruptLogError: what came before the log is lost
+    above 0                    none from there on             CorruptLogError: the entries before the log are lost
     nowhere                    any                            CorruptLogError where there was a log (its recovery point
                                                               says so): a new one would lose the voter's promises
 
@@ -541,16 +541,16 @@ class MetadataStorage:
                 )
         if start > 0 and not fitting:
             raise CorruptLogError(
-                f"{self._log.directory}: the log begins at offset {start}, and no snapshot covers the offsets "
-                "before: restore the .checkpoint file, or format the directory again and add this controller to "
+                f"{self._log.directory}: the log begins at offset {start}, and no snapshot covers the offsets before "
+                f"it: restore the .checkpoint file, or format the directory again and add this controller to "
                 "the quorum as a new voter"
             )
         for place in fitting:
             term = self._term_below(place.offset)
             if term is not None and term != place.term:
                 raise CorruptLogError(
-                    f"{store.path(place)} is of term {place.term}, but the log's offset {place.offset - 1} is of "
-                    f"term {term}: the snapshot or the log belongs to another controller"
+                    f"{store.path(place)} has term {place.term}, but the log's offset {place.offset - 1} has term "
+                    f"{term}: the snapshot or the log belongs to another controller"
                 )
 
     def _term_below(self, offset: int) -> int | None:

@@ -5,7 +5,7 @@ appended decision may be committed, even if the leader that made the decision ha
 leadership, the log shows the outcome of each appended decision:
 
     the place is committed, with the same term               it was done: the prepared answer
-    something of a later term is committed there, or before  it never will be: NotControllerError, safe to retry
+    something of a later term is committed there, or before it never will be: NotControllerError, safe to retry
     a snapshot replaces the log, and hides it                unknown: RequestTimedOutError
 
 (Raft, 5.3: terms never decrease along a log, and the entries of a leader's term follow each other without a gap.)

@@ -23,7 +23,7 @@ LEVEL = 3
 
 
 def acl_id(entry: AclRecord) -> bytes:
-    """The id of an entry (16 bytes). It follows from the entry's content, so an entry exists at most once."""
+    """The id of an entry (16 bytes). It is computed from the entry's content, so an entry exists at most once."""
     content = "\0".join(
         str(part)
         for part in (
@@ -40,7 +40,7 @@ def acl_id(entry: AclRecord) -> bytes:
 
 
 def create(view: View, request: CreateAcls) -> Decision:
-    """Returns one AclResult for each entry. An entry that exists is no error."""
+    """Returns one AclResult for each entry. An entry that already exists is not an error."""
     image = view.image
     _check_level(image)
     records: dict[bytes, MetadataRecord] = {}

@@ -293,7 +293,7 @@ def _with_consequences(
     image = view.image.apply((change,), view.image.next_offset + 1)
     records, more = _consequences(view, image, change.broker_id, former, room=_batch_max(view))
     if more and former is not None:
-        assert isinstance(change, RegisterBrokerRecord), "only a registration ends a life"
+        assert isinstance(change, RegisterBrokerRecord), "only a new registration ends a registration"
         # The registration record keeps the weaker of the broker's two flush policies, because later decisions know no
         # other record of the broker.
         flush = change.default_log_flush if former.default_log_flush == "commit" else former.default_log_flush

@@ -1,16 +1,16 @@
 """The controller's state machine (pure): it decides on requests, then replays the records of the decision.
 
-Two images. The *committed* image is the state after all committed entries of the metadata log, as it is published. The
-*speculative* image is the committed image plus the decisions in flight; the next decision is made on the speculative
-image. Because of the speculative image, the controller can decide a thousand requests while the disk writes the first
-request's records.
+The core has two images. The *committed* image is the state after all committed entries of the metadata log, as it is
+published. The *speculative* image is the committed image plus the decisions in flight; the next decision is made on the
+speculative image. Because of the speculative image, the controller can decide a thousand requests while the disk writes
+the first request's records.
 
     decide(request, now) -> Decision        reads, changes nothing
-    accept(decision, next_offset)           the decision is being written: speculation grows
-    commit(offset)                          it is durable: the committed image applies the same records
-    resign()                                decisions in flight may be lost: the speculation is dropped
-    upkeep(now) -> Decision                 work that time demands, most urgent first; empty: nothing to do
-    replay(batch)                           another controller's decision, or one before a restart: committed at once
+    accept(decision, next_offset)           the decision is being written: the speculative image has it
+    commit(offset)                          it is committed: the committed image applies the same records
+    resign()                                decisions in flight may be lost: the speculative image is dropped
+    upkeep(now) -> Decision                 work that is due by time, most urgent first; empty: no work
+    replay(batch)                           another controller's decision, or from before a restart: committed at once
 
 Only records change an image, and records depend neither on a clock nor on randomness. Because records depend on nothing
 else, replaying the log on any controller gives the same image. The times of the nodes' heartbeats are not in the log

@@ -27,9 +27,9 @@ may lead again, a topic with one replica and a weak flush policy recovers. The l
 it was recorded when the partition lost its leader, and has not returned with an empty disk.
 
 All unclean elections but that of the last known leader need an operator (ElectLeaders) or
-``unclean.leader.election.enable``. The setting ``unclean.leader.election.enable`` of the topic counts first, then that
-of the candidate broker, of all brokers, and of the controller's file. Every unclean election sets ``recovering``
-(KIP-704), empties the ELR, and leaves the new leader as the only member of the ISR.
+``unclean.leader.election.enable``. The topic's ``unclean.leader.election.enable`` has priority, then the setting of the
+candidate broker, of all brokers, and of the controller's file. Every unclean election sets ``recovering`` (KIP-704),
+empties the ELR, and leaves the new leader as the only member of the ISR.
 
 At metadata.version 1 there is no ELR: the last members of an ISR stay in the ISR, as in Kafka before KIP-966.
 

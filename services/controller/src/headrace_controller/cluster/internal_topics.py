@@ -89,7 +89,7 @@ def check_policy(name: str, changes: Mapping[str, str | None]) -> None:
 
 
 def check_may_grow(name: str) -> None:
-    """Raise InvalidPartitionsError for a topic of shards. A group's shard follows from the number of partitions, so one
+    """Raise InvalidPartitionsError for a topic of shards. A group's shard depends on the number of partitions, so one
     more partition would assign every group to a wrong shard."""
     if name in SHARD_TOPICS:
         raise InvalidPartitionsError(

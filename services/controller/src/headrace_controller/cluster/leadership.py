@@ -1,12 +1,12 @@
 """Replicas that cannot lead now, as their brokers report them in every heartbeat, with the reason.
 
 A broker whose logs take no appends (because its disk is full, or no file descriptor is left) still serves reads and
-sends heartbeats. The replicas of a broker that takes no appends are neither fenced nor offline, but the last choice in
-an election:
+sends heartbeats. The replicas of a broker that takes no appends are neither fenced nor offline, but they are the last
+choice in an election:
 
     the leader cannot lead, another in-sync replica can        that one is elected at once
     no in-sync replica can lead                                the leader stays: it is read, and refuses appends
-    one of them can again                                      that one is elected at once, wherever it is needed
+    one of them can again that one is elected at once, wherever it is needed
     the preferred replica can lead again                       it leads again by the next preferred election
     a new partition                                            such replicas begin out of sync, and follow later
 

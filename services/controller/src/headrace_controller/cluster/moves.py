@@ -1,10 +1,11 @@
-"""The steps of one partition's reassignment (KIP-455), and their records. Decided in reassignment.py.
+"""The steps of one partition's reassignment (KIP-455), and their records. reassignment.py decides when each step
+happens.
 
     replicas            adding   removing   isr
     ------------------  -------  ---------  ----------
     1 2 3                                   1 2 3
-    1 4 5 2 3           4 5      2 3        1 2 3        begun: targets first, then those that will go
-    1 4 5 2 3           4 5      2 3        1 2 3 4 5    the new ones have caught up (AlterPartition)
+    1 4 5 2 3           4 5      2 3        1 2 3        begun: targets first, then the replicas to remove
+    1 4 5 2 3           4 5      2 3        1 2 3 4 5    the new replicas have caught up (AlterPartition)
     1 4 5                                   1 4 5        complete; the leader is among the targets
 
 A leader that is among the targets of a reassignment stays leader, as in Kafka, unless the first target is a new

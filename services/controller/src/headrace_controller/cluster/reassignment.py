@@ -1,6 +1,6 @@
 """Reassignments of partitions (KIP-455): they are requested, begun a few at a time, completed, cancelled and listed.
 
-    requested or planned --- its brokers are free ---> in progress --- all that is added is in sync ---> done
+    requested or planned --- its brokers are free ---> in progress --- all added replicas are in sync ---> done
          |   their turn has not come                    |
          +---> queued                                   +--- cancelled ---> as before
 

@@ -492,14 +492,14 @@ class ScramResult:
 
 @dataclass(frozen=True, slots=True)
 class CreateAcls:
-    """Entries to create; their ids are empty."""
+    """The access control entries to create; their ids are empty."""
 
     entries: tuple[AclRecord, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteAcls:
-    """The entries that one of the filters matches are removed."""
+    """Remove the entries that match one of the filters."""
 
     filters: tuple[AclFilter, ...]
 
@@ -521,8 +521,8 @@ class DeleteAclsResult:
 
 @dataclass(frozen=True, slots=True)
 class CreateToken:
-    """``token_id``: a new random id. ``lifetime_ms``: the longest life; 0 or less: the settings' maximum. ``at_ms``:
-    milliseconds since 1970."""
+    """``token_id``: a new random id. ``lifetime_ms``: the maximum lifetime; 0 or less: the maximum of the settings.
+    ``at_ms``: milliseconds since 1970."""
 
     token_id: str
     owner: str
@@ -534,8 +534,8 @@ class CreateToken:
 
 @dataclass(frozen=True, slots=True)
 class RenewToken:
-    """``token_id`` "": no token has the HMAC of the request. ``period_ms``: the time until the token expires; negative:
-    the settings' default."""
+    """``token_id`` is "" if no token has the HMAC of the request. ``period_ms``: the time until the token expires;
+    negative: the settings' default."""
 
     token_id: str
     requester: str
@@ -545,7 +545,7 @@ class RenewToken:
 
 @dataclass(frozen=True, slots=True)
 class ExpireToken:
-    """As RenewToken; a negative period removes the token."""
+    """Like RenewToken; a negative period removes the token."""
 
     token_id: str
     requester: str

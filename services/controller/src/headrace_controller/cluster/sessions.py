@@ -13,8 +13,8 @@ connections, so its partitions need not wait for a whole session timeout. With t
 broker's partitions is elected after 0.5 s instead of 9 s. A broker that only lost its connection reconnects within
 milliseconds. If a connection breaks repeatedly, each break within a session timeout of the previous break doubles the
 grace period, up to the session timeout. The doubling keeps a broker with an unstable connection from being fenced and
-unfenced all the time. Breaks of a broker's connection are counted for one broker epoch. A new registration shows that
-the broker's process had ended, so the count of breaks starts again.
+unfenced again and again. Breaks of a broker's connection are counted for one broker epoch. A new registration shows
+that the broker's process had ended, so the count of breaks starts again.
 
 Streams have numbers, because a broker may open a new stream before the controller notices the end of the old stream.
 The controller ignores the end of a stream that is older than the broker's latest stream. The controller accepts the end

@@ -5,7 +5,7 @@ at a time. The shard epoch increases with each change of the owner (decision 13)
     any of them: silent for broker.session.timeout.ms, or its stream broken for the grace ---> removed
     no first heartbeat within FIRST_HEARTBEAT_MS (sessions.py) ---> removed
 
-A coordinator has no directories, so no state of its own outlives its process. A coordinator's id is only a name, the
+A coordinator has no directories, so its state ends with its process. A coordinator's id is only a name, the
 smallest free number unless an operator set one; its epoch is the offset of its registration. A coordinator that
 registers again under its id counts as new: its shards, even if they are the same, get new epochs.
 

@@ -2,7 +2,7 @@
 
 A token lets its holder act as its owner until it expires. The log has no secret of a token: the holder's password is
 the HMAC of the token's id, which nodes compute (core/security/sasl/tokens.py). The rules compare wall-clock times of
-the active controller, which a request brings along.
+the active controller, which each request contains.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from .requests import CreateToken, ExpireToken, RemoveExpiredTokens, RenewToken
 #: The level of metadata.version at which the log may have tokens.
 LEVEL = 3
 TOKENS_MAX = 10_000  #: Maximum number of tokens: every node keeps all of them in memory.
-#: Maximum number of tokens that one principal has asked for, so that one user cannot use up all of them.
+#: Maximum number of tokens that one principal may request, so that one user cannot use up the limit of the cluster.
 TOKENS_OF_REQUESTER_MAX = 1_000
 RENEWERS_MAX = 100  #: Maximum number of a token's renewers.
 PRINCIPALS_BYTES_MAX = 4_096  #: Maximum bytes of a token's owner and renewers: every node keeps all of them in memory.
-TIME_MAX_MS = 2**62  #: Later times count as this one, so that sums stay in 64 bits.
+TIME_MAX_MS = 2**62  #: Later times are replaced by this time, so that sums fit into 64 bits.
 
 
 def create(view: View, request: CreateToken) -> Decision:
@@ -50,8 +50,8 @@ def create(view: View, request: CreateToken) -> Decision:
     asked = sum(each.requester == request.requester for each in image.security.tokens.values())
     if asked >= TOKENS_OF_REQUESTER_MAX:
         raise PolicyViolationError(
-            f"{request.requester} has asked for {asked} delegation tokens, the most for one user; their owners can "
-            "expire some"
+            f"{request.requester} has asked for {asked} delegation tokens, the maximum for one user; the owners of "
+            f"these tokens can expire some"
         )
     if len(request.renewers) > RENEWERS_MAX:
         raise InvalidRequestError(f"{len(request.renewers)} renewers: a token can have at most {RENEWERS_MAX}")

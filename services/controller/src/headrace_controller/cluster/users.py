@@ -36,7 +36,8 @@ USERS_MAX = 100_000  #: Maximum number of credentials: every node keeps all of t
 
 
 def alter(view: View, request: AlterScramCredentials) -> Decision:
-    """Returns one ScramResult for each user. A user with one refused change keeps all credentials as they are."""
+    """Returns one ScramResult for each user. If one change of a user is refused, all credentials of the user stay as
+    they are."""
     image = view.image
     if image.metadata_version < LEVEL:
         raise UnsupportedVersionError(

@@ -226,7 +226,7 @@ class ClusterHandler(cluster_pb2_grpc.ClusterServicer):
         announcement = gateways.announce(request, self._driver.term, self._clock.monotonic_ms())
         try:
             await gateways.wait_changed(request.known_version)
-        except asyncio.CancelledError:  # the gateway was killed, or has given up this call
+        except asyncio.CancelledError:  # the gateway was killed, or has cancelled this call
             gateways.lost(request.gateway.gateway_id, announcement)
             raise
         return gateways.answer(self._clock.monotonic_ms())
@@ -281,8 +281,9 @@ class _Heartbeats(StreamHandler[Any]):
         raise NotImplementedError
 
     def on_request(self, request: Any) -> None:
-        check_claim(self.METHOD, request)  # before the node is noted, because the end of its stream fences it
-        self._node = self.identity(request)  # note the node now, because the stream may break before the answer
+        # check this before the node is recorded, because the end of a recorded node's stream fences it
+        check_claim(self.METHOD, request)
+        self._node = self.identity(request)  # record the node now, because the stream may break before the answer
         task = asyncio.ensure_future(self._beat(request))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -2,7 +2,7 @@
 
 The stream of a metadata follower, on any controller, the leader or another:
 
-    it is ahead of us   --- a leader confirms less ---> DIVERGING_METADATA (its end was never committed)
+    it is ahead of us --- a leader confirms less ---> DIVERGING_METADATA (its end was never committed)
           |               --- our own end reaches it ---> continue
     the epoch of its last record is not ours ---> DIVERGING_METADATA
     it is behind the log's start ---> the newest snapshot, part by part; then the log
@@ -210,8 +210,8 @@ class _Following(PushHandler[Response]):
         snapshot = self._log.newest_snapshot()
         if snapshot is None:
             raise OffsetOutOfRangeError(
-                f"the metadata log begins at {self._log.log_start_offset}, the follower needs {self._offset}, and "
-                "no snapshot covers the offsets before"
+                f"the metadata log begins at {self._log.log_start_offset}, the follower needs {self._offset}, and no "
+                f"snapshot covers the offsets before it"
             )
         self._snapshot = (snapshot, 0)
 

@@ -1,9 +1,9 @@
-"""headrace.v1.Admin and headrace.v1.Security on the client listener of every controller: both forward to the leader
-what only it can do.
+"""headrace.v1.Admin and headrace.v1.Security on the client listener of every controller: both forward to the leader the
+calls that only the leader can answer.
 
 Because controllers forward Admin calls to the leader, a client may use the address of any controller. The internal
-listener does not forward calls: its callers look for the leader themselves. The internal listener forwards no calls, so
-that two controllers that take each other for the leader cannot forward in a loop.
+listener forwards no calls, because its callers find the leader themselves. So two controllers that take each other for
+the leader cannot forward in a loop.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ class SecurityThroughAnyController(_ThroughAnyController, security_pb2_grpc.Secu
         super().__init__(driver, security, link, security_pb2_grpc.SecurityStub)
 
     async def led(self, method: str, request: Any, context: Any) -> Any:
-        """Get the answer from the leader; for delegation tokens, say who asks."""
+        """Get the answer from the leader; for delegation tokens, add the client's principal."""
 
         async def send(asked: Any) -> Any:
             return await super(SecurityThroughAnyController, self).led(method, asked, context)

@@ -1,7 +1,7 @@
 """The directory of gateways, which the leading controller keeps in memory.
 
 Gateways store no data, so the metadata log has no records about gateways. A new leader knows all running gateways after
-each of them has announced itself once.
+each gateway has announced itself once.
 """
 
 from __future__ import annotations

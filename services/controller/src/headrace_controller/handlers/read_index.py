@@ -119,7 +119,7 @@ class _Queue:
 
 
 class ReadIndexBarriers:
-    """One per controller. Call ``start`` in the event loop."""
+    """The ReadIndex barriers of one controller. Call ``start`` in the event loop."""
 
     def __init__(self, quorum: Quorum, clock: Clock, channels: Channels = PLAINTEXT) -> None:
         self._quorum = quorum

@@ -1,5 +1,5 @@
 """Delegation tokens over gRPC (KIP-48) on the active controller; SecurityHandler (security.py) has the methods of all
-calls. The requests name the client that asks (core/security/token_calls.py).
+calls. The requests name the client that sent them (core/security/token_calls.py).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Tokens:
         self._secret_key = secret_key
         self._clock = clock
         self._check_interval_s = check_interval_s
-        self._hmacs: dict[str, bytes] = {}  #: of the tokens in the image, by id
+        self._hmacs: dict[str, bytes] = {}  #: the HMACs of the tokens in the image, by id
         self._ids: dict[bytes, str] = {}
 
     async def create(self, request: Any) -> Any:
@@ -78,7 +78,7 @@ class Tokens:
         )
 
     async def describe(self, request: Any) -> Any:
-        """The tokens that one of the owners owns, has asked for or may renew, as in Kafka (KIP-373); without owners,
+        """The tokens that one of the owners owns, has requested or may renew, as in Kafka (KIP-373); without owners,
         all tokens. Raises DelegationTokenAuthDisabledError."""
         self._key()
         await self._driver.barrier()
@@ -132,7 +132,9 @@ class Tokens:
 
 def _requester(request: Any) -> str:
     if not request.requester:
-        raise DelegationTokenRequestNotAllowedError("the request does not say who asks for it; call a newer node")
+        raise DelegationTokenRequestNotAllowedError(
+            "the request does not name its client; call a node of a newer version"
+        )
     return str(request.requester)
 
 

@@ -118,9 +118,9 @@ class RaftLog:
         return (end.term, end.offset) >= (self.last_term, self.end_offset)
 
     def last_place_up_to(self, place: Place) -> Place:
-        """The last end of an entry, as offset and term, at or before ``place.offset`` whose term is at most
+        """The last place, as offset and term, at or before ``place.offset`` where an entry ends whose term is at most
         ``place.term``. Two logs that differ at ``place`` may still agree at the offset that this method returns. The
-        search for the last offset at which two logs agree skips a whole term at a time (5.3, the end)."""
+        search for the last offset at which two logs agree skips a whole term at a time (the end of 5.3)."""
         offset = min(place.offset, self.end_offset)
         while offset > self._start.place.offset:
             term = self.term_below(offset)
@@ -147,8 +147,8 @@ class RaftLog:
             )
 
     def entries(self, offset: int, max_bytes: int) -> tuple[Entry, ...]:
-        """Entries from the entry that contains ``offset`` on: about ``max_bytes``, and at least one if the log has
-        any."""
+        """Entries, beginning with the entry that contains ``offset``: about ``max_bytes``, and at least one entry if
+        the log has any."""
         if offset >= self.end_offset:
             return ()
         found: list[Entry] = []

@@ -333,7 +333,7 @@ class RaftNode:
             self._election_timer.leader_lost()
 
     def forget(self, key: ReplicaKey) -> None:
-        """Called when an observer has disconnected. Voters stay."""
+        """Called when an observer has disconnected. Voters stay in the set of replicas."""
         self._observers.discard(key)
         if key not in self.voters:
             self._progress.pop(key, None)
@@ -382,7 +382,7 @@ class RaftNode:
 
     def ready(self) -> Ready:
         """Return the work that the driver must do now. Call ``persisted`` before the next call of ``ready``."""
-        assert self._in_hand is None, "the Ready before is still being carried out"
+        assert self._in_hand is None, "the previous Ready is still being carried out"
         if self.role is Role.LEADER:
             self._ask_round()
             self._send_all()

@@ -133,7 +133,7 @@ class Progress:
         self._unanswered = 0
 
     def next_chunk(self, log: RaftLog) -> tuple[SnapshotId, int, bytes, bool]:
-        """(snapshot, position, bytes, is it the last) of the next chunk."""
+        """(snapshot, position, bytes, whether it is the last chunk) of the next chunk."""
         if self.mode is not Mode.SNAPSHOT or self.snapshot is None:
             self.install(log.snapshot)
         assert self.snapshot is not None

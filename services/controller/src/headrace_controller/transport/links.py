@@ -4,7 +4,7 @@ Every controller, voter or not, opens a stream to every voter. Two voters have t
 one of the two; messages use the newest stream. A controller that knows no voter yet connects to the addresses in
 ``controller.quorum.bootstrap.servers``. A stream begins with a hello message from each side. A hello contains the
 cluster's id, the sender's key (node id and directory id), and the key that the sender expects at the other end. An
-unexpected node gets an error with a code, and is dialed less often than an absent node.
+unexpected node gets an error with a code, and this controller tries to connect to it less often than to an absent node.
 
 ``Peers.send`` never waits. A message that cannot be sent is dropped when another message needs its room in the queue
 (peers.py), which Raft tolerates. A queued message is written in the present event loop pass or in the next pass.
@@ -219,7 +219,7 @@ class PeerLinks(raft_pb2_grpc.RaftServicer):
             if address == self._address:
                 continue
             if who not in dialers:
-                known = dialers.pop(address, None)  # before, the replica may have been known only by its address
+                known = dialers.pop(address, None)  # until now the replica may have been known only by its address
                 dialers[who] = known or _Dialer(self, address)
             dialers[who].aim(address, who if isinstance(who, ReplicaKey) else None)
         for who in [each for each in dialers if each not in wanted]:

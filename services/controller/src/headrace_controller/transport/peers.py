@@ -1,9 +1,9 @@
 """The other replicas: the streams of each replica, and its bounded queue of messages, urgent messages first.
 
-    urgent    votes, heartbeats, answers, orders: small, and useless when late. When there are too many the oldest are
+    urgent    votes, heartbeats, answers, orders: small, and useless when late. If there are too many, the oldest are
               dropped; a newer heartbeat replaces an unsent one
-    bulk      entries and chunks of snapshots, in order. What does not fit is dropped: the follower refuses what comes
-              behind the gap, and the leader restarts there after the next heartbeat at the latest
+    bulk      entries and chunks of snapshots, in order. Messages that do not fit are dropped: the follower refuses
+              messages after the gap, and the leader restarts there after the next heartbeat at the latest
 
 Raft tolerates the loss of any message, and small messages that overtake large messages. (An append without entries
 announces the commit of earlier entries, so it keeps its place among the appends.)

@@ -192,7 +192,7 @@ def read_envelope(envelope: raft_pb2.RaftEnvelope) -> list[Body]:
 def _read_message(message: raft_pb2.RaftMessage) -> Body:
     _check(message.term >= 0, f"term={message.term}: must not be negative")
     kind = message.WhichOneof("body")
-    _check(kind is not None, "a message without a body, or with one of a newer protocol")
+    _check(kind is not None, "a message has no body, or a body of a newer protocol")
     try:
         return _READERS[kind](message.term, getattr(message, kind))
     except HeadraceError as error:
@@ -216,7 +216,7 @@ def _read_voters(items: Sequence[raft_pb2.RaftVoter]) -> VoterSet:
         )
     except ValueError as error:
         raise InvalidRequestError(f"voters: {error}") from None
-    _check(len(voters) == len(items), "voters: one is named twice")
+    _check(len(voters) == len(items), "voters: a voter is named twice")
     _check(len(voters) > 0, "voters: there are none")
     return voters
 
@@ -236,10 +236,15 @@ def _read_append_request(term: int, item: raft_pb2.RaftAppendRequest) -> AppendR
     _check(item.committed_offset >= 0, f"committed_offset={item.committed_offset}: must not be negative")
     entries = tuple(map(_read_entry, item.entries))
     end, last_term = previous
-    _check(last_term <= term, f"previous is of term {last_term}, the leader's is {term}")
+    _check(last_term <= term, f"previous has term {last_term}, but the leader has term {term}")
     for entry in entries:
-        _check(entry.base_offset == end, f"an entry at {entry.base_offset}, where one at {end} follows")
-        _check(last_term <= entry.term <= term, f"an entry of term {entry.term} behind {last_term}, sent in {term}")
+        _check(
+            entry.base_offset == end, f"an entry begins at {entry.base_offset}, but the previous entry ends at {end}"
+        )
+        _check(
+            last_term <= entry.term <= term,
+            f"an entry of term {entry.term} after an entry of term {last_term}, sent in term {term}",
+        )
         end, last_term = entry.next_offset, entry.term
     return AppendRequest(term, previous, entries, item.committed_offset)
 
@@ -254,7 +259,7 @@ def _read_entry(item: raft_pb2.RaftEntry) -> Entry:
     header = check_batch(data)
     said = (item.base_offset, item.count, item.term, kind is not EntryKind.DATA, len(data))
     found = (header.base_offset, header.last_offset_delta + 1, header.leader_epoch, header.is_control, header.size)
-    _check(said == found, f"offset, count, term, control and size of an entry are {said}, and its batch has {found}")
+    _check(said == found, f"offset, count, term, control and size of an entry are {said}, but its batch has {found}")
     if kind is EntryKind.DATA:
         return Entry(kind, item.term, item.base_offset, item.count, data)
     voters = _read_voters(item.voters) if kind is EntryKind.VOTERS else None
@@ -297,7 +302,7 @@ def _read_snapshot_request(term: int, item: raft_pb2.RaftSnapshotRequest) -> Sna
     snapshot = SnapshotId(_read_place(item.place), _read_voters(item.voters))
     _check(item.position >= 0, f"position={item.position}: must not be negative")
     _check(snapshot.place.offset > 0, "a snapshot without an offset")
-    _check(snapshot.place.term <= term, f"a snapshot of term {snapshot.place.term}, sent in {term}")
+    _check(snapshot.place.term <= term, f"a snapshot of term {snapshot.place.term}, sent in term {term}")
     return SnapshotRequest(term, snapshot, item.position, item.data, item.is_last)
 
 
