@@ -173,4 +173,4 @@ def test_a_fault_of_a_span_costs_no_answer(monkeypatch: pytest.MonkeyPatch, capl
     finally:
         traces.close()
     assert [each.topic for each in answer.results] == ["t"]
-    assert "a span of a request was lost" in caplog.text
+    assert "a span of a request could not be recorded" in caplog.text

@@ -144,7 +144,7 @@ class Coordinator:
 
     @property
     def coordinator_id(self) -> int:
-        """-1 until it has registered."""
+        """The coordinator's id; -1 until it has registered."""
         return -1 if self._session is None else self._session.registered.coordinator_id
 
     async def start(self) -> None:
@@ -340,7 +340,7 @@ class Coordinator:
         return self._shards is not None and self._shards.has(runner)
 
     async def _wait_current(self) -> None:
-        """Wait until the metadata contain everything that was committed before the call."""
+        """Wait until the metadata contains everything that was committed before the call."""
         assert self._follower is not None
         await self._follower.wait_current()
 

@@ -24,8 +24,9 @@ from .shard_state_machine import ShardStateMachine
 from .transaction.state import PREPARING, TransactionState
 from .transaction.transactions import TransactionsStateMachine
 
-#: The metric of each state. A state of classic groups (ClassicState) has the same text as that of other groups, if
-#: both have the state. Before members get their partitions a group prepares its rebalance, then it completes it.
+#: The metric of each state. A state of classic groups (ClassicState) has the same text as the same state of other
+#: groups. In a rebalance, a group first prepares the rebalance, and completes it before the members get their
+#: partitions.
 _STATES = {
     catalog.GROUPS_STABLE: (GroupState.STABLE,),
     catalog.GROUPS_EMPTY: (GroupState.EMPTY,),
@@ -36,7 +37,8 @@ _STATES = {
 
 
 class CoordinatorCollector:
-    """``collect`` yields the rows of a scrape. ``shards``: the shards now; None before the first registration."""
+    """``collect`` yields the rows of a scrape. ``shards``: returns the present shards; None before the first
+    registration."""
 
     def __init__(self, shards: Callable[[], Shards | None], clock: Clock, partitions_max: int) -> None:
         self._shards = shards
@@ -103,7 +105,8 @@ def _group_rows(group: ListedGroup, lag: GroupLag | None, *, of_partitions: bool
     verdicts: list[str] = []
     lag_s: list[float] = []
     lost = 0
-    is_empty = group.state == GroupState.EMPTY  # not "is": a classic group has another type of state
+    # Compare with ==, not with "is", because a classic group's state has another type.
+    is_empty = group.state == GroupState.EMPTY
     for part in () if lag is None else lag.partitions:
         offsets[part.topic] += part.committed.offset
         if part.lag is not None:

@@ -8,7 +8,7 @@ A group has one type at a time; a change of its type keeps the committed offsets
     a group of KIP-848            its last member of KIP-848 leaves       it becomes a classic one (downgrade)
 
 ``group.consumer.migration.policy`` may forbid the upgrade and the downgrade. A classic group cannot change its type if
-its members are no consumers, or if its assignor adds data to the assignments. A member of KIP-848 that joins such a
+its members are not consumers, or if its assignor adds data to the assignments. A member of KIP-848 that joins such a
 group gets GROUP_ID_NOT_FOUND, as in Kafka. A group of KIP-848 stays a group of KIP-848 with only classic members if a
 downgrade is forbidden, or if its records are too large for one batch.
 """
@@ -90,7 +90,7 @@ class GroupsOfBothTypes:
             if described is not None:
                 return Decision(reply=described)
         if isinstance(request, ExplainGroup) and self._is_classic(request.group_id):
-            return Decision(reply=())  # the members assign, so the coordinator knows no reasons
+            return Decision(reply=())  # the members compute the assignments, so the coordinator knows no reasons
         return self._groups.handle(request, now_ms)
 
     def tick(self, now_ms: int) -> Decision:

@@ -48,6 +48,6 @@ def check_join(request: Join, settings: ClassicSettings) -> None:
 
 
 def rebalance_timeout_ms(request: Join) -> int:
-    """How long a rebalance waits for the member. JoinGroup version 0 has only a session timeout, which is used
+    """Milliseconds that a rebalance waits for the member. JoinGroup version 0 has only a session timeout, which is used
     instead."""
     return request.session_timeout_ms if request.rebalance_timeout_ms < 0 else request.rebalance_timeout_ms

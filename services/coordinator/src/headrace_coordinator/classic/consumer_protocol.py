@@ -46,7 +46,7 @@ class Assignment(NamedTuple):
 
 
 def decode_subscription(data: bytes) -> Subscription:
-    """Decode a subscription. Raises CorruptLogError if the bytes are no ConsumerProtocolSubscription."""
+    """Decode a subscription. Raises CorruptLogError if the bytes are not a ConsumerProtocolSubscription."""
     reader = FieldReader(data, 0, "a member's subscription")
     version = _version(reader)
     topics = tuple(_string(reader) for _ in range(reader.int32()))
@@ -59,7 +59,7 @@ def decode_subscription(data: bytes) -> Subscription:
 
 def decode_assignment(data: bytes) -> Assignment:
     """Decode the assignment that the group's leader computed; empty bytes are an empty assignment. Raises
-    CorruptLogError if the bytes are no ConsumerProtocolAssignment."""
+    CorruptLogError if the bytes are not a ConsumerProtocolAssignment."""
     if not data:
         return Assignment(())
     reader = FieldReader(data, 0, "a member's assignment")

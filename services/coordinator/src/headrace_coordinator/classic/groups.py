@@ -1,6 +1,6 @@
 """The classic groups of a shard, and the decisions on their requests. Pure.
 
-    handle(request, now) -> Decision     raises, with nothing changed, or decides and applies
+    handle(request, now) -> Decision     raises and changes nothing, or decides and applies
     tick(now) -> Decision                ends phases of rebalances, removes silent members
     replay(key, value), loaded(now)      decisions of another coordinator, or before a restart
 
@@ -561,7 +561,7 @@ class ClassicGroups:
         self._forget_if_nothing(group)
 
     def _forget_if_nothing(self, group: ClassicGroup) -> None:
-        """Forget a group that never had a generation and has no members left."""
+        """Remove a group that never had a generation and has no members left."""
         if not (group.has_record or group.members or group.pending) and group.state is ClassicState.EMPTY:
             self._groups.pop(group.group_id, None)
 
@@ -594,7 +594,7 @@ class ClassicGroups:
         group.due_ms = None
         late = [member for member in group.members.values() if member.sync_ticket is None]
         self._remove(turn, group, late)
-        if not late:  # every member has sent SyncGroup, and the assignment is still missing
+        if not late:  # every member has sent SyncGroup, but the assignment is still missing
             self._rebalance(turn, group)
 
     def _touch(self, turn: _Turn, group: ClassicGroup, member: Member) -> None:

@@ -1,6 +1,6 @@
 """The groups of a shard, and the decisions on their requests (GroupStateMachine). Pure.
 
-    handle(request, now) -> Decision     raises, with nothing changed, or decides and applies
+    handle(request, now) -> Decision     raises and changes nothing, or decides and applies
     tick(now) -> Decision                removes silent members; makes delayed targets
     replay(key, value), loaded(now)      decisions of another coordinator, or before a restart
 
@@ -516,7 +516,8 @@ class Groups:
         except StaleMemberEpochError as error:
             if member.said.classic is None:
                 raise
-            raise IllegalGenerationError(error.message) from None  # what a client of the classic protocol knows
+            # the member knows only what a client of the classic protocol knows
+            raise IllegalGenerationError(error.message) from None
 
     def check_fetch(self, group_id: str, member_id: str, member_epoch: int) -> None:
         """Raise an error unless the member may fetch offsets. A request to fetch offsets with a negative epoch and

@@ -167,7 +167,8 @@ class Rebalancing:
         current, target_epoch = before, group.said.target_epoch
         idle = reads_nothing(member, turn.owned_ms)
         if not (idle or is_asking or member.session.connection > NO_STREAM):
-            return  # its epoch would run ahead of the one in its commits, since no push can tell it
+            # the member's epoch would be ahead of the epoch in its commits, because no push can announce the new epoch
+            return
         if idle:
             current = advance(current, member.target, target_epoch, is_free=is_free, reads_nothing=True)
         else:

@@ -1,8 +1,8 @@
 """Move a member from its current assignment to its target assignment (KIP-848), in one pure step: ``advance``.
 
-    has partitions outside its target -> REVOKING    told to release them; keeps its epoch; the rest waits for that
-    has released them -----------------> gets what is free of its target, and the epoch of the target
-    target is still another member's --> WAITING     gets it when that one has released it; continues with the rest
+    has partitions outside its target -> REVOKING    must release them; keeps its epoch; other changes wait for that
+    has released them -----------------> gets the free partitions of its target, and the epoch of the target
+    target is still another member's --> WAITING     gets the partition when that member has released it
     has all of its target -------------> SETTLED
 
 A partition is free when no member has it, neither assigned nor revoking. Only free partitions are assigned, so two

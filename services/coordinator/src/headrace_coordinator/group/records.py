@@ -6,7 +6,7 @@
     GROUP                 one per group: its epochs
     MEMBER                one per member: its own description
     TARGET_ASSIGNMENT     one per member with a target
-    CURRENT_ASSIGNMENT    one per member: what it may read now, and what it must still release
+    CURRENT_ASSIGNMENT    one per member: the partitions that it may read now, and those that it must still release
     STORY                 the last rebalances of the group, in a ring of slots, so that compaction keeps no more
 
 Kafka has the same records with longer names (ConsumerGroupMetadata and so on), except STORY. Kafka's readers skip
@@ -58,7 +58,7 @@ class ClassicSaid(msgspec.Struct, frozen=True, array_like=True):
 
 class MemberValue(msgspec.Struct, frozen=True, array_like=True):
     """The properties that a member reports about itself (see messages.Heartbeat). ``classic`` is None unless the member
-    uses the classic protocol (classic_members.py). ``principal``, ``principal_host``: for whom the pattern is
+    uses the classic protocol (classic_members.py). ``principal``, ``principal_host``: the user for whom the pattern is
     resolved; "" without an authorizer."""
 
     instance_id: str | None = None

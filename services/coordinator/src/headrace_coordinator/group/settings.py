@@ -10,7 +10,7 @@ from headrace_core.config.server_keys import SERVER
 
 
 def _with_sticky(asked: list[str]) -> tuple[str, ...]:
-    """The assignors that members may request: the configured ones, and always "sticky"."""
+    """The assignors that members may request: the configured assignors, and always "sticky"."""
     return (*asked, *(each for each in ASSIGNORS[-1:] if each not in asked))
 
 

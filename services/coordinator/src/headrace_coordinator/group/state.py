@@ -48,7 +48,7 @@ class Member:
 
     @property
     def said(self) -> MemberValue:
-        assert self.value is not None, f"member {self.member_id} has no record of its own"
+        assert self.value is not None, f"member {self.member_id} has no MEMBER record"
         return self.value
 
 

@@ -26,7 +26,7 @@ def begin(
     turn: Turn, group: Group, before: Mapping[Part, str], after: Mapping[Part, str], names: Mapping[bytes, str]
 ) -> None:
     """Begin to record a rebalance with a new target; ``before`` and ``after`` are the owners of each partition.
-    ``go_on`` writes it."""
+    ``go_on`` writes the record."""
     _close(turn, group, ended_ms=-1)
     moved = sorted(part for part in before.keys() | after.keys() if before.get(part) != after.get(part))
     moves = tuple(

@@ -8,8 +8,8 @@ pattern matches an internal topic only if the pattern contains the topic's name,
 leave them out (exclude.internal.topics).
 
 A name needs the right to describe the topic, which is checked when the member sends it. A pattern includes only topics
-that the member may describe, now and whenever topics or ACLs change; otherwise a pattern would tell a member the names
-of all topics.
+that the member may describe, now and whenever topics or ACLs change; otherwise a pattern would reveal the names of all
+topics to a member.
 """
 
 from __future__ import annotations
@@ -127,7 +127,8 @@ class Topics:
         authorizer = self.authorizer
         if authorizer is None or not subscription.principal:
             return matching
-        kind, _, name = subscription.principal.partition(":")  # of an authenticated caller, so never refused here
+        # the principal of an authenticated caller is always valid here
+        kind, _, name = subscription.principal.partition(":")
         caller = Caller(Principal(kind, name), subscription.host)
         return [name for name in matching if authorizer.allows(caller, Operation.DESCRIBE, ResourceType.TOPIC, name)]
 

@@ -1,4 +1,4 @@
-"""A decision that is being made; each of its records is applied at once, by the function that also replays records."""
+"""A decision in progress; each of its records is applied at once, by the function that also replays records."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class ClassicWaits:
                 resolve(waiting[1], outcome)
 
     def shard_left(self, runner: ShardRunner) -> None:
-        """This coordinator has stopped serving the shard of ``runner``: the shard's waiting calls fail."""
+        """Called when this coordinator has stopped serving the shard of ``runner``: the shard's waiting calls fail."""
         for waiting, answer in self._waiting.values():
             if waiting is runner:
                 resolve(

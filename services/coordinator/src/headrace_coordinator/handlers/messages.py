@@ -1,4 +1,4 @@
-"""Convert between protobuf and the groups' messages. No decisions here."""
+"""Convert between protobuf and the groups' messages. This module makes no decisions."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ def heartbeat(message: Any, connection: int, host: str, access: Access) -> Heart
         topic_regex=_given(message, "topic_regex"),
         assignor=_given(message, "assignor"),
         principal="" if caller is None else str(caller.principal),
-        principal_host="" if caller is None else caller.host,  # not the request's: the member could name any host
+        # do not take the host from the request, because the member could name any host
+        principal_host="" if caller is None else caller.host,
         owned=_parts(message.owned) if message.HasField("owned") else None,
         revision=message.revision,
     )

@@ -26,7 +26,7 @@ Handler = Callable[[Any, Any, Any], Coroutine[Any, Any, Any]]
 
 
 class Described(NamedTuple):
-    """What the span of a request says. ``operation`` and ``id`` are the span's name."""
+    """The data in the span of a request. ``operation`` and ``id`` are the span's name."""
 
     operation: str
     id: str
@@ -111,11 +111,11 @@ def _begun(traces: NodeTraces, describe: Callable[[Any], Described], request: An
 
 
 def _end(span: NodeSpan, failure: HeadraceError | None) -> None:
-    """End the span. A fault of the span must not cost the answer, because the transaction may be decided."""
+    """End the span. A fault of the span must not prevent the answer, because the transaction may already be decided."""
     try:
         span.end(failure)
     except Exception:
-        logger.exception("a span of a request was lost")
+        logger.exception("a span of a request could not be recorded")
 
 
 def _first_error(response: Any) -> HeadraceError | None:

@@ -54,7 +54,7 @@ from .tracing import (
 
 #: Seconds that a request for the next transaction waits for the markers of the former transaction.
 PARKED_S = 1.0
-#: Longest wait in seconds for the markers of the transaction that the request ends, if the client waits as long.
+#: Longest wait in seconds for the markers of the transaction that the request ends, if the client's timeout allows it.
 MARKERS_S = 30.0
 #: Number of unanswered requests of a broker above which the coordinator does not read the broker's stream.
 UNANSWERED_MAX = 1_000
@@ -106,7 +106,8 @@ class TransactionsService(transactions_pb2_grpc.TransactionsServicer):
         )
         try:
             reply = await self._transactions.ask(asked, PARKED_S)
-        except CoordinatorNotAvailableError:  # perhaps no producer id was available: the producer repeats the request
+        # perhaps no producer id was available, so the producer repeats the request
+        except CoordinatorNotAvailableError:
             await self._producer_ids.wait()
             reply = await self._transactions.ask(asked, PARKED_S)
         response = transactions_pb2.InitProducerResponse(

@@ -62,7 +62,7 @@ class KafkaTransactions:
         ]
 
     def own(self, records: Iterable[Replayed]) -> None:
-        """Note records that Headrace wrote: their pending offsets no longer belong to Kafka's transaction. Raises
+        """Process records that Headrace wrote: their pending offsets no longer belong to Kafka's transaction. Raises
         CorruptLogError."""
         for key, *_ in records if self._open else ():
             if kind_of(key) == RecordKind.PENDING_OFFSETS:

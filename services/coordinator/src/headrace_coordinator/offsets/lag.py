@@ -53,7 +53,7 @@ class LagBook:
         window.note(Commit(committed.offset, committed.commit_timestamp_ms, lag))
 
     def forgotten(self, group_id: str, partition: TopicPartition) -> None:
-        """Record that the group has no committed offset of the partition any more."""
+        """Record that the group no longer has a committed offset of the partition."""
         windows = self._windows.get(group_id, {})
         if windows.pop(partition, None) is None:
             return

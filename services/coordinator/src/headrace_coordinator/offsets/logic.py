@@ -169,7 +169,7 @@ class OffsetsLogic:
 
     def commit_in_transaction(self, request: CommitTransactionOffsets, now_ms: int) -> Decision:
         """Kafka's TxnOffsetCommit. Raises the errors of ``commit``. TransactionAbortableError: the transaction has
-        ended since the verification began, or the marker of the producer's former transaction is missing.
+        ended since the verification began, or the marker of the producer's previous transaction is missing.
         InvalidProducerEpochError: the shard has pending offsets of a larger epoch. CoordinatorNotAvailableError: the
         verification began before the shard was last loaded."""
         commit, producer_id = request.commit, request.producer_id

@@ -75,7 +75,7 @@ class CommitTransactionOffsets(NamedTuple):
 
 
 class VerificationFailed(NamedTuple):
-    """A message that the transaction's coordinator did not confirm the transaction, or that the caller has given up.
+    """A message that the transaction's coordinator did not confirm the transaction, or that the caller stopped waiting.
     The reply is None."""
 
     verification: Verification
