@@ -7,7 +7,7 @@
 
 Counts do not depend on the speed of the machine, so CI can judge them. For each path and hop the tool counts:
 
-* frames: calls of Python functions, with those of asyncio and of libraries;
+* frames: calls of Python functions, including asyncio and libraries;
 * syscalls: system calls without futex and sched_yield;
 * bytes: what system calls copied between the kernel and the process (files, sockets and pipes).
 

@@ -319,7 +319,7 @@ def _of_flights(side: Side, prefix: str, records: list[Sent], asked: argparse.Na
 
 
 def _warm(asked: argparse.Namespace) -> int:
-    """How many records of a steady run do not count."""
+    """The number of records at the start of a steady run that do not count."""
     return int(asked.rate * asked.warm_up_s)
 
 

@@ -118,7 +118,7 @@ def make(root: Path, project: str, nodes_max: int) -> None:
 
 
 def give(root: Path) -> None:
-    """Give all files, except those of the authority, to the user of the containers."""
+    """Give all files, except the authority's files, to the user of the containers."""
     for place in (*NODE_ROLES, "edge", "admin"):
         for path in (root / place, *(root / place).iterdir()):
             os.chown(path, OWNER, OWNER)

@@ -45,7 +45,8 @@ BASES = {"registry": "service", "console": "service"}
 
 
 def requirements(image: str, root: Path) -> list[str]:
-    """The sorted requirements of ``image``, without Headrace's own distributions and without those of its base."""
+    """The sorted requirements of ``image``, without Headrace's own distributions and without the requirements of its
+    base image."""
     found: set[str] = set()
     left_out = ("headrace", *LEFT_OUT[image])
     for directory, extras in IMAGES[image].items():

@@ -264,7 +264,7 @@ class Readers:
         )
 
     def times(self) -> Counter[tuple[int, int]]:
-        """How often each (partition, offset) was processed, by all readers together."""
+        """The number of times that each (partition, offset) was processed, by all readers together."""
         return Counter((each.partition, each.offset) for reader in self.every for each in list(reader.read))
 
     def until_read(self, ends: Mapping[int, int]) -> Counter[tuple[int, int]]:

@@ -132,8 +132,8 @@ def history(rng: random.Random, count: int) -> list[Entry]:
 
 @dataclass(frozen=True)
 class Model:
-    """What was acknowledged. ``entries``: the whole history that this disk represents, from offset 0 on; the stored log
-    may begin after any snapshot. ``snapshot``: the offset of the newest completed snapshot."""
+    """The acknowledged state. ``entries``: the whole history that this disk represents, from offset 0 on; the stored
+    log may begin after any snapshot. ``snapshot``: the offset of the newest completed snapshot."""
 
     entries: tuple[Entry, ...] = ()
     hard_state: HardState = FIRST_TERM
@@ -172,8 +172,8 @@ class Model:
         return builder.finish(offset, epoch)[0]
 
     def wrong(self, storage: MetadataStorage, end_min: int) -> str | None:
-        """Why ``storage`` does not hold this history, with a log end between ``end_min`` and the end of the history;
-        None if it does."""
+        """The reason why ``storage`` does not hold this history, with a log end between ``end_min`` and the end of the
+        history; None if it does."""
         stored = storage.stored(VoterSet.of([]))
         end, start = stored.end_offset, stored.start
         if not end_min <= end <= self.end or end not in {0, *(entry.next_offset for entry in self.entries)}:

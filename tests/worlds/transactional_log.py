@@ -32,7 +32,7 @@ class TransactionalLog:
         self.batches: list[bytes] = []
         self.end_offset = 0
         self.aborted: list[Aborted] = []
-        self.rows: list[Row] = []  #: What read_uncommitted returns.
+        self.rows: list[Row] = []  #: The records that read_uncommitted returns.
         self._open: dict[int, int] = {}
         self._fate: dict[int, bool] = {}  # maps an offset to whether its transaction was committed
         self._undecided: dict[int, list[int]] = {}
@@ -99,7 +99,7 @@ class TransactionalLog:
 
     @property
     def committed(self) -> list[Row]:
-        """What read_committed returns."""
+        """The records that read_committed returns."""
         undecided = {offset for offsets in self._undecided.values() for offset in offsets}
         return [
             row

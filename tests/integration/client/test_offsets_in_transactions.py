@@ -95,7 +95,7 @@ def test_each_input_has_its_output_once_although_transactions_abort(scene: Scene
                     out.send_offsets(inp)
                     if next(tries) % 3 == 1:
                         out.flush()
-                        raise KeyError("as the test has it")
+                        raise KeyError("an error set by the test")
             except KeyError:
                 inp.seek_to_committed()
                 continue

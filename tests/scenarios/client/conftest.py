@@ -360,7 +360,7 @@ class _Produce(produce_pb2_grpc.ProduceServicer):
                     result.log_append_time_ms = -1
                 else:
                     result.error.code = verdict
-                    result.error.message = "an error that the test has set"
+                    result.error.message = "an error set by the test"
                 if verdict == "break":
                     context.abort(grpc.StatusCode.UNAVAILABLE, "broken by the test")
                 silent = silent or verdict == "silent"
@@ -438,7 +438,7 @@ class _Fetch(fetch_pb2_grpc.FetchServicer):
             if error:
                 result = answer.results.add(topic=key[0], partition=key[1], fetch_offset=offset)
                 result.error.code = error  # type: ignore[assignment]
-                result.error.message = "an error that the test has set"
+                result.error.message = "an error set by the test"
                 del session[key]
                 continue
             taken, at, size = [], offset, 0

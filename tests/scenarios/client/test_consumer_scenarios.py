@@ -361,7 +361,7 @@ def test_fatal_error_is_raised_after_the_records_before_it(fake: Any) -> None:
         read(inp, 10)
         fake.on_fetch = lambda broker, key: TOPIC_DENIED
         fill(fake, 1, start=10)
-        with pytest.raises(Exception, match="t-0: as the test has it"):
+        with pytest.raises(Exception, match="t-0: an error set by the test"):
             inp.poll(5)
 
 

@@ -271,7 +271,7 @@ def test_errors_say_who_led_last_and_whether_it_may_be_written(fake: Any) -> Non
         error = out.send("t", b"v").exception(60)
         assert isinstance(error, DeliveryTimeoutError)
         assert not isinstance(error, UnknownOutcomeError), "it was refused each time"
-        assert "NOT_ENOUGH_REPLICAS: as the test has it" in error.message
+        assert "NOT_ENOUGH_REPLICAS: an error set by the test" in error.message
         fake.on_produce = lambda broker, item: "silent"
         error = out.send("t", b"v").exception(60)
         assert isinstance(error, UnknownOutcomeError)

@@ -88,7 +88,7 @@ def test_transaction_of_offsets_alone_ends_at_the_coordinator(fake: Any, transac
 
 
 def test_requests_are_numbered_and_a_repeated_one_keeps_its_number(fake: Any, transactions: Any) -> None:
-    fates = ["lost", CoordinatorLoadInProgressError("as the test has it"), None, None]
+    fates = ["lost", CoordinatorLoadInProgressError("an error set by the test"), None, None]
     transactions.on_call = lambda method, request: (
         fates.pop(0) if method == "CommitTransactionOffsets" and fates else None
     )
@@ -201,12 +201,12 @@ def test_refused_offsets_make_the_transaction_abortable(fake: Any, transactions:
 def test_offsets_without_an_answer_cannot_be_committed(fake: Any, transactions: Any) -> None:
     """The coordinator may or may not have the offsets, so the records must not be committed without them."""
     transactions.on_call = lambda method, request: (
-        CoordinatorLoadInProgressError("as the test has it") if method == "CommitTransactionOffsets" else None
+        CoordinatorLoadInProgressError("an error set by the test") if method == "CommitTransactionOffsets" else None
     )
     with producer(fake, max_block_ms=200) as out:
         out.begin_transaction()
         out.send("t", b"a").result(10)
-        with pytest.raises(TransactionAbortableError, match=r"REQUEST_TIMED_OUT.*as the test has it"):
+        with pytest.raises(TransactionAbortableError, match=r"REQUEST_TIMED_OUT.*an error set by the test"):
             out.send_offsets({T0: 5}, GROUP)
         with pytest.raises(TransactionAbortableError):
             out.commit_transaction()
@@ -296,7 +296,7 @@ def test_async_clients_have_the_same_calls(inputs: Any, transactions: Any) -> No
 def test_interrupted_call_fails_the_transaction(fake: Any, transactions: Any) -> None:
     """After an interrupted call, the coordinator may or may not have the offsets of the call."""
     transactions.on_call = lambda method, request: (
-        CoordinatorLoadInProgressError("as the test has it") if method == "CommitTransactionOffsets" else None
+        CoordinatorLoadInProgressError("an error set by the test") if method == "CommitTransactionOffsets" else None
     )
 
     async def main() -> None:

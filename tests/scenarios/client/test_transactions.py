@@ -175,12 +175,12 @@ def test_end_whose_answer_is_lost_is_repeated_and_has_one_outcome(fake: Any, tra
 
 def test_commit_that_times_out_is_called_again(fake: Any, transactions: Any) -> None:
     transactions.on_call = lambda method, request: (
-        CoordinatorLoadInProgressError("as the test has it") if method == "EndTransaction" else None
+        CoordinatorLoadInProgressError("an error set by the test") if method == "EndTransaction" else None
     )
     with producer(fake, max_block_ms=300) as out:
         out.begin_transaction()
         out.send("t", b"a")
-        with pytest.raises(RequestTimedOutError, match=r"may have taken effect; repeat it.*as the test has it"):
+        with pytest.raises(RequestTimedOutError, match=r"may have taken effect; repeat it.*an error set by the test"):
             out.commit_transaction()
         with pytest.raises(IllegalStateError, match=r"repeat commit_transaction\(\)"):
             out.abort_transaction()
@@ -334,7 +334,7 @@ def test_close_waits_for_the_abort_no_longer_than_its_timeout(fake: Any, transac
         if method != "EndTransaction":
             return None
         asked.set()
-        return CoordinatorLoadInProgressError("as the test has it")
+        return CoordinatorLoadInProgressError("an error set by the test")
 
     transactions.on_call = refuse
     out = producer(fake)

@@ -71,7 +71,7 @@ def test_renewal_keeps_names_and_lifetime_and_changes_the_key(
         (["issue", "user", "bob", "--host", "x"], 2, "a user's certificate has no host"),
         (["issue", "user", "../bob"], 1, "user name '../bob'"),
         (["issue", "user", ""], 1, "must have 1 to 63"),
-        (["issue", "broker", "x", "--host", "y"], 1, "'x' is no id of a broker"),
+        (["issue", "broker", "x", "--host", "y"], 1, "'x' is not the id of a broker"),
         (["issue", "wizard", "1", "--host", "y"], 1, "'wizard' is neither a role nor user"),
         (["issue", "user", "bob", "--days", "0"], 1, "must be between 1 and"),
         (["issue", "broker", "3", "--host", "ü.example"], 1, "give a host name or an IP address"),

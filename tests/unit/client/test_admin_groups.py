@@ -121,7 +121,7 @@ def test_a_group_that_nobody_coordinates_does_not_hide_the_others(world: Standin
     described = admin.describe_groups(["berry", "apple"], raise_errors=False, timeout=0.3)
     assert isinstance(described[0].error, RequestTimedOutError)
     assert "berry" in described[0].error.message
-    assert "no coordinator lives" in described[0].error.message
+    assert "no coordinator is alive" in described[0].error.message
     assert described[1].state == "empty"
     assert len(world.asked_of("DescribeGroups")) == 1, "who has his answer is not asked again"
 

@@ -166,7 +166,7 @@ def test_without_any_coordinator_that_is_said_soon(
     assert time.monotonic() - begun < 12, "the whole 15 s were waited for a successor"
     error = capsys.readouterr().err
     assert error.count("\n") == 1
-    assert "no coordinator lives" in error or "live coordinators: none" in error
+    assert "no coordinator is alive" in error or "live coordinators: none" in error
 
 
 def test_a_port_that_nobody_listens_at_is_distinguished_from_one_that_somebody_does(world: StandinGroupsWorld) -> None:

@@ -36,7 +36,7 @@ _KINDS = (ADMIN, PRODUCER, CONSUMER)
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """``servers``: HOST:PORT,... of brokers. ``keys``: further keys of clients, such as those for TLS and login."""
+    """``servers``: HOST:PORT,... of brokers. ``keys``: further keys of clients, such as keys for TLS and login."""
 
     servers: str
     keys: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)

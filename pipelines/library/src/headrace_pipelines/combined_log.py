@@ -37,7 +37,7 @@ def fields(text: str) -> dict[str, Column]:
 
 def split(records: DataFrame, *more: Column) -> DataFrame:
     """The records of lines with the columns ``more``, ``is_long``, ``text`` (the line without its end; null for a line
-    that is too long) and those of ``fields``. Of the source's columns, only NEEDED are kept."""
+    that is too long) and the columns of ``fields``. Of the source's columns, only NEEDED are kept."""
     is_long = F.octet_length("value") > LINE_BYTES_MAX
     text = F.when(~is_long, F.rtrim(F.col("value").cast("string"), F.lit("\r\n ")))
     rows = records.select(*more, *NEEDED, is_long.alias("is_long"), text.alias("text"))

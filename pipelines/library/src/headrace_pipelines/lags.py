@@ -1,4 +1,4 @@
-"""How far queries are behind their topics, from the consumer groups to which they commit their progress."""
+"""The lag of queries, read from the consumer groups to which the queries commit their progress."""
 
 from __future__ import annotations
 

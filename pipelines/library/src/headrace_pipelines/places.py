@@ -1,4 +1,4 @@
-"""Where a run keeps its files, and the cluster that it uses."""
+"""The paths of a run's files, and the cluster that the run uses."""
 
 from __future__ import annotations
 

@@ -89,7 +89,8 @@ class DeadLetter:
 
 @dataclass(slots=True)
 class Replayed:
-    """What a replay did with the dead letters that no replay has handled before. The fields count records:
+    """The result of a replay: what happened to the dead letters that no earlier replay has handled. The fields count
+    records:
 
     * ``sent``: replayed;
     * ``repeated``: an earlier dead letter of the topic has the source position of the record;

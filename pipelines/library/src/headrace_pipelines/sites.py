@@ -1,4 +1,4 @@
-"""Where a pipeline runs: the options of its sources and sinks for one cluster and one directory.
+"""A site is the place where a pipeline runs: it has the options of sources and sinks for one cluster and one directory.
 
     def start(spark, site):
         clicks = spark.readStream.format("headrace").options(**site.read("clicks", query="copy")).load()
@@ -36,7 +36,7 @@ class Site:
 
     @property
     def access(self) -> Access:
-        """How clients, the source and the sink reach the cluster."""
+        """The keys with which clients, the source and the sink reach the cluster."""
         return Access(self.bootstrap_servers, self.keys)
 
     def topic(self, name: str) -> str:

@@ -34,8 +34,8 @@ def read_range(
     timeout_ms: int,
     topic_id: str = "",
 ) -> Iterator[pa.RecordBatch]:
-    """The records of the range ``wanted``. Gaps left by compaction are no data loss. Offsets missing in the log are a
-    loss, and so is a deleted topic, even if a new topic has the same name (``topic_id`` differs).
+    """The records of the range ``wanted``. Gaps left by compaction are not a data loss. Offsets missing in the log are
+    a loss, and so is a deleted topic, even if a new topic has the same name (``topic_id`` differs).
 
     With ``fail_on_data_loss`` a loss of records raises DataLossError. Without ``fail_on_data_loss`` the reader logs a
     warning and continues at the next existing offset of the range. Raises RequestTimedOutError when the cluster sends

@@ -19,7 +19,7 @@ _SPECIAL = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP, "max-tim
 def wanted_offsets(specs: Mapping[TopicPartition, OffsetSpec]) -> dict[TopicPartition, int]:
     """Check offset specifications in the caller's thread, and convert them to the protocol's timestamps. Raises
     InvalidArgumentError."""
-    given = arguments.mapping("wanted", specs, "TopicPartition: where to look")
+    given = arguments.mapping("wanted", specs, "TopicPartition: offset specification")
     return {arguments.partition(partition): _timestamp(partition, spec) for partition, spec in given.items()}
 
 

@@ -64,7 +64,7 @@ class Stamp(NamedTuple):
 
 
 class Verdict(Enum):
-    """What to do with a batch that failed."""
+    """The ways to handle a failed batch."""
 
     RETRY = "retry with its number, if it has one"
     RENUMBER = "retry with a new number: it was certainly not written"

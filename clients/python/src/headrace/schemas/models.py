@@ -67,9 +67,9 @@ class RegisteredSchema:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedSchema:
-    """A schema by its id. ``references``: {name: schema} for all references, also those of references, a schema stands
-    after the schemas that it needs itself. ``uses``: (subject, version) of each version with this schema that the
-    registry reports."""
+    """A schema by its id. ``references``: {name: schema} for all references, including references of references; a
+    schema stands after the schemas that it needs itself. ``uses``: (subject, version) of each version with this schema
+    that the registry reports."""
 
     id: int
     schema: Schema

@@ -533,7 +533,7 @@ def _path_in(text: str) -> str:
 
 
 def _reasons(messages: list[str]) -> list[str]:
-    """The reasons of an incompatibility in words. The registry's list has items of the form ``{errorType:'...',
+    """The reasons of an incompatibility, as texts. The registry's list has items of the form ``{errorType:'...',
     description:'...', additionalInfo:'...'}``, and other items with the old schema and its version."""
     found = []
     for message in messages:

@@ -67,7 +67,7 @@ class Subject:
             )
         if self.kind != USER and self.name and parse_node_uri(self.uri) is None:
             raise InvalidArgumentError(
-                f"{self.name!r} is no id of a {self.kind}; give a number, such as 1, or leave it out"
+                f"{self.name!r} is not the id of a {self.kind}; give a number, such as 1, or leave it out"
             )
 
     @property

@@ -102,7 +102,10 @@ def issue(
 
 def renew(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="PEM files that `certs issue` has made.")],
-    days: Annotated[int | None, typer.Option("--days", help="How long; default: as long as before.")] = None,
+    days: Annotated[
+        int | None,
+        typer.Option("--days", help="How long the new certificate is valid; default: as long as the old one."),
+    ] = None,
     directory: _Directory = _DIRECTORY,
     output: Output = OutputFormat.TEXT,
 ) -> None:

@@ -257,8 +257,8 @@ class _DocumentWriter(_Writer):
 
 @dataclass(frozen=True)
 class _Choice:
-    """Where to begin. ``reset``: auto.offset.reset if the user set it, otherwise None. ``tell``: print a note to stderr
-    if the log lacks the requested offset."""
+    """The position at which reading begins. ``reset``: auto.offset.reset if the user set it, otherwise None. ``tell``:
+    print a note to stderr if the log lacks the requested offset."""
 
     wanted: OffsetRange
     reset: str | None = None
@@ -269,7 +269,7 @@ class _Choice:
         when the log lacks the requested offset and auto.offset.reset is none."""
         start = self.wanted.start(beginning, end, by_time)
         named = self.wanted.at
-        # -N means at most N records, so fewer records are no error.
+        # -N means at most N records, so a log with fewer records is valid.
         if named is None or beginning <= named <= end or named < 0:
             return start
         why = f"{partition} has no offset {named}: its log holds {beginning} to {end} (the end)"
@@ -287,9 +287,9 @@ class _Choice:
 
 @dataclass
 class _Reading:
-    """How far to read each partition. ``stops``: end offsets by partition. ``stop_ms``: the first record with the
-    timestamp ``stop_ms`` or a later one ends the reading of its partition. ``left``: how many records may still be
-    printed (None: no limit)."""
+    """The limits up to which each partition is read. ``stops``: end offsets by partition. ``stop_ms``: the first record
+    with the timestamp ``stop_ms`` or a later one ends the reading of its partition. ``left``: how many records may
+    still be printed (None: no limit)."""
 
     stops: dict[TopicPartition, int]
     stop_ms: int | None

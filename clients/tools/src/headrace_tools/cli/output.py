@@ -35,18 +35,18 @@ Output = Annotated[
 
 
 def note(message: str) -> None:
-    """Print a line for people on stderr; a closed terminal is no error."""
+    """Print a line for people on stderr; a closed terminal does not raise an error."""
     _tell(one_line(message), sys.stderr)
 
 
 def say(message: str) -> None:
-    """Print lines on stdout; a closed terminal is no error, because the command continues."""
+    """Print lines on stdout; a closed terminal does not raise an error, because the command continues."""
     _tell(escaped(message), sys.stdout)
 
 
 def say_data(line: str) -> None:
     """Print a line of CSV or JSON on stdout. A program gets the line unchanged; a terminal gets it with escapes, as
-    from ``say``. A closed terminal is no error."""
+    from ``say``. A closed terminal does not raise an error."""
     _tell(escaped(line) if sys.stdout.isatty() else line, sys.stdout)
 
 

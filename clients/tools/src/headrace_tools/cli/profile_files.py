@@ -94,7 +94,7 @@ class ProfileFiles:
 
     def read(self, name: str) -> Profile:
         """Read a profile. Raises InvalidArgumentError if the profile's file is missing, InvalidConfigError if the file
-        is no properties file."""
+        is not a properties file."""
         path = self.path(name)
         if not path.exists():
             there = ", ".join(self.names()) or "none"

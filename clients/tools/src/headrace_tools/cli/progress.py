@@ -23,7 +23,7 @@ LINE_S = 2.0
 
 
 class HowFar(NamedTuple):
-    """How much work is done: ``done`` of ``total`` (0: unknown), and a text for the display."""
+    """The amount of finished work: ``done`` of ``total`` (0: unknown), and a text for the display."""
 
     done: float
     total: float

@@ -85,7 +85,7 @@ def list_(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """List the quotas of the cluster; options select those of a user, a client id or an address.
+    """List the quotas of the cluster; options select the quotas of a user, a client id or an address.
 
     \b
     Examples:
@@ -116,7 +116,7 @@ def delete(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Remove quotas. Removing a quota that does not exist is no error.
+    """Remove quotas. The command succeeds even if a quota does not exist.
 
     \b
     Examples:

@@ -182,8 +182,8 @@ class Gathering:
             if node_id in answers:
                 found[node_id] = dataclasses.replace(tried, node=answers[node_id])
             elif node_id not in answering and role == "controller":
-                # A controller's listener is not for clients, so silence is no fault, but leaves the controller's state
-                # unknown.
+                # A controller's listener is not for clients, so a missing answer is not a fault, but the controller's
+                # state is then unknown.
                 what = f"{role} {node_id} about itself"
                 self._not_asked.append(
                     NotAsked(

@@ -29,7 +29,7 @@ RETRY_S, RETRY_S_MAX = 0.5, 15.0
 
 @dataclasses.dataclass(slots=True)
 class Shipped:
-    """What a shipper has sent."""
+    """The numbers of lines and bytes that a shipper has sent."""
 
     lines: int = 0
     bytes: int = 0

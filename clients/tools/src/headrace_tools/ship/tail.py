@@ -191,7 +191,7 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
 
 
 def _descriptor_of(path: str) -> int:
-    # Without O_NONBLOCK, a FIFO that took the path since the last look would block the shipper.
+    # Without O_NONBLOCK, a FIFO that took the path since the last check would block the shipper.
     return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
 
 
@@ -247,7 +247,8 @@ class Files:
         #: Paths that cannot be opened now, with the reason. The shipper tries them again at each check.
         self.unreadable: dict[str, str] = {}
         self._special: set[str] = set()  # paths of FIFOs, sockets and devices
-        #: By path: the file to which it led at the last look (None: to none), and when it last led to a file.
+        #: Maps each path to the file to which it led at the last check (None: to no file), and the time when it last
+        #: led to a file.
         self._at: dict[str, tuple[tuple[int, int] | None, int]] = {}
         self._open_renamed(now_ms)
         self.look(0.0, now_ms)
@@ -354,7 +355,7 @@ class Files:
         return None if copy is None else copy[1]
 
     def _scan(self, last_ms: Mapping[str, int]) -> tuple[set[tuple[int, int]], list[_Rotated]]:
-        """The files in the directories of paths, and those of them that ``_open_rotated`` opens."""
+        """The files in the directories of the paths, and the subset that ``_open_rotated`` must open."""
         wanted: list[_Rotated] = []
         seen: set[tuple[int, int]] = set()
         directories = {os.path.dirname(path) for path in last_ms}
@@ -434,8 +435,8 @@ class Files:
                 tail.has_path, tail.lost_at = False, now_s
 
     def _look_at(self, path: str, now_ms: int) -> tuple[int, int] | None:
-        """Open the file to which a path leads, after the files that had the path since the last look. Returns the file;
-        None if the path leads to no regular file. Raises OSError.
+        """Open the file to which a path leads, after the files that had the path since the last check. Returns the
+        file; None if the path leads to no regular file. Raises OSError.
 
         The path may lead to another file before this file is open. Then the path is checked again: ``_at`` has only
         files that were opened, so the next scan finds this file."""

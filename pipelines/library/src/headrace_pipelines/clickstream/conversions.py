@@ -1,4 +1,4 @@
-"""What visitors viewed before they downloaded a file: a join of two streams."""
+"""Find the pages that visitors viewed before they downloaded a file, by a join of two streams."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ class Replay(Worker):
 
     @property
     def total(self) -> Sent:
-        """What the replay and the runs before it have sent at its end."""
+        """The numbers of lines that the replay and earlier runs have sent, at the end of the replay."""
         return Sent(lines=self._lines, repeats=self._repeats)
 
 

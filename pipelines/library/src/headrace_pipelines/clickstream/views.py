@@ -1,4 +1,4 @@
-"""What people view: counts of pages and referrers by hour."""
+"""Count the viewed pages and the referrers by hour."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The four rules: how the payments of one customer look when a thief has the card.
+"""The four rules, which recognize the payments of a thief among the payments of one customer.
 
 ``judge`` is a pure function of a customer's history and the next payment. The thresholds are constants, each with its
 reason. A lower threshold finds more fraud, and disturbs more honest customers.
@@ -43,13 +43,13 @@ EARTH_KM = 6_371.0
 
 
 class History(NamedTuple):
-    """What the job remembers of a customer; detector.HISTORIES has the column types.
+    """The history of a customer, as the job stores it; detector.HISTORIES has the column types.
 
     ``amounts`` (their number), ``mean`` and ``squares`` (the sum of squared deviations) describe the logarithms of the
     customer's amounts, including the prior. The last place is None until the first payment at a terminal. ``recent_ms``
-    and ``small_ms`` are the times of the last payments, as many as the rules for velocity and card testing need.
-    ``recent_ms``, ``small_ms`` and the place come from the payments that were received last, so the history soon
-    forgets a payment with a wrong clock.
+    and ``small_ms`` are the times of the last payments; they have the number of times that the rules for velocity and
+    card testing need. ``recent_ms``, ``small_ms`` and the place come from the payments that were received last, so the
+    history soon forgets a payment with a wrong clock.
     """
 
     amounts: int

@@ -27,14 +27,15 @@ _OPEN_MAX = 20_000
 
 
 class Before(NamedTuple):
-    """What earlier runs have sent: the number of events in each partition, and the sum of the topics' end offsets."""
+    """The state that earlier runs have left: the number of events in each partition, and the sum of the topics' end
+    offsets."""
 
     events: Counter[tuple[str, int]]
     offsets: int
 
 
 def sent_before(access: Access) -> Before:
-    """What earlier runs have sent to the topics of the traffic.
+    """Find out what earlier runs have sent to the topics of the traffic.
 
     The records of a partition are the first events of this partition, because the producer keeps their order. The
     topic of the accounts is compacted, so its end offsets count the events. Replayed dead letters do not count as

@@ -82,7 +82,7 @@ def records(rows: pa.Table, source: str, release: int) -> pa.Table:
 
 
 def releases_sent(access: Access, planes: int) -> int:
-    """How many releases are in the topics. Each release sends all ``planes`` planes.
+    """The number of releases in the topics. Each release sends all ``planes`` planes.
 
     First end the transaction of a run that was killed. Until the transaction's markers are written, ``read_committed``
     does not show its release, and the job would send the release again.

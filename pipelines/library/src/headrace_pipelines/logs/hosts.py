@@ -1,6 +1,6 @@
 """Forty hosts: each host writes the lines of its clients to its own file, and rotates the file. One host has an outage.
 
-The lines are those of the real web log of the pipeline clickstream. A client's address decides the host, as a load
+The lines come from the real web log of the pipeline clickstream. A client's address decides the host, as a load
 balancer would. The files rotate by renaming, as logrotate does: access.log becomes access.log.1.
 """
 

@@ -122,7 +122,7 @@ def send_tick(access: Access, content: list[HostLine]) -> None:
 
 
 def _follows(log: Path) -> int:
-    """How often a shipper has opened the files."""
+    """The number of times that a shipper has opened the files."""
     return log.read_text(errors="replace").splitlines().count(shipping.FOLLOWS) if log.exists() else 0
 
 

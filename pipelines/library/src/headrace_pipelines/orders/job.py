@@ -32,7 +32,7 @@ SOURCES = ()
 
 PARTITIONS, HANDLERS = 6, 2
 ORDERS, RATE, REPEAT_EVERY, SEED = 3_000, 800.0, 25, 1
-#: Seconds between two looks at the processes and the positions.
+#: Seconds between two checks of the processes and the positions.
 LOOK_S = 0.1
 #: Longest time without progress after the last command was sent.
 STALL_S = 180.0

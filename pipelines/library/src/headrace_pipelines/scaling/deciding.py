@@ -54,7 +54,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What the autoscaler remembers. ``capacity``: records per second of one busy member, 0.0 while it is not known."""
+    """The state of the autoscaler. ``capacity``: records per second of one busy member, 0.0 while it is not known."""
 
     members: int
     changed_s: float

@@ -143,7 +143,7 @@ def _rows(consumer: Consumer, ended: threading.Event, out: Path, notes: Notes, s
         polls(consumer, ended, handle)
 
 
-#: How a member handles records, by the name in a scene.
+#: Maps the name in a scene to the way in which a member handles records.
 WORK: Mapping[str, Callable[[Consumer, threading.Event, Path, Notes], None]] = {
     "slow": slow, "rows": rows, "batches": batches, "concurrent": concurrent, "cached": cached,
 }  # fmt: skip

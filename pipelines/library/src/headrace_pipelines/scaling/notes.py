@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 
 class Note(NamedTuple):
-    """``at_ns``, ``ended_ns``: when the handling began and ended, by the machine's monotonic clock. For a row, the time
-    is that of its INSERT, without the commit. ``word``: ``hit`` or ``miss`` for a scene with a cache, else ``-``.
+    """``at_ns``, ``ended_ns``: when the handling began and ended, by the machine's monotonic clock. The time of a row
+    covers its INSERT, but not the commit. ``word``: ``hit`` or ``miss`` for a scene with a cache, else ``-``.
     ``member``: the file's name."""
 
     partition: int

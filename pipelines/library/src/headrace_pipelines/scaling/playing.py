@@ -30,7 +30,7 @@ from .processes import SCALED, member, rows_of
 from .scenes import PARTITIONS, Scene
 from .truth import Row
 
-#: Seconds between two looks at the positions.
+#: Seconds between two checks of the positions.
 LOOK_S = 0.2
 #: Longest time without a handled record while records wait, and longest time until the members have joined.
 STALL_S = 60.0

@@ -32,7 +32,7 @@ MODULE = "headrace_pipelines.scaling.processes"
 #: The first word of a line of the autoscaler. Then follow seconds since 1970, the number of members, and the lag in
 #: seconds.
 SCALED = "scaled"
-#: Seconds between two looks of the autoscaler.
+#: Seconds between two checks of the autoscaler.
 LOOK_S = 0.5
 
 

@@ -20,7 +20,7 @@ Row = tuple[int, int, str, int]
 
 @dataclass(slots=True)
 class Found:
-    """What a check found: ``wrong`` has a sentence for each fault, ``figures`` goes to the summary."""
+    """The result of a check: ``wrong`` has a sentence for each fault, ``figures`` goes to the summary."""
 
     wrong: list[str] = field(default_factory=list)
     figures: dict[str, Any] = field(default_factory=dict)

@@ -1,4 +1,5 @@
-"""What a row is, and which rows are good: pure functions of DataFrames, which tests call with small frames."""
+"""The columns of a row, and the rules that good rows meet: pure functions of DataFrames, which tests call with small
+frames."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from headrace_core.errors import InvalidArgumentError
 
-#: How many characters of a line a message shows.
+#: Maximum number of characters of a line that a message shows.
 _WIDTH = 240
 
 

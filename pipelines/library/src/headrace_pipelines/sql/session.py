@@ -169,8 +169,8 @@ class Session:
             )
         if table.is_latest:
             raise SqlError(
-                f"{table.name} has a primary key: its rows change, and Spark's streams take no changed row back. Read "
-                "the stream that it is made of, or write CREATE VIEW, which is calculated when it is read",
+                f"{table.name} has a primary key: its rows change, and Spark's streams cannot retract a row. Read the "
+                "stream from which it is computed, or write CREATE VIEW: a view is computed when it is read",
                 rewritten.source, use.at, use.end,
             )  # fmt: skip
 

@@ -31,7 +31,7 @@ _ENDS, _HELPS = ("exit", "quit"), ("help", "?")
 HELP = """\
 CREATE STREAM t (id INT, name STRING) WITH (topic = 't', partitions = 1);   declare a topic as a table
 INSERT INTO t VALUES (1, 'ann');
-SELECT * FROM t;                                        what is there; with AS OF OFFSET or TIMESTAMP, up to there
+SELECT * FROM t;                                        present rows; AS OF OFFSET or TIMESTAMP: up to a position
 SELECT * FROM t EMIT CHANGES LIMIT 3;                   what arrives; Ctrl-C ends it
 CREATE TABLE n AS SELECT name, count(*) AS n FROM t GROUP BY name;          a continuous query
 SHOW TABLES, TOPICS, QUERIES or FUNCTIONS; DESCRIBE t; EXPLAIN SELECT ...; SET; TERMINATE n; DROP TABLE n;

@@ -109,7 +109,7 @@ class DeltaLakeTable(LakeTable):
                 )
                 return
             if deleted is not None and new:
-                # A merge with deletes has a column more than the table, so it cannot add columns itself.
+                # A merge with deletes has one column more than the table, so it cannot add columns itself.
                 self._loaded.alter.add_columns(
                     DeltaSchema.from_arrow(pa.schema(new)).fields,
                     commit_properties=CommitProperties(max_commit_retries=0),

@@ -14,8 +14,8 @@ from .schema import CLEARED, SILENT, SILENT_MS, Alarm
 
 
 class Device(NamedTuple):
-    """What the job remembers of a device. ``newest_ms``: its latest reading. ``last_ms``: its latest reading that the
-    watermark has passed (0 if there is none). ``waiting_ms``: its readings above the watermark, in order."""
+    """The state that the job stores for a device. ``newest_ms``: its latest reading. ``last_ms``: its latest reading
+    that the watermark has passed (0 if there is none). ``waiting_ms``: its readings above the watermark, in order."""
 
     name: str
     newest_ms: int = 0

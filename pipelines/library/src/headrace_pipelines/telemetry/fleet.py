@@ -1,6 +1,6 @@
 """A fleet of devices with planted, known faults. The same seed gives the same records.
 
-    fault       share                              what it looks like
+    fault       share                                  effect
     silent      2 % of the devices in five minutes     no reading for 110 to 125 s, then it speaks again
     dead        0.2 % of the devices in five minutes   no reading from now on
     offline     1 % of the devices in five minutes     readings of 40 to 52 s arrive together, when the device is back
@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 PERIOD_S = 30
-#: 1 March 2026, 00:00 UTC.
+#: The start of every run, in the fleet's time: 1 March 2026, 00:00 UTC.
 START_MS = 1_772_323_200_000
 #: Outages are planted in slots of this length, at most one for each device in a slot; a shorter slot at the end has no
 #: outages.
@@ -55,7 +55,7 @@ class Outage(NamedTuple):
     is_kept: bool = False
 
 
-#: The outages of each device (its number) in their order.
+#: Maps the number of each device to its outages, in order.
 Plan = dict[int, list[Outage]]
 
 

@@ -18,7 +18,8 @@ from headrace_core.types import TopicPartition
 from ...models import OffsetAndMetadata
 from .progress import WINDOW, decode_done, encode_done
 
-#: Which records are handled one after another: those with the same key in a partition, those of a partition, or none.
+#: The records that are handled one after another: records with the same key in a partition, all records of a partition,
+#: or none.
 Order = Literal["key", "partition", "none"]
 ORDERS = ("key", "partition", "none")
 

@@ -21,7 +21,7 @@ RETRIES_MAX = 1_000_000
 AHEAD = 10
 AHEAD_MIN = 500
 
-#: Prefix of the headers that a dead letter has in addition to those of its record; headrace_pipelines uses the same
+#: Prefix of the headers that a dead letter has in addition to its record's headers; headrace_pipelines uses the same
 #: prefix.
 PREFIX = "headrace.dead-letter."
 

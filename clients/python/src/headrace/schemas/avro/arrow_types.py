@@ -31,7 +31,7 @@ from .schema import Type
 
 
 class Layout(enum.Enum):
-    """Which Arrow types represent Avro's: the columns of the table above."""
+    """The Arrow types that represent Avro's types: the columns of the table above."""
 
     ARROW = "arrow"
     SPARK = "spark"
