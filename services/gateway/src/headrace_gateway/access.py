@@ -1,8 +1,9 @@
-"""What a Kafka client may do: the operations and resources of Kafka's ACLs, and the rules for the cluster as a whole.
+"""What a Kafka client may do: the operations and resources of Kafka's ACLs, and the rules for requests about the whole
+cluster.
 
 The handlers check in the order of Kafka 4.3's KafkaApis and ControllerApis, so that a refusal has Kafka's error code at
 Kafka's level of the response. The gateway answers many requests from its own metadata image, so it must check before it
-looks a name up: a refused client must not learn whether a topic exists. Brokers and coordinators check again, because
+looks up a name: a refused client must not learn whether a topic exists. Brokers and coordinators check again, because
 the gateway's image may be older than theirs.
 """
 

@@ -1,7 +1,7 @@
 """The gateway node: builds, starts and stops the parts of a gateway.
 
 ``start`` reads the formatted directory, which has only the cluster's id and the last metadata snapshot; a gateway keeps
-no other data. The gateway follows the metadata log, and opens the ports for Kafka's clients when the metadata are
+no other data. The gateway follows the metadata log, and opens the ports for Kafka's clients when the metadata is
 current.
 """
 
@@ -102,7 +102,7 @@ class Gateway:
         self._exporter.add_calls(self.connections.calls)
         self._exporter.add(GatewayCollector(self.connections).collect)
         self._tasks = NodeTasks("gateway")
-        self._is_current = False  # True once the metadata are current: from then on every change is applied
+        self._is_current = False  # True once the metadata is current: from then on every change is applied
         self._is_listening = False
         self._preparing: asyncio.Task[None] | None = None
 

@@ -79,7 +79,7 @@ class Call:
         return self.access.allows(operation, resource_type, name)
 
     def sees(self, operation: Operation, resource_type: ResourceType, name: str) -> bool:
-        """Like ``allows``, for a list that leaves out what the client may not see: such refusals are not audited."""
+        """Like ``allows``, for a list without the items that the client may not see: such refusals are not audited."""
         return self.access.sees(operation, resource_type, name)
 
     def require(self, operation: Operation, resource_type: ResourceType, name: str) -> None:
@@ -112,7 +112,7 @@ class Call:
         self, kind: str, key: str, stub: Callable[..., Any], method: str, request: Any, timeout_ms: float
     ) -> Any:
         """Call the coordinator that owns the shard of ``key``; ``kind``: "group" or "transaction". After
-        NOT_COORDINATOR, repeat the call once if the metadata then name another owner of the shard."""
+        NOT_COORDINATOR, repeat the call once if the metadata then names another owner of the shard."""
         return await self.upstream.coordinator(self.client, kind, key, stub, method, request, timeout_ms)
 
     async def applied(self, metadata_offset: int, timeout_ms: float) -> None:

@@ -65,7 +65,7 @@ class Client:
         protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT,
         answers: Answers | None = None,
     ) -> None:
-        """``protocol``: the listener's. ``answers`` counts the unread answers of all connections."""
+        """``protocol``: the listener's security protocol. ``answers`` counts the unread answers of all connections."""
         self.host = host
         self.listener = listener
         self.broker_id = broker_id
@@ -96,8 +96,8 @@ class Client:
 
     @property
     def caller(self) -> Caller:
-        """The client as authorizers see it. The same object until the client changes its principal, its host or its
-        client id."""
+        """The caller object for authorizers. It stays the same object until the client changes its principal, its host
+        or its client id."""
         caller = self._caller
         if (
             caller is None
@@ -141,7 +141,7 @@ class Client:
         return self.quotas.produced_ms(broker_id, self.principal.name, self.client_id, size)
 
     def authenticated(self, principal: Principal, token_id: str | None = None) -> None:
-        """Set who the client is."""
+        """Set the client's identity."""
         self.principal, self.token_id = principal, token_id
         self._caller = None
         self.on_authenticated()

@@ -108,7 +108,7 @@ class Cluster:
 
     def controller_id(self) -> int:
         """The broker id that clients get as the controller's id: the lowest unfenced broker, or -1 without one. Any
-        broker will do, because every broker forwards requests to the controller."""
+        broker is suitable, because every broker forwards requests to the controller."""
         brokers = self.state.image.brokers
         return min((each.broker_id for each in brokers.values() if not each.fenced), default=-1)
 
@@ -141,8 +141,8 @@ class Cluster:
 
     def coordinator_node(self, call: ClientsRequest, kind: str, key: str) -> Node:
         """The broker that clients get as coordinator of ``key``: the leader of the key's shard, or another broker if
-        the shard has no leader. Any broker will do, because a gateway serves coordinator requests on every port. Raises
-        CoordinatorNotAvailableError if there are no brokers."""
+        the shard has no leader. Any broker is suitable, because a gateway serves coordinator requests on every port.
+        Raises CoordinatorNotAvailableError if there are no brokers."""
         topic = self.topic(_SHARDS[kind])
         partitions = () if topic is None else topic.partitions
         shard = shard_of(key, len(partitions) or 1)

@@ -16,10 +16,10 @@ A connection stops reading while
 
 The gateway closes a connection at once if the bytes are not a valid request, as Kafka does.
 
-A connection to a secured listener first proves who its client is: by TLS, by SASL, or both (``ListenerSecurity``). It
-has AUTHENTICATES_S seconds for that. Of the connections that have not proved it yet, the gateway keeps at most
-UNAUTHENTICATED_MAX and closes the oldest ones. A failed authentication is answered after
-``connection.failed.authentication.delay.ms``, and ends the connection.
+The client of a secured listener must first authenticate: by TLS, by SASL, or both (``ListenerSecurity``). It has
+AUTHENTICATES_S seconds for that. The gateway keeps at most UNAUTHENTICATED_MAX connections without authentication, and
+closes the oldest of them. A failed authentication is answered after ``connection.failed.authentication.delay.ms``, and
+ends the connection.
 
 A client over its quota learns ``throttle_time_ms`` from its answer; the connection starts no further request for that
 time (KIP-219).
@@ -100,12 +100,12 @@ ANSWER_BYTES_PER_S_MIN = 64 * 1024
 #: Minimum rate in bytes per second, after the first STALLED_READ_S, at which a client must send a frame that the
 #: gateway reads beyond its memory limit.
 BYTES_PER_S_MIN = 256 * 1024
-#: Seconds that a client of a secured listener has to prove who it is.
+#: Seconds within which a client of a secured listener must authenticate.
 AUTHENTICATES_S = 60
-#: Maximum number of connections whose clients have not proved yet who they are.
+#: Maximum number of connections whose clients have not authenticated yet.
 UNAUTHENTICATED_MAX = 500
 CLOSING_S = 5  #: Seconds that a connection has to send its last answers when the gateway closes it.
-#: Seconds that a client has to read why it was not authenticated. kafka-python reports only a lost connection when the
+#: Seconds that a client has to read why its authentication failed. kafka-python reports only a lost connection when the
 #: end comes together with the answer.
 REFUSED_S = 0.5
 KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_COUNT = 60, 15, 4
@@ -118,7 +118,7 @@ _ENDED_BY_PEER = (7, 8)  #: TCP states (CLOSE, CLOSE_WAIT) of a connection after
 
 @dataclass(frozen=True, slots=True)
 class ListenerSecurity:
-    """How the clients of a Kafka listener prove who they are. ``sasl``: the mechanisms that the listener offers;
+    """How the clients of a Kafka listener authenticate. ``sasl``: the mechanisms that the listener offers;
     ``max_reauth_ms``, ``failure_delay_ms`` and ``receive_bytes_max``: the listener's connections.max.reauth.ms,
     connection.failed.authentication.delay.ms and sasl.server.max.receive.size."""
 
@@ -157,7 +157,7 @@ class Connections:
         self.answers = Answers()
         self.starts = Rounds(STARTS_MAX)
         self.long_messages = ThreadPoolExecutor(1, thread_name_prefix="long-messages")
-        self.slow_steps = SlowSteps()  #: Of all exchanges, as at the ports of nodes.
+        self.slow_steps = SlowSteps()  #: Runs the slow steps of all exchanges, as at the ports of nodes.
         self.has_ended = False
         self.open: set[Connection] = set()
         self.unauthenticated: dict[Connection, None] = {}  #: The oldest first.
@@ -298,7 +298,7 @@ class Connection(asyncio.Protocol):
             self.client.quotas = ClientQuotas(shared.quotas)
         self._security = security
         self._since = shared.now  # when the client connected
-        self.is_authenticated = protocol is SecurityProtocol.PLAINTEXT  #: Whether the client has proved who it is.
+        self.is_authenticated = protocol is SecurityProtocol.PLAINTEXT  #: Whether the client has authenticated.
         if security.sasl is not None:
             self.client.authentication = Authentication(security.sasl, max_reauth_ms=security.max_reauth_ms)
             self.client.slow_steps = shared.slow_steps
@@ -306,21 +306,21 @@ class Connection(asyncio.Protocol):
             self.client.on_authenticated = self._authenticated
         self._shared = shared
         self._transport: asyncio.Transport | None = None
-        self._buffer = bytearray()  # of one unfinished frame with its length, after whole frames if there are more
+        self._buffer = bytearray()  # the bytes of one unfinished frame with its length; whole frames may precede it
         self._has_more = False  # True while the buffer may begin with whole frames
-        self._frames: deque[bytes] = deque()  # frames that wait, without their length
+        self._frames: deque[bytes] = deque()  # waiting frames, without their length field
         self._queued = 0  # bytes in _frames
-        self._requests: deque[_Request] = deque()  # in progress or with an answer that is not yet written, in order
-        self._held = 0  # bytes of this connection in the budget
+        self._requests: deque[_Request] = deque()  # requests in progress or with an unwritten answer, in order
+        self._held = 0  # this connection's bytes in the memory budget
         self._is_reading = True
         self._is_stalled = False  # True while the client leaves WRITE_BYTES of answers unread
         self._is_draining = self._is_starting = False
         self._is_muted = False  # True while a client over its quota must wait
-        self._muted_until = 0.0  # by the event loop's clock
-        self._is_ending = False  # True after the client's end, while requests without answers are handled
+        self._muted_until = 0.0  # on the event loop's clock
+        self._is_ending = False  # True after the client has closed its side, while acks=0 requests are still handled
         self._active = self._frame_since = self._stalled_since = shared.now
         self._stalled_size = 0
-        self._paused_since = self._paused_size = 0  # when and with how many bytes the client became stalled
+        self._paused_since = self._paused_size = 0  # the time and the unread bytes when the client became stalled
         self._unread = 0  # bytes of unread answers, as counted in the answers of all connections
         self._closing_since = -1
 
@@ -609,7 +609,7 @@ class Connection(asyncio.Protocol):
         await asyncio.sleep(self._security.failure_delay_ms / 1_000)
 
     def _authenticated(self) -> None:
-        """The client has proved who it is."""
+        """Called when the client has authenticated."""
         self.is_authenticated = True
         self._shared.unauthenticated.pop(self, None)
 
@@ -752,12 +752,12 @@ class Connection(asyncio.Protocol):
                 self._shared.log("%s does not read its answers; the connection is closed", self.client.host)
                 transport.abort()
         elif self._is_ending and now - self._active >= FINISH_S:
-            transport.abort()  # a broker does not take what the client sent with acks=0
+            transport.abort()  # a broker does not accept the client's acks=0 requests
         elif self._buffer and self._is_reading and budget.is_short and self._is_slow(now):
             self._shared.log("%s sends a request too slowly while memory is short; closed", self.client.host)
             transport.abort()
         elif not (self._is_reading or self.client.sends_silently) and self._requests and self._has_peer_ended():
-            transport.abort()  # the end is behind bytes that are not read now
+            transport.abort()  # the client's end follows bytes that the gateway does not read now
         elif idle is not None and not self._requests and now - self._active >= idle:
             self.end()
 

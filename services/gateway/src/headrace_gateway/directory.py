@@ -2,8 +2,8 @@
 
 A gateway always has one announcement (``Cluster.AnnounceGateway``) waiting at the leading controller. The controller
 answers when the list of gateways changes, at the latest after 0.3 seconds. When a gateway is killed, its connection to
-the controller breaks, and all other gateways learn of the loss at once. The controller removes a hanging gateway after
-three seconds without an announcement. While no controller answers, a gateway keeps the last known list, because
+the controller breaks, and all other gateways learn of the loss at once. The controller removes a gateway that hangs
+after three seconds without an announcement. While no controller answers, a gateway keeps the last known list, because
 unreachable controllers say nothing about other gateways.
 """
 
@@ -36,7 +36,8 @@ class GatewayList:
 
     def __init__(self, gateway_id: bytes) -> None:
         self._own = gateway_id
-        self._others: dict[bytes, tuple[float, GatewayEntry]] = {}  # when it was last named, in monotonic ms
+        # when a controller last named the gateway, in monotonic ms
+        self._others: dict[bytes, tuple[float, GatewayEntry]] = {}
         self.entries: tuple[GatewayEntry, ...] = ()
 
     def serves(self, entry: GatewayEntry) -> None:
@@ -94,8 +95,8 @@ class Announcer:
             self.gateways.apply(answer, self._clock.monotonic_ms())
 
     async def leave(self) -> None:
-        """Tell the controllers that this gateway stops. The clients of this gateway then learn new broker addresses
-        from other gateways."""
+        """Report to the controllers that this gateway stops. The clients of this gateway then learn new broker
+        addresses from other gateways."""
         self._is_leaving = True
         if self._cluster_id:
             try:

@@ -109,7 +109,7 @@ class FetchPath:
         self._client.answers.fetches -= 1
 
     def close(self) -> None:
-        self._client.answers.fetches -= self._in_progress  # they are not answered any more
+        self._client.answers.fetches -= self._in_progress  # these requests get no answers any more
         self._in_progress = 0
         for stream in self._streams.values():
             stream.link.close()
@@ -257,7 +257,7 @@ class _Fetch:
 
     def _broker(self, key: Key, topic: TopicImage) -> int | None:
         """The broker to fetch from: the broker whose port the client uses if it has a replica, or the leader for the
-        bootstrap port. None if no broker fits; the partition then gets an error in the answer."""
+        bootstrap port. None if there is no such broker; the partition then gets an error in the answer."""
         partition = topic.partitions[key[2]]
         asked = self._client.broker_id
         if asked == BOOTSTRAP and partition.leader >= 0:
@@ -315,7 +315,7 @@ class _Fetch:
             position = positions.get(place)
             if position is not None and position.wanted == wanted and position.topic_id == topic.topic_id:
                 continue
-            if changes >= PARTITIONS_MAX:  # the rest follows with the client's next request
+            if changes >= PARTITIONS_MAX:  # the other changes follow with the client's next request
                 keys.pop(place)
                 continue
             changes += 1

@@ -140,21 +140,21 @@ class Link:
         self._packed = packed
         self._after = after
         self._loop = asyncio.get_running_loop()
-        self._read_at = -1.0  # when the latest answer came
+        self._read_at = -1.0  # when the latest answer arrived
         self._silent_since: float | None = None  # when the first request was sent that failed since the latest answer
         self._in_flight = 0  # requests of a shared stream that were written and have no answer
         self._is_due = False  # True when the requests of a shared stream have gathered long enough
         self._linger: asyncio.TimerHandle | None = None
         self._next = 1
         self._out: deque[_Asked] = deque()
-        self._pending: dict[int, _Asked] = {}  # with an answer to come, in the order of their numbers
+        self._pending: dict[int, _Asked] = {}  # requests that expect an answer, in the order of their numbers
         self._wake: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._open: Callable[[], Duplex[Any, Any]] = partial(Duplex, address, purpose, open_call, channels)
         self._stream: Duplex[Any, Any] | None = None
-        self._why: HeadraceError | None = None  # why the stream was given up before it opened
-        self._has_silent = False  # True after a request without an answer to come
-        self._is_finishing = False  # True once no more requests follow, and those that wait still leave
+        self._why: HeadraceError | None = None  # why the stream ended before it opened
+        self._has_silent = False  # True after a request that expects no answer
+        self._is_finishing = False  # True once no more requests follow; waiting requests are still sent
         self._task = self._loop.create_task(self._run(), name=f"gateway: {purpose} to {address}")
 
     def send(self, request: Any, timeout_s: float, done: Done, *, has_answer: bool = True) -> None:

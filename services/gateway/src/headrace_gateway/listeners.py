@@ -34,7 +34,7 @@ class Listeners:
         connections: Connections,
         security: Mapping[str, ListenerSecurity] | None = None,
     ) -> None:
-        """``security``: of each listener by name; a listener that is not named is open."""
+        """``security``: the security of each listener by name; a listener without an entry is open."""
         self._settings = settings
         self._security = security or {}
         self._connections = connections

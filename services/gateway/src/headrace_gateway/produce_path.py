@@ -145,7 +145,8 @@ class Streams:
         self._left -= 1
         if not self._left:
             self._drained.set()
-        if isinstance(error, UnsupportedVersionError):  # a broker of an older version, which has handled nothing
+        # a broker of an older version, which has not handled the request
+        if isinstance(error, UnsupportedVersionError):
             self._is_alone = True
             error = NetworkError(str(error))
             error.was_sent = False
@@ -201,7 +202,7 @@ class _Produce:
         self._is_silent = request.acks == 0  # the client expects no answer
         if self._is_silent:
             call.client.sends_silently = True
-        self._left = 1  # groups without an answer; one for the start itself
+        self._left = 1  # number of groups without an answer, plus one until all requests were sent
         #: Fields of the answer for each partition, by topic and partition in the request's order.
         self._results: list[list[dict[str, Any]]] = []
         key = "topic_id" if call.version >= 13 else "name"
@@ -373,7 +374,7 @@ class _Produce:
         if self._is_silent:
             self._reply(None)
             if any("error_code" in result for results in self._results for result in results):
-                # A client with acks=0 gets no answers, and learns only from a closed connection that its metadata are
+                # A client with acks=0 gets no answers, and learns only from a closed connection that its metadata is
                 # stale. After an error with acks=0, Kafka's brokers close the client's connection, too.
                 call.client.hang_up()
             return

@@ -1,6 +1,6 @@
-"""Quotas of the gateway's clients: what the gateway counts itself, in place of the brokers.
+"""Quotas of the gateway's clients that the gateway itself applies, in place of the brokers.
 
-Brokers count the bytes of a stream that has one client, and tell the wait in their responses. The gateway counts
+Brokers count the bytes of a stream that has one client, and return the wait in their responses. The gateway counts
 
 * the bytes of Produce requests on streams that several connections share, for each broker separately, because a quota
   is a rate for each broker;
@@ -25,7 +25,7 @@ from headrace_core.quotas import (
     throttle_ms,
 )
 
-_OWN = -1  #: In place of a broker's id: the quotas of the gateway itself.
+_OWN = -1  #: Stands for the gateway itself, in place of a broker's id.
 
 
 class Quotas:
@@ -55,7 +55,7 @@ class Quotas:
         )
 
     def manager(self, broker_id: int = _OWN) -> QuotaManager:
-        """The quotas for one broker, or the gateway's own ones, by the present metadata."""
+        """The quotas for one broker, or the gateway's own quotas, by the present metadata."""
         manager = self._managers.get(broker_id)
         if manager is None:
             manager = self._managers[broker_id] = QuotaManager(

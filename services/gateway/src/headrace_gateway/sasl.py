@@ -27,7 +27,7 @@ from headrace_core.security.sasl.exchange import Identity, ServerExchange, Step
 
 from .wire.apis import Api
 
-#: Least time in milliseconds between the beginnings of two authentications of a connection, as in Kafka.
+#: Minimum time in milliseconds between the beginnings of two authentications of a connection, as in Kafka.
 REAUTHENTICATION_MS_MIN = 1_000
 STEPS_MAX = 16  #: Maximum number of messages of a client in one exchange.
 
@@ -47,7 +47,7 @@ class SaslOffer(Protocol):
 
 
 def now_ms() -> float:
-    """Milliseconds of the clock by which sessions end."""
+    """Present time, in milliseconds of the clock that ends sessions."""
     return time.monotonic() * 1_000
 
 
@@ -105,7 +105,7 @@ class Authentication:
 
     def handshake(self, mechanism: str, version: int, now_ms: float) -> None:
         """Begin an exchange. Raises IllegalSaslStateError if the client has authenticated a moment ago; the connection
-        goes on. Raises UnsupportedSaslMechanismError, or SaslAuthenticationFailedError for another mechanism than
+        continues. Raises UnsupportedSaslMechanismError, or SaslAuthenticationFailedError for another mechanism than
         before; the connection has failed then."""
         is_again = self.state is State.DONE
         if is_again and (
@@ -133,13 +133,13 @@ class Authentication:
 
     @property
     def exchange(self) -> ServerExchange:
-        """The exchange that goes on; the owner calls its ``step``, and then ``stepped`` or ``failed``."""
+        """The exchange in progress; the owner calls its ``step``, and then ``stepped`` or ``failed``."""
         assert self._exchange is not None
         return self._exchange
 
     def stepped(self, step: Step, now_ms: float, wall_ms: float) -> int:
         """Take the outcome of a step; returns the lifetime of the session in milliseconds, or 0 without a limit or
-        while the exchange goes on. Raises SaslAuthenticationFailedError; the connection has failed then."""
+        while the exchange continues. Raises SaslAuthenticationFailedError; the connection has failed then."""
         self._steps += 1
         if step.identity is None:
             if self._steps >= STEPS_MAX:

@@ -69,8 +69,8 @@ class GatewaySettings:
 def _protocols(
     listeners: Sequence[ListenerAddress], mapped: Mapping[str, SecurityProtocol]
 ) -> dict[str, SecurityProtocol]:
-    """The security protocol of each listener: from listener.security.protocol.map, or by a name that is a protocol's.
-    Without any map, other names are unencrypted."""
+    """The security protocol of each listener: from listener.security.protocol.map, or from a listener name that equals
+    a protocol. Without a map, listeners with other names are unencrypted."""
     found: dict[str, SecurityProtocol] = {}
     for listener in listeners:
         name = listener.name

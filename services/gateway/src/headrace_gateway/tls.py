@@ -122,7 +122,7 @@ class TlsTransport(asyncio.Protocol):
         self._above.connection_lost(error)
 
     def _gone(self) -> None:
-        """The client has closed the connection. Many clients that do not trust the certificate say nothing else."""
+        """The client has closed the connection. Many clients that do not trust the certificate give no other sign."""
         if self._is_greeted:
             self._failed("the client closed the connection; it may not trust this certificate")
 
@@ -139,7 +139,7 @@ class TlsTransport(asyncio.Protocol):
             self._flush()
             return False
         except ssl.SSLError as error:
-            self._flush()  # the alert that tells the client why
+            self._flush()  # the alert, which tells the client the reason
             self._failed(_reason(error))
             self._raw.close()
             return False
@@ -149,7 +149,7 @@ class TlsTransport(asyncio.Protocol):
         return not self._raw.is_closing()
 
     def _read(self) -> None:
-        """Decrypt what has arrived, until the connection pauses."""
+        """Decrypt the arrived bytes, until the connection pauses."""
         while self._is_reading and not self._raw.is_closing():
             try:
                 data = self._tls.read(READ_BYTES)
@@ -166,7 +166,7 @@ class TlsTransport(asyncio.Protocol):
                     self.close()
                 return
             self._above.data_received(data)
-        self._flush()  # answers to updates of keys
+        self._flush()  # answers to key updates
 
     def _flush(self) -> None:
         data = self._outgoing.read()
@@ -190,9 +190,9 @@ class TlsTransport(asyncio.Protocol):
             rest = rest[write(rest[:WRITE_BYTES]) :]
 
     def close(self) -> None:
-        """Send what is written, tell the client the end, and close."""
+        """Send the written bytes, announce the end to the client, and close."""
         if self._is_secure and not self._raw.is_closing():
-            with contextlib.suppress(ssl.SSLError):  # the client's own end is not awaited
+            with contextlib.suppress(ssl.SSLError):  # do not wait for the client's own announcement
                 self._tls.unwrap()
             self._flush()
         self._raw.close()

@@ -2,7 +2,7 @@
 
 Of Kafka's requests only Produce has a place for the context of a trace: the headers of its records. The span is a child
 of the first sampled ``traceparent`` in an uncompressed batch, and the broker's ``append`` is a child of the span. A
-gateway without ``otel.exporter.otlp.endpoint`` has no GatewayTraces, and does not look into batches.
+gateway without ``otel.exporter.otlp.endpoint`` has no GatewayTraces, and does not search batches.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class GatewayTraces:
 
 
 def ending(spans: Spans, done: Done) -> Done:
-    """Wrap the function that gets a broker's response, to end the spans after it. (A fault of a span must not cost the
-    answer.)"""
+    """Wrap the function that gets a broker's response, to end the spans after it. (A fault of a span must not prevent
+    the answer.)"""
 
     def end(response: Any, error: HeadraceError | None) -> None:
         try:

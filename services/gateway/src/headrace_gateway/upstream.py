@@ -38,7 +38,7 @@ from .tracing import GatewayTraces
 CALLS_MAX = 24  #: Maximum number of calls in flight on one channel; a node accepts 32 calls on a connection.
 CHANNELS_MAX = 250  #: Maximum number of channels to one node: together 6,000 calls in flight.
 TIMEOUT_MS_MAX = 3_600_000  #: Upper limit of the timeout that a client requests, in milliseconds.
-#: Seconds that a call waits, after NOT_COORDINATOR, for metadata that name another coordinator.
+#: Seconds that a call waits, after NOT_COORDINATOR, for metadata that names another coordinator.
 NEWER_METADATA_S = 0.5
 #: Seconds that a request waits while its coordinator loads groups or transactional ids. The shards of a new internal
 #: topic take nearly a second to load on a busy machine, and several clients would give up earlier.
@@ -104,7 +104,7 @@ class Upstream:
         self, client: Client, kind: str, key: str, stub: Stub, method: str, request: Any, timeout_ms: float
     ) -> Any:
         """Call the coordinator that owns the shard of ``key``; ``kind``: "group" or "transaction". After
-        NOT_COORDINATOR or a failed connection, repeat the call once if the metadata name another owner within
+        NOT_COORDINATOR or a failed connection, repeat the call once if the metadata names another owner within
         NEWER_METADATA_S. While the coordinator is loading, repeat the call for up to LOADED_WITHIN_S. Raises
         NotCoordinatorError and CoordinatorNotAvailableError."""
         deadline = _deadline(timeout_ms)
@@ -163,7 +163,7 @@ class Upstream:
         return [address for each in brokers if (address := self._cluster.grpc_address(each)) is not None]
 
     async def _other_owner(self, kind: str, key: str, address: str, deadline: float) -> str | None:
-        """Wait until the metadata name an owner other than ``address``, and return its address; None if ``deadline``
+        """Wait until the metadata names an owner other than ``address``, and return its address; None if ``deadline``
         passes first."""
         changed = asyncio.Event()
         unwatch = self._cluster.state.watch(lambda image, delta: changed.set())
@@ -254,7 +254,7 @@ class _Channel:
 
 class _Pool:
     """The channels to one node. When the gateway's certificate changes, the pool opens other channels; calls in
-    progress on the former ones have REPLACED_S to end."""
+    progress on the old channels have REPLACED_S to end."""
 
     __slots__ = ("_address", "_channels", "_former", "_generation", "_open")
 

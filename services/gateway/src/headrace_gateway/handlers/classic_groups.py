@@ -125,7 +125,8 @@ async def leave_group(call: Call, request: Message) -> Fields:
     if call.version < _LEAVE_MANY_VERSION:
         codes = [answer.error.code, *(member.error.code for member in answer.members)]
         return {"error_code": kafkas(next((code for code in codes if code), 0))}
-    if answer.error.code == UnknownMemberIdError.number:  # of the whole group; Kafka says so of each member
+    # the error of the whole group, which Kafka repeats for each member
+    if answer.error.code == UnknownMemberIdError.number:
         return {
             "members": [
                 {

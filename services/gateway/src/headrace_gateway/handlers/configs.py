@@ -47,8 +47,8 @@ def _unbuilt(kind: int) -> HeadraceError:
 
 
 def _require(call: Call, operation: Operation, resource: Message) -> None:
-    """Raise an authorization error unless the client has the operation: on the topic or the group itself, and for all
-    other resources on the cluster."""
+    """Raise an authorization error unless the client has the operation: on the topic or the group itself; for all other
+    resources, on the cluster."""
     kind, name = resource.resource_type, resource.resource_name
     if kind == TOPIC:
         call.require(operation, TOPIC_RESOURCE, name)
@@ -75,7 +75,7 @@ async def describe_configs(call: Call, request: Message) -> Fields:
 async def _entries(call: Call, request: Message, resource: Message) -> list[Fields]:
     kind, name = resource.resource_type, resource.resource_name
     if kind in (GROUP, CLIENT_METRICS):
-        return []  # a resource without settings of its own
+        return []  # a resource without its own settings
     if kind not in _TYPES:
         raise _unbuilt(kind)
     if kind == TOPIC and not name:
@@ -109,8 +109,8 @@ def _of(error: Any) -> HeadraceError:
 
 def described_entries(found: Any, keys: list[str] | None, *, synonyms: bool, documentation: bool) -> list[Fields]:
     """The entries of a described resource in Kafka's format. ``keys``: the wanted keys; None or an empty list means all
-    keys. A topic's keys without a value are left out: Kafka's topics have none, and clients that send all entries back
-    with AlterConfigs cannot send a null."""
+    keys. A topic's keys without a value are left out: Kafka's topics have no such keys, and clients that send all
+    entries back with AlterConfigs cannot send a null."""
     wanted = set(keys or ())
     leaves_out = found.resource.type == admin_pb2.CONFIG_RESOURCE_TYPE_TOPIC
     return [

@@ -91,7 +91,7 @@ def _cluster_part(call: Call, request: Message, topics: list[dict[str, Any]]) ->
 
 
 def _describable(call: Call, names: Iterable[str], *, are_named: bool) -> list[str]:
-    """The topics that the client may describe. ``are_named``: by the client, so that refusals are audited."""
+    """The topics that the client may describe. ``are_named``: the client named the topics, so refusals are audited."""
     granted = call.access.granted(DESCRIBE, TOPIC)
     if granted is None:
         return list(names)

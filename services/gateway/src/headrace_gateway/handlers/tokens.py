@@ -1,7 +1,7 @@
 """Delegation tokens (KIP-48, KIP-373): CreateDelegationToken, RenewDelegationToken, ExpireDelegationToken,
 DescribeDelegationToken.
 
-As in Kafka, a client must have proved who it is to ask for tokens: by a certificate or by SASL, and not by a token.
+As in Kafka, a client must have authenticated to request tokens, by a certificate or by SASL and not by a token.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from .topics import change
 
 Fields = dict[str, Any]
 
-_NO_TIME = -1  #: A timestamp in the answer to a failed request.
+_NO_TIME = -1  #: The timestamp in the answer to a failed request.
 
 
 def _check_client(call: Call) -> None:
-    """Raise DelegationTokenRequestNotAllowedError for a client that may not ask for tokens."""
+    """Raise DelegationTokenRequestNotAllowedError for a client that may not request tokens."""
     client = call.client
     is_unknown = client.protocol is SecurityProtocol.SSL and client.principal == ANONYMOUS
     if client.token_id is not None or client.protocol is SecurityProtocol.PLAINTEXT or is_unknown:

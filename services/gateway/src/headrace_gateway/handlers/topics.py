@@ -30,7 +30,7 @@ _CONFIGS_VERSION = 5  #: The version of CreateTopics whose answers have the topi
 _BY_ID_VERSION = 6  #: The version of DeleteTopics that names topics by id (KIP-516).
 _NOT_ANSWERED = -1
 _RETRY_IN = re.compile(r"retry in (\d{1,9}) ms")
-_RETRY_MS = 1_000  #: The wait of a client over its quota, if the node's error does not have one.
+_RETRY_MS = 1_000  #: The wait of a client over its quota, if the node's error does not contain one.
 #: A new topic's fields for a client that may not describe its configuration (KIP-525).
 _UNDESCRIBED: Fields = {
     "topic_config_error_code": TopicAuthorizationFailedError.number,
@@ -56,8 +56,8 @@ async def change(
 
 
 def _wait_of(text: str) -> int:
-    """The milliseconds that a client over its controller_mutation_rate must wait (KIP-599). The node's error has them
-    only in its text."""
+    """The milliseconds that a client over its controller_mutation_rate must wait (KIP-599). The node's error contains
+    this number only in its text."""
     found = _RETRY_IN.search(text)
     return int(found[1]) if found is not None else _RETRY_MS
 

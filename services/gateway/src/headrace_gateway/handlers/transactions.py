@@ -208,8 +208,8 @@ async def _add_partitions(
 
 
 def _may_write(call: Call, topic: str) -> bool:
-    """Whether a client may add partitions of the topic to a transaction. As in Kafka, never of internal topics when
-    there is an authorizer: clients add the offsets of groups by AddOffsetsToTxn."""
+    """Whether a client may add partitions of the topic to a transaction. As in Kafka, with an authorizer a client may
+    never add partitions of internal topics: it adds the offsets of groups by AddOffsetsToTxn."""
     if not call.access.is_limited:
         return True
     return topic not in INTERNAL_TOPICS and call.allows(WRITE, TOPIC, topic)

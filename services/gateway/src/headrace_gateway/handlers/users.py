@@ -19,7 +19,7 @@ Fields = dict[str, Any]
 async def describe_user_scram_credentials(call: Call, request: Message) -> Fields:
     try:
         call.require_cluster()
-    except HeadraceError as error:  # as in Kafka, with a result without a name
+    except HeadraceError as error:  # answer as Kafka does, with a result that has no user name
         refused = {"error_code": number(error), "error_message": str(error)}
         return {**refused, "results": [{"user": "", **refused}]}
     timeout_ms = call.settings.request_timeout_ms

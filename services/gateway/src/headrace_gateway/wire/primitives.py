@@ -90,7 +90,7 @@ class Cursor:
     def varint(self) -> int:
         """An unsigned varint of at most 32 bits."""
         position = self.position
-        if position < self.end and (byte := self.data[position]) < 0x80:  # nearly every one has one byte
+        if position < self.end and (byte := self.data[position]) < 0x80:  # nearly every varint has one byte
             self.position = position + 1
             return byte
         value = 0

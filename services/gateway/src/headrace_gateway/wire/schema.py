@@ -489,7 +489,7 @@ def _write_tagged(out: bytearray, tagged: tuple[tuple[int, str, Writer, Any], ..
 def _is_default(value: Any, default: Any) -> bool:
     if value is None or default is None:
         return value is default
-    if isinstance(default, Message):  # a structure is left out by not naming it
+    if isinstance(default, Message):  # to leave out a structure, do not name it
         return False
     return bool(value == default) or (default == () and not value)
 
