@@ -1,4 +1,4 @@
-"""The registry's metrics: what it stores, and whether this replica writes."""
+"""The registry's metrics: the number of stored items, and whether this replica writes."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ topic. The member that has the partition is the writer:
 **One writer.** All terms use the same ``transactional.id``. A candidate's InitProducer fences the last writer's
 producer and ends its open transaction. The candidate then announces itself by a NOOP record, whose headers have the
 candidate's URL and the id of its term. The announcement's transaction also commits an offset as a member of the group
-(KIP-447). The coordinator refuses the offset of a replica that is no member any more, so such a replica cannot announce
+(KIP-447). The coordinator refuses the offset of a replica that is no longer a member, so such a replica cannot announce
 itself. The candidate also commits an offset before InitProducer, because a former member must not fence the real
 writer. When a candidate reads its own announcement as committed, it has applied every record of every earlier writer.
 
@@ -25,7 +25,7 @@ one transaction, and answers when it reads the records back as committed. The im
 not committed.
 
 **Unknown outcomes.** When a commit fails, the outcome of its transaction is unknown, and no command is answered. The
-topic tells the outcome: the next announcement of any replica follows the end of that transaction. If a reader passes
+topic shows the outcome: the next announcement of any replica follows the end of that transaction. If a reader passes
 the offsets of the transaction and gets no record of it, the transaction was aborted. The writer decides the commands of
 an aborted transaction again. A replica that is no longer the writer refuses them with NotWriterError.
 """
@@ -76,7 +76,7 @@ BACKOFF_S, BACKOFF_MAX_S = 0.1, 2.0
 #: A replica whose event loop stood still for SUSPENDED_S seconds was suspended: its image may be old. Another replica
 #: becomes the writer after the session timeout (45 s), so a writer notices its suspension before that.
 SUSPENDED_S = 5.0
-TICK_S = 0.5  #: Seconds between two looks at the clock.
+TICK_S = 0.5  #: Seconds between two readings of the clock.
 #: Seconds that a request waits until a replica that was suspended has read the topic to its end.
 CATCH_UP_S = 3.0
 #: Seconds after an error until the replica reads the topic again, or joins the group again.
@@ -105,8 +105,8 @@ class _ElectionError(Exception):
 class Registry:
     """One replica of the registry. Call ``start``, then ``run`` until the replica should stop, then ``stop``.
 
-    ``url``: where other replicas reach this one. ``image``: the state from the committed records that this replica has
-    applied.
+    ``url``: the address at which other replicas reach this replica. ``image``: the state from the committed records
+    that this replica has applied.
     """
 
     def __init__(self, settings: RegistrySettings, url: str, *, events: Emitter | None = None) -> None:
@@ -122,20 +122,20 @@ class Registry:
         self._servers = ",".join(settings.bootstrap_servers)
         self._announced: tuple[str, str] | None = None  # URL and term of the last announcement
         self._writes: Writes | None = None  # None until the topic's limit of a record is known
-        self._announcement = asyncio.Event()  # set by the first announcement that this replica reads
-        self._news = asyncio.Event()  # set, and replaced, when the writer may have changed
+        self._announcement = asyncio.Event()  # event that the first announcement sets when this replica reads it
+        self._news = asyncio.Event()  # event that is set, and replaced, when the writer may have changed
         self._writing = 0  # number of calls of ``write`` that have not returned
         self._is_stopping = False
         self._wake = asyncio.Event()
         self._assigned = asyncio.Event()
-        self._run_id = secrets.token_hex(8)  # begins the ids of all terms of this replica until it stops
+        self._run_id = secrets.token_hex(8)  # prefix of the ids of all terms of this replica until it stops
         self._term_id = ""
         self._term: asyncio.Task[None] | None = None
         self._end_reason = ""
         self._has_written = False  # whether this term won its election
         self._is_claimed = False  # whether this replica is candidate or writer without the partition
         self._closing: set[asyncio.Task[None]] = set()
-        self._awake_ms = 0.0  #: When the event loop last looked at the clock.
+        self._awake_ms = 0.0  #: When the event loop last read the clock.
         #: Set while the image is known to be current; cleared from a suspension until the topic is read to its end.
         self._is_current = asyncio.Event()
         self._is_current.set()
@@ -190,7 +190,7 @@ class Registry:
                 self._wake.set()
                 try:
                     return await outcome
-                except NotWriterError:  # this replica has handed over, and has not written the command
+                except NotWriterError:  # this replica is no longer the writer, and has not written the command
                     pass
             if self.writer_url is not None or loop.time() >= deadline or not self.is_ready:
                 raise NotWriterError(self.writer_url)
@@ -294,7 +294,8 @@ class Registry:
         if reader is not None:
             await reader.close(timeout_s)
         await asyncio.gather(*self._closing, return_exceptions=True)
-        # Until here clients with open connections get answers: reads from the last image, writes from the next writer.
+        # Until this point clients with open connections get answers: reads from the last image, writes from the next
+        # writer.
         self.is_ready = False
 
     async def _last_writes(self) -> None:
@@ -310,7 +311,7 @@ class Registry:
     async def catch_up(self) -> bool:
         """Whether the image is current. After a suspension of the process (SIGSTOP, a paused machine) ``catch_up``
         waits, at most CATCH_UP_S, until this replica has read the topic to its end: other replicas may have written
-        meanwhile, and this one may no longer be the writer."""
+        meanwhile, and this replica may no longer be the writer."""
         self._notice_suspension()
         if self._is_current.is_set():
             return True
@@ -377,7 +378,7 @@ class Registry:
         self.image.apply(record.key, record.value, record.offset)
         self.next_offset = record.offset + 1
         self._writes.applied(record.offset)
-        self._wake.set()  # commands of an aborted transaction may wait again
+        self._wake.set()  # the commands of an aborted transaction may be waiting again
 
     # --- the group ---------------------------------------------------------------------------------------------------
 
@@ -404,11 +405,11 @@ class Registry:
                 # The member reads nothing itself. Without these commits `headrace lag` and the metrics would report
                 # that the group has stopped.
                 if self.is_writer and not self._is_claimed and self._reader is not None:
-                    position = await self._reader.position(self._partition)  # behind the last transaction's marker
+                    position = await self._reader.position(self._partition)  # after the last transaction's marker
                     if position != committed:
                         committed = position
                         await member.commit({self._partition: position})
-            except HeadraceError as error:  # the consumer repeats what failed
+            except HeadraceError as error:  # the consumer repeats failed requests
                 if self._is_stopping:
                     return
                 logger.warning("group %s: %s", self.settings.group_id, error.message)
@@ -420,7 +421,7 @@ class Registry:
             self._accept(is_claimed=False)
 
     def _accept(self, *, is_claimed: bool) -> None:
-        """Begin terms. ``is_claimed``: not because of the group, but because this replica was the last writer."""
+        """Begin terms. ``is_claimed``: the reason is not the group, but that this replica was the last writer."""
         assert self._writes is not None
         self._is_claimed = is_claimed
         self._writes.accept()
@@ -463,7 +464,7 @@ class Registry:
         backoff_s = BACKOFF_S
         while True:
             await self._assigned.wait()
-            if not self._assigned.is_set():  # revoked before this task ran again
+            if not self._assigned.is_set():  # the partition was revoked before this task ran again
                 continue
             self.state = State.CANDIDATE
             term = self._term = asyncio.create_task(self._serve_term(), name="term of the writer")
@@ -527,7 +528,8 @@ class Registry:
                 else:
                     await self._wake.wait()
         finally:
-            # In the background: without its coordinator, the end of a transaction would delay the next election.
+            # Do this in the background: without its coordinator, the end of a transaction would delay the next
+            # election.
             closing = asyncio.create_task(producer.close(CLOSE_S), name="close of the writer")
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
@@ -536,8 +538,8 @@ class Registry:
         """Append this replica's announcement, as a member of the group unless the term is claimed, and wait until the
         reader has applied the announcement.
 
-        Returns the offset of the announcement. Raises HeadraceError if another replica has fenced this one, or if the
-        group has removed this replica. Raises _ElectionError if the announcement was aborted.
+        Returns the offset of the announcement. Raises HeadraceError if another replica has fenced this replica, or if
+        the group has removed this replica. Raises _ElectionError if the announcement was aborted.
         """
         assert self._writes is not None
         self._term_id = f"{self._run_id}-{secrets.token_hex(4)}"

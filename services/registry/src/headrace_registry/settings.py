@@ -26,7 +26,7 @@ def _seconds(milliseconds: int) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistrySettings:
-    """``advertised_url``: empty if the URL follows from the first listener. ``bootstrap_servers``: addresses of
+    """``advertised_url``: empty if the URL is derived from the first listener. ``bootstrap_servers``: addresses of
     brokers. ``guard``: security of the HTTP listeners."""
 
     listeners: tuple[ListenerAddress, ...]
@@ -40,7 +40,7 @@ class RegistrySettings:
     is_eligible: bool = from_key(SERVER, "leader.eligibility")
     compatibility_level: str = from_key(SERVER, "schema.compatibility.level")
     mode_mutability: bool = from_key(SERVER, "mode.mutability")
-    #: Keys of security for the registry's clients of the cluster: those that begin with kafkastore.
+    #: Security keys of the registry's clients for the cluster: the keys that begin with kafkastore.
     client: Mapping[str, Any] = field(default_factory=dict)
     guard: HttpGuard = field(default_factory=HttpGuard)
 
@@ -73,7 +73,7 @@ class RegistrySettings:
         )
 
     def url(self, port: int) -> str:
-        """The URL at which other replicas reach this one. ``port``: the bound port of the first listener."""
+        """The URL at which other replicas reach this replica. ``port``: the bound port of the first listener."""
         if self.advertised_url:
             return self.advertised_url
         host = self.listeners[0].host

@@ -1,4 +1,4 @@
-"""The topic of the schemas: create it, or check that an existing one keeps every schema."""
+"""The topic of the schemas: create it, or check that an existing topic keeps every schema."""
 
 from __future__ import annotations
 

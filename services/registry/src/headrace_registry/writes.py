@@ -5,7 +5,7 @@
                   +--- not_sent ---+                 +----------------> aborted: waiting again, or refused
 
 A batch is decided on a draft of the image, one command after the other. A batch is in flight when its records have
-offsets in the topic. The progress of the reader tells the outcome of the batch, because a transaction is atomic. If the
+offsets in the topic. The progress of the reader shows the outcome of the batch, because a transaction is atomic. If the
 last record of the batch is read, the transaction is committed. If a later record is read first, the transaction is
 aborted.
 """
@@ -24,7 +24,7 @@ from .state import Decision, Image
 
 T = TypeVar("T")
 
-#: Maximum number of records and bytes in one batch. A command that exceeds a limit gets a batch of its own.
+#: Maximum number of records and bytes in one batch. A command that exceeds a limit gets a separate batch.
 BATCH_RECORDS_MAX = 500
 BATCH_BYTES_MAX = 512 * 1024
 
@@ -39,7 +39,7 @@ class NotWriterError(Exception):
 
 @dataclass(slots=True, eq=False)
 class Command(Generic[T]):
-    """A write of a client. ``result``: what was decided on a draft; valid only once the draft's records are
+    """A write of a client. ``result``: the decision on a draft; valid only once the draft's records are
     committed."""
 
     decide: Callable[[Image], Decision[T]]
@@ -47,7 +47,7 @@ class Command(Generic[T]):
     result: T | Exception | None = None
 
     def settle(self) -> None:
-        """Hand the result to the caller, unless the caller is gone."""
+        """Pass the result to the caller, unless the caller has left."""
         if self.outcome.done():
             return
         if isinstance(self.result, Exception):
@@ -107,7 +107,8 @@ class Writes:
         return command.outcome
 
     def _forget(self, command: Command[Any]) -> None:
-        """Drop a command whose caller is gone. Without a quorum or a coordinator, no batch would take it for long."""
+        """Drop a command whose caller has left. Without a quorum or a coordinator, it could wait for a batch for a long
+        time."""
         if command in self._waiting:
             self._waiting.remove(command)
 
@@ -152,17 +153,18 @@ class Writes:
                 )
 
     def not_sent(self, batch: Batch) -> None:
-        """The transaction of the batch ended without a commit: decide its commands again, before all others."""
+        """Called when the transaction of the batch ended without a commit: decide its commands again, before all
+        others."""
         self._again(batch.commands)
 
     def sent(self, batch: Batch, last: int) -> InFlightBatch:
-        """The batch's records have offsets, and the commit follows. ``last``: offset of the last record."""
+        """Called when the batch's records have offsets, before the commit. ``last``: offset of the last record."""
         in_flight = InFlightBatch(last, asyncio.get_running_loop().create_future(), batch.commands)
         self._in_flight.append(in_flight)
         return in_flight
 
     def applied(self, offset: int) -> None:
-        """The reader has applied the committed record at ``offset``."""
+        """Called when the reader has applied the committed record at ``offset``."""
         while self._in_flight and self._in_flight[0].last <= offset:
             in_flight = self._in_flight.popleft()
             is_committed = in_flight.last == offset

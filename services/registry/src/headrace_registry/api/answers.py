@@ -22,7 +22,8 @@ def version(found: Version, text: str | None = None) -> dict[str, Any]:
 
 
 def schema(found: StoredSchema, text: str, max_id: int | None) -> dict[str, Any]:
-    """A schema by its id. The field ``schema`` precedes ``references``; in a version it follows them."""
+    """A schema by its id. The field ``schema`` precedes ``references``; in the answer for a version, it follows
+    them."""
     fields = schema_fields(found.schema.type, found.schema.references, found.extras)
     answer: dict[str, Any] = {"schemaType": fields.pop("schemaType")} if "schemaType" in fields else {}
     answer |= {"schema": text, **fields}

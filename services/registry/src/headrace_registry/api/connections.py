@@ -2,9 +2,10 @@
 
     accept ──> TLS handshake (10 s) ──> the first request (FIRST_REQUEST_S since accept) ──> requests
 
-aiohttp closes a connection that is idle after a request (its keep-alive timeout), but waits forever for the first one,
-and asyncio counts no handshakes (``http_connections`` of the core does). So a client could hold all file descriptors of
-the registry with connections without a handshake, with no request, or with half of a request's header.
+aiohttp closes a connection that is idle after a request (its keep-alive timeout), but waits forever for the first
+request. asyncio counts no handshakes; ``http_connections`` of the core does. Without these limits, a client could hold
+all file descriptors of the registry: with connections that begin no handshake, send no request, or send only half of a
+request's header.
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ FIRST_REQUEST_S = 15.0
 
 
 class Connections:
-    """The connections of one replica. When there are ``most`` connections, the oldest one that has not sent a request
-    is closed in favour of a new connection; without such a connection the new one is closed. Connections in their TLS
-    handshake count. ``most``: None for CONNECTIONS_MAX, or less if the process may not open enough files."""
+    """The connections of one replica. When there are ``most`` connections, a new connection replaces the oldest
+    connection that has not sent a request; without such a connection, the new connection is closed. Connections in
+    their TLS handshake count, too. ``most``: None for CONNECTIONS_MAX, or less if the process may not open enough
+    files."""
 
     def __init__(self, most: int | None = None, first_request_s: float = FIRST_REQUEST_S) -> None:
         self._most = connections_with_room(CONNECTIONS_MAX, _CLIENTS_FILES) if most is None else most
@@ -40,8 +42,8 @@ class Connections:
         self._is_full = False
 
     def begun(self, task: asyncio.Task[None], protocol: Any, address: str, count: int) -> bool:
-        """Take a new connection, besides ``count`` others that have ended their handshake; returns whether the
-        connection may stay."""
+        """Take a new connection; returns whether it may stay. ``count`` other connections have finished their
+        handshake."""
         if len(self._silent) > 2 * self._most:
             self._forget_closed()
         if count + len(self._handshakes) >= self._most:
@@ -60,7 +62,7 @@ class Connections:
         return True
 
     def shaken(self, task: asyncio.Task[None], protocol: Any, *, is_open: bool) -> None:
-        """The handshake has ended; ``is_open``: whether it succeeded."""
+        """Called when the handshake has ended; ``is_open``: whether it succeeded."""
         self._handshakes.pop(protocol, None)
         if not is_open:
             self.has_request(protocol)
@@ -85,10 +87,10 @@ class Connections:
         handshake = self._handshakes.pop(protocol, None)
         if handshake is not None:
             handshake.cancel()
-        elif protocol.transport is not None:  # otherwise the client has closed the connection
+        elif protocol.transport is not None:  # if it is missing, the client has closed the connection
             protocol.transport.abort()
 
     def _forget_closed(self) -> None:
-        """Forget connections that their clients have closed without a request."""
+        """Remove connections that their clients have closed without a request."""
         for protocol in [each for each in self._silent if not self._is_open(each)]:
             self.has_request(protocol)

@@ -104,7 +104,7 @@ class Api:
         self._deciding = Deciding.of_threads(rules, threading.Lock())
         self._writing = Writing(registry, settings.write_timeout_s, settings.guard.tls)
         self._thread = ThreadPoolExecutor(1, "registry-parser")
-        self._turn = asyncio.Lock()  # held by the request whose long comparison runs
+        self._turn = asyncio.Lock()  # lock of the request whose long comparison runs
         self.gate = Gate(lambda: registry.is_ready, registry.catch_up)
 
     @property
@@ -241,7 +241,7 @@ class Api:
             if self._registry.is_writer and self._image.mode_in_scope(submitted.subject) is not Mode.IMPORT:
                 await self._prepare_comparison(submitted)
         except RegistryError:
-            # Only the writer knows the newest versions, and so whether a reference is missing.
+            # Only the writer knows the newest versions, so only the writer knows whether a reference is missing.
             if self._registry.is_writer or not submitted.schema.references:
                 raise
         return None

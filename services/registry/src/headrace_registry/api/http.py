@@ -25,7 +25,7 @@ from .connections import Connections
 
 logger = logging.getLogger("headrace.registry")
 
-#: Media types of answers, the preferred first.
+#: Media types of answers, the preferred type first.
 MEDIA_TYPES = (
     "application/vnd.schemaregistry.v1+json",
     "application/vnd.schemaregistry+json",
@@ -146,8 +146,8 @@ class Gate:
             return _error(request, PlainError(500, f"Internal Server Error (request id {request_id_of(error)})"))
 
     async def _sent(self, request: web.Request, answer: web.StreamResponse) -> web.StreamResponse:
-        """Send an answer. aiohttp would send it after the middleware, where no limit counts clients that do not read
-        their answers."""
+        """Send an answer. This method sends it, because aiohttp would send it after the middleware, where no limit
+        covers clients that do not read their answers."""
         size = answer.content_length or 0
         if self._answer_bytes and self._answer_bytes + size > ANSWERS_BYTES_MAX:
             answer = _error(
@@ -169,7 +169,7 @@ class Gate:
             if request.transport is not None:
                 request.transport.abort()
         except ConnectionError:
-            pass  # the client is gone, and aiohttp ends the connection
+            pass  # the client has disconnected, and aiohttp ends the connection
         finally:
             self._answer_bytes -= size
         return answer
@@ -193,7 +193,7 @@ class Gate:
         """Read the body of a request. Raises RegistryError if the body is too long or arrives too slowly."""
         length = request.content_length
         if request.body_exists and (length is None or "Content-Encoding" in request.headers):
-            length = BODY_BYTES_MAX  # aiohttp decompresses the body, and nothing tells the length before
+            length = BODY_BYTES_MAX  # aiohttp decompresses the body, so its length is not known in advance
         reserved = length or 0
         if reserved > BODY_BYTES_MAX:
             raise _too_long()
@@ -264,7 +264,7 @@ def _error(request: web.Request, error: RegistryError) -> web.Response:
     if error.status == 401:
         found.headers["WWW-Authenticate"] = CHALLENGE
     if error.status in (401, 408, 413, 429, 503):
-        found.force_close()  # so that the rest of the body is not read
+        found.force_close()  # close the connection, so that the rest of the body is not read
     return found
 
 

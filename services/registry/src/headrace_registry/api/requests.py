@@ -20,7 +20,7 @@ from .http import PlainError
 
 #: Maximum number of characters in a subject's name.
 SUBJECT_MAX = 1024
-#: Names that Confluent's registry keeps for itself.
+#: Subject names that Confluent's registry reserves.
 _RESERVED = ("__GLOBAL", "__EMPTY")
 _NUMBER = re.compile(r"[+-]?[0-9]{1,10}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -93,7 +93,7 @@ def version_of(request: web.Request) -> int:
 
 
 def id_of(request: web.Request) -> int:
-    """The id in the path. As in Jersey, an id that is no number is not found."""
+    """The id in the path. As in Jersey, an id that is not a number counts as not found."""
     return _number(request.match_info["id"])
 
 
@@ -102,7 +102,7 @@ def flag(request: web.Request, name: str) -> bool:
 
 
 def page(request: web.Request, default: int, most: int) -> tuple[int, int]:
-    """Offset and limit of a list. A limit that is not positive, or above ``most``, is ``default``."""
+    """Offset and limit of a list. A limit that is not positive, or above ``most``, is replaced by ``default``."""
     offset = _number(request.query.get("offset", "0"))
     limit = _number(request.query.get("limit", "-1"))
     return max(offset, 0), limit if 0 < limit <= most else default
@@ -171,7 +171,7 @@ def submission_of(subject: str, fields: Mapping[str, Any]) -> Submission:
         raise errors.invalid_schema(f"Invalid schema type {type_name}") from None
     schema = Schema(type_, _text(fields, "schema") or "", _references(fields))
     version, schema_id = _integer(fields, "version"), _integer(fields, "id")
-    # As in Confluent's registry, any negative id means that the client names none.
+    # As in Confluent's registry, any negative id means that the client names no id.
     return Submission(subject, schema, version or 0, -1 if schema_id is None else max(schema_id, -1))
 
 

@@ -1,4 +1,5 @@
-"""May a new schema join the versions of a subject? Confluent's compatibility levels, with its verdicts and messages.
+"""Check whether a new schema may join the versions of a subject, by Confluent's compatibility levels and with its
+messages.
 
 ============================= =================================== ======================
 level                         who must read whose data            compared with
@@ -45,14 +46,14 @@ class Level(StrEnum):
 
     @property
     def is_transitive(self) -> bool:
-        """Whether a new schema is compared with every version, not only with the latest one."""
+        """Whether a new schema is compared with every version, not only with the latest version."""
         return self.endswith("_TRANSITIVE")
 
 
 def check(level: Level, new: Parsed, earlier: Sequence[Parsed]) -> list[Incompatibility]:
     """Return the reasons why ``new`` may not follow the schemas ``earlier``, of which the oldest comes first.
 
-    The check goes from the latest schema to the oldest one, and ends at the first incompatible schema. The attribute
+    The check goes from the latest schema to the oldest schema, and ends at the first incompatible schema. The attribute
     ``earlier`` of each Incompatibility is the index of that schema. Raise ComparisonTooLargeError.
     """
     if level is Level.NONE:
@@ -90,5 +91,5 @@ def _unreadable(
 
 
 def _start_of(text: str) -> str:
-    """The start of a long text: a path can have thousands of parts, and a name can have a megabyte."""
+    """Return only the start of a long text, because a path can have thousands of parts, and a name a megabyte."""
     return text if len(text) <= TEXT_MAX else f"{text[:TEXT_MAX]}…"

@@ -112,7 +112,8 @@ class _Check:
         return problems
 
     def _candidates(self, reader: Union, writer: Node) -> list[Node]:
-        """The branches of a reader's union that may read a type. Only a branch of its name may read a named type."""
+        """The branches of a reader's union that may read a type. Only a branch with the same name may read a named
+        type."""
         found = self._branches.get(id(reader))
         if found is None:
             found = self._branches[id(reader)] = {}
@@ -134,7 +135,7 @@ class _Check:
             elif one.has_default:
                 continue
             elif isinstance(one.type, Enum) and one.type.default is not None:
-                # As in Avro for Java: compare the reader's enum with the writer's record, which always differ.
+                # As in Avro for Java: compare the reader's enum with the writer's record; the two always differ.
                 below = yield self.compare(one.type, writer, (place, "type"))
                 problems.extend(below)
             else:

@@ -3,7 +3,8 @@
 The rules compare the nodes of both schemas at the same place. Each difference has a kind, such as
 ``MAX_LENGTH_DECREASED``, and some kinds are incompatible. The check collects the incompatible differences only.
 
-The *content model* of an object or array says what may stand beside the properties or items that the schema names:
+The *content model* of an object or array says which other properties or items it may have besides those that the schema
+names:
 
 =============== ============================================== ==================================================
 content model   keywords                                       adding and removing a property
@@ -66,7 +67,7 @@ _ADDED_UNCOVERED = (
     "The {reader} schema has a property or item at path '{path}' which is missing in the {writer} schema and is not "
     "covered by its partially open content model"
 )
-#: Maps each kind of incompatibility to its reason in words (Incompatibility.reason). Confluent's reason of SCHEMA_ADDED
+#: Maps each kind of incompatibility to its reason as text (Incompatibility.reason). Confluent's reason for SCHEMA_ADDED
 #: is empty.
 REASONS = {
     "SCHEMA_ADDED": "",
@@ -148,7 +149,7 @@ def _shown(path: _Path) -> str:
 
 
 class _Check:
-    """One check, of an original schema (the writer's) with an updated one (the reader's)."""
+    """One check of an original schema (the writer's) against an updated schema (the reader's)."""
 
     def __init__(self) -> None:
         # Maps a pair of nodes (their object ids) to its differences; None while the pair is being compared.
@@ -199,7 +200,7 @@ class _Check:
         return [] if type(original) is type(update) else [("TYPE_CHANGED", None)]
 
     def _reads_a_part(self, original: Node, update: Node) -> Steps[bool]:
-        """Whether one part of a combined schema decides: a part of the new union, or a part of the old allOf."""
+        """Whether a single part of a combined schema is enough: a part of the new union, or a part of the old allOf."""
         pairs: Iterable[tuple[Node, Node]] = ()
         match original, update:
             case Combined(), Combined():
@@ -405,7 +406,7 @@ def _numbers(original: Numeric, update: Numeric) -> _Found:
 
 
 def _is_multiple(number: Number, divisor: Number) -> bool:
-    """Whether a number is a multiple of another. Numbers of extreme exponents count as none."""
+    """Whether a number is a multiple of another. Numbers with extreme exponents count as no multiples."""
     if any(abs(Decimal(one).adjusted()) > _EXPONENT_MAX for one in (number, divisor)):
         return False
     return (Fraction(number) / Fraction(divisor)).denominator == 1
@@ -419,7 +420,7 @@ def _enums(original: Enum, update: Enum) -> _Found:
 
 
 def _upper(found: _Found, keyword: str, kind: str, old: Number | None, new: Number | None) -> None:
-    """Compare an upper bound: a new or smaller one refuses values."""
+    """Compare an upper bound: a new bound, or a smaller bound, refuses values."""
     if new is not None and old is None:
         found.append(_at(f"{kind}_ADDED", keyword))
     elif new is not None and old is not None and new < old:
@@ -427,7 +428,7 @@ def _upper(found: _Found, keyword: str, kind: str, old: Number | None, new: Numb
 
 
 def _lower(found: _Found, keyword: str, kind: str, old: Number | None, new: Number | None) -> None:
-    """Compare a lower bound: a new or larger one refuses values."""
+    """Compare a lower bound: a new bound, or a larger bound, refuses values."""
     if new is not None and old is None:
         found.append(_at(f"{kind}_ADDED", keyword))
     elif new is not None and old is not None and new > old:

@@ -22,7 +22,8 @@ def largest_matching(partners: Sequence[Sequence[int]]) -> int:
 
 
 def _layers(partners: Sequence[Sequence[int]], right_of: dict[int, int], left_of: dict[int, int]) -> dict[int, int]:
-    """The distance of each left element from the free ones; empty when no free right element can be reached."""
+    """The distance of each left element from the free left elements; empty when no free right element can be
+    reached."""
     layers = {left: 0 for left in range(len(partners)) if left not in right_of}
     edge = list(layers)
     reached = False
@@ -47,7 +48,7 @@ def _augment(
     right_of: dict[int, int],
     left_of: dict[int, int],
 ) -> None:
-    """Give ``start`` a partner along a shortest path of changed pairs, if one is left in the layers."""
+    """Give ``start`` a partner along a shortest path of changed pairs, if the layers still have such a path."""
     path = [(start, iter(partners[start]))]
     taken: list[int] = []
     while path:
@@ -65,6 +66,6 @@ def _augment(
                 break
         else:
             path.pop()
-            layers.pop(left)  # no free partner behind this element in this round
+            layers.pop(left)  # this element leads to no free partner in this round
             if taken:
                 taken.pop()

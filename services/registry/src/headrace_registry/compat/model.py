@@ -19,7 +19,7 @@ TEXT_MAX = 2000
 
 
 class ComparisonTooLargeError(HeadraceError):
-    """A check of compatibility takes too many steps; split the schema, or check it at the level NONE."""
+    """A check of compatibility takes too many steps; split the schema, or set the level NONE."""
 
     code = "COMPARISON_TOO_LARGE"
 

@@ -1,8 +1,8 @@
-"""Confluent's rules for Protobuf: can a reader with one schema read the bytes that were written with another one?
+"""Confluent's rules for Protobuf: can a reader with one schema read the bytes that were written with another schema?
 
-A record has the numbers of its fields instead of their names. So the rules compare the fields of equal numbers, within
-messages of equal names. Three kinds of changes are compatible: another name of a field, an optional field more or less,
-and any change of an enum. Scalar types of one group have the same bytes:
+A record contains the numbers of its fields, not their names. Therefore the rules compare fields with the same number,
+within messages with the same name. Three kinds of changes are compatible: a renamed field, an added or removed optional
+field, and any change of an enum. Scalar types of one group have the same bytes:
 
 ====================== ================================================
 group                  types
@@ -74,12 +74,12 @@ def _in_scope(scope: str, name: str) -> str:
 
 
 def _place(name: str, *below: str | int) -> str:
-    """A path of Confluent: ``#/Outer/Inner/2`` for the field 2 of the message ``Outer.Inner``."""
+    """A path in Confluent's notation: ``#/Outer/Inner/2`` is the field 2 of the message ``Outer.Inner``."""
     return "/".join(["#", *name.split("."), *map(str, below)])
 
 
 def _meaning(types: Types, kind: str | MapType, scope: str) -> str | MapType | FoundType:
-    """A scalar's name, a map, or a type. The message of the entries of a map becomes that map."""
+    """A scalar's name, a map, or a type. The entry message of a map becomes that map."""
     if isinstance(kind, MapType) or kind in SCALARS:
         return kind
     found = types.find(kind, scope)
@@ -89,7 +89,7 @@ def _meaning(types: Types, kind: str | MapType, scope: str) -> str | MapType | F
 
 
 class _Check:
-    """One check, of an old schema (the writer's) with a new one (the reader's)."""
+    """One check of an old schema (the writer's) against a new schema (the reader's)."""
 
     def __init__(self, old: ProtobufSchema, new: ProtobufSchema) -> None:
         self._old, self._new = old, new
@@ -109,7 +109,7 @@ class _Check:
         old: tuple[list[Message | Enum], str],
         new: tuple[list[Message | Enum], str],
     ) -> Steps[None]:
-        """Compare the types within a message or a file (of the name "") with their scopes."""
+        """Compare the types within a message or a file (whose name is ""), with their scopes."""
         (old_types, old_scope), (new_types, new_scope) = old, new
         new_messages = {one.name: one for one in new_types if isinstance(one, Message)}
         for one in old_types:
@@ -200,7 +200,7 @@ class _Check:
             found.append(Difference("FIELD_NAMED_TYPE_CHANGED", place))
             return
         if old.is_local and new.is_local:
-            return  # the messages of both files are compared with each other anyway
+            return  # these messages are compared anyway, with all messages of both files
         if old.reference is not None and new.reference is not None:
             old_version = (old.reference.subject, old.reference.version)
             if old_version == (new.reference.subject, new.reference.version):
@@ -221,7 +221,7 @@ def _group(kind: str | MapType | FoundType) -> str | None:
 
 
 def _moved(name: str, oneof: OneOf, old_fields: Collection[int], old_in_oneofs: Collection[int]) -> _Found:
-    """Fields that moved into a oneof. An old writer may have written several of them, of which a oneof keeps one."""
+    """Fields that moved into a oneof. An old writer may have written several of them, but a oneof keeps only one."""
     moved = sum(one.number in old_fields for one in oneof.fields)
     if moved > 1:
         return [Difference("MULTIPLE_FIELDS_MOVED_TO_ONEOF", _place(name, oneof.name))]
@@ -231,7 +231,7 @@ def _moved(name: str, oneof: OneOf, old_fields: Collection[int], old_in_oneofs: 
 
 
 def _removed_from_oneofs(name: str, old: Message, new: Message) -> _Found:
-    """Fields that are gone from oneofs which both messages have."""
+    """Fields that were removed from oneofs that both messages have."""
     new_numbers = {oneof.name: {one.number for one in oneof.fields} for oneof in new.oneofs}
     return [
         Difference("ONEOF_FIELD_REMOVED", _place(name, oneof.name, one.number))

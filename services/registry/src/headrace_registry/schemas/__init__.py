@@ -1,4 +1,5 @@
-"""Schemas in the three languages of Confluent's registry: parsing, limits, and when two texts are the same schema.
+"""Schemas in the three languages of Confluent's registry: parsing, limits, and the rule that decides when two texts
+are the same schema.
 
 The package is pure: it opens no file and no connection. A text comes from a client, so each parser has limits. A parser
 refuses a text that is too long, nested too deeply or costly with an :class:`InvalidSchemaError`, which names the place.
@@ -29,7 +30,7 @@ def parse(schema: Schema, resolved: Mapping[str, Schema], *, is_new: bool = True
     """Parse a schema. ``resolved`` has the schema of each name in its references, also of transitive ones.
 
     ``is_new=False`` is for a schema that the registry has stored. The defaults of its Avro fields are not checked,
-    because old versions of Confluent's registry stored invalid ones. Raise InvalidSchemaError.
+    because old versions of Confluent's registry stored invalid defaults. Raise InvalidSchemaError.
     """
     match schema.type:
         case SchemaType.AVRO:

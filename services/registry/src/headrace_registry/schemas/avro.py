@@ -2,7 +2,7 @@
 
 This module follows Avro's Java implementation, because Confluent's registry uses that implementation. The same texts
 are valid, and ``canonical`` is the output of Java's ``Schema.toString``. The Python packages ``avro`` and ``fastavro``
-accept other texts, and write other ones. The tests compare their verdicts with those of Headrace.
+accept and write other texts. The tests compare their verdicts with those of Headrace.
 
 The tree of a schema has one object for each place of the text, and named types appear in many places. So the tree is
 a graph, with cycles for recursive records. The text that defines a name comes before the uses of the name.
@@ -101,7 +101,8 @@ class Fixed(Named):
 
 @dataclass(eq=False, slots=True)
 class Field:
-    """A field of a record. ``default`` is a JSON value; ``has_default`` tells a default of null from no default."""
+    """A field of a record. ``default`` is a JSON value; ``has_default`` distinguishes a default of null from no
+    default."""
 
     name: str
     type: Node
@@ -166,7 +167,7 @@ def parse(schema: Schema, resolved: Mapping[str, Schema], *, check_defaults: boo
 
 
 class _Reader:
-    """Reads one text. ``names`` has the named types by full name, and the reader adds those of the text."""
+    """Reads one text. ``names`` has the named types by full name; the reader adds the named types of the text."""
 
     def __init__(self, names: dict[str, Named], check_defaults: bool) -> None:
         self._names = names
@@ -181,7 +182,7 @@ class _Reader:
         raise InvalidSchemaError(f"invalid Avro schema at {json_text.pointer([*self._path, *below])}: {problem}")
 
     def _at(self, value: Any, space: str, *below: str | int) -> Node:
-        """Read the type at a place below the present one."""
+        """Read the type at a place below the present place."""
         self._path.extend(below)
         node = self._type(value, space)
         del self._path[-len(below) :]
@@ -255,7 +256,7 @@ class _Reader:
             self._define(node)
         else:
             node = Record("record", name, doc, kind == "error")
-            self._define(node)  # before the fields, which may refer to their record
+            self._define(node)  # do this before the fields, which may refer to their record
             self._fields(node, self._need(value, "fields"))
         node.props = {key: item for key, item in value.items() if key not in keys}
         node.aliases = [
@@ -354,7 +355,7 @@ class _Reader:
         return None
 
     def _name(self, text: str, space: str, *below: str | int) -> Name:
-        """The name that a text denotes: a full name when the text has a dot, or else one in ``space``."""
+        """The name that a text denotes: a full name if the text has a dot, else a name in ``space``."""
         given_space, dot, simple = text.rpartition(".")
         self._check_name(simple, *(below or ("name",)))
         return Name(given_space if dot else space, simple)
@@ -415,7 +416,8 @@ def _described(node: Node) -> str:
 
 
 class _Writer:
-    """Writes a schema as Java's ``Schema.toString``: a named type is defined at its first place and then named."""
+    """Writes a schema as Java's ``Schema.toString``: a named type is defined at its first place, and only named at
+    later places."""
 
     def __init__(self, known: frozenset[str], *, normalize: bool) -> None:
         self._written = set(known)

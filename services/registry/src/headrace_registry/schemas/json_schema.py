@@ -80,7 +80,7 @@ class Criterion(StrEnum):
 
 @dataclass(eq=False, slots=True)
 class Node:
-    """The base of all kinds. ``key`` is equal for nodes of one document whose JSON is equal."""
+    """The base class of all kinds. Nodes of one document with equal JSON have equal ``key``s."""
 
     key: str = field(kw_only=True)
     has_default: bool = field(default=False, kw_only=True)
@@ -98,7 +98,7 @@ class Nothing(Node):
 
 @dataclass(eq=False, slots=True)
 class Pointer(Node):
-    """A ``$ref``. ``target`` is set when the whole schema is read, and is no Pointer."""
+    """A ``$ref``. ``target`` is set when the whole schema is read, and is never a Pointer."""
 
     target: Node | None = None
 
@@ -178,7 +178,8 @@ class Object(Node):
         return not self.patterns and self.additional is None and self.permits_additional
 
     def unnamed_property(self, name: str) -> Node | None:
-        """The schema of a property that ``properties`` does not name: a pattern's, or the additional properties'."""
+        """The schema of a property that ``properties`` does not name: the schema of a matching pattern, or of
+        additional properties."""
         for expression, node in self.patterns:
             if expression is not None and expression.search(name):
                 return node
@@ -236,7 +237,7 @@ def parse(schema: Schema, resolved: Mapping[str, Schema]) -> JsonSchema:
 
 @dataclass(frozen=True, slots=True)
 class _Resource:
-    """A part of a text that has a URI of its own: a whole document, or a schema with an ``$id``."""
+    """A part of a text with its own URI: a whole document, or a schema with an ``$id``."""
 
     uri: str
     value: Any
@@ -268,7 +269,7 @@ class _Reader:
     """Reads the nodes of a schema, and of those places of its references that the schema points to."""
 
     def __init__(self, value: Any) -> None:
-        self._nodes: dict[int, Node] = {}  # by the identity of the JSON object, which the documents keep alive
+        self._nodes: dict[int, Node] = {}  # keyed by the id() of the JSON object, which the documents keep alive
         self._resources: dict[str, _Resource] = {}
         self._anchors: dict[str, tuple[_Resource, Any]] = {}
         self._pending: list[tuple[Pointer, _Place, str]] = []
@@ -297,7 +298,7 @@ class _Reader:
             self._resources.setdefault(urldefrag(uri).url, resource)
 
     def _index(self, value: Any, place: _Place) -> None:
-        """Collect the parts of a document that have a URI or an anchor of their own."""
+        """Collect the parts of a document that have their own URI or anchor."""
         if isinstance(value, list):
             for index, item in enumerate(value):
                 self._index(item, place.below(index))
@@ -362,7 +363,7 @@ class _Reader:
         return place.refuse(f'"{reference}" leads to no schema', "$ref")
 
     def node(self, value: Any, place: _Place) -> Node:
-        """The node of a schema at a place; a schema that is reached twice has one node."""
+        """The node of a schema at a place; a schema that is reached twice has only one node."""
         if isinstance(value, bool):
             return Anything(key="true") if value else Nothing(key="false")
         if not isinstance(value, dict):
@@ -378,7 +379,7 @@ class _Reader:
         return known
 
     def shape(self, value: Any) -> int:
-        """A number that is equal for equal JSON values, in time linear in the size of the document."""
+        """Return a number that is equal for equal JSON values. The time is linear in the size of the document."""
         if isinstance(value, dict | list):
             known = self._shape_of.get(id(value))
             if known is None:
@@ -433,7 +434,7 @@ class _Parts:
         if "$ref" in value:
             parts.append(self._reader.pointer(value["$ref"], self._place, f"$ref {self._key}"))
             if self._draft < 2019:
-                return parts[0]  # older drafts ignore what stands beside a $ref
+                return parts[0]  # older drafts ignore other keywords beside a $ref
         if "enum" in value:
             values = frozenset(json_text.write(one, sort=True) for one in self._list("enum"))
             parts.append(Enum(values, key=f"enum {self._key}"))
@@ -527,7 +528,7 @@ class _Parts:
                 continue
             for name, value in self._dict(keyword).items():
                 if value == []:
-                    continue  # everit knows no dependency on no property
+                    continue  # everit has no dependency on an empty list of properties
                 if isinstance(value, list):
                     property_dependencies[name] = self._strings(value, keyword, name)
                 else:
@@ -582,7 +583,7 @@ class _Parts:
         )
 
     def _expression(self, pattern: str, *below: str) -> Any:
-        """The compiled expression, or None when RE2 has no such feature, such as a look-ahead."""
+        """The compiled expression, or None when RE2 lacks a feature that it needs, such as a look-ahead."""
         try:
             return re2.compile(pattern, _RE2_OPTIONS)
         except re2.error as error:

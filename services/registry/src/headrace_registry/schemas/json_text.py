@@ -26,7 +26,7 @@ def read(text: str, *, comments: bool = False, exact: bool = False) -> Any:
     """Read a JSON text.
 
     ``comments`` allows C's and C++'s comments. ``exact`` reads numbers with a fraction or an exponent as Decimal, and
-    otherwise as float. Raise InvalidSchemaError for text that is no JSON, and for text that is nested too deeply.
+    otherwise as float. Raise InvalidSchemaError for text that is not JSON, or is nested too deeply.
     """
     text = _checked(text, comments)
     try:
@@ -35,7 +35,7 @@ def read(text: str, *, comments: bool = False, exact: bool = False) -> Any:
         raise InvalidSchemaError(
             f"the schema is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}"
         ) from None
-    except ValueError as error:  # an integer of more digits than Python converts
+    except ValueError as error:  # an integer with more digits than Python converts
         raise InvalidSchemaError(f"the schema is not valid JSON: {error}") from None
 
 
@@ -58,7 +58,7 @@ def _checked(text: str, comments: bool) -> str:
             depth -= 1
         elif first == "/" and comments:
             kept.append(text[end : token.start()])
-            kept.append(re.sub(r"[^\n]", " ", token.group()))  # errors still name the right line and column
+            kept.append(re.sub(r"[^\n]", " ", token.group()))  # so that errors still name the right line and column
             end = token.end()
     return "".join([*kept, text[end:]]) if kept else text
 

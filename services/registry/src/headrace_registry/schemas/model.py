@@ -1,8 +1,7 @@
 """What schemas of all languages have: a text, references, limits, and the error of an invalid schema.
 
-A :class:`Schema` is what a client sends and what the topic ``_schemas`` stores. A :class:`Parsed` is what a parser of
-this package made of a schema. Two schemas are the same schema when their types, canonical texts and references are
-equal.
+A :class:`Schema` is what a client sends and what the topic ``_schemas`` stores. A :class:`Parsed` is the result of a
+parser of this package. Two schemas are the same schema when their types, canonical texts and references are equal.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class InvalidSchemaError(HeadraceError):
     code = "INVALID_SCHEMA"
 
     def __init__(self, message: str) -> None:
-        """Keep the start of a long message: the names in a schema can have a megabyte."""
+        """Keep only the start of a long message, because the names in a schema can have a megabyte."""
         super().__init__(message if len(message) <= MESSAGE_MAX else f"{message[:MESSAGE_MAX]}…")
 
 
@@ -97,7 +96,7 @@ class Parsed:
 
     @property
     def normalized_references(self) -> tuple[Reference, ...]:
-        """The references under ``normalize=true``: sorted by subject and version, each one once."""
+        """The references under ``normalize=true``: sorted by subject and version, without duplicates."""
         return tuple(sorted(dict.fromkeys(self.schema.references), key=lambda one: (one.subject, one.version)))
 
 
@@ -128,7 +127,7 @@ def in_order(schema: Schema, resolved: Mapping[str, Schema]) -> Iterator[tuple[s
     """Yield the name and the schema of each reference of ``schema``, direct and transitive, dependencies first.
 
     Raise InvalidSchemaError for a name that ``resolved`` lacks, for a schema of another language and for a cycle. The
-    same error reports too many schemas and too long ones.
+    same error reports too many schemas, and schemas that are too long.
     """
     done: set[str] = set()
     open_names: dict[str, None] = {}  # the names from the schema to the place of the search, in order

@@ -10,8 +10,8 @@ T = TypeVar("T")
 
 
 class Cache(Generic[T]):
-    """The last used results, up to ``entries_max`` entries and ``characters_max`` characters. The last result stays
-    even if it is longer. ``lock`` guards a cache that threads share."""
+    """The most recently used results, up to ``entries_max`` entries and ``characters_max`` characters. The last result
+    stays even if it is longer. ``lock`` guards a cache that threads share."""
 
     def __init__(
         self, entries_max: int, characters_max: int, lock: AbstractContextManager[object] | None = None
@@ -34,7 +34,7 @@ class Cache(Generic[T]):
             return found[0]
 
     def put(self, key: bytes, result: T, characters: int) -> T:
-        """Keep a result that counts ``characters``; return it."""
+        """Keep a result with the size ``characters``; return it."""
         with self._lock:
             if key in self._results:
                 self._characters -= self._results.pop(key)[1]

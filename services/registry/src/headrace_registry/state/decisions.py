@@ -1,9 +1,9 @@
-"""What a write does: decide, then replay.
+"""Writes: decide, then replay.
 
 A decision is made on an image, and changes nothing: it has the records to append, and the answer for the client. When
 the records are committed, every replica applies them. A refused write raises a :class:`RegistryError`.
 
-The checks have the order of Confluent's registry, because the order decides which error a client sees.
+The checks have the order of Confluent's registry, because the order determines which error a client sees.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class Deciding:
         return Decision(tuple(records), schema_id)
 
     def look_up(self, image: Image, submitted: Submission, *, normalize: bool, deleted: bool = False) -> Version | None:
-        """The version with which a subject has a schema. ``deleted`` finds a soft-deleted one too. Raises
+        """The version with which a subject has a schema. ``deleted``: also find a soft-deleted version. Raises
         RegistryError 42201."""
         if not submitted.schema.text.strip():
             return None
@@ -290,7 +290,8 @@ class Deciding:
         numbers = [each.number for each in versions]
         if permanent:
             return Decision(_removals(image, versions), numbers)
-        # Compaction removes an earlier record of this kind, so this one covers the versions that were deleted before.
+        # Compaction removes an earlier record of this kind, so this record also covers the versions that were deleted
+        # before.
         last = image.versions(subject)[-1].number
         deletion = (encode_key(DeleteSubjectKey(subject)), encode_delete_subject(subject, last))
         return Decision((deletion, *_reset_settings(image, subject)), numbers)
@@ -339,7 +340,7 @@ class Deciding:
         """Return a subject to the mode of the registry, or the registry to READWRITE; the answer is the old mode."""
         old = image.mode(subject)
         if old is None:
-            assert subject is not None  # the registry always has a mode
+            assert subject is not None  # the whole registry always has a mode
             raise errors.subject_not_found(subject)
         self._check_modes_may_change()
         records = ((encode_key(ModeKey(subject)), None),) if image.sets_mode(subject) else ()

@@ -1,7 +1,7 @@
 """The errors that the REST API answers: Confluent's HTTP status, error code and message for each case.
 
-The codes and messages are those of Confluent's Schema Registry 7.x, because clients compare them. A message says more
-only where Confluent's registry has no such case.
+The codes and messages are those of Confluent's Schema Registry 7.x, because clients compare them. A message has other
+text only if Confluent's registry has no such case.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class RegistryError(Exception):
         self.message = message
 
 
-# --- 404: what the request names does not exist ----------------------------------------------------------------------
+# --- 404: the request names something that does not exist ------------------------------------------------------------
 
 
 def subject_not_found(subject: str) -> RegistryError:
@@ -128,7 +128,7 @@ def unsupported(code: int, what: str) -> RegistryError:
     return RegistryError(422, code, f"This registry does not support {what}; send the request without it.")
 
 
-# --- 500: the registry could not do it -------------------------------------------------------------------------------
+# --- 500: the registry failed ----------------------------------------------------------------------------------------
 
 
 def store_error(message: str) -> RegistryError:

@@ -1,9 +1,11 @@
-"""What a replica has applied of the topic ``_schemas``: subjects, versions, ids, references, settings and modes.
+"""The state that a replica has applied from the topic ``_schemas``: subjects, versions, ids, references, settings and
+modes.
 
 Only ``apply`` changes an image, one record after the other, so the same records always give the same image. An image
-skips a record that it cannot use (no JSON, an id whose schema is another one), with a warning that names the offset.
-Confluent's registry does the same: one foreign record must not stop the registry. The id and the version of a skipped
-schema are not given again, because a client may use the id, and a new record would replace the skipped one.
+skips a record that it cannot use (it is not JSON, or its id belongs to another schema), with a warning that names the
+offset. Confluent's registry does the same: one foreign record must not stop the registry. The id and the version of a
+skipped schema are not assigned again, because a client may use the id, and a new record would replace the skipped
+record.
 
 **One schema, one id.** Two schemas are the same if type, canonical text and references are equal. Versions of several
 subjects share one :class:`StoredSchema`, so a text is in memory once. A hash finds a schema by its content.
@@ -94,7 +96,7 @@ class _Groups(Generic[_K, _J, _V]):
 
     def __init__(self) -> None:
         self._groups: dict[_K, dict[_J, _V]] = {}
-        self._own: set[_K] | None = None  # the keys of inner dicts that no other image has; None: all
+        self._own: set[_K] | None = None  # the keys of inner dicts that no other image shares; None: all
 
     def copy(self) -> _Groups[_K, _J, _V]:
         found: _Groups[_K, _J, _V] = _Groups()
@@ -144,15 +146,16 @@ class Image:
         self._subjects: list[str] = []  # sorted
         self._stored: dict[int, StoredSchema] = {}
         self._uses: _Groups[int, str, tuple[int, ...]] = _Groups()  # id -> subject -> version numbers, ascending
-        self._ids: dict[bytes, tuple[int, ...]] = {}  # fingerprint -> ids, the latest last
+        self._ids: dict[bytes, tuple[int, ...]] = {}  # fingerprint -> ids, the latest id last
         self._referenced_by: _Groups[tuple[str, int], int, None] = _Groups()  # version -> ids of referring schemas
         self._configs: dict[str | None, Config] = {}
         self._modes: dict[str | None, Mode] = {}
         self._skipped: dict[str, int] = {}  # subject -> the highest version of a schema that was skipped
-        self._foreign_keys: dict[SchemaKey, frozenset[bytes]] = {}  # keys whose bytes differ from encode_key
+        # keys whose bytes differ from the result of encode_key
+        self._foreign_keys: dict[SchemaKey, frozenset[bytes]] = {}
 
     def draft(self) -> Image:
-        """An image with the same state. Records that are applied to one of the two do not change the other one."""
+        """An image with the same state. Records that are applied to one of the two do not change the other image."""
         found = Image()
         found.max_id, found.offset = self.max_id, self.offset
         found._versions = self._versions.copy()
@@ -170,7 +173,7 @@ class Image:
     # --- subjects and versions ---------------------------------------------------------------------------------------
 
     def subjects(self, prefix: str = "") -> Iterator[str]:
-        """All subjects with a version, also a soft-deleted one, that begin with ``prefix``, sorted."""
+        """All subjects that begin with ``prefix`` and have a version, even only soft-deleted versions, sorted."""
         for index in range(bisect_left(self._subjects, prefix), len(self._subjects)):
             if not self._subjects[index].startswith(prefix):
                 return
@@ -188,12 +191,12 @@ class Image:
         return any(self.has_subject(each) for each in self._subjects)
 
     def versions(self, subject: str) -> list[Version]:
-        """All versions of a subject, soft-deleted ones too, the oldest first."""
+        """All versions of a subject, including soft-deleted versions, the oldest first."""
         found = self._versions.get(subject)
         return [found[number] for number in sorted(found)]
 
     def version(self, subject: str, number: int, *, deleted: bool = False) -> Version | None:
-        """A version; ``LATEST`` is the highest one that is not soft-deleted, even if ``deleted`` is set."""
+        """A version; ``LATEST`` is the highest version that is not soft-deleted, even if ``deleted`` is set."""
         found = self._versions.get(subject)
         if number == LATEST:
             live = [each for each, version in found.items() if not version.is_deleted]
@@ -202,7 +205,7 @@ class Image:
         return version if version is not None and (deleted or not version.is_deleted) else None
 
     def next_version(self, subject: str) -> int:
-        """The number of the next version: above all versions, soft-deleted and skipped ones too."""
+        """The number of the next version: above all versions, including soft-deleted and skipped versions."""
         return 1 + max(*self._versions.get(subject), self._skipped.get(subject, 0), 0)
 
     def keys(self, version: Version) -> list[bytes]:
@@ -218,19 +221,19 @@ class Image:
         return self._stored.get(schema_id)
 
     def uses(self, schema_id: int, *, deleted: bool = False) -> list[Version]:
-        """The versions of a schema, one of each subject, sorted by subject. A subject that has several shows its latest
-        one, and a soft-deleted one only if it has no other."""
+        """The versions of a schema, one for each subject, sorted by subject. For a subject with several versions, the
+        result has the latest version that is not soft-deleted, else the latest soft-deleted version."""
         found = (self.use(schema_id, subject) for subject in sorted(self._uses.get(schema_id)))
         return [each for each in found if each is not None and (deleted or not each.is_deleted)]
 
     def use(self, schema_id: int, subject: str) -> Version | None:
-        """The latest version with which a subject uses a schema; a soft-deleted one only if there is no other."""
+        """The latest version with which a subject uses a schema; a soft-deleted version only if there is no other."""
         versions = self._versions.get(subject)
         found = [versions[number] for number in self._uses.get(schema_id).get(subject, ())]
         return max(found, key=lambda each: (not each.is_deleted, each.number), default=None)
 
     def id_of(self, schema: Schema, extras: str = "") -> int | None:
-        """The id of a schema whose text is canonical; the last given one if imports gave it several."""
+        """The id of a schema whose text is canonical; the last assigned id if imports assigned several."""
         found = self._ids.get(fingerprint(schema, extras))
         return None if found is None else found[-1]
 
@@ -249,7 +252,7 @@ class Image:
     # --- settings ----------------------------------------------------------------------------------------------------
 
     def config(self, subject: str | None) -> Config | None:
-        """What was set for a subject, or for the whole registry (None)."""
+        """The settings of a subject itself, or of the whole registry (None)."""
         return self._configs.get(subject)
 
     def config_in_scope(self, subject: str | None, default: Level) -> Config:
@@ -260,7 +263,8 @@ class Image:
         return replace(found, level=found.level or registry.level or default)
 
     def mode(self, subject: str | None) -> Mode | None:
-        """The mode of a subject or of the registry (None). READONLY_OVERRIDE of the registry beats a subject's."""
+        """The mode of a subject or of the registry (None). READONLY_OVERRIDE of the registry overrides a subject's
+        mode."""
         registry = self._modes.get(None, Mode.READWRITE)
         if subject is None or registry is Mode.READONLY_OVERRIDE:
             return registry
@@ -314,7 +318,7 @@ class Image:
             case ModeKey(subject):
                 self._modes.pop(subject, None)
             case DeleteSubjectKey() | ClearSubjectKey() | NoopKey():
-                pass  # these records are events: their deletion takes nothing back
+                pass  # these records are events, so their deletion has no effect
 
     def _put(self, key: Key, value: bytes) -> None:
         match key:

@@ -2,7 +2,7 @@
 
 The cache holds results of pure functions: it changes the speed of a decision, never its answer. The meaning of a
 reference depends on the image, because the number of a permanently deleted version can be registered again. The key of
-the cache therefore contains a hash of each referenced schema. An id would not do: an import may give the id of a
+the cache therefore contains a hash of each referenced schema. An id is not enough: an import may give the id of a
 permanently deleted schema to another schema.
 """
 
@@ -55,7 +55,7 @@ def shortened(text: str, most: int = SHOWN_MAX) -> str:
 
 
 class Parser:
-    """Parses schemas, and keeps the last used results up to ``entries_max`` and ``characters_max``."""
+    """Parses schemas, and keeps the most recently used results up to ``entries_max`` and ``characters_max``."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class Job:
 
     @property
     def characters(self) -> int:
-        """The length of all texts."""
+        """The total length of all texts."""
         return len(self.submitted.schema.text) + sum(len(each.text) for each in self.resolved.values())
 
     def run(self) -> Parsed:

@@ -10,10 +10,10 @@
     {"keytype":"NOOP","magic":0}                                    ignored
     {"keytype":"NOOP","magic":0,"of":"maxId"}                       {"maxId":I}: no new schema may have an id up to I
 
-A null value deletes what the key names. The subject null stands for the whole registry. The topic is compacted, so the
-bytes of a key must always be the same: the order of the fields is fixed. A schema without ``schemaType`` is an Avro
-schema. The record ``maxId`` is ours: compaction removes permanently deleted schemas, and the record keeps their ids
-from being given again. Confluent's registry skips it as a NOOP.
+A null value deletes the entry that the key names. The subject null stands for the whole registry. The topic is
+compacted, so the bytes of a key must always be the same: the order of the fields is fixed. A schema without
+``schemaType`` is an Avro schema. The record ``maxId`` is ours: compaction removes permanently deleted schemas, and the
+record prevents that their ids are assigned again. Confluent's registry skips it as a NOOP.
 
 Records of newer registries may have more fields; ``metadata`` and ``ruleSet`` of a schema are kept as they are.
 """
@@ -35,7 +35,7 @@ _Word = TypeVar("_Word", bound=StrEnum)
 
 
 class UnreadableRecordError(Exception):
-    """A record of ``_schemas`` that is no record of a schema registry; the message says why.
+    """A record of ``_schemas`` that is not a record of a schema registry; the message says why.
 
     ``schema_id``: the id in the record of a schema, which no other schema may get; 0 if the record has none.
     """
@@ -81,7 +81,7 @@ class ClearSubjectKey:
 
 @dataclass(frozen=True, slots=True)
 class NoopKey:
-    """``is_max_id``: whether the record's value is the highest id that was given."""
+    """``is_max_id``: whether the record's value is the highest assigned id."""
 
     is_max_id: bool = False
 
@@ -225,7 +225,7 @@ def decode_key(data: bytes | None) -> Key | None:
 
 
 def decode_schema(key: SchemaKey, data: bytes) -> SchemaValue:
-    """Raises UnreadableRecordError. The key's subject and version count; the value repeats them."""
+    """Raises UnreadableRecordError. The key's subject and version are used; the value only repeats them."""
     fields = _object(data, "value")
     schema_id = _number(fields, "id", 0)
     try:

@@ -1,4 +1,4 @@
-"""A .proto file as a FileDescriptorProto, the form in which Protobuf's own libraries pass schemas on.
+"""A .proto file as a FileDescriptorProto, the form in which Protobuf's own libraries exchange schemas.
 
 Clients such as confluent-kafka for Python register the bytes in base64, and ask for them with ``format=serialized``.
 The package does not use Protobuf's library, so the package stays pure.
@@ -98,7 +98,7 @@ _TABLES: Final = {message: _table(text) for message, text in _MESSAGES.items()}
 
 
 def read(data: bytes) -> File:
-    """Read a FileDescriptorProto. Raise InvalidSchemaError for bytes that are none."""
+    """Read a FileDescriptorProto. Raise InvalidSchemaError for other bytes."""
     return _file(_decode(data, "File", 0))
 
 
@@ -155,7 +155,8 @@ def _value(value: int | bytes, kind: str, name: str, depth: int) -> Any:
 
 
 def _wire_fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a message with their numbers: varints as int, fields of a length as bytes; others are skipped."""
+    """The fields of a message with their numbers: varints as int, length-delimited fields as bytes; other fields are
+    skipped."""
     position = 0
     while position < len(data):
         key, position = _varint(data, position)
@@ -218,7 +219,7 @@ def _encoded_varint(value: int) -> bytes:
 
 
 def _options(values: dict[str, Any], message: str) -> list[Option]:
-    """The options of a decoded message, as the text of a .proto file has them."""
+    """The options of a decoded message, in the form that the text of a .proto file has."""
     options = []
     for name, kind, _ in _TABLES[message].values():
         if name in values.get("options", {}):
@@ -294,7 +295,7 @@ def _message(values: dict[str, Any], is_proto3: bool) -> Message:
             groups.append(Group(parsed, _take_group(message, str(parsed.type))))
         else:
             fields.append(parsed)
-    message.oneofs = [oneof for oneof in oneofs if oneof.fields or oneof.groups]  # not those of optional fields
+    message.oneofs = [oneof for oneof in oneofs if oneof.fields or oneof.groups]  # except the oneofs of optional fields
     return message
 
 
@@ -422,7 +423,7 @@ class _Encoder:
                 fields.append({**self._field(group.field, scope), "type": _GROUP, "oneof_index": index})
         oneofs = [{"name": oneof.name} for oneof in message.oneofs]
         for values in fields:
-            if values.get("proto3_optional"):  # each optional field of proto3 has a oneof of its own
+            if values.get("proto3_optional"):  # each optional field of proto3 has its own oneof
                 values["oneof_index"] = len(oneofs)
                 oneofs.append({"name": f"_{values['name']}"})
         reserved = [value for values in message.reserved for value in values]
@@ -520,7 +521,7 @@ def _enum_values(enum: Enum) -> dict[str, Any]:
 
 
 def _option_values(options: list[Option], message: str) -> dict[str, dict[str, Any]]:
-    """The options that descriptor.proto itself defines, under the key "options" when there are some."""
+    """The options that descriptor.proto itself defines, under the key "options" if there are any."""
     kinds = {name: kind for name, kind, _ in _TABLES[message].values()}
     values: dict[str, Any] = {}
     for option in options:

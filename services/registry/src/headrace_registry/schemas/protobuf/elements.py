@@ -48,14 +48,14 @@ class OptionKind(PythonEnum):
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A value of a message in an option that is no string: a number, a boolean or the name of a constant."""
+    """A value in an option's message that is not a string: a number, a boolean or the name of a constant."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option. ``is_custom`` says that its name stands in parentheses."""
+    """An option. ``is_custom``: its name is in parentheses."""
 
     name: str
     kind: OptionKind
@@ -170,7 +170,7 @@ class Service:
 
 @dataclass(eq=False, slots=True)
 class File:
-    """A .proto file. ``syntax`` is None when the file names none, which means proto2."""
+    """A .proto file. ``syntax`` is None if the file names no syntax, which means proto2."""
 
     syntax: str | None = None
     package: str = ""

@@ -1,6 +1,6 @@
 """The names of the types of a file and of its imports, and how a name in a message finds its type.
 
-The search for a name without a leading dot goes from the innermost scope to the outermost one. Within ``a.b.C``, the
+The search for a name without a leading dot goes from the innermost scope to the outermost scope. Within ``a.b.C``, the
 name ``D`` means the first of ``a.b.C.D``, ``a.b.D``, ``a.D`` and ``D`` that exists.
 
 Source: protobuf.dev, "Packages and Name Resolution".
@@ -40,7 +40,7 @@ class Types:
         self._found: dict[str, FoundType] = {}
 
     def add(self, file: File, reference: Reference | None, *, is_local: bool) -> None:
-        """Add the types of a file; a type replaces one of the same name."""
+        """Add the types of a file; a type replaces an earlier type with the same name."""
         open_types = [(f"{file.package}." if file.package else "", one) for one in file.types]
         while open_types:
             prefix, element = open_types.pop()

@@ -78,20 +78,20 @@ def parse(schema: Schema, resolved: Mapping[str, Schema]) -> ProtobufSchema:
 
 
 def _read(content: str) -> File:
-    """Read a .proto file, or a FileDescriptorProto in base64: only the first one has braces or semicolons."""
+    """Read a .proto file, or a FileDescriptorProto in base64: only a .proto file has braces or semicolons."""
     if not content.strip() or ";" in content or "{" in content:
         return text.read(content)
     try:
         data = base64.b64decode("".join(content.split()), validate=True)
     except (binascii.Error, ValueError):
-        return text.read(content)  # which says what is wrong with it
+        return text.read(content)  # this error says what is wrong with the text
     # A name in the bytes may be any string. Parse the text of the descriptor, which refuses invalid names: the registry
     # stores the text.
     return text.read(writer.canonical(descriptor.read(data)))
 
 
 def _add_imports(file: File, name: str, files: Mapping[str, File], types: Types) -> None:
-    """Check that the imports of a file exist, and add the well-known ones to the types."""
+    """Check that the imports of a file exist, and add the types of well-known imports."""
     for path in (*file.imports, *file.public_imports):
         if path in files:
             continue

@@ -109,7 +109,7 @@ class _Reader:
         return self._tokens[self._next - 1].text
 
     def _takes(self, text: str) -> bool:
-        """Take the next token when it is this one."""
+        """Take the next token if it is ``text``."""
         if self._peeked != text:
             return False
         self._next += 1
@@ -413,7 +413,7 @@ class _Reader:
         return option
 
     def _bracketed_options(self) -> list[Option]:
-        """The options in brackets after a field or a constant, if there are some."""
+        """The options in brackets after a field or a constant, if there are any."""
         options: list[Option] = []
         if self._takes("["):
             while True:
@@ -506,7 +506,7 @@ class _Reader:
 
 
 def _is_open(token: str) -> bool:
-    """Whether the quote at the end of a string is escaped, so that the string goes on."""
+    """Whether the quote at the end of a string is escaped, so that the string continues."""
     slashes = len(token) - 1 - len(token[:-1].rstrip("\\"))
     return slashes % 2 == 1
 

@@ -1,6 +1,6 @@
 """The files that every Protobuf schema may import without a reference, as in Confluent's registry.
 
-Only the names of their types are here, because a schema cannot contain another version of them.
+Only the names of their types are here, because a schema cannot contain another version of these files.
 """
 
 from __future__ import annotations
