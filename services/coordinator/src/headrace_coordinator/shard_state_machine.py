@@ -1,7 +1,7 @@
 """The state machine of a group shard, with its groups and their offsets. Pure.
 
-    a record, by its kind    0 1 1006 -> offsets; 2, 1001 to 1005 -> groups; others are skipped: the claim is
-                             the runtime's, 3 is Kafka's own
+    a record, by its kind    0 1 1006 -> offsets; 2, 1001 to 1005 -> groups; others are skipped: the runtime
+                             handles the claim, and only Kafka uses 3
     a request, by its type   those in _BY_TYPE are decided here; all others by the groups
 
 The shard's state machine combines groups and offsets: removing a group removes its offsets, and removing a topic

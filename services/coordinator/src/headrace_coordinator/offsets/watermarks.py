@@ -7,7 +7,7 @@ picture shows::
     offset                       . (t3, 900)
       |                     .
       |          . (t2, 500)                    committed offset 700: record 700 came half-way between t2 and t3
-      |   . . . (t1, 400)                       a log at rest is kept as the two ends of its rest
+      |   . . . (t1, 400)                       an idle time is kept as its two ends
       +------------------------------- time
 
 When the memory for samples is full, every second sample of its older half is dropped. Because samples are dropped, a
@@ -52,9 +52,8 @@ class WatermarkHistory:
         """Add a leader's current high watermark.
 
         A high watermark below the previous high watermark means an unclean election, or a new leader without
-        acknowledgements so far. If a high watermark is below the previous high watermark, the samples above the new
-        high watermark are dropped. After the clock was set back, the whole history is dropped, so that no reported
-        duration is longer than the real duration.
+        acknowledgements so far. In both cases, the samples above the new high watermark are dropped. After the clock
+        was set back, the whole history is dropped, so that no reported duration is longer than the real duration.
         """
         times, offsets = self._times_ms, self._offsets
         self.log_start = log_start

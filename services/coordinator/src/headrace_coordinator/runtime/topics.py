@@ -37,7 +37,7 @@ class TopicsView:
         not know of new leaders and lagging replicas. The authorization must have the image's ACLs already."""
         before_acls, self._authorizer = self._authorizer, self._authorization.authorizer
         racks = _racks(image) if delta.brokers else self._racks
-        if racks != self._racks:  # replica ids are not kept, and racks hardly ever change
+        if racks != self._racks:  # do not keep replica ids: groups need only racks, which hardly ever change
             before = self._topics
             self.begin(image)
             changed = {name for name in {*before, *self._topics} if before.get(name) != self._topics.get(name)}

@@ -4,14 +4,14 @@
     (no record)                   EMPTY             InitProducerId
     EMPTY, COMPLETE_*             EMPTY             InitProducerId: the epoch grows, or a new producer id is taken
     EMPTY, COMPLETE_*             ONGOING           the first partition is added; an empty transaction is prepared
-    EMPTY, COMPLETE_*             COMPLETE_ABORT    EndTransaction aborts what has no partition (version 2)
-    ONGOING                       ONGOING           partitions are added; it is prepared; its owner comes back
+    EMPTY, COMPLETE_*             COMPLETE_ABORT    EndTransaction aborts a transaction without partition (version 2)
+    ONGOING                       ONGOING           partitions are added; it is prepared; its owner returns
     ONGOING                       PREPARE_COMMIT    EndTransaction commits: from here on it is committed
     ONGOING                       PREPARE_ABORT     EndTransaction, InitProducerId, a time-out or an operator aborts
     ONGOING                       COMPLETE_*        the same without a partition: no marker is to be written
     PREPARE_COMMIT                COMPLETE_COMMIT   every partition has its marker
     PREPARE_ABORT                 COMPLETE_ABORT    every partition has its marker
-    EMPTY, COMPLETE_*             (tombstone)       nothing came for transactional.id.expiration.ms
+    EMPTY, COMPLETE_*             (tombstone)       no request for transactional.id.expiration.ms
 
 *Prepared* (two-phase commit, KIP-939) is the state ONGOING with ``is_prepared``, because Kafka's decoder knows only
 eight states.

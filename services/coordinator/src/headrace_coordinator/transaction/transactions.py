@@ -731,7 +731,7 @@ class TransactionsStateMachine:
 
     def _watch(self, transactional_id: str, transaction: Transaction, now_ms: int) -> None:
         """Record in ``_timeouts`` when the open transaction times out. A prepared transaction of a sink times out,
-        too, because its query may never come back."""
+        too, because its query may never return."""
         since_ms, timeout_ms = transaction.started_ms, transaction.timeout_ms
         if transaction.is_prepared and parse_sink_transaction(transactional_id) is not None:
             since_ms, timeout_ms = transaction.updated_ms, self._settings.sink_timeout_ms

@@ -68,7 +68,7 @@ class Brokers:
         return link
 
     def fetch_stream(self, address: str) -> Duplex[fetch_pb2.FetchRequest, fetch_pb2.FetchResponse]:
-        """A new fetch stream from a broker's client listener. The broker counts it for no client's quota."""
+        """A new fetch stream from a broker's client listener. The stream does not count against any client's quota."""
         return Duplex(
             address,
             ChannelPurpose.FETCH,

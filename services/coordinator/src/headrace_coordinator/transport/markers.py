@@ -84,7 +84,7 @@ class MarkerSender:
         wait_current: Callable[[], Awaitable[Any]],
         report: Callable[[ShardRunner, MarkersWritten], None],
     ) -> None:
-        """``wait_current`` returns when the metadata contain everything that was committed before the call. ``report``
+        """``wait_current`` returns when the metadata contains everything that was committed before the call. ``report``
         receives the written markers."""
         self._brokers = brokers
         self._wait_current = wait_current
@@ -272,7 +272,7 @@ class MarkerSender:
 
 
 def _writer_of(partitions: Iterable[TopicPartition]) -> str:
-    """The words by which log lines name the node that writes the markers of these partitions, which have one leader or
+    """The name in log lines of the node that writes the markers of these partitions, which have one leader or
     owner."""
     return "the coordinator" if any(each.topic == OFFSETS_TOPIC for each in partitions) else "the broker"
 
