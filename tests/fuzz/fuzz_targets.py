@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.fuzz import (
+    fuzz_change_events,
     fuzz_files,
     fuzz_gateway,
     fuzz_handlers,
@@ -24,6 +25,7 @@ TARGETS = {
         fuzz_gateway,
         fuzz_schemas,
         fuzz_schema_columns,
+        fuzz_change_events,
     )
     for target in module.TARGETS
 }
