@@ -160,7 +160,7 @@ class GroupsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def LeaveGroup(self, request, context):
-        """Removes members of a classic group, which leave or which an operator removes.
+        """Removes members of a classic group: members that leave, or that an operator removes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -47,11 +47,11 @@ class AuthenticationServicer:
     def Authenticate(self, request_iterator, context):
         """A SASL exchange (RFC 4422) on the connection of the call. The client's first request names the mechanism. When the
         exchange is complete, the last response has a session token; the client sends the token as the metadata
-        "headrace-session" with every later call on the same connection. A token is worthless on other connections and other
-        nodes, and it ends with the call: the client keeps the call open. A client that exchanges again on the same call
-        before the session expires keeps its streams open (KIP-368). Errors: UNSUPPORTED_SASL_MECHANISM with the mechanisms that the listener has, ILLEGAL_SASL_STATE,
-        SASL_AUTHENTICATION_FAILED; the answer to a failed exchange is delayed
-        (connection.failed.authentication.delay.ms).
+        "headrace-session" with every later call on the same connection. A token is not valid on other connections and
+        other nodes, and it ends with the call, so the client keeps the call open. A client that exchanges again on the
+        same call before the session expires keeps its streams open (KIP-368). Errors: UNSUPPORTED_SASL_MECHANISM, whose
+        message names the listener's mechanisms, ILLEGAL_SASL_STATE, SASL_AUTHENTICATION_FAILED; the answer to a failed
+        exchange is delayed (connection.failed.authentication.delay.ms).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -181,7 +181,7 @@ class SecurityServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CreateAcls(self, request, context):
-        """Adds access control entries; each is added or refused separately. An entry that exists is no error.
+        """Adds access control entries; each is added or refused separately. An entry that already exists is not an error.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -230,14 +230,14 @@ class SecurityServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RenewDelegationToken(self, request, context):
-        """Moves a token's expiry; only its owner and its renewers may do so.
+        """Renews a token, which changes its expiry time; only its owner and its renewers may do so.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ExpireDelegationToken(self, request, context):
-        """Ends a token's life, at once with a negative period.
+        """Expires a token after a period, or at once with a negative period.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
