@@ -1,4 +1,4 @@
-// The console's script: refresh, charts, live view, keys. Pages work without it, but for charts and the live view.
+// The console's script: refresh, charts, live view, keys. Pages also work without it, except charts and the live view.
 "use strict";
 (() => {
   const $ = (selector, root = document) => root.querySelector(selector);
@@ -12,7 +12,7 @@
   };
   let isPaused = false;
 
-  // -- refresh: the live part of the page, while the tab is visible and no one works in it
+  // -- refresh: the live part of the page, while the tab is visible and the user does not work in it
 
   let refreshedAt = performance.now();
   let isRefreshing = false;
@@ -105,7 +105,7 @@
     }
   });
 
-  // -- what a new part of the page needs
+  // -- set up a new part of the page
 
   const prepare = () => {
     drawAll();
