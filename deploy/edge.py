@@ -89,9 +89,9 @@ def parse_routes(texts: list[str]) -> list[Route]:
         if not 0 < first <= last < 65_536 or not 0 < port <= port_last < 65_536:
             raise ValueError(f"{text}: ports are 1 to 65535, the first before the last")
         if port != port_last and ("{slot}" in host or port_last - port != last - first):
-            raise ValueError(f"{text}: a range leads to a range of as many ports of one host, without {{slot}}")
+            raise ValueError(f"{text}: a port range must lead to one of the same size on one host, without {{slot}}")
         if port == port_last and (first != last) != ("{slot}" in host):
-            raise ValueError(f"{text}: a range of ports and {{slot}} in the host go together")
+            raise ValueError(f"{text}: a range of ports needs {{slot}} in the host, and {{slot}} needs a range")
         step = 0 if port == port_last else 1
         routes += [
             Route(listen, host.replace("{slot}", str(number + 1)), port + step * number)

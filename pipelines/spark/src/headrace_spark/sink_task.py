@@ -227,8 +227,8 @@ def written_text(commits: Iterable[SinkCommit | None]) -> str:
 Key = tuple[int, frozenset[tuple[str, str]]]
 
 #: The producers of this process, by process id and configuration. The keys of the producers include the process id,
-#: because workers are forks; the least recently used producer comes first. Beyond KEPT producers, the worker
-#: closes that one.
+#: because workers are forks; the least recently used producer comes first. When there are more than KEPT producers, the
+#: worker closes the least recently used one.
 _of_worker: dict[Key, Producer] = {}
 
 

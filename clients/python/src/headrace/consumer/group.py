@@ -449,7 +449,7 @@ class GroupConsumer:
         auto-commit leaves a part of it for the leave request."""
         if self._is_leaving:
             return
-        if self.subscription is None:  # without a subscription, the partitions (if any) were assigned by hand
+        if self.subscription is None:  # without a subscription, the program itself has assigned the partitions (if any)
             if commits:
                 yield from self._commit_at_last(sorted(self._reading.partitions))
             return

@@ -11,7 +11,7 @@ from headrace_core.types import TopicPartition
 if TYPE_CHECKING:
     from headrace.models import BrokerInfo, PartitionDescription, PartitionReassignment, TopicDescription
 
-#: Maximum number of partitions that an error message names; of further partitions it only gives the number.
+#: Maximum number of partitions that an error message names; for further partitions it gives only their number.
 NAMED_MAX = 5
 
 

@@ -68,7 +68,7 @@ def prepare(directory: Path, nodes: Collection[Node]) -> None:
 
 
 def has_users(directory: Path) -> bool:
-    """Whether the cluster's users have passwords: a cluster that was formatted as an open one has none."""
+    """Whether the cluster's users have passwords: a cluster that was formatted without security has none."""
     return all(_password_path(directory, user).exists() for user in USERS)
 
 

@@ -1,8 +1,9 @@
 """The tables of the run, and the load on them: pgbench, with scripts that insert, update, delete and change keys.
 
-Two of three transactions are those of a bank (pgbench's own tables, after TPC-B), the others change orders: an upsert,
-an update, a delete, a changed primary key, a delete and an insert of the same key in one transaction, and an insert
-that is rolled back. After ``add_column``, the column ``note`` of the orders exists, and a further script writes it.
+Two of three transactions belong to a bank (pgbench's own tables, after TPC-B). The other transactions change orders: an
+upsert, an update, a delete, a changed primary key, a delete and an insert of the same key in one transaction, and an
+insert that is rolled back. After ``add_column``, the column ``note`` of the orders exists, and a further script writes
+it.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ class Workload:
         self._pgbench(seconds, self._rate, "bank@1", "orders@2")
 
     def add_column(self, seconds: int) -> None:
-        """Add the column ``note`` to the orders while the load goes on, and write it for ``seconds``."""
+        """Add the column ``note`` to the orders while the load continues, and write it for ``seconds``."""
         self._postgres.execute("ALTER TABLE orders ADD COLUMN note text")
         self._pgbench(seconds, self._rate / 5, "notes@1")
 

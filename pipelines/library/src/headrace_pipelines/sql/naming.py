@@ -53,7 +53,8 @@ def quoted(name: str) -> str:
 
 
 def spelled(names: Iterable[str], columns: Iterable[str]) -> list[str]:
-    """``names`` in the spelling of ``columns``, which they match in any case; an unknown name stays as it is."""
+    """``names`` with the spelling of ``columns``; upper and lower case make no difference for the match. An unknown
+    name stays unchanged."""
     known = {column.lower(): column for column in columns}
     return [known.get(name.lower(), name) for name in names]
 
