@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from headrace_core.errors import InvalidArgumentError, InvalidConfigError
 from headrace_pipelines.cdc import postgres
 from headrace_pipelines.cdc.connect import (
     SOURCES,
+    Worker,
     avro_converters,
     debezium,
     fetch_jars,
@@ -22,6 +24,7 @@ from headrace_pipelines.cdc.connect import (
 from headrace_pipelines.cdc.postgres import programs
 from headrace_pipelines.show import Show
 from headrace_pipelines.stopping import Stop
+from tests.worlds.waiting import until
 
 
 def test_the_newest_postgresql_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,3 +140,35 @@ def test_flags_that_do_not_fit_are_refused_before_anything_starts(
     with pytest.raises(InvalidConfigError, match=reason):
         job.run(parser.parse_args(flags), tmp_path, Show(), Stop())
     assert not list(tmp_path.iterdir())
+
+
+def test_a_worker_that_ends_at_once_has_its_reason_in_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bin").mkdir()
+    java = tmp_path / "bin" / "java"
+    java.write_text("#!/bin/sh\nexec <&-\necho no memory >&2\nexit 1\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    large = {"ssl.truststore.certificates": "x" * 100_000}  # more than a pipe holds
+    with Worker(tmp_path / "jars", tmp_path, "gateway:9092", large) as worker:
+        until(lambda: not worker.is_running(), "the program ends")
+    assert "no memory" in (tmp_path / "connect.log").read_text()
+
+
+def test_the_worker_gets_its_keys_on_standard_input_and_no_file_has_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bin").mkdir()
+    java = tmp_path / "bin" / "java"
+    java.write_text(
+        '#!/bin/sh\nfor each; do file=$each; done\ngrep -v "^#" "$file" | tr "=" ":" | sed "s/secret/found/"\n'
+    )
+    java.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    for _ in range(2):  # the log has the output of both starts
+        with Worker(tmp_path / "jars", tmp_path, "gateway:9092", {"sasl.jaas.config": "secret"}) as worker:
+            until(lambda worker=worker: not worker.is_running(), "the program ends")  # type: ignore[misc]
+    lines = (tmp_path / "connect.log").read_text().splitlines()
+    assert lines.count("bootstrap.servers:gateway:9092") == 2
+    for name in ("", "producer.", "consumer.", "admin."):
+        assert lines.count(f"{name}sasl.jaas.config:found") == 2
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"=secret" in path.read_bytes()]

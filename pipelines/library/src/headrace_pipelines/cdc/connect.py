@@ -6,6 +6,7 @@ Connect is one of Kafka's clients: it reaches the cluster through a gateway. The
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import socket
 import subprocess
@@ -27,7 +28,7 @@ CONNECTOR = "cdc"
 #: Seconds until a connector and its task must run. Most of this time is the start of the worker.
 RUNNING_S = 120.0
 _FETCH_S, _COMPILE_S, _STOP_S = 580.0, 120.0, 30.0
-#: Apicurio's converter for Avro. Confluent's own is in no public registry of packages.
+#: Apicurio's converter for Avro. Confluent's own converter is not in Maven's public repository.
 _AVRO = ("io.apicurio", "apicurio-registry-utils-converter", "2.6.13.Final")
 #: Classes that let Apicurio's converter use a registry with Confluent's REST API.
 SOURCES = tuple(sorted((Path(__file__).parent / "java" / "headrace" / "connect").glob("*.java")))
@@ -46,7 +47,8 @@ _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0
 _DEPENDENCY = "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>"
 #: The worker's group; its topics begin with this name, too.
 GROUP = "cdc.connect"
-#: The worker's topics: a run replaces them, because the positions of an earlier run are those of another server.
+#: The worker's topics: a run replaces them, because the positions of an earlier run belong to another PostgreSQL
+#: server.
 STATE_TOPICS = tuple(f"{GROUP}-{name}" for name in ("configs", "offsets", "status"))
 #: Keys of the worker. Decimals are JSON numbers, which are exact; the converter's default is base64. By default the
 #: converter also replaces null by the column's default, so that a row in the lake would differ from its source.
@@ -71,9 +73,10 @@ _WORKER = {
 
 
 def fetch_jars(directory: Path, *, with_avro: bool = False) -> Path:
-    """The directory with the jars of Connect and Debezium; Maven fetches missing jars. ``with_avro``: and a converter
+    """The directory with the jars of Connect and Debezium; Maven fetches missing jars. ``with_avro``: also a converter
     for Avro, which needs a JDK. Raises InvalidArgumentError if Maven is missing, and PipelineFailedError."""
-    pom, directory = project(with_avro=with_avro), directory.resolve()  # Maven has another working directory
+    # The path must be absolute, because Maven has another working directory.
+    pom, directory = project(with_avro=with_avro), directory.resolve()
     done = directory / "pom.xml"
     if done.exists() and done.read_text() == pom and (not with_avro or _has_converter(directory)):
         return directory
@@ -127,7 +130,7 @@ def compile_converter(jars: Path) -> None:
 
 
 def _has_converter(jars: Path) -> bool:
-    """Whether headrace-connect.jar is there, and was made from the present source."""
+    """Whether headrace-connect.jar exists, and was made from the present source."""
     copies = [(jars / source.name, source) for source in SOURCES]
     return all(copy.exists() and copy.read_bytes() == source.read_bytes() for copy, source in copies)
 
@@ -140,7 +143,7 @@ def project(*, with_avro: bool = False) -> str:
 
 def avro_converters(registry_urls: str) -> dict[str, str]:
     """Keys of a connector whose keys and values are in Avro, with schemas that the converter registers.
-    ``registry_urls``: separated by commas."""
+    ``registry_urls``: the URLs, separated by commas."""
     keys = {
         "": "headrace.connect.AvroConverter",
         ".apicurio.registry.url": registry_urls,
@@ -152,8 +155,8 @@ def avro_converters(registry_urls: str) -> dict[str, str]:
 
 
 def java_keys(keys: Mapping[str, str]) -> dict[str, str]:
-    """The keys for TLS and login as Kafka's Java clients know them. ``keys``: client keys, which may have names of
-    librdkafka. Other keys are left out. Raises InvalidConfigError for a key of security that Java has no equal of."""
+    """The keys for TLS and login, in the form for Kafka's Java clients. ``keys``: client keys, which may have names of
+    librdkafka. Other keys are left out. Raises InvalidConfigError for a security key without an equivalent in Java."""
     found = {name: value for name, value in keys.items() if name.startswith(("security.", "ssl.", "sasl."))}
     for theirs, javas in (("ssl.ca.location", "ssl.truststore.location"), ("sasl.mechanisms", "sasl.mechanism")):
         if theirs in found:
@@ -172,7 +175,7 @@ def java_keys(keys: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-#: Keys of security that only other clients have, with what to do.
+#: Security keys that only other clients have, each with the cure.
 _NOT_JAVAS = {
     "ssl.certificate.location": "put certificate and key into one file, and name it in ssl.keystore.location",
     "ssl.key.location": "put certificate and key into one file, and name it in ssl.keystore.location",
@@ -186,7 +189,7 @@ def _quoted(value: str) -> str:
 
 
 def properties(values: Mapping[str, str]) -> str:
-    """``values`` as Java's Properties.load reads them: ISO 8859-1, with escapes."""
+    """``values`` in the format that Java's Properties.load reads: ISO 8859-1, with escapes."""
     return "".join(f"{name}={_escaped(value)}\n" for name, value in values.items())
 
 
@@ -201,8 +204,8 @@ def _escaped(value: str) -> str:
 class Worker:
     """One worker of Connect. ``kill`` and ``start`` may follow each other; the output of all starts is in ``log``.
 
-    ``servers``: of a gateway. ``keys``: its keys for TLS and login, as Kafka's Java clients know them; no file has
-    them.
+    ``servers``: the addresses of a gateway. ``keys``: keys for TLS and login, in the form for Kafka's Java clients;
+    they are not written to a file.
     """
 
     def __init__(self, jars: Path, directory: Path, servers: str, keys: Mapping[str, str] | None = None) -> None:
@@ -236,7 +239,7 @@ class Worker:
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=log, stderr=log)
         assert self._process.stdin is not None
-        with self._process.stdin as stdin:
+        with contextlib.suppress(BrokenPipeError), self._process.stdin as stdin:  # the log says why the worker ended
             stdin.write(self._properties)
 
     def kill(self) -> None:
