@@ -23,7 +23,7 @@ from measure import percentiles
 
 import headrace
 
-RATE = 1_000  # records a second of the second part
+RATE = 1_000  # records per second in the second part
 VALUE_BYTES = 100
 TIMED = b"curve_groups.py:"  #: Begins the value of a record that contains the time at which it was sent.
 STALL_S = 60.0
@@ -40,7 +40,8 @@ def delay_s(value: bytes, now_ns: int) -> float:
 
 
 class Member:
-    """Reads in a thread until the end. ``read``: records so far. ``delays_s``: of the records that contain a time."""
+    """Reads in a thread until the end. ``read``: number of records read so far. ``delays_s``: the delays of the records
+    that contain a time."""
 
     def __init__(self, poll: Poll, close: Callable[[], object]) -> None:
         self._poll, self._close = poll, close
@@ -110,7 +111,7 @@ def kafka_sender(bootstrap: str, topic: str) -> tuple[Callable[[bytes], object],
 
 
 def wait(members: list[Member], records: int) -> None:
-    """Wait until each member has read so many records. Raises RuntimeError when none arrives for a minute."""
+    """Wait until each member has read this number of records. Raises RuntimeError when none arrives for a minute."""
     seen, since = -1, time.monotonic()
     while any(each.read < records for each in members):
         for each in members:

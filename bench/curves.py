@@ -49,7 +49,7 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """``rate``: what the first panel of the picture shows."""
+    """``rate``: the label of the first panel of the picture."""
 
     name: str
     values: tuple[int, ...]
@@ -69,7 +69,7 @@ AXES = (
 
 @dataclass(slots=True)
 class Pair:
-    """Headrace and Kafka side by side, with as many brokers each."""
+    """Headrace and Kafka side by side, with the same number of brokers."""
 
     samples: Samples
     headrace: ours.Headrace
@@ -117,7 +117,7 @@ class Pair:
     # -- parts of points
 
     def _full_speed(self, point: str, partitions: int, *, size: int = RECORD_BYTES) -> None:
-        """Records at full speed: in MiB/s on the axis of sizes, otherwise in records/s."""
+        """Measure the rate at full speed: in MiB/s on the axis of sizes, otherwise in records/s."""
         records = max(200, self.sizes.records * RECORD_BYTES // size)
         unit, factor = ("MiB/s", size / (1 << 20)) if point.startswith("bytes.") else ("rec/s", 1.0)
         with self._measured(f"{point}.headrace.rate", partitions) as topic:
@@ -242,10 +242,12 @@ def main() -> int:
     names = [axis.name for axis in AXES]
     parser.add_argument("--axes", default=",".join(names))
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement with a fixed time")
-    parser.add_argument("--short", action="store_true", help="two points of each axis: only whether the tool works")
+    parser.add_argument("--seconds", type=float, default=5.0, help="seconds of each measurement with a fixed time")
+    parser.add_argument(
+        "--short", action="store_true", help="two points of each axis, which only show whether the tool works"
+    )
     parser.add_argument("--warm-gib", type=float, default=6.0)
-    parser.add_argument("--save", action="store_true", help="into bench/results")
+    parser.add_argument("--save", action="store_true", help="save the result into bench/results")
     parser.add_argument("--draw", type=Path, metavar="FILE", help="only draw the pictures of a saved run")
     asked = parser.parse_args()
     if asked.draw:

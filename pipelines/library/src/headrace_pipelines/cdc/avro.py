@@ -1,10 +1,10 @@
-"""Debezium's events in Avro, as the JSON that Connect's JsonConverter would have written.
+"""Convert Debezium's events in Avro to the JSON that Connect's JsonConverter would have written.
 
     0 | schema id | Avro    -->    {"schema": {...}, "payload": {...}}
 
-Connect's Avro converters write Confluent's wire format, and Avro schemas whose keys ``connect.name``, ``connect.type``
-and ``connect.parameters`` are those of Connect's own schema. So both formats have the same columns, and all further
-modules read JSON. Of a value, only the parts that they read are in the JSON.
+Connect's Avro converters write Confluent's wire format, and Avro schemas that contain the name, type and parameters of
+Connect's own schema as ``connect.name``, ``connect.type`` and ``connect.parameters``. So both formats have the same
+columns, and all further modules read JSON. The JSON has only those parts of a value that they read.
 
 Sources: Confluent's documentation ("Formats, Serializers, and Deserializers: Wire format"); AvroData of Confluent's and
 Apicurio's converters; Kafka's JsonConverter.
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column
 
-#: The fields of ``as_json``'s column.
+#: The fields of the column that ``as_json`` returns.
 KEY, VALUE, KEY_REASON, VALUE_REASON = "key", "value", "key_reason", "value_reason"
-#: The fields of a value that its JSON has, and the field whose schema it has.
+#: The fields of a value that its JSON contains, and the field whose schema the JSON contains.
 _READ = ("op", "after", "source")
 _TABLE = "after"
 _DECIMAL = "org.apache.kafka.connect.data.Decimal"
@@ -48,9 +48,9 @@ _PLAIN = {
     "boolean": "boolean", "int": "int32", "long": "int64", "float": "float", "double": "double", "bytes": "bytes",
     "string": "string",
 }  # fmt: skip
-#: Converters that a worker process keeps, one for each registry.
+#: Maximum number of converters that a worker process caches, one for each registry.
 _KEPT_MAX = 8
-#: Schemas that a converter keeps.
+#: Maximum number of schemas that a converter caches.
 _SCHEMAS_MAX = 1_000
 
 #: Writes a decoded value as JSON.
@@ -58,8 +58,9 @@ Text = Callable[[Any], str]
 
 
 def as_json(key: Column, value: Column, registry: SchemaRegistry) -> Column:
-    """A struct with the JSON of a record's key and value, and the reason why one of them has none. Null for what is not
-    in Avro. A registry that does not answer, or that refuses the client, fails the task."""
+    """A struct with the JSON of a record's key and value, and the reason if one of them cannot be converted. A field is
+    null for a key or value that is not in Avro. A registry that does not answer, or that refuses the client, fails the
+    task."""
     from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf
     from pyspark.sql.types import StringType, StructType
 
@@ -106,8 +107,8 @@ class Converter:
         self._forms: dict[tuple[int, bool], Form | str] = {}
 
     def json_of(self, data: bytes | None, *, is_key: bool) -> tuple[str | None, str | None]:
-        """The JSON of a key or value, or the reason why it has none; neither for what is not in Avro. Raises
-        RegistryUnavailableError and RegistryRefusedError."""
+        """Return the JSON of a key or value, or the reason why it cannot be converted; return neither for data that are
+        not in Avro. Raises RegistryUnavailableError and RegistryRefusedError."""
         if not data or data[0] != wire.MAGIC or len(data) < wire.HEADER_BYTES:
             return None, None
         schema_id = wire.schema_id(data)
@@ -151,7 +152,7 @@ def payload_of(value: bytes, converter: Converter | None) -> dict[str, Any]:
 
 
 class Form(NamedTuple):
-    """How the values of one Avro schema become JSON. ``schema``: Connect's schema, as JSON."""
+    """The conversion of the values of one Avro schema to JSON. ``schema``: Connect's schema, as JSON."""
 
     schema: str
     decoder: avro.Decoder
@@ -159,8 +160,8 @@ class Form(NamedTuple):
 
 
 def form_of(resolved: ResolvedSchema, *, read: Sequence[str] = (), described: Sequence[str] = ()) -> Form:
-    """The form of a record's schema. ``read``: the fields that the JSON has, ``described``: those of Connect's schema;
-    without names all of them. Raises EventSchemaError."""
+    """The conversion for a record's schema. ``read``: the fields in the JSON; ``described``: the fields in Connect's
+    schema; without names, all fields. Raises EventSchemaError."""
     builder = _Builder()
     try:
         texts = [each.text for each in (*resolved.references.values(), resolved.schema)]
@@ -179,7 +180,8 @@ def form_of(resolved: ResolvedSchema, *, read: Sequence[str] = (), described: Se
 
 
 def _without_logical_types(schema: Any) -> Any:
-    """The schema whose values are decoded as they were written: a date is a number, a decimal is its bytes."""
+    """The schema without logical types, so that values are decoded in their stored form: a date as a number, a decimal
+    as bytes."""
     if isinstance(schema, list):
         return [_without_logical_types(each) for each in schema]
     if isinstance(schema, dict):
@@ -188,7 +190,7 @@ def _without_logical_types(schema: Any) -> Any:
 
 
 class _Node(NamedTuple):
-    """Connect's schema of an Avro type, and its JSON. ``parts``: of a record, the JSON of each field."""
+    """Connect's schema of an Avro type, and its JSON. ``parts``: for a record, the JSON of each field."""
 
     connect: dict[str, Any]
     text: Text
@@ -196,7 +198,7 @@ class _Node(NamedTuple):
 
 
 class _Builder:
-    """Walks through Avro schemas; a named type is known after it."""
+    """Walks through Avro schemas, and remembers each named type."""
 
     def __init__(self) -> None:
         self._names: dict[str, _Node | None] = {}
@@ -265,7 +267,7 @@ def _full_name(schema: Mapping[str, Any], namespace: str) -> str:
 
 
 def _described(schema: Mapping[str, Any], connect: dict[str, Any]) -> dict[str, Any]:
-    """Connect's schema with the name and the parameters that the Avro schema has for it."""
+    """Connect's schema, with the name and the parameters that are stored in the Avro schema."""
     found = connect | {"optional": False}
     if "connect.name" in schema:
         found["name"] = schema["connect.name"]
@@ -278,7 +280,7 @@ def _plain(schema: Mapping[str, Any], kind: str) -> _Node:
     connect = _described(schema, {"type": schema.get("connect.type", kind)})
     if kind == "bytes" and schema.get("logicalType") == "decimal":
         sizes = {"scale": str(schema.get("scale", 0))}
-        if "connect.name" not in schema:  # Connect's converters write a default of theirs as Avro's precision
+        if "connect.name" not in schema:  # Connect's converters write their own default value as the precision in Avro
             sizes["connect.decimal.precision"] = str(schema.get("precision"))
         connect |= {"name": _DECIMAL, "parameters": sizes | connect.get("parameters", {})}
     if kind == "bytes" and connect.get("name") == _DECIMAL:

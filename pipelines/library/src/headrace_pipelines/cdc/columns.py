@@ -29,20 +29,20 @@ import pyarrow as pa
 
 from headrace_core.errors import InvalidArgumentError
 
-#: Greatest number of columns of a table; PostgreSQL has at most 1,600.
+#: Maximum number of columns of a table; PostgreSQL has at most 1,600.
 COLUMNS_MAX = 1_600
 #: The field that contains the whole JSON text if the text does not fit its schema (events.py).
 CORRUPT = "__corrupt"
 #: The pipeline's own columns begin with this prefix.
 _OWN = "__"
-#: Greatest precision of a decimal column.
+#: Maximum precision of a decimal column.
 DIGITS_MAX = 38
 _PLAIN = {
     "int8": "INT", "int16": "INT", "int32": "INT", "int64": "BIGINT", "float": "FLOAT", "double": "DOUBLE",
     "boolean": "BOOLEAN", "string": "STRING",
 }  # fmt: skip
 _DECIMAL = "org.apache.kafka.connect.data.Decimal"
-#: The type of the lake's column for Debezium's and Connect's types of times, which are numbers.
+#: Maps the types that Debezium and Connect use for times, which are numbers, to the type of the lake's column.
 _TIMES = {
     "io.debezium.time.Date": pa.date32(),
     "org.apache.kafka.connect.data.Date": pa.date32(),

@@ -52,7 +52,8 @@ def events(records: DataFrame, registry: SchemaRegistry | None = None) -> DataFr
     lsn, changed_at             the position in PostgreSQL's log, and the time of the commit
     reason                      why the event cannot be applied; null for a good event
 
-    Tombstones are left out. ``registry``: has the schemas of events in Avro; without it they get a reason.
+    Tombstones are left out. ``registry``: the registry with the schemas of events in Avro; without it, these events get
+    a reason.
     """
     changes = records.select(*RECORD).where(F.col("value").isNotNull())
     texts, reasons = [F.col("key"), F.col("value")], [_without_registry("key"), _without_registry("value")]
@@ -95,7 +96,8 @@ def events(records: DataFrame, registry: SchemaRegistry | None = None) -> DataFr
 
 
 def _without_registry(column: str) -> Column:
-    """The reason for a key or value in Avro if there is no registry; null for others. JSON begins with no byte 0."""
+    """The reason for a key or value in Avro if there is no registry; null for all others. (JSON never begins with a
+    byte 0.)"""
     return F.when(F.substring(F.col(column), 1, 1) == F.lit(b"\0"), F.lit(_NO_REGISTRY))
 
 

@@ -54,7 +54,7 @@ PARTITIONS = 2
 #: Seconds within which the last change of the load must be in its topic, and within which the query must process it.
 ARRIVAL_S = 180.0
 _REGISTRY_URL = "schema.registry.url"
-#: Keys of a registry with TLS or a login begin so.
+#: Prefixes of the keys for a registry with TLS or a login.
 _REGISTRY_LOGIN = ("schema.registry.ssl", "schema.registry.basic", "schema.registry.bearer")
 _MARKER_TOPIC = f"{PREFIX}.{MARKER}"
 
@@ -119,7 +119,8 @@ def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> Out
 
 @dataclass(frozen=True, slots=True)
 class _Cluster:
-    """The cluster of a run. ``gateways``: for Kafka's clients. ``registry_urls``: for events in Avro."""
+    """The cluster of a run. ``gateways``: the gateways for Kafka's clients. ``registry_urls``: the registry for events
+    in Avro."""
 
     access: Access
     gateways: str
@@ -131,11 +132,11 @@ class _Cluster:
 
 
 def _check(arguments: argparse.Namespace, given: Access | None) -> None:
-    """Raises InvalidConfigError for flags that do not fit each other."""
+    """Raises InvalidConfigError for flags that contradict each other."""
     if given is None:
         if arguments.kafka_bootstrap_servers:
             raise InvalidConfigError(
-                "--kafka-bootstrap-servers: names gateways of a cluster that no flag names; add --bootstrap-servers "
+                "--kafka-bootstrap-servers names gateways, but no flag names their cluster; add --bootstrap-servers "
                 "HOST:PORT,..."
             )
         return
@@ -164,7 +165,8 @@ def _started(places: Places, *, is_avro: bool) -> Iterator[_Cluster]:
 
 
 def remove_topics(access: Access) -> None:
-    """Delete the topics and groups of an earlier run, Kafka Connect's included. Connect creates its own topics."""
+    """Delete the topics and groups of an earlier run, including those of Kafka Connect, which creates its topics
+    itself."""
     names, groups = {*TOPICS, _MARKER_TOPIC, *STATE_TOPICS}, {group_of("cdc", QUERY), GROUP}
     with Admin(access.admin()) as admin:
         if old := names & set(admin.list_topics()):
@@ -184,7 +186,7 @@ def create_topics(access: Access, *more: str) -> None:
 def has_arrived(access: Access, mark: int, registry: SchemaRegistry | None = None) -> bool:
     """Whether the marker with the value ``mark`` is in its topic. All changes that were committed before the marker
     are then in their topics: Debezium sends the changes in the order of PostgreSQL's log, each change once.
-    ``registry``: of events in Avro."""
+    ``registry``: the registry for events in Avro."""
     converter = None if registry is None else Converter(registry)
     with reader(access) as consumer:
         values = [record.value for records in records_in_topic(consumer, _MARKER_TOPIC) for record in records]
@@ -290,7 +292,7 @@ def dead_letters(lake: Lake) -> int:
 
 
 def operations(access: Access, registry: SchemaRegistry | None = None) -> dict[int, Counter[str]]:
-    """The number of events by second (since 1970) and operation. ``registry``: of events in Avro."""
+    """The number of events by second (since 1970) and operation. ``registry``: the registry for events in Avro."""
     converter = None if registry is None else Converter(registry)
     found: dict[int, Counter[str]] = {}
     with reader(access) as consumer:

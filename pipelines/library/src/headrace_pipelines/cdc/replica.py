@@ -37,9 +37,9 @@ from .rows import typed_rows
 
 QUERY = "replica"
 DEAD_LETTERS = "cdc.dead_letters"
-#: Greatest number of records in a batch, which the driver collects table by table.
+#: Maximum number of records in a batch, which the driver collects table by table.
 EVENTS_OF_A_BATCH = 5_000
-#: Greatest number of schemas of one table in a batch. The events of further schemas are dead letters.
+#: Maximum number of schemas of one table in a batch. The events of further schemas are dead letters.
 SCHEMAS_MAX = 32
 
 
@@ -86,7 +86,7 @@ def _client(site: Site, registry: SchemaRegistry | Registry) -> SchemaRegistry |
 
 
 def table_of(topic: str) -> str:
-    """The lake's table for one of Debezium's topics, ``prefix.schema.table``: ``schema.table``. Raises
+    """The name of the lake's table (``schema.table``) for a topic of Debezium (``prefix.schema.table``). Raises
     InvalidArgumentError."""
     parts = topic.split(".")
     if len(parts) < 2 or not all(parts):
@@ -97,7 +97,7 @@ def table_of(topic: str) -> str:
 
 
 def write_batch(every: Sequence[Lake], registry: SchemaRegistry | None = None) -> Callable[[DataFrame, int], None]:
-    """The function of ``foreachBatch``. ``registry``: has the schemas of events in Avro."""
+    """The function of ``foreachBatch``. ``registry``: the registry with the schemas of events in Avro."""
 
     def write(records: DataFrame, number: int) -> None:
         batch = batch_of(records, number)
