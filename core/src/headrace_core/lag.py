@@ -1,5 +1,5 @@
-"""The verdict about a group's lag, for everything that judges: ``headrace lag``, ``doctor``, ``top``, the console, and
-the metrics. Pure.
+"""The verdict about a group's lag, for all programs that judge lag: ``headrace lag``, ``doctor``, ``top``, the console,
+and the metrics. Pure.
 
 A coordinator evaluates each partition by Burrow's rules. The verdict adds what an operator needs before an alarm:
 

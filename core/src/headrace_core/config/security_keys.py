@@ -452,7 +452,7 @@ _SASL = (
         accepted(f"sasl.oauthbearer.{name}", None, doc, _NODES_USE_TLS, source=source, **more)
         for name, doc, source, more in (
             ("token.endpoint.url", "The URL at which a node gets tokens.", "KIP-768", {}),
-            ("scope", "The scope that a node asks for.", "KIP-1139", {}),
+            ("scope", "The scope that a node requests.", "KIP-1139", {}),
             ("client.credentials.client.id", "The client id of a node.", "KIP-1139", {}),
             ("client.credentials.client.secret", "The client secret of a node.", "KIP-1139", {"kind": Kind.PASSWORD}),
         )
@@ -644,7 +644,7 @@ ACCESS: tuple[ConfigKey, ...] = (
         "audit.log.path",
         None,
         "The file for the audit log: a line of JSON for each refused access, and a sample of allowed ones. None: no "
-        "audit log. Each node needs a file of its own.",
+        "audit log. Each node needs a separate file.",
         source=HEADRACE,
     ),
     honoured(

@@ -132,7 +132,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Note(Problem):
-    """An irregularity that is no damage: a crash leaves it behind, and the next start repairs it."""
+    """An irregularity that is not damage: a crash causes it, and the next start repairs it."""
 
 
 _PLACE = re.compile(

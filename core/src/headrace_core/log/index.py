@@ -235,7 +235,7 @@ class _SparseIndex:
 
     def loaded(self) -> tuple[array[int], array[int]]:
         """Return the columns; reads the file if the columns are not loaded. Raises CorruptLogError for a file that is
-        no index."""
+        not an index."""
         while (entries := self._entries) is None:
             changes = self._changes
             try:

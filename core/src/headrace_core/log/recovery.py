@@ -63,7 +63,7 @@ class Scan:
     next_offset: int = 0
     file_size: int = 0
     has_markers: bool = False  #: Whether the segment has a control batch.
-    #: Why the bytes at position ``end`` are no sound batch; None when the file ends at ``end``.
+    #: Why the bytes at position ``end`` are not a sound batch; None when the file ends at ``end``.
     problem: str | None = None
 
 

@@ -2,7 +2,7 @@
 about segments.
 
     [ segment ][ segment ][ segment ][ active ]        the oldest first, never a gap
-      goes        goes      stays -> so do all behind it
+      removed    removed    stays -> all later segments stay, too
 
 Kafka's rules (UnifiedLog.deleteOldSegments) apply in order, each to the segments that the earlier rules left:
 

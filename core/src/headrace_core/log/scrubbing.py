@@ -161,7 +161,7 @@ class _IndexesBeside:
         if time_entry is not None and self._base_offset + time_entry[0] <= header.last_offset:
             if header.max_timestamp_ms != time_entry[1] or self._latest_ms >= time_entry[1]:
                 self._blame(
-                    f"{self._time_path}: the first timestamp of {time_entry[1]} should be that of offset "
+                    f"{self._time_path}: timestamp {time_entry[1]} should first occur at offset "
                     f"{self._base_offset + time_entry[0]}, whose batch has {header.max_timestamp_ms}"
                 )
             self._last_entry_ms = time_entry[1]

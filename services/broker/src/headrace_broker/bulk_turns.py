@@ -42,7 +42,7 @@ class BulkTurns:
         """``now_s``: a clock in seconds. (uvloop's own clock has whole milliseconds.)"""
         self._loop, self._now_s = loop, now_s
         self._waiting: deque[Callable[[], None]] = deque()
-        self._is_busy = False  # whether a turn waits, or is not over, or the event loop rests after a turn
+        self._is_busy = False  # True while a turn waits or runs, and while the event loop rests after a turn
         self._quiet = 0  # passes since the last small message
         self._noted_s = -LIVE_S  # time of the last small message
         self._began_s = 0.0  # when the present turn began, or when the next turn began to wait

@@ -199,7 +199,7 @@ class AbortHanging:
 
 @dataclass(frozen=True, slots=True)
 class ElectPreferred:
-    """Elect the preferred leaders of a topic, after a broker has come back."""
+    """Elect the preferred leaders of a topic, after a broker has returned."""
 
     kind: ClassVar[str] = "elect-preferred"
     topic: str
@@ -297,8 +297,8 @@ def _means(key: str, now: str, then: str) -> tuple[str, ...]:
     if key in ("retention.ms", "retention.bytes"):
         what = "older than that" if key == "retention.ms" else "beyond that size of a partition"
         if _deletes_more(key, now, then):
-            return (f"Brokers delete records {what}, in whole segments. They do not come back.",)
-        return ("Records are kept longer. Records that are already deleted do not come back.",)
+            return (f"Brokers delete records {what}, in whole segments. Deleted records cannot be restored.",)
+        return ("Records are kept longer. Records that are already deleted cannot be restored.",)
     if key == "min.insync.replicas":
         return ("Writes with acks=all need this number of in-sync copies.",)
     return ("The brokers use the value at once; clients need no restart.",)

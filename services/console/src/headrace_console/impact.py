@@ -76,8 +76,8 @@ class Impact:
 def impact_of(
     broker_id: int, topics: Iterable[TopicDescription], *, is_alive: bool, min_insync: Mapping[str, int]
 ) -> Impact:
-    """The impact of a dead broker, or of the supposed loss of a live one. ``min_insync``: min.insync.replicas by topic,
-    as far as known."""
+    """The impact of a dead broker, or of the supposed loss of a live broker. ``min_insync``: min.insync.replicas by
+    topic, as far as known."""
     found = [
         _judged(broker_id, topic.name, part, min_insync.get(topic.name))
         for topic in topics

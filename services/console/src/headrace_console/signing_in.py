@@ -126,8 +126,8 @@ class Users:
         return session.payload
 
     async def ask(self, request: web.Request, why: str) -> web.StreamResponse:
-        """The answer to a request that needs a sign-in: a browser goes to the form and comes back, a script gets 401.
-        A form that was sent is not executed after the sign-in; the answer says that."""
+        """The answer to a request that needs a sign-in: a browser goes to the form and returns afterwards, a script
+        gets 401. A form that was sent is not executed after the sign-in; the answer says that."""
         wants_page = "text/html" in request.headers.get("Accept", "")
         # a refresh of a part of a page: make the browser load the whole page, which leads to the form
         if request.headers.get("HX-Request"):

@@ -133,7 +133,8 @@ class Registry:
         self._term: asyncio.Task[None] | None = None
         self._end_reason = ""
         self._has_written = False  # whether this term won its election
-        self._is_claimed = False  # whether this replica is candidate or writer without the partition
+        # whether this replica is a candidate or writer although it does not have the partition
+        self._is_claimed = False
         self._closing: set[asyncio.Task[None]] = set()
         self._awake_ms = 0.0  #: When the event loop last read the clock.
         #: Set while the image is known to be current; cleared from a suspension until the topic is read to its end.

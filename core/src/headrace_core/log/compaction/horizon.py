@@ -16,7 +16,8 @@ from ...records import BatchHeader
 
 HORIZON_BIT = 0x40  #: Bit 6 of a batch's attributes: the batch's base timestamp is a delete horizon.
 
-#: Control type of a data batch, which is no control batch; ``ABORT`` and ``COMMIT`` are the types of control batches.
+#: Control type of a data batch (a batch that is not a control batch); ``ABORT`` and ``COMMIT`` are the types of control
+#: batches.
 NO_CONTROL_TYPE = -1
 
 

@@ -5,11 +5,11 @@ replicas, the broker heals its replica automatically::
 
     damaged here                          step     action
     no other replica may lead             KEEP     nothing: this may be the last copy; an operator decides
-    in the ISR or eligible, or leading    REPORT   the controllers record that it starts over, empty: it is eligible for
-                                                   nothing from there on, and another one leads (KIP-903)
+    in the ISR or eligible, or leading    REPORT   the controllers record that the replica starts with an empty log:
+                                                   from then on it is not eligible, and another one leads (KIP-903)
     no leader                             WAIT     an election comes first
-    another one leads, and this one is
-    eligible for nothing                  MAKE     the damaged log is deleted, an empty one created: it follows
+    another replica leads, and this
+    replica is not eligible               MAKE     delete the damaged log, create an empty log: the replica follows
 
 Each step of healing follows from the metadata, so no state must survive a restart. A quarantined log is still marked on
 the disk. A deleted log is created again, out of sync, where the metadata places it.

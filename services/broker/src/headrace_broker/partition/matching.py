@@ -3,15 +3,17 @@
 Two logs with the same last epoch up to the same offset are equal up to that offset, because one leader wrote the whole
 epoch. The leader looks up the follower's last epoch in its own epoch history:
 
-    the same epoch, and it goes at least as far here      they match: push from the follower's end
-    it ended earlier here, or is not here at all           they diverge: truncate where the largest common epoch ends
-    the same epoch, and all of it lies behind the          they diverge where it begins here
-    follower's last record here
-    it ended at our start, where our next epoch begins     the same: our history keeps the epoch of the last deleted
-                                                           record, so a follower that ends there keeps its producers
-    nothing in common (all of it lies below our start)     restart at our start
-    its last epoch is older than the first one that we     restart: its records below our start may never have been
-    know, because retention deleted ours                   committed, and it must neither show nor keep them
+    the epoch reaches at least as far in the leader's log  the logs match: push from the follower's end
+    the epoch ended earlier in the leader's log, or is     the logs diverge: truncate where the largest common epoch
+    not in it                                              ends
+    in the leader's log, all records of the epoch are      the logs diverge where the epoch begins in the leader's log
+    above the follower's last record
+    the epoch ended at the leader's log start, where the   the logs match: the history keeps the epoch of the last
+    leader's next epoch begins                             deleted record, and the follower there keeps its producers
+    nothing in common: the follower's log, or the common   restart at the leader's log start
+    part, ends below the leader's log start
+    the epoch is older than the leader's first known       restart: the follower's records may never have been
+    epoch, because retention deleted the leader's records  committed, so it must neither show nor keep them
 
 The follower truncates its log where the epoch that the leader found ends in either log, whichever end is lower. After
 the truncation the follower joins again. Each join that leads to a truncation removes one epoch that the leader never
@@ -33,10 +35,10 @@ from headrace_core.types import NO_EPOCH
 
 from .messages import Divergence
 
-#: (the largest known epoch not above the requested one, one past its last offset); (-1, -1) when there is none, also
-#: for an epoch above the last one. For an epoch below the log's first epoch, Kafka's OffsetForLeaderEpoch returns the
-#: start of the first epoch (``PartitionLog.epoch_end_offset``). Headrace treats an epoch below the log's first epoch as
-#: unknown.
+#: (the largest known epoch not above the requested epoch, the offset after its last record); (-1, -1) when there is
+#: none, also for an epoch above the last epoch. For an epoch below the log's first epoch, Kafka's OffsetForLeaderEpoch
+#: returns the start of the first epoch (``PartitionLog.epoch_end_offset``). Headrace treats an epoch below the log's
+#: first epoch as unknown.
 EndOf = Callable[[int], tuple[int, int]]
 
 

@@ -1,7 +1,7 @@
 """Whether the schema registry has the schema ids of an append (``value.schema.validation``). Pure.
 
 A topic's ``LogConfig`` says under which subjects the schemas of its keys and values must be registered. ``SchemaCheck``
-has the ids of one append, and ``KnownSchemas`` what the registry has answered so far. ``judge`` accepts or refuses the
+has the ids of one append, and ``KnownSchemas`` has the registry's answers so far. ``judge`` accepts or refuses the
 append, or names the ids that the registry must be asked about.
 
     the key or value                                       the append

@@ -50,7 +50,7 @@ def create(view: View, request: CreateToken) -> Decision:
     asked = sum(each.requester == request.requester for each in image.security.tokens.values())
     if asked >= TOKENS_OF_REQUESTER_MAX:
         raise PolicyViolationError(
-            f"{request.requester} has asked for {asked} delegation tokens, the maximum for one user; the owners of "
+            f"{request.requester} has requested {asked} delegation tokens, the maximum for one user; the owners of "
             f"these tokens can expire some"
         )
     if len(request.renewers) > RENEWERS_MAX:

@@ -219,7 +219,7 @@ class RaftLog:
         """Start the log after a snapshot of this node's own state machine."""
         place = snapshot.place
         assert self.has(place), f"{snapshot} is of another log than the one that ends at {self.end}"
-        assert place.offset <= self._durable, f"{snapshot} is ahead of what is durable, {self._durable}"
+        assert place.offset <= self._durable, f"{snapshot} is ahead of the durable end, {self._durable}"
         goes_on = self._term_at(place.offset) if place.offset < self.end_offset else None
         self._terms = [item for item in self._terms if item[1] > place.offset]
         if goes_on is not None and goes_on[0] > place.term:

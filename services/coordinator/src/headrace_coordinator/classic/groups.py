@@ -409,8 +409,8 @@ class ClassicGroups:
         self._complete_if_all_joined(turn, group)
 
     def _complete_if_all_joined(self, turn: _Turn, group: ClassicGroup) -> None:
-        """Complete the join phase if all members have joined. The first rebalance of a group waits for its delay
-        instead."""
+        """Complete the join phase if all members have joined. In the first rebalance of a group, the join phase instead
+        lasts until its delay is over."""
         is_complete = all(member.join_ticket is not None for member in group.members.values()) and not group.pending
         if group.state is ClassicState.PREPARING_REBALANCE and is_complete and group.delay_left_ms is None:
             self._complete_join(turn, group)

@@ -141,7 +141,7 @@ class AvroSchema(Parsed):
         return _Writer(self._known, normalize=True).text(self.root)
 
     def formatted(self, form: str) -> str:
-        """The schema in a form: ``resolved`` has the definitions of all types that the schema references."""
+        """The schema in another format: ``resolved`` has the definitions of all types that the schema references."""
         if form == "resolved":
             return _Writer(frozenset(), normalize=False).text(self.root)
         return super().formatted(form)

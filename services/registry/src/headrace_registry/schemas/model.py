@@ -86,7 +86,8 @@ class Parsed:
         raise NotImplementedError
 
     def formatted(self, form: str) -> str:
-        """The schema in a form of Confluent's query parameter ``format``. An unknown form means the canonical text."""
+        """The schema in a format of Confluent's query parameter ``format``. An unknown format means the canonical
+        text."""
         return self.canonical
 
     @property

@@ -45,7 +45,8 @@ class ProtobufSchema(Parsed):
         return writer.normalized(self.file, self.types)
 
     def formatted(self, form: str) -> str:
-        """The schema in a form: ``serialized`` is a FileDescriptorProto in base64, other forms the canonical text."""
+        """The schema in another format: ``serialized`` is a FileDescriptorProto in base64; other formats give the
+        canonical text."""
         if form == "serialized":
             return base64.b64encode(descriptor.write(self.file, self.types)).decode()
         return super().formatted(form)
