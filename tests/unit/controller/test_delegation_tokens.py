@@ -148,7 +148,7 @@ def test_one_user_cannot_use_up_all_tokens(monkeypatch: pytest.MonkeyPatch) -> N
     world = ClusterWorld()
     create(world, "a", requester=EVE)
     create(world, "b", requester=EVE, owner=BOB)
-    with pytest.raises(PolicyViolationError, match="User:eve has asked for 2"):
+    with pytest.raises(PolicyViolationError, match="User:eve has requested 2"):
         create(world, "c", requester=EVE)
     create(world, "c", requester=ANN, owner=EVE)
     world.ask(ExpireToken("a", ANN, -1, NOW))
