@@ -123,6 +123,41 @@ RIGHTS: dict[str, tuple[tuple[str, ...], str]] = {
     "Producers/AbortHangingTransaction": ((ALTER_CLUSTER,), 'topic: "t"'),
 }
 
+#: Further requests of calls, and their rights: with another resource, another alternative, or without a part.
+VARIANTS: tuple[tuple[str, tuple[str, ...], str], ...] = (
+    (
+        "Admin/CreateTopics",
+        (f"CREATE CLUSTER {CLUSTER}",),
+        'topics {name: "t2" replication_factor: 99} validate_only: true',
+    ),
+    (
+        "Admin/AlterConfigs",
+        ("ALTER_CONFIGS TOPIC t",),
+        'resources {resource {type: CONFIG_RESOURCE_TYPE_TOPIC name: "t"}}',
+    ),
+    (
+        "Admin/DescribeConfigs",
+        (f"DESCRIBE_CONFIGS CLUSTER {CLUSTER}",),
+        'resources {type: CONFIG_RESOURCE_TYPE_BROKER name: "77"}',
+    ),
+    ("Groups/Membership", ("READ GROUP g",), 'correlation_id: 1 leave {group_id: "g" member_id: "m"}'),
+    ("Groups/FetchOffsets", ("DESCRIBE GROUP g",), 'groups {group_id: "g"}'),
+    (
+        "Metadata/FindCoordinator",
+        ("DESCRIBE TRANSACTIONAL_ID x",),
+        'type: COORDINATOR_TYPE_TRANSACTION keys: "x"',
+    ),
+    ("Produce/Produce", ("WRITE TOPIC t",), 'correlation_id: 1 partitions {topic: "t" records: "r"}'),
+    (
+        "Produce/ProduceMany",
+        ("WRITE TOPIC t", "WRITE TRANSACTIONAL_ID x"),
+        'requests {correlation_id: 1 transactional_id: "x" transaction_version: 2 '
+        'partitions {topic: "t" records: "r"}}',
+    ),
+    ("Produce/InitProducerId", (f"IDEMPOTENT_WRITE CLUSTER {CLUSTER}",), "producer_id: -7 producer_epoch: 0"),
+    ("Transactions/InitProducer", ("WRITE TRANSACTIONAL_ID x",), 'transactional_id: "x" transaction_timeout_ms: 1000'),
+)
+
 #: Calls that need no authentication.
 OPEN = {"Authentication/Authenticate"}
 

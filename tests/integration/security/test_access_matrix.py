@@ -19,14 +19,17 @@ import headrace_protos.v1 as protos
 from headrace import LocalCluster
 from headrace_core.rpc.channel import COMMON_OPTIONS
 from headrace_core.security.acl_types import Operation, PatternType, Permission, ResourceType
+from headrace_core.security.gate import HOST_KEY, PRINCIPAL_KEY
 from headrace_core.security.rules import access_of
 from headrace_protos.v1 import security_pb2
 from headrace_tools.certs.authority import USER, Authority, Subject
-from tests.integration.security.access_expectations import NAMED, NAMED_BY_ROLE, NODES, OPEN, RIGHTS
+from headrace_tools.local import nodes
+from tests.integration.security.access_expectations import NAMED, NAMED_BY_ROLE, NODES, OPEN, RIGHTS, VARIANTS
 
-ROLES = ("controller", "broker", "coordinator", "gateway", "registry")
+ROLES = ("controller", "broker", "coordinator", "gateway", "registry", "console")
 #: Numbers of the errors that refuse a caller: 29 topic, 30 group, 31 cluster, 53 transactional id, 65 token.
 REFUSALS = {29, 30, 31, 53, 65}
+ANONYMOUS = "anonymous"  #: A caller without a certificate and without a login.
 CALL_S = 1.5  #: A call that waits for longer was let in.
 
 
@@ -77,16 +80,22 @@ class World:
         if found is None:
             own = self.directory / "security"
             options = [*COMMON_OPTIONS, ("grpc.use_local_subchannel_pool", 1)]
-            pem = (own / f"{caller}.pem").read_bytes()
-            at = pem.index(b"-----BEGIN CERTIFICATE")
-            credentials = grpc.ssl_channel_credentials((own / "ca.pem").read_bytes(), pem[:at], pem[at:])
+            ca = (own / "ca.pem").read_bytes()
+            if caller == ANONYMOUS:
+                credentials = grpc.ssl_channel_credentials(ca)
+            else:
+                pem = (own / f"{caller}.pem").read_bytes()
+                at = pem.index(b"-----BEGIN CERTIFICATE")
+                credentials = grpc.ssl_channel_credentials(ca, pem[:at], pem[at:])
             found = self.channels[port, caller] = grpc.secure_channel(self.ports[port], credentials, options)
         return found
 
-    def call(self, port: str, caller: str, method: Method, text: str = "") -> str:
-        """Make a call: "refused", "unauthenticated", "absent" (the port does not serve it), or "let in"."""
+    def call(self, port: str, caller: str, method: Method, text: str = "", named: str = "") -> str:
+        """Make a call: "refused", "unauthenticated", "absent" (the port does not serve it), or "let in". ``named``: the
+        client for which a gateway calls."""
         request = text_format.Parse(text, method.request())
         channel = self.channel(port, caller)
+        metadata = [(PRINCIPAL_KEY, f"User:{named}"), (HOST_KEY, "127.0.0.1")] if named else []
         kinds = {(False, False): channel.unary_unary, (False, True): channel.unary_stream}
         kinds |= {(True, False): channel.stream_unary, (True, True): channel.stream_stream}
         rpc = kinds[method.is_stream, method.answers_stream](
@@ -96,11 +105,11 @@ class World:
         )
         try:
             if method.answers_stream:
-                stream = rpc(iter([request]) if method.is_stream else request, timeout=CALL_S)
+                stream = rpc(iter([request]) if method.is_stream else request, timeout=CALL_S, metadata=metadata)
                 answer = next(stream, None)
                 stream.cancel()
             else:
-                answer = rpc(request, timeout=CALL_S)
+                answer = rpc(request, timeout=CALL_S, metadata=metadata)
         except grpc.RpcError as error:
             code, details = error.code(), error.details() or ""  # type: ignore[attr-defined]
             if code is grpc.StatusCode.UNAUTHENTICATED:
@@ -127,37 +136,46 @@ def has_refusal(message: Any) -> bool:
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
-    with LocalCluster(
-        brokers=1,
-        controllers=1,
-        coordinators=1,
-        mode="inprocess",
-        secure=True,
-        config={
-            "listener.security.protocol.map": "client:SSL,internal:SSL,gateway:SSL",
-            "listener.name.client.ssl.client.auth": "required",
-            "authorizer.class.name": "StandardAuthorizer",
-            "super.users": "User:CN=root;User:root;User:admin;User:CN=admin",
-        },
-    ) as cluster:
-        security = cluster.directory / "security"
-        authority = Authority(security)
-        for name in ("root", "stranger", "member"):
-            pem = authority.issue(Subject(USER, name)).path
-            if pem != security / f"{name}.pem":
-                (security / f"{name}.pem").write_bytes(pem.read_bytes())
-        for role in ROLES:
-            pem = authority.issue(Subject(role, "77")).path
-            (security / f"role-{role}.pem").write_bytes(pem.read_bytes())
-        ports = {}
-        for path in sorted(cluster.directory.glob("*/node.json")):
-            node = path.parent.name.rpartition("-")[0]
-            for name, address in json.loads(path.read_text())["listeners"].items():
-                ports[f"{node} {name}"] = address
-        found = World(cluster.directory, ports)
-        yield found
-        for channel in found.channels.values():
-            channel.close()
+    """Every node has a listener ``client`` with certificates, and a listener ``clientsasl`` with logins."""
+    of_nodes = nodes.properties
+
+    def with_two(state: Any, node: Any, directory: Path) -> dict[str, str]:
+        values = of_nodes(state, node, directory)
+        if node.role in ("broker", "coordinator"):
+            values["listeners"] += ",clientsasl://127.0.0.1:0"
+        return values
+
+    config = {
+        "listener.security.protocol.map": "client:SSL,clientsasl:SASL_SSL,internal:SSL,gateway:SSL",
+        "listener.name.client.ssl.client.auth": "required",
+        "listener.name.clientsasl.ssl.client.auth": "none",
+        "sasl.enabled.mechanisms": "SCRAM-SHA-512",
+        "authorizer.class.name": "StandardAuthorizer",
+        "super.users": "User:CN=root;User:root;User:admin;User:CN=admin",
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nodes, "properties", with_two)
+        with LocalCluster(
+            brokers=1, controllers=1, coordinators=1, gateways=1, mode="inprocess", secure=True, config=config
+        ) as cluster:
+            security = cluster.directory / "security"
+            authority = Authority(security)
+            for name in ("root", "stranger", "member"):
+                pem = authority.issue(Subject(USER, name)).path
+                if pem != security / f"{name}.pem":
+                    (security / f"{name}.pem").write_bytes(pem.read_bytes())
+            for role in ROLES:
+                pem = authority.issue(Subject(role, "77")).path
+                (security / f"role-{role}.pem").write_bytes(pem.read_bytes())
+            ports = {}
+            for path in sorted(cluster.directory.glob("*/node.json")):
+                node = path.parent.name.rpartition("-")[0]
+                for name, address in json.loads(path.read_text())["listeners"].items():
+                    ports[f"{node} {name}"] = address
+            found = World(cluster.directory, ports)
+            yield found
+            for channel in found.channels.values():
+                channel.close()
 
 
 def ports_of(world: World, listener: str) -> list[str]:
@@ -200,48 +218,85 @@ def test_every_method_has_rules_and_an_expectation() -> None:
     assert set(METHODS) == set(RIGHTS) | set(NODES) | OPEN
 
 
+#: Requests of calls, each with the rights that it needs: every call, and further kinds of requests.
+REQUESTS = [*((name, rights, text) for name, (rights, text) in RIGHTS.items()), *VARIANTS]
+
+
+def ask(world: World, port: str, caller: str, method: Method, text: str) -> str:
+    """The outcome of a client's call at a port for clients, or of a gateway's call for this client."""
+    if port.endswith(" gateway"):
+        return world.call(port, "role-gateway", method, text, named=caller)
+    return world.call(port, caller, method, text)
+
+
 def test_clients_are_refused_without_each_single_right_and_let_in_with_all(world: World) -> None:
-    """Without any right, with all rights but one, with exactly the rights, and as a super user."""
-    seen: dict[tuple[str, str, str], str] = {}
-    wanted: dict[tuple[str, str, str], str] = {}
-    served = set()
-    for name, (rights, text) in RIGHTS.items():
+    """Without any right, with all rights but one, with exactly the rights, and as a super user: at the ports for
+    clients, and at those for gateways that name the client."""
+    seen: dict[tuple[str, str, str, str], str] = {}
+    wanted: dict[tuple[str, str, str, str], str] = {}
+    served: dict[str, set[str]] = {"client": set(), "gateway": set()}
+    for name, rights, text in REQUESTS:
         method = METHODS[name]
-        for port in ports_of(world, "client"):
-            outcome = world.call(port, "root", method, text)
+        for port in [*ports_of(world, "client"), *ports_of(world, "gateway")]:
+            outcome = ask(world, port, "root", method, text)
             if outcome == "absent":
                 continue
-            served.add(name)
-            seen[name, port, "super"], wanted[name, port, "super"] = outcome, "let in"
-            seen[name, port, "stranger"] = world.call(port, "stranger", method, text)
-            wanted[name, port, "stranger"] = "refused" if rights else "let in"
-    for name, (rights, text) in RIGHTS.items():
+            served[port.rpartition(" ")[2]].add(name)
+            seen[name, text, port, "super"], wanted[name, text, port, "super"] = outcome, "let in"
+            seen[name, text, port, "stranger"] = ask(world, port, "stranger", method, text)
+            wanted[name, text, port, "stranger"] = "refused" if rights else "let in"
+    for name, rights, text in REQUESTS:
         method = METHODS[name]
-        here = [port for port in ports_of(world, "client") if (name, port, "super") in seen]
+        here = [port for port in world.ports if (name, text, port, "super") in seen]
         for missing in range(len(rights)) if len(rights) > 1 else ():
             some = tuple(right for index, right in enumerate(rights) if index != missing)
             grant(world, some)
             for port in here:
-                key = name, port, f"without {rights[missing]}"
+                key = name, text, port, f"without {rights[missing]}"
                 seen[key], wanted[key] = eventually(world, port, method, text, "refused"), "refused"
             grant(world, some, is_removed=True)
         if rights:
             grant(world, rights)
             for port in here:
-                key = name, port, "with the rights"
+                key = name, text, port, "with the rights"
                 seen[key], wanted[key] = eventually(world, port, method, text, "let in"), "let in"
             grant(world, rights, is_removed=True)
-    assert served == set(RIGHTS)
+    assert served["client"] == set(RIGHTS)
+    assert served["gateway"] == set(RIGHTS)
     assert {key: value for key, value in seen.items() if value != wanted[key]} == {}
 
 
 def eventually(world: World, port: str, method: Method, text: str, wanted: str) -> str:
     """The call's outcome once the node has applied the ACLs: the broker has, other nodes follow within milliseconds."""
     for _ in range(200):
-        outcome = world.call(port, "member", method, text)
+        outcome = ask(world, port, "member", method, text)
         if outcome == wanted:
             break
     return outcome
+
+
+def test_ports_for_clients_and_gateways_know_no_other_callers(world: World) -> None:
+    """A client without a login, nodes at the ports for clients, and users and other nodes at the ports for gateways."""
+    seen: dict[tuple[str, str, str], str] = {}
+    for name, method in METHODS.items():
+        text = RIGHTS[name][1] if name in RIGHTS else ""
+        if name in OPEN:
+            continue
+        for listener, callers in (
+            ("clientsasl", (ANONYMOUS, "root", "role-broker")),
+            ("client", tuple(f"role-{role}" for role in ROLES)),
+            ("gateway", ("stranger", "root", *(f"role-{role}" for role in ROLES if role != "gateway"))),
+        ):
+            for port in ports_of(world, listener):
+                for caller in callers:
+                    outcome = world.call(port, caller, method, text, named="root" if listener == "gateway" else "")
+                    if outcome == "absent":
+                        break
+                    seen[name, port, caller] = outcome
+    assert len(seen) > 800
+    assert {key: value for key, value in seen.items() if value != "unauthenticated"} == {}
+    nodes_only = set(NODES) - set(RIGHTS)
+    assert {(name, port) for name, port, _ in seen if name in nodes_only} == set(), "only internal ports serve these"
 
 
 def test_internal_ports_take_each_call_from_its_roles_only(world: World) -> None:
