@@ -66,8 +66,10 @@ def pytest_configure(config: pytest.Config) -> None:
     # a test of a benchmark does not need to wait until the disk is idle
     os.environ.setdefault("HEADRACE_BENCH_SETTLE", "0")
     # The tests start a dozen Spark drivers, which live for seconds. The JVM's second compiler would take half of the
-    # drivers' CPU time, and the compiled code would pay off only in longer runs.
-    os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+    # drivers' CPU time, and the compiled code would pay off only in longer runs. With one compiler the code cache has
+    # 48 MB by default, which an hour fills; then nothing is compiled any more. So it has the size of both compilers.
+    options = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", options)
 
 
 @pytest.hookimpl(optionalhook=True)

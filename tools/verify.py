@@ -85,7 +85,7 @@ SHARDS = (
             "-k",
             "flat",
         ),
-        4800,
+        5700,
     ),
     Shard(
         "pipelines-killed",

@@ -34,7 +34,8 @@ class Flat(NamedTuple):
 
 
 def followed(command: Sequence[str], directory: Path, checkpoint: Path) -> Flat:
-    """Run the command of a pipeline (with ``-o json``) in ``directory``, and sample it until its end."""
+    """Run the command of a pipeline (with ``-o json``) in ``directory``, and sample it until its end. The samples are
+    kept in ``directory``, also if the run fails."""
     samples: list[tuple[int, int]] = []
     with (directory / "summary").open("w") as summed_up, (directory / "said").open("w") as output:
         process = subprocess.Popen(command, cwd=directory, stdout=summed_up, stderr=output)
@@ -44,6 +45,7 @@ def followed(command: Sequence[str], directory: Path, checkpoint: Path) -> Flat:
                 time.sleep(SAMPLE_S)  # the time between two samples, not a wait for an event
         finally:
             process.kill()
+            (directory / "samples.json").write_text(json.dumps(samples))
     said = (directory / "said").read_text()
     assert process.returncode == 0, said[-3000:]
     shown = [[float(each.replace(",", "")) for each in line] for line in _LINE.findall(said) if line[0] != "0"]

@@ -184,7 +184,7 @@ def test_a_coarser_grain_may_see_a_batch_of_the_finer_one_in_parts(
     assert dict(found) == {"first": 2 * span, "second": 2 * (span - lost)}
 
 
-@pytest.mark.timeout(int(REAL_MINUTES * 60) + 540)
+@pytest.mark.timeout(int(REAL_MINUTES * 60) + 1500)  # on a busy machine the fleet waits, and sends later
 @pytest.mark.skipif(not REAL_MINUTES, reason="`make verify` runs it for an hour")
 def test_state_memory_and_checkpoint_stay_flat(headrace: Any, tmp_path: Path) -> None:
     """HEADRACE_TELEMETRY_MINUTES: minutes of 10,000 devices, 2,000 records in a second."""

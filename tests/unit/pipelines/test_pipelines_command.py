@@ -182,6 +182,11 @@ def test_warnings_of_the_jvm_do_not_go_to_stdout() -> None:
     assert "[info]" in said[0].stdout
     assert said[1].stdout == ""
     assert "[info]" in said[1].stderr
+    code_cache = [java, "-XX:+PrintCodeCache", "-version"]  # as in the warning of a full code cache
+    plain = subprocess.run(code_cache, capture_output=True, text=True, timeout=60, check=True)
+    code_cache[1:1] = JVM_WARNINGS_TO_STDERR
+    quiet = subprocess.run(code_cache, capture_output=True, text=True, timeout=60, check=True)
+    assert ("max_used" in plain.stdout, quiet.stdout, "max_used" in quiet.stderr) == (True, "", True)
 
 
 def test_executors_on_this_machine_are_quiet_and_listen_on_the_loopback_address(
