@@ -100,6 +100,25 @@ def test_configs_are_set_described_and_deleted(console: Console) -> None:
     broker = console(CONFIGS, "--describe", "--entity-type", "brokers", "--entity-name", "1", "--all")
     assert "All configs for broker 1 are:" in broker
     assert "  min.insync.replicas=" in broker
+    assert "  broker.id=1 sensitive=false synonyms={STATIC_BROKER_CONFIG:broker.id=1, " in broker
+    assert "  advertised.host.name=null sensitive=false synonyms={}" in broker
+
+
+def test_a_brokers_configuration_is_altered_unless_the_key_is_read_only(console: Console) -> None:
+    of = ("--entity-type", "brokers", "--entity-name", "1")
+    console(CONFIGS, "--alter", *of, "--add-config", "log.cleaner.threads=2")
+    dynamic = "  log.cleaner.threads=2 sensitive=false synonyms={DYNAMIC_BROKER_CONFIG:log.cleaner.threads=2, "
+    assert dynamic in console(CONFIGS, "--describe", *of)
+    command = ("--bootstrap-server", console.bootstrap, "--alter", *of, "--add-config", "broker.rack=b")
+    printed = console.tools.run(CONFIGS, *command)
+    assert printed.code == 1
+    assert "InvalidRequestException: broker.rack cannot be altered while brokers run" in printed.text
+    console(CONFIGS, "--alter", *of, "--delete-config", "log.cleaner.threads")
+    assert "log.cleaner.threads" not in console(CONFIGS, "--describe", *of)
+    everyone = ("--entity-type", "brokers", "--entity-default")
+    console(CONFIGS, "--alter", *everyone, "--add-config", "log.cleaner.threads=2")
+    assert "  log.cleaner.threads=2 sensitive=false" in console(CONFIGS, "--describe", *everyone)
+    console(CONFIGS, "--alter", *everyone, "--delete-config", "log.cleaner.threads")
 
 
 def test_a_group_reads_is_described_reset_and_deleted(console: Console) -> None:
