@@ -219,7 +219,8 @@ GROUPS = (
     honoured(
         "group.consumer.migration.policy",
         "bidirectional",
-        "Whether a group with members may change from the classic protocol to the new one (upgrade), back (downgrade), "
+        "Whether a group with members may change from the classic protocol to the new protocol (upgrade), back "
+        "(downgrade), "
         "both (bidirectional) or neither (disabled). A group without members takes either protocol.",
         check=lambda policy: (
             None

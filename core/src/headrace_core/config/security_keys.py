@@ -90,14 +90,16 @@ _TLS_COMMON = (
     honoured(
         "ssl.enabled.protocols",
         list(TLS_VERSIONS),
-        "The versions of TLS. gRPC offers TLSv1.2 and TLSv1.3, not one of them alone; HTTP listeners take either.",
+        "The versions of TLS. gRPC always offers both TLSv1.2 and TLSv1.3; HTTP listeners may offer only one of the "
+        "two.",
         kind=Kind.LIST,
         check=_versions,
     ),
     honoured(
         "ssl.cipher.suites",
         [],
-        "The cipher suites of TLS 1.2, by their names in Java or OpenSSL; empty: secure ones. gRPC has one list for "
+        "The cipher suites of TLS 1.2, by their names in Java or OpenSSL; empty: gRPC's secure suites. gRPC has one "
+        "list for "
         "each process, and always offers the three suites of TLS 1.3, so the list must name them too.",
         kind=Kind.LIST,
     ),
@@ -159,7 +161,7 @@ TLS = (
     accepted(
         "ssl.allow.san.changes",
         False,
-        "Whether a new keystore may lack names of the old one.",
+        "Whether a new keystore may lack names of the old keystore.",
         "has no effect: a new file may have any name that the other side accepts",
     ),
 )
@@ -643,7 +645,8 @@ ACCESS: tuple[ConfigKey, ...] = (
     honoured(
         "audit.log.path",
         None,
-        "The file for the audit log: a line of JSON for each refused access, and a sample of allowed ones. None: no "
+        "The file for the audit log: a line of JSON for each refused access, and for a sample of the allowed "
+        "accesses. None: no "
         "audit log. Each node needs a separate file.",
         source=HEADRACE,
     ),
@@ -711,7 +714,8 @@ LISTENERS = (
         "require",
         "For changing an open cluster into a secured cluster without downtime. With allow, the internal listener "
         "(SSL) also "
-        "takes unencrypted connections, and the node opens unencrypted ones; with prefer, it opens encrypted ones. "
+        "takes unencrypted connections, and the node opens unencrypted connections; with prefer, the node opens "
+        "encrypted connections. "
         "Until require, the internal listener trusts every caller, as in an open cluster.",
         choices=("require", "prefer", "allow"),
         source=HEADRACE,

@@ -5,9 +5,9 @@ forced writes per log. Logs that are created together need five forced writes in
 journal commits all files that are forced at the same time in one commit. The order of the steps is the same as for a
 single log:
 
-    1 create the directories; write and force partition.metadata under another name
-    2 rename the file to partition.metadata; create the segments' files
-    3 force the names in each directory, then the names of the directories
+    1   create the directories; write and force partition.metadata under another name
+    2   rename the file to partition.metadata; create the segments' files
+    3   force the names in each directory, then the names of the directories
     4   the logs exist
 
 A crash before step 4 leaves directories that are not published. After the crash, a directory with the topic's id is an

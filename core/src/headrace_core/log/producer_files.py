@@ -10,14 +10,15 @@ snapshots, opening a log replays at most the headers of the active segment, and 
     a sound snapshot, at the end or before      the newest one, and the batches after it
     snapshots, but none is sound                all batches
     no snapshot, the last stop was clean        empty: a log with producers leaves a snapshot when it is closed
-    no snapshot, other cases                           the active segment: no producer was known when it was begun
+    no snapshot, other cases                    the active segment: no producer was known when it was begun
 
 A log without producers never has snapshots, so a log without any snapshot had no producers. Rolls do not force
 snapshots to the disk. If a snapshot is torn, its checksum shows the damage, and the snapshot before it is used.
 Snapshots above the log's end must be removed durably before the log can grow over their offsets again. Before batches
 are deleted, the snapshot that replaces the batches is forced to the disk. Before a cut, and before compaction merges
 segments and so removes their snapshots, the newest snapshot that stays is forced: compaction may have removed batches
-that a snapshot names. For the same reason a roll forces its snapshot before it removes one that belongs to no segment.
+that a snapshot names. For the same reason a roll forces its snapshot before it removes a snapshot that belongs to no
+segment.
 
 A snapshot can be older than a compaction. It may say that a transaction is open although compaction has removed the
 transaction's data and, later, its marker. Then no marker follows that would end the transaction, and a later

@@ -25,7 +25,7 @@ from .partition_log import PartitionLog
 _GAUGE_DECAY = 0.9
 #: Number of recent flushes whose median is reported, and the minimum number of flushes for a median.
 RECENT_SYNCS, _SYNCS_TO_JUDGE = 64, 16
-#: Number of queued requests among which a turn beside another one looks for small appends.
+#: Number of queued requests in which a turn beside another turn searches for small appends.
 LOOK_AHEAD = 256
 Done = Callable[[Any], None]  #: Called in the event loop with the outcome of a request: a value or an exception.
 
@@ -81,7 +81,7 @@ def plan_turn(queue: deque[Entry], *, bytes_max: int, inline_bytes_max: int) -> 
 
 
 def plan_turn_beside(queue: deque[Entry], *, busy: Collection[PartitionLog], bytes_max: int) -> Turn | None:
-    """Take the requests of a turn beside another turn, which writes the ``busy`` logs, off the queue. The turn has at
+    """Take the requests of a turn beside off the queue; the other turn writes the ``busy`` logs. The turn has at
     most ``bytes_max`` bytes. Returns None if no request may go ahead: an append never passes an earlier append to its
     log, or an action. Only the first ``LOOK_AHEAD`` requests are considered, so a long queue costs no more time."""
     steps: dict[PartitionLog, list[Append]] = {}

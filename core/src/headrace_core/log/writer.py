@@ -372,7 +372,8 @@ class DirectoryWriter:
         self._thread_beside.put(turn)
 
     def _leaves_room(self, turn: Turn) -> bool:
-        """Whether small turns may run beside this one: it has only appends, and takes long because they are large."""
+        """Whether small turns may run beside this turn, which has only appends, and takes long because they are
+        large."""
         return turn.size > self._inline_bytes_max and all(isinstance(step, tuple) for step in turn.steps)
 
     def _end_turn(self, turn: Turn, result: TurnResult) -> None:
@@ -382,7 +383,7 @@ class DirectoryWriter:
         else:
             self._running = self._busy = None
         self.pending_bytes -= turn.size
-        if turn.size <= self._inline_bytes_max and not is_beside:  # beside a large flush, a small one takes longer
+        if turn.size <= self._inline_bytes_max and not is_beside:  # a small flush takes longer while a large flush runs
             self._sync_gauge.add(result.sync_ms)
         if result.was_flushed:
             self.flush_seconds.observe(result.sync_ms / 1000)

@@ -78,8 +78,8 @@ _ASK_AGAIN_S = 0.05  #: Seconds before a ReadIndex request is repeated while the
 #: controller still responds to requests.
 _SILENCE_S = 2.0
 #: Seconds without ReadIndex barriers and records after which the follower connects to the next controller, because the
-#: present one may be cut off from the leader. (An idle image is up to two seconds old, and an election takes one to two
-#: seconds.)
+#: present controller may be cut off from the leader. (An idle image is up to two seconds old, and an election takes one
+#: to two seconds.)
 _UNCONFIRMED_S = 5.0
 _WORKED_MS = 1_000  #: Milliseconds after which a connection counts as successful.
 #: Defaults of Kafka's metadata.log.max.record.bytes.between.snapshots and metadata.log.max.snapshot.interval.ms.

@@ -5,7 +5,7 @@
     2     LeaderChangeMessage    first in each term of the log              KIP-595, version 0
     3     SnapshotHeaderRecord   first in a snapshot                        KIP-630
     4     SnapshotFooterRecord   last in a snapshot                         KIP-630
-    5     KRaftVersionRecord     after the header: 1, the log contains the voters   KIP-853
+    5     KRaftVersionRecord     after the header: 1, voters in the log     KIP-853
     6     KRaftVotersRecord      a change of the voters; in each snapshot   KIP-853
 
 A control record's key is (version: int16, type: int16). The record's value is a message in Kafka's "flexible" encoding

@@ -1,7 +1,7 @@
 """Slots let several nodes of one role share a configuration and a volume; each node claims one slot, a directory of the
 volume.
 
-    <slots.dir>/cluster.id the cluster of the slots; written once, when the cluster is created
+    <slots.dir>/cluster.id       the cluster of the slots; written once, when the cluster is created
     <slots.dir>/slot-3/          one node's log directory; 3 is its node.id
     <slots.dir>/slot-3.claim     locked (flock) by the process that has the slot
 

@@ -153,7 +153,7 @@ cdef struct RecordView:
     int key_size  # -1: null
     bytes_t value
     int value_size
-    bytes_t headers  # the first one, after their count
+    bytes_t headers  # the first record, after the record count
     int header_count
 
 

@@ -7,10 +7,10 @@ target. Between any two names, in either direction, a test may
     cut         nothing gets through, without notice: sent bytes are lost to the connection, which stays open, and
                 new connections are accepted and stay silent. A ``heal`` resets cut connections: TCP would have given up
     stall       as cut, but nothing is lost: it continues after ``heal``, late (a cable that was out for a moment)
-    delay       every byte arrives so much later, in order
-    throttle    so many bytes a second
+    delay       every byte arrives later by the given time, in order
+    throttle    at most the given number of bytes per second
     refuse      new connections are reset at once
-    reset       open ones are reset, once
+    reset       open connections are reset, once
 
 A name in a rule may be ``ANY``. The last rule that matches a pair of names applies; ``heal`` removes rules. All methods
 may be called from any thread. The proxy runs on a separate thread, which ``close`` ends.

@@ -437,7 +437,7 @@ class LeaderReplica:
             return
         active = log.active
         grown = active.size - self._seen_bytes
-        # The segment was rolled: count the new bytes of the old segment and all bytes of the new one.
+        # The segment was rolled: count the new bytes of the old segment and all bytes of the new segment.
         if active is not self._active:
             grown += self._active.size
             self._active = active

@@ -69,8 +69,8 @@ class Readable(Protocol):
 
 
 class _Candidate(NamedTuple):
-    """A follower that a consumer could read. The best follower is the one with the highest log end; of several with the
-    same log end, the one with the latest caught-up time (Kafka's ReplicaView.comparator)."""
+    """A follower that a consumer could read. The best follower has the highest log end; among followers with the same
+    log end, the latest caught-up time decides (Kafka's ReplicaView.comparator)."""
 
     log_end: int
     caught_up_ms: int

@@ -1,4 +1,5 @@
-"""A value that is sampled in the background: pages show the last sample and its age, and never wait for a new one."""
+"""A value that is sampled in the background: pages show the last sample and its age, and never wait for a new
+sample."""
 
 from __future__ import annotations
 
@@ -59,7 +60,7 @@ class Refreshing(Generic[T]):
         return self.last
 
     async def viewed(self, timeout_s: float) -> Sampled[T] | None:
-        """The last sample; waits for the first one, at most ``timeout_s``."""
+        """The last sample; waits for the first sample, at most ``timeout_s``."""
         found = self.view()
         return found if found is not None or self.error is not None else await self._after(timeout_s)
 

@@ -1,4 +1,4 @@
-"""The groups of a shard, of both types: KIP-848's (group/) and classic ones (classic/). Pure.
+"""The groups of a shard, of both types: KIP-848's groups (group/) and classic groups (classic/). Pure.
 
 A group has one type at a time; a change of its type keeps the committed offsets.
 

@@ -362,7 +362,7 @@ class InSyncSet:
 
     def altered(self, isr: Iterable[int], partition_epoch: int, recovering: bool) -> bool:
         """Apply the controllers' answer to an AlterPartition proposal. Returns False if the answer is outdated, or
-        answers another proposal than the present one."""
+        answers a proposal other than the present proposal."""
         members = tuple(isr)
         if partition_epoch < self.partition_epoch:
             return False

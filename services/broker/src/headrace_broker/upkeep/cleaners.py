@@ -3,7 +3,7 @@
     plan      the logs worth a cleaning, over all directories, most urgent first; rolls an active segment, also an idle
               one, whose records have waited longer than max.compaction.lag.ms
     clean     each thread takes the next one; only the swaps run in the directory's turns (``DirectoryWriter.run``)
-    rest no log is left: free the maps' memory, and plan again after log.cleaner.backoff.ms, or when a topic's
+    rest      no log is left: free the maps' memory, and plan again after log.cleaner.backoff.ms, or when a topic's
               settings change
 
 A log that cannot be compacted is reported once (``LogUncleanable``) and then skipped; the compaction of other logs

@@ -3,7 +3,7 @@
 A leader proposes the new ISR of its partition; the active controller accepts or refuses the proposal. The controller
 refuses every outdated proposal:
 
-    broker epoch of the leader is the current one                               else STALE_BROKER_EPOCH
+    broker epoch of the leader    is the current one                               else STALE_BROKER_EPOCH
     leader epoch                  it still leads                                   else FENCED_LEADER_EPOCH
     partition epoch               it knows all decisions                           else INVALID_UPDATE_VERSION
     an epoch from the future      this controller is behind                        then NOT_CONTROLLER

@@ -6,7 +6,7 @@ choice in an election:
 
     the leader cannot lead, another in-sync replica can        that one is elected at once
     no in-sync replica can lead                                the leader stays: it is read, and refuses appends
-    one of them can again that one is elected at once, wherever it is needed
+    one of them can again                                      that one is elected at once, wherever it is needed
     the preferred replica can lead again                       it leads again by the next preferred election
     a new partition                                            such replicas begin out of sync, and follow later
 

@@ -82,7 +82,7 @@ def completed(electorate: Electorate, key: Key) -> PartitionChangeRecord | None:
 
 def have_arrived(partition: PartitionImage) -> bool:
     """Guard: whether all replicas that a reassignment added are in sync. Without the guard for added replicas, complete
-    replicas would be removed in favour of incomplete ones."""
+    replicas would be removed while only incomplete replicas remain."""
     return set(partition.adding) <= set(partition.isr)
 
 

@@ -2,7 +2,7 @@
 
 The stream of a metadata follower, on any controller, the leader or another:
 
-    it is ahead of us --- a leader confirms less ---> DIVERGING_METADATA (its end was never committed)
+    it is ahead of us   --- a leader confirms less ---> DIVERGING_METADATA (its end was never committed)
           |               --- our own end reaches it ---> continue
     the epoch of its last record is not ours ---> DIVERGING_METADATA
     it is behind the log's start ---> the newest snapshot, part by part; then the log
@@ -219,7 +219,7 @@ class _Following(PushHandler[Response]):
         assert self._snapshot is not None
         snapshot, position = self._snapshot
         chunk = self._log.snapshot_chunk(snapshot, position, SNAPSHOT_PART_BYTES)
-        if chunk is None:  # a later snapshot has replaced this one
+        if chunk is None:  # a later snapshot has replaced this snapshot
             self._begin_snapshot()
             snapshot, position = self._snapshot
             chunk = self._log.snapshot_chunk(snapshot, 0, SNAPSHOT_PART_BYTES)

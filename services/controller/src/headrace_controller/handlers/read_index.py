@@ -12,7 +12,7 @@ metadata gets the first available of three answers:
 
 1. the last barrier, if it began within RECENT_MS, with its age;
 2. the deferred barrier in flight, if that began within RECENT_MS;
-3. a new deferred barrier; not deferred if the last one began more than OVERDUE_MS ago.
+3. a new barrier, deferred unless the last barrier began more than OVERDUE_MS ago.
 
 The follower adds the duration of its call to the age in the answer, so no copy of the metadata looks younger than it
 is. Waiting for the next barrier would cost nearly two heartbeat rounds on the controller and two on the leader. With

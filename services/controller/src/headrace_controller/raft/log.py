@@ -218,7 +218,7 @@ class RaftLog:
     def compacted(self, snapshot: SnapshotId) -> None:
         """Start the log after a snapshot of this node's own state machine."""
         place = snapshot.place
-        assert self.has(place), f"{snapshot} is of another log than the one that ends at {self.end}"
+        assert self.has(place), f"{snapshot} does not belong to the log that ends at {self.end}"
         assert place.offset <= self._durable, f"{snapshot} is ahead of the durable end, {self._durable}"
         goes_on = self._term_at(place.offset) if place.offset < self.end_offset else None
         self._terms = [item for item in self._terms if item[1] > place.offset]

@@ -1,7 +1,7 @@
 """Requests, replies and pushes of a shard's groups, as plain values (KIP-848, on a stream).
 
     Heartbeat ----> HeartbeatReply          epoch 0 joins; later ones show liveness and the partitions read
-    Leave --------> LeaveReply              a dynamic member is removed; a static one may return
+    Leave --------> LeaveReply              a dynamic member is removed; a static member may return
     Disconnected                            the stream broke: the grace begins
     TopicsChanged, GroupConfigChanged       changes of the metadata
     DescribeGroup, ListGroups, ExplainGroup queries

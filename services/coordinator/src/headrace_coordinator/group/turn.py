@@ -59,7 +59,7 @@ class Turn:
         if not current.revoking:
             member.session.has_let_go()
         # The rebalance timeout starts again with each new revocation, even if the member has not received the former
-        # one yet.
+        # revocation yet.
         elif current.revoking != before.revoking:
             member.session.has_to_let_go(self.steady_ms)
 

@@ -146,8 +146,8 @@ class OffsetsDeleted(NamedTuple):
 
 
 class DeleteGroup(NamedTuple):
-    """Delete a group and its offsets, also pending ones, if the group has no members. The reply to DeleteGroup is
-    None."""
+    """Delete a group and its offsets, including pending offsets, if the group has no members. The reply to DeleteGroup
+    is None."""
 
     group_id: str
 

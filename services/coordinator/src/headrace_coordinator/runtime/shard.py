@@ -118,7 +118,7 @@ Action = Append | Replay | Pause | Answer | Tell | Became
 class _Flight:
     """Decisions whose records are appended together, and the answers that are sent after the commit, in order.
 
-    A leader that crashes may leave only some of an append's batches, the first ones, but never a part of a batch.
+    A leader that crashes may leave only the first batches of an append, but never a part of a batch.
     Because a crash never splits a batch, the records of an atomic decision are always in one batch.
     """
 

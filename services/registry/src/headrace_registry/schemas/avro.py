@@ -148,7 +148,7 @@ class AvroSchema(Parsed):
 
 
 def parse(schema: Schema, resolved: Mapping[str, Schema], *, check_defaults: bool = True) -> AvroSchema:
-    """Parse an Avro schema. ``resolved`` has the schema of each name in its references, also of transitive ones.
+    """Parse an Avro schema. ``resolved`` has the schema of each name in its references, direct or transitive.
 
     ``check_defaults=False`` accepts defaults of the wrong type, which old versions of Confluent's registry stored.
     Raise InvalidSchemaError, whose message names the place in the text.

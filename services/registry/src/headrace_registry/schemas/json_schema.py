@@ -219,7 +219,7 @@ class JsonSchema(Parsed):
 
 
 def parse(schema: Schema, resolved: Mapping[str, Schema]) -> JsonSchema:
-    """Parse a JSON Schema. ``resolved`` has the schema of each name in its references, also of transitive ones.
+    """Parse a JSON Schema. ``resolved`` has the schema of each name in its references, direct or transitive.
 
     Raise InvalidSchemaError, whose message names the place in the text.
     """

@@ -4,7 +4,7 @@
 module          content
 =============== =======================================================================================================
 ``records``     keys and values of the topic, in Confluent's JSON
-``image`` the state that a replica has applied
+``image``       the state that a replica has applied
 ``cache``       results that are computed once
 ``parsing``     parsing with a cache, and references
 ``decisions``   what a write does

@@ -53,7 +53,7 @@ class ProtobufSchema(Parsed):
 
 
 def parse(schema: Schema, resolved: Mapping[str, Schema]) -> ProtobufSchema:
-    """Parse a Protobuf schema. ``resolved`` has the schema of each name in its references, also of transitive ones.
+    """Parse a Protobuf schema. ``resolved`` has the schema of each name in its references, direct or transitive.
 
     Raise InvalidSchemaError, whose message names the place.
     """
