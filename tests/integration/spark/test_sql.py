@@ -181,7 +181,7 @@ FAULTS = [
     ("INSERT INTO orders VALUES (NULL, 'x')", "q.sql:1:20", "VALUES", "row 1: column id is NOT NULL"),
     ("INSERT INTO orders VALUES ('x', 'x')", "q.sql:1:20", "VALUES", "cannot be cast"),
     ("INSERT INTO orders (id, name) VALUES (1, 'x')", "q.sql:1:25", "name", "orders has no column name"),
-    ("INSERT INTO orders SELECT item, id FROM orders", "q.sql:1:20", "SELECT", "those of orders are id, item"),
+    ("INSERT INTO orders SELECT item, id FROM orders", "q.sql:1:20", "SELECT", "the columns of orders are id, item"),
     ("TERMINATE nothing", "q.sql:1:11", "nothing", "there is no query nothing"),
     ("SET rows.max = many", "q.sql:1:16", "many", "rows.max must be a whole number"),
     ("CREATE VIEW v AS SELECT nothing FROM orders", "q.sql:1:25", "nothing", "cannot be resolved"),
