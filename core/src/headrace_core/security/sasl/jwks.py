@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,6 +26,20 @@ TIMEOUT_S = 10.0
 #: Seconds between two reads that unknown key ids cause, so that wrong tokens cannot flood the authority.
 UNKNOWN_S = 10.0
 FILE_LOOK_S = 10.0  #: Seconds between two reads of a file.
+
+
+class SameOrSafer(urllib.request.HTTPRedirectHandler):
+    """Follows redirects to the same protocol or to https: an attacker in the network could name the keys otherwise."""
+
+    def redirect_request(
+        self, request: urllib.request.Request, file: Any, code: int, reason: str, headers: Any, url: str
+    ) -> urllib.request.Request | None:
+        if urlsplit(url).scheme not in (request.type, "https"):
+            raise urllib.error.HTTPError(request.full_url, code, "a redirect to a less safe protocol", headers, file)
+        return super().redirect_request(request, file, code, reason, headers, url)
+
+
+_OPENER = urllib.request.build_opener(SameOrSafer)
 
 
 class KeySource:
@@ -100,7 +115,7 @@ class KeySource:
                 raw = file.read(BODY_BYTES_MAX + 1)
         else:
             request = urllib.request.Request(self._url, headers={"Accept": "application/json"})
-            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
+            with _OPENER.open(request, timeout=TIMEOUT_S) as answer:
                 raw = answer.read(BODY_BYTES_MAX + 1)
         if len(raw) > BODY_BYTES_MAX:
             raise ValueError(f"the answer is longer than {BODY_BYTES_MAX} bytes")

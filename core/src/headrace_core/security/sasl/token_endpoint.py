@@ -8,6 +8,7 @@ import urllib.error
 import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
 from ...errors import InvalidConfigError, SaslAuthenticationFailedError
@@ -15,6 +16,16 @@ from .exchange import OAUTHBEARER, failed
 
 TIMEOUT_S = 10.0
 BODY_BYTES_MAX = 1024 * 1024
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A redirect would send the client's secret to another server, possibly without encryption."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+_OPENER = urllib.request.build_opener(_NoRedirects)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +68,7 @@ class TokenEndpoint:
             },
         )
         try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
+            with _OPENER.open(request, timeout=TIMEOUT_S) as answer:
                 raw = answer.read(BODY_BYTES_MAX)
         except urllib.error.HTTPError as error:
             if error.code in (400, 401, 403):
