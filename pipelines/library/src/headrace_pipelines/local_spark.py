@@ -21,9 +21,9 @@ from headrace_spark.session import LOCAL_DEFAULTS
 #: Spark keys for Java options. The driver's options already set the quiet log of a local session.
 _DRIVER_OPTIONS, _EXECUTOR_OPTIONS = "spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"
 
-#: Bounds of what a query keeps. With Spark's defaults (100 batches, a snapshot after ten of them; for each partition of
-#: a state 8 MiB of cache, and new values in memory until ten batches have passed) a query that has a batch only in some
-#: minutes needs hours to get there, and its checkpoint and memory grow until then.
+#: Limits of the checkpoint and the memory of a query. Spark's defaults keep 100 batches, write a snapshot after ten
+#: batches, and give each partition of a state 8 MiB of cache. A query that has a batch only every few minutes needs
+#: hours to reach these limits, and its checkpoint and memory grow until then.
 _BOUNDS = {
     "spark.sql.streaming.minBatchesToRetain": "5",
     "spark.sql.streaming.stateStore.minDeltasForSnapshot": "5",

@@ -37,10 +37,11 @@ QUERIES = ("minutes", "fives", "quarters", "devices")
 PARTITIONS = 4
 DEVICES, MINUTES, SPEED, SEED = 10_000, 15, 20.0, 26
 TRIGGER = "2 seconds"
-#: How much of the fleet's time the batches of the first two grains read at most. A batch becomes visible partition by
-#: partition, so the next query may see a part of it. The rest would be late if a batch spanned ``grains.WATERMARK``.
+#: A batch of the queries ``minutes`` and ``fives`` reads at most this many minutes of the fleet's time. The output of a
+#: batch becomes visible partition by partition, so the next query may first see only a part of it. If the output spanned
+#: more than ``grains.WATERMARK``, the next query would drop the rest as late.
 BATCH_MINUTES = 2
-#: The tick of a coarser grain comes so long after its last row that all windows close.
+#: The timestamp of a coarser grain's tick is so long after the grain's last row that all windows close.
 TICK_AFTER_MS = 30 * 86_400_000
 
 
@@ -95,8 +96,8 @@ def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> Out
 
 
 def create_topics(access: Access) -> None:
-    """Create the topics of the pipeline, without records. The twins are compacted; the others keep all records,
-    because the times of the records are the fleet's."""
+    """Create the topics of the pipeline, without records. The topic of the twins is compacted. The other topics keep
+    all records, because retention would compare the records' timestamps, which are the fleet's time, with the clock."""
     new = [
         NewTopic(name, partitions=PARTITIONS, config=TIMES_OF_DATA) for name in schema.TOPICS if name != schema.TWINS
     ]
@@ -117,7 +118,7 @@ class Job:
 
     def start(self) -> Queries:
         """Start the four queries."""
-        rows = BATCH_MINUTES * self._devices  # of the grain of a minute
+        rows = BATCH_MINUTES * self._devices  # each device has one row in a minute
         readings = self._stream(schema.READINGS, "minutes", rows_max=rows * 60 // fleet.PERIOD_S)
         minutes = grains.minutes(judged(readings))
         fives = grains.coarser(grains.finer(self._stream(schema.MINUTES, "fives", rows_max=rows)), grains.FIVE)
@@ -141,7 +142,7 @@ class Job:
         return found
 
     def _records_of(self, topic: str) -> DataFrame:
-        """The records that readers see in a topic now."""
+        """The committed records of a topic."""
         return self._spark.read.format("headrace").options(**self._site.read_all(topic)).load()
 
     # -- the run
@@ -245,14 +246,14 @@ class Job:
 
 
 def _counted(rows: DataFrame) -> tuple[int, int, int]:
-    """Rows of a grain, its different pairs of device and window, and its readings."""
+    """The number of rows of a grain, of its different pairs of device and window, and of its readings."""
     (found,) = rows.agg(F.count("*"), F.countDistinct("device", "window"), F.sum("readings")).collect()
     return found[0], found[1], found[2] or 0
 
 
 def _shown(rows: Mapping[str, DataFrame], alarms: list[schema.Alarm]) -> pictures.Shown:
-    """The device of the picture: the first that was silent and spoke again, or the first of all. ``rows``: those of
-    each grain."""
+    """What the picture shows. Its device is the first one that was silent and sent again, or the first of all devices.
+    ``rows``: the rows of each grain."""
     back = sorted(each.device for each in alarms if each.alarm == schema.CLEARED)
     device = back[0] if back else fleet.name_of(0)
     of_device = {
