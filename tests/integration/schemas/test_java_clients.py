@@ -33,6 +33,7 @@ from headrace_registry.compat.avro import AMBIGUOUS
 from headrace_registry.schemas import Schema as ParsedText
 from headrace_registry.schemas import SchemaType, parse
 from tests.integration.frameworks.java_apps import maven_jars
+from tests.worlds.waiting import until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
 
@@ -84,7 +85,7 @@ class Java:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(brokers=1, controllers=1, registries=1, mode="process") as running:
+    with LocalCluster(brokers=1, controllers=1, registries=2, mode="process") as running:
         yield running
 
 
@@ -184,6 +185,24 @@ def test_references_of_their_client_are_resolved(java: Java, registry: SchemaReg
     given = java("register", subject=topic, schema=text(order), references=[{**reference, "schema": text(name)}])
     assert registry.schema(given).references == (Reference("com.acme.Customer", f"{topic}-name", 1),)
     assert json.loads(java("schema", id=given)) == order
+
+
+def test_their_client_moves_to_another_replica_and_goes_on_with_its_cache(
+    cluster: LocalCluster, java: Java, topic: str
+) -> None:
+    first = java("register", subject=topic, schema=text(ORDER))
+    with cluster.killed("registry", 1):
+        wider = until(
+            lambda: java.answer("register", subject=topic, schema=text(WIDER)).get("result"),
+            "the other replica writes",
+            60,
+        )
+        assert java("versions", subject=topic) == [1, 2]
+        with cluster.killed("registry", 2):
+            assert json.loads(java("schema", id=first)) == ORDER
+            assert java("register", subject=topic, schema=text(WIDER)) == wider
+            assert java.answer("versions", subject=topic)["error"].endswith("Exception")
+    assert java("versions", subject=topic) == [1, 2]
 
 
 @pytest.mark.parametrize("level", LEVELS)
