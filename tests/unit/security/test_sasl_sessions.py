@@ -22,12 +22,20 @@ from headrace_core.node import sasl_sessions as module
 from headrace_core.node.sasl_sessions import FAILURES_PER_CONNECTION_MAX, Sessions
 from headrace_core.rpc.channel import ChannelPurpose, open_channel
 from headrace_core.rpc.server import Listener
+from headrace_core.rpc.streams import PushHandler, ServerPush
 from headrace_core.security.gate import SESSION_KEY, Gate
 from headrace_core.security.sasl.mechanisms import Mechanisms
 from headrace_core.security.sasl.plain import PlainClient
 from headrace_core.security.sasl.scram import SHA_512, new_credential
 from headrace_core.security.sasl.scram_exchange import ScramClient
-from headrace_protos.v1 import node_pb2, node_pb2_grpc, security_pb2, security_pb2_grpc
+from headrace_protos.v1 import (
+    metadata_pb2,
+    metadata_pb2_grpc,
+    node_pb2,
+    node_pb2_grpc,
+    security_pb2,
+    security_pb2_grpc,
+)
 
 STATIC = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="s3cret" user_bob="b0b";'
 CREDENTIAL = new_credential(SHA_512, "s3cret")
@@ -59,7 +67,12 @@ class Node(node_pb2_grpc.NodeServicer):
 
 @contextlib.asynccontextmanager
 async def serving(
-    *, static: bool = True, port: int = 0, image: Callable[[], Any] = lambda: IMAGE, **options: Any
+    *,
+    static: bool = True,
+    port: int = 0,
+    image: Callable[[], Any] = lambda: IMAGE,
+    metadata: Any = None,
+    **options: Any,
 ) -> AsyncIterator[tuple[Listener, Sessions]]:
     values = SERVER.parse({"sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512"})
     if static:
@@ -73,6 +86,8 @@ async def serving(
     )
     listener = Listener("client", port=port, gate=Gate("client", "SASL_PLAINTEXT", sessions=sessions))
     listener.add(node_pb2_grpc.add_NodeServicer_to_server, Node(), "headrace.v1.Node")
+    if metadata is not None:
+        listener.add(metadata_pb2_grpc.add_MetadataServicer_to_server, metadata, "headrace.v1.Metadata")
     await listener.start()
     try:
         yield listener, sessions
@@ -186,6 +201,43 @@ async def test_a_session_expires_and_ends_its_streams_unless_it_is_renewed() -> 
         assert (await ask(channel, answer.session_token)).role == "broker"
         assert "expired" in await refused(end_of(call))
         await refused(ask(channel, answer.session_token))
+
+
+class Waiting(metadata_pb2_grpc.MetadataServicer):
+    """A stream that begins late, as a WatchMetadata that waits for an offset of the metadata."""
+
+    def __init__(self) -> None:
+        self.arrived, self.go = asyncio.Event(), asyncio.Event()
+
+    async def WatchMetadata(self, request: Any, context: Any) -> None:
+        self.arrived.set()
+        await self.go.wait()
+        await ServerPush(context).run(Silent(), idle_s=10.0)
+
+
+class Silent(PushHandler[Any]):
+    def next(self, is_due: bool) -> None:
+        return None
+
+    def on_closed(self) -> None:
+        pass
+
+
+@in_loop
+async def test_a_stream_that_begins_after_the_end_of_its_session_ends_at_once() -> None:
+    waiting = Waiting()
+    async with serving(max_reauth_ms=300, metadata=waiting) as (listener, sessions), connected(listener) as channel:
+        answer, _call = await exchange(channel, PlainClient("alice", "s3cret"))
+        watch = metadata_pb2_grpc.MetadataStub(channel).WatchMetadata(
+            metadata_pb2.MetadataRequest(), metadata=((SESSION_KEY, answer.session_token),)
+        )
+        await waiting.arrived.wait()
+        async with asyncio.timeout(5):
+            while len(sessions):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        waiting.go.set()
+        async with asyncio.timeout(5):
+            assert "expired" in await refused(end_of(watch))
 
 
 @in_loop

@@ -13,7 +13,7 @@ from .sasl.exchange import Identity
 class Session:
     """One authenticated connection."""
 
-    __slots__ = ("_ending", "client_id", "expires_s", "identity", "peer", "principal", "token_hash")
+    __slots__ = ("_ending", "_why", "client_id", "expires_s", "identity", "peer", "principal", "token_hash")
 
     def __init__(self, identity: Identity, peer: str, client_id: str, token_hash: bytes) -> None:
         self.identity = identity
@@ -21,6 +21,7 @@ class Session:
         self.peer, self.client_id, self.token_hash = peer, client_id, token_hash
         self.expires_s: float | None = None  #: The event loop's time at which the session ends; None: never.
         self._ending: set[Callable[[HeadraceError], object]] = set()
+        self._why: HeadraceError | None = None  # why the session is over
 
     @property
     def token_id(self) -> str | None:
@@ -28,13 +29,17 @@ class Session:
         return self.identity.token_id
 
     def on_end(self, end: Callable[[HeadraceError], object]) -> Callable[[], None]:
-        """Call ``end(error)`` when the session is over, to end a stream. Returns a function that removes ``end``
-        again."""
+        """Call ``end(error)`` when the session is over, to end a stream; at once if it is over already, because a
+        stream may begin long after the check of its call. Returns a function that removes ``end`` again."""
+        if self._why is not None:
+            end(self._why.copy())
+            return _nothing
         self._ending.add(end)
         return lambda: self._ending.discard(end)
 
     def over(self, why: HeadraceError) -> None:
         """End the streams of the session."""
+        self._why = why
         ending, self._ending = self._ending, set()
         for end in ending:
             end(why.copy())
