@@ -161,7 +161,7 @@ SHARDS = (
         2700,
     ),
     Shard("soak", ("make", "--no-print-directory", "soak", "MINUTES=15"), 1500),
-    Shard("kafka", ("tools/test_kafka.sh",), 1200),
+    Shard("kafka", ("tools/test_kafka.sh",), 1800),
     Shard("kerberos", ("tools/test_kerberos.sh",), 300),
     Shard(
         "cdc",
