@@ -90,8 +90,8 @@ _TLS_COMMON = (
     honoured(
         "ssl.enabled.protocols",
         list(TLS_VERSIONS),
-        "The versions of TLS. gRPC always offers both TLSv1.2 and TLSv1.3; HTTP listeners may offer only one of the "
-        "two.",
+        "The versions of TLS that this side offers. gRPC always offers both TLSv1.2 and TLSv1.3; HTTP listeners may "
+        "offer only one of the two.",
         kind=Kind.LIST,
         check=_versions,
     ),

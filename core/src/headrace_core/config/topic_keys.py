@@ -68,8 +68,9 @@ def _schema_keys(side: str, null: str) -> tuple[ConfigKey, ...]:
         honoured(
             f"{side}.subject.name.strategy",
             "TopicNameStrategy",
-            f"Under which subjects {side}.schema.validation accepts a schema. TopicNameStrategy: TOPIC-{side}. "
-            "TopicRecordNameStrategy: each subject that begins with TOPIC-. RecordNameStrategy: each subject.",
+            f"The subjects in which {side}.schema.validation looks for a record's schema. TopicNameStrategy: "
+            f"TOPIC-{side}. TopicRecordNameStrategy: each subject that begins with TOPIC-. RecordNameStrategy: each "
+            "subject.",
             check=_check_strategy,
             source=CONFLUENT,
         ),

@@ -67,8 +67,8 @@ _NOT_DONE = (*NO_SPACE, errno.EROFS)  #: Error numbers of a failed rename that c
 
 
 class MoveError(Exception):
-    """Base of the errors of a move. The description of log directories shows the errors of a move; no response contains
-    them."""
+    """Base of the errors of a move. No request fails with these errors: the result of a move is visible in the node's
+    log and in the description of log directories."""
 
 
 class TargetFailedError(MoveError):

@@ -272,7 +272,7 @@ class AdminServicer:
 
     def UpdateFeatures(self, request, context):
         """Changes feature levels, upwards or downwards (KIP-584). Each feature's change succeeds or fails separately; the
-        error INVALID_UPDATE_VERSION names the obstacle.
+        message of the error INVALID_UPDATE_VERSION says why the change is refused.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -114,8 +114,8 @@ class TransactionsServicer:
         """Commits or aborts the producer's transaction. The response comes when the decision is durable; the markers are
         written afterwards (see wait_for_markers). Under transaction version 2, a repeated request gets the response of the
         first request. TRANSACTION_ABORTABLE: the transaction was aborted by its timeout or by an administrator; abort the
-        transaction in the producer too. INVALID_TXN_STATE: no transaction is open, or the transaction has ended
-        differently.
+        transaction in the producer too. INVALID_TXN_STATE: no transaction is open, or the request asks for a commit after
+        an abort, or for an abort after a commit.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -163,7 +163,7 @@ class QuorumController:
         # since this start
         self._active_term = -1
         self._observers: set[ReplicaKey] = set()
-        #: Replicas with a broken connection, if no message has arrived from them after the break.
+        #: Replicas whose connection broke, and which have sent no message since then.
         self._gone: set[ReplicaKey] = set()
         self._catch_up_to: int | None = None
         self._has_caught_up = False

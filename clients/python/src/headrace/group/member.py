@@ -134,7 +134,7 @@ class Lost(NamedTuple):
 
 
 class PauseCause(enum.StrEnum):
-    """Causes why a member stops reading; ``metrics()`` has a gauge for each cause."""
+    """The possible causes of a pause, in which a member does not read; ``metrics()`` has a gauge for each cause."""
 
     NO_CONNECTION = "no-connection"
     NO_ANSWER = "no-answer"

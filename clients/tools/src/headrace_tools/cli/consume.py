@@ -78,8 +78,8 @@ def consume(
             "--output",
             metavar="OFFSET|json",
             help=(
-                "The start offset: beginning (default), end, offset N, -N (last N records), -2h or s@TIME; e@TIME: "
-                "where to end; json: one line of JSON per record, as with -J."
+                "Where to start: beginning (default), end, offset N, -N (last N records), or a time (s@TIME, or -2h "
+                "for two hours ago). e@TIME sets where to end. json prints one line of JSON per record, as -J does."
             ),
         ),
     ] = None,

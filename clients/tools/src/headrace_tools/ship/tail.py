@@ -600,7 +600,7 @@ class Files:
         del self.tails[tail.identity]
 
     def shipped(self, tails: Iterable[Tail]) -> None:
-        """Note that all bytes read from the files are shipped, and that the files' positions are stored."""
+        """Mark all bytes read from the files as shipped, and the files' positions as stored."""
         for tail in tails:
             tail.shipped_to = tail.offset
             tail.has_position = True

@@ -204,8 +204,8 @@ class Job:
             raise StoppedError({"sent": traffic.payments, "batches": progress.batches, "rows": progress.rows})
 
     def _end(self, queries: Queries) -> None:
-        """Stop the query after its current batch. Spark then logs an error, because the next batch has always begun
-        when the query stops; so hide Spark's log."""
+        """Stop the query after its current batch, with Spark's log switched off. The next batch has always begun when
+        the query stops, so Spark would log an error."""
         self._spark.sparkContext.setLogLevel("OFF")
         queries.stop_after_batch()
 

@@ -29,7 +29,7 @@ VELOCITY_PAYMENTS = 6
 VELOCITY_MS = 10 * MINUTE_MS
 #: Impossible travel: the customer moves faster than an airliner (900 km/h) with a tail wind.
 TRAVEL_KMH = 1_000.0
-#: Below this distance two terminals may be in the same city, or have a wrong position.
+#: Shorter distances give no alert: the two terminals may be in the same city, or one may have a wrong position.
 TRAVEL_KM = 100.0
 #: The amounts of one customer are about log-normal. One honest payment in 30,000 is more than four standard deviations
 #: above the mean.

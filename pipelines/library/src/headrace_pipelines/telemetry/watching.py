@@ -28,7 +28,7 @@ from ..expectations import REASON
 from .devices import Device, advanced, due_ms, received
 from .schema import ALARMS, TWINS, Alarm
 
-#: Each shard costs some requests for state in each batch.
+#: Number of shards. In each batch, each shard sends several requests to Spark to read and write its state.
 SHARDS = 16
 #: ``timer_ms``: the timer of the shard, 0 without one.
 STATE = (

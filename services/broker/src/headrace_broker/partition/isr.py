@@ -126,7 +126,7 @@ class FollowerProgress:
         self.is_eligible = False
         #: Whether the follower reported that its log takes no appends, and has appended no records after the report.
         self.cannot_append = False
-        #: Time at which the follower's stream broke; None if the follower has a stream or sent a leave.
+        #: Time at which the follower's stream broke; None if the follower has a stream, or left it with a message.
         self.broken_ms: int | None = None
         #: Time at which the follower lost its stream, or last failed to join; only used while the follower has not
         #: joined.

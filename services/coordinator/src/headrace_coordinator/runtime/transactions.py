@@ -50,8 +50,9 @@ def _must_be_fenced(request: Any) -> bool:
     """Whether only the owner of the shard may answer the request, even if the answer needs no record.
 
     A former owner would answer from a state that is out of date. Under transaction version 1, the transactions of a
-    producer have the same epoch. The former owner would take a request to end the open transaction for a repetition of
-    the request that ended the former transaction. The former owner would confirm a commit that never happens.
+    producer have the same epoch. Suppose that a producer asks a former owner to commit the open transaction. The former
+    owner knows only the previous transaction, and mistakes the request for a repeated request to commit that one. The
+    former owner would confirm a commit that never happens.
 
     A former owner may confirm the partitions of a transaction that has already ended, because a partition's log refuses
     the transaction's batches after the marker. A group shard does not keep the epoch of an ended transaction."""

@@ -52,7 +52,8 @@ from .offsets import to_commit
 Fields = dict[str, Any]
 
 _NO_ID = -1
-_VERSION_2 = 5  #: The version of EndTxn and TxnOffsetCommit from which a client uses transactions of version 2.
+#: A client that sends this version of EndTxn or TxnOffsetCommit, or a higher one, uses transactions of version 2.
+_VERSION_2 = 5
 #: The version from which AddPartitionsToTxn names several transactions; only brokers send this version.
 _MANY_TRANSACTIONS = 4
 

@@ -89,7 +89,7 @@ class Deciding:
 
     @classmethod
     def of_threads(cls, rules: Rules, lock: AbstractContextManager[object]) -> Deciding:
-        """Decisions that several threads make; ``lock`` guards their caches."""
+        """Returns an object that several threads may use at the same time; ``lock`` guards its caches."""
         pairs: Cache[tuple[str, ...]] = Cache(PAIRS_MAX, REASONS_CHARACTERS_MAX, lock)
         return cls(rules, Parser(lock=lock), pairs, Cache(PAIRS_MAX, 0, lock))
 
@@ -98,8 +98,9 @@ class Deciding:
     def register(self, image: Image, submitted: Submission, *, normalize: bool) -> Decision[int]:
         """Register a schema as the next version of its subject; the answer is its id.
 
-        A schema that the subject already has keeps its version and id, unless the submission names a version. A schema
-        that another subject has keeps its id. A submission without text means the latest schema of the subject.
+        A schema that the subject already has keeps its version and id, unless the submission names a version. If only
+        another subject has the schema, the new version gets the same id. A submission without text means the latest
+        schema of the subject.
         """
         subject = submitted.subject
         mode = image.mode_in_scope(subject)

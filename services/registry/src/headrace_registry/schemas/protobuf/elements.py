@@ -7,7 +7,7 @@ from enum import Enum as PythonEnum
 from enum import StrEnum
 from typing import Any, Final
 
-#: The largest field number, for which ``max`` stands in a range.
+#: The largest field number; in a range, the word ``max`` means this number.
 NUMBER_MAX: Final = (1 << 29) - 1
 
 #: Maps each scalar type to its number in FieldDescriptorProto.
