@@ -23,7 +23,7 @@ from urllib.parse import quote
 import grpc
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding
 from cryptography.x509.oid import NameOID
 from joserfc import jws
@@ -55,6 +55,7 @@ from headrace_core.security.sasl.scram import SHA_256, SHA_512, encoded
 from headrace_core.security.sasl.scram import ScramMechanism as Mechanism
 from headrace_core.security.sasl.scram_exchange import ScramClient
 from headrace_core.security.tls import TlsSettings, TlsSource
+from headrace_gateway.tls import ListenerTls
 from headrace_gateway.wire.apis import Api
 from headrace_gateway.wire.schema import NO_UUID
 from headrace_protos.v1 import (
@@ -761,6 +762,24 @@ def test_a_users_certificate_names_no_other_user(tmp_path: Path) -> None:
         return found
 
     assert asyncio.run(work()) == {label: principal for label, (_, _, principal) in CERTIFICATES.items()}
+
+
+def test_a_gateway_takes_a_users_certificate_as_a_node_does(tmp_path: Path) -> None:
+    authority = TestAuthority(tmp_path)
+    settings = tls_settings(authority.issue("server.pem"), authority.ca)
+    settings = replace(settings, mapping_rules=MAPPING_RULES)
+    tls = ListenerTls(TlsSource(settings, needs_key=True, needs_trust=True), "required")
+
+    def named(name: x509.Name, uris: Sequence[str]) -> str | None:
+        file = authority.issue("eve.pem", name=name, uris=uris, hosts=(), only_client=True)
+        certificate = x509.load_pem_x509_certificates(file.read_bytes())[0]
+        try:
+            return str(tls.principal_of(certificate.public_bytes(serialization.Encoding.DER)))
+        except SaslAuthenticationFailedError:
+            return None
+
+    found = {label: named(name, uris) for label, (name, uris, _) in CERTIFICATES.items()}
+    assert found == {label: principal for label, (_, _, principal) in CERTIFICATES.items()}
 
 
 async def caller_name(address: str, file: Path, ca: Path) -> str | None:

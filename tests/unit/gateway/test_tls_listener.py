@@ -200,7 +200,7 @@ def test_a_nodes_certificate_and_a_name_without_rule_are_refused(
             assert server.seen == []
 
     asyncio.run(scenario())
-    assert "the node headrace:broker:1's" in caplog.text
+    assert "the certificate of CN=broker is a node's" in caplog.text
     assert "no rule matches the certificate of CN=alice" in caplog.text
 
 

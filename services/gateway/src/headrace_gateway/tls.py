@@ -19,10 +19,8 @@ import ssl
 from collections.abc import Iterable
 from typing import Any, Protocol, cast
 
-from headrace_core.errors import SaslAuthenticationFailedError
-from headrace_core.security.certificates import node_identity, subject_name
-from headrace_core.security.mapping import PrincipalMapper
-from headrace_core.security.principal import ANONYMOUS, USER, Principal
+from headrace_core.security.mapping import PrincipalMapper, user_principal
+from headrace_core.security.principal import ANONYMOUS, Principal
 from headrace_core.security.tls import TlsSource
 
 READ_BYTES = 256 * 1024  #: Maximum number of bytes that the transport decrypts at a time.
@@ -43,18 +41,11 @@ class ListenerTls:
 
     def principal_of(self, certificate: bytes | None) -> Principal:
         """The principal of a client by its certificate (DER); ANONYMOUS without one. Raises
-        SaslAuthenticationFailedError if no mapping rule matches, and for a node's certificate: a node has rights that
-        no client may have."""
+        SaslAuthenticationFailedError as ``user_principal`` does, so a gateway refuses the same certificates as a
+        node."""
         if certificate is None:
             return ANONYMOUS
-        pem = ssl.DER_cert_to_PEM_cert(certificate).encode()
-        try:
-            node = node_identity(pem)
-        except SaslAuthenticationFailedError:
-            return Principal(USER, self._mapper.name_of(subject_name(pem)))
-        raise SaslAuthenticationFailedError(
-            f"the certificate is the node {node}'s; issue one for a client with `headrace certs issue`"
-        )
+        return user_principal(ssl.DER_cert_to_PEM_cert(certificate).encode(), self._mapper)
 
 
 class SecuredProtocol(Protocol):
