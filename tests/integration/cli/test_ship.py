@@ -237,4 +237,4 @@ def test_a_truncated_file_begins_again_and_the_shipper_says_where_it_was(cluster
             shipper.send_signal(signal.SIGTERM)
             assert shipper.stderr is not None
             said = shipper.stderr.read()
-    assert f"ship: {log} was truncated or overwritten at position 8: from its beginning" in said
+    assert f"ship: {log} was truncated or overwritten at position 8: shipping from its beginning" in said
