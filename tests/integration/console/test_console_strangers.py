@@ -109,7 +109,8 @@ async def test_half_requests_of_a_stranger_keep_no_visitor_out(few: None, caplog
             assert (await asyncio.wait_for(another.read(), 10)).startswith(b"HTTP/1.1 200 ")
             closed = [await _is_closed(reader) for reader, _ in held]
             assert closed.count(False) <= ABOVE_ALL
-            assert "connections are open, which is the limit; closing idle connections, first those of 127.0.0.1" in caplog.text
+            said = "connections are open, which is the limit; closing idle connections, first those of 127.0.0.1"
+            assert said in caplog.text
             assert caplog.text.count("the limit") == 1
             for _, writer in held:
                 writer.close()
