@@ -447,8 +447,7 @@ class Roll:
 
 
 def tell(line: str) -> None:
-    """Print a line. The roll must not end because nobody reads the output, or because a signal interrupts another
-    print."""
+    """Print a line. The roll goes on if the reader of the output has gone, or if a signal interrupts another print."""
     with contextlib.suppress(OSError, RuntimeError):
         print(line, file=sys.stderr, flush=True)
 

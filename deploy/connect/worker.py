@@ -52,7 +52,8 @@ def _escaped(value: str) -> str:
     escapes = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
     units = value.encode("utf-16-be")
     characters = (chr(int.from_bytes(units[at : at + 2], "big")) for at in range(0, len(units), 2))
-    return "".join(escapes.get(each) or (each if " " <= each <= "~" else f"\\u{ord(each):04x}") for each in characters)
+    text = "".join(escapes.get(each) or (each if " " <= each <= "~" else f"\\u{ord(each):04x}") for each in characters)
+    return f"\\{text}" if text.startswith(" ") else text  # Java skips spaces after the =
 
 
 def java(environment: Mapping[str, str]) -> list[str]:

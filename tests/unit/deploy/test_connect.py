@@ -62,6 +62,7 @@ def test_a_variable_that_is_no_key_is_refused(name: str) -> None:
 
 def test_values_are_escaped_as_java_reads_them() -> None:
     assert worker.properties({"a": "x y=z:#!"}) == "a=x y=z:#!\n"
+    assert worker.properties({"a": " secret"}) == "a=\\ secret\n", "Java skips spaces after the ="
     assert worker.properties({"a": 'C:\\x\n"ü€🙂'}) == 'a=C:\\\\x\\n"\\u00fc\\u20ac\\ud83d\\ude42\n'
 
 
