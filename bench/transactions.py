@@ -1,6 +1,6 @@
 """Compare transactions with Apache Kafka's, with three replicas: `make bench-transactions`.
 
-    transactions.py [--rounds 3] [--seconds 10] [--short] [--no-peers] [--only REGEX] [--warm-gib 6] [--save]
+    transactions.py [--rounds 3] [--seconds 10] [--short] [--no-peers] [--only REGEX] [--warm-gib 12] [--save]
 
 Headrace has three brokers, three controllers and a coordinator, and flushes every write (`log.flush=commit`). Kafka has
 three nodes, and does not flush. The replication factor is 3, and one system is idle while the other works. One producer
@@ -120,14 +120,17 @@ class Theirs:
 
 
 class Ours:
-    def __init__(self, cluster: ours.Headrace, samples: Samples, seconds: float) -> None:
-        self.cluster, self.samples, self.seconds = cluster, samples, seconds
+    def __init__(self, cluster: ours.Headrace, samples: Samples, seconds: float, number: int) -> None:
+        self.cluster, self.samples, self.seconds, self.number = cluster, samples, seconds, number
 
     def throughput(self) -> Iterator[Step]:
+        """Every second round has the reverse order, because a workload affects the next one: page cache, disk."""
+        steps: list[Step] = []
         for api in ("object", "arrow"):
-            yield f"ours.plain.{api}", partial(self._throughput, "plain.100-ms", "ms", 100, api, "--plain")
+            steps.append((f"ours.plain.{api}", partial(self._throughput, "plain.100-ms", "ms", 100, api, "--plain")))
             for name, (kind, size) in SIZES.items():
-                yield f"ours.{name}.{api}", partial(self._throughput, f"transactions.{name}", kind, size, api)
+                steps.append((f"ours.{name}.{api}", partial(self._throughput, f"transactions.{name}", kind, size, api)))
+        yield from steps if self.number % 2 == 0 else reversed(steps)
 
     def _throughput(self, name: str, kind: str, size: int, api: str, *options: str) -> None:
         found = self._run(kind, size, 1, "--api", api, *options)
@@ -185,7 +188,7 @@ def main() -> int:
     parser.add_argument("--short", action="store_true")
     parser.add_argument("--no-peers", action="store_true", help="without Kafka")
     parser.add_argument("--only", default="", help="run only the workloads whose name matches this regular expression")
-    parser.add_argument("--warm-gib", type=float, default=6.0)
+    parser.add_argument("--warm-gib", type=float, default=12.0)
     parser.add_argument("--save", action="store_true", help="save the result into bench/results")
     asked = parser.parse_args()
     rounds, seconds = (1, SHORT_S) if asked.short else (asked.rounds, asked.seconds)
@@ -206,7 +209,7 @@ def main() -> int:
         kafka = None if asked.no_peers else stack.enter_context(node)
         for number in range(rounds):
             emit(round=number + 1, of=rounds)
-            mine = Ours(cluster, samples, seconds)
+            mine = Ours(cluster, samples, seconds, number)
             theirs = None if kafka is None else Theirs(kafka, samples, seconds, number)
             for part in ("throughput", "singles"):
                 for side in filter(None, (theirs, mine)):

@@ -4,8 +4,8 @@ bench/java/Transactions.java does the same with Kafka's producers.
     transactions_client.py BOOTSTRAP TOPIC records|ms SIZE PRODUCERS SECONDS --api object|many|arrow [--plain]
 
 A transaction has SIZE records of 100 random bytes, or sends at full speed for SIZE milliseconds. A latency is the time
-from the begin of a transaction to the end of its commit. --plain: no transactions. Where a transactional producer
-commits, a plain producer waits for the acknowledgements of these records; during the wait it sends the next records.
+from the begin of a transaction to the end of its commit. --plain: no transactions; the producer sends without a break,
+and waits for all acknowledgements at the end of the run.
 """
 
 from __future__ import annotations
