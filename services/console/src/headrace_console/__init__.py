@@ -1,4 +1,5 @@
-"""The web console of a cluster. It reads through the SDK, like any client, and changes the cluster only after a review.
+"""The web console of a cluster. The console reads through the SDK, like any client, and changes the cluster only after
+the user has reviewed the change.
 
 app.py          builds, starts and stops the parts of the process
 settings.py     the configuration

@@ -1,7 +1,7 @@
 """The parts of a console's process: this module builds, starts and stops them.
 
-The console serves as soon as its ports are bound. It starts even if the cluster does not answer; its pages then say
-that the cluster does not answer.
+The console serves as soon as its ports are bound. The console starts even if the cluster does not answer; the pages
+then say that the cluster does not answer.
 """
 
 from __future__ import annotations
@@ -117,7 +117,8 @@ class ConsoleNode:
         )
 
     def _tls_context(self) -> ssl.SSLContext | None:
-        """The TLS context of the listeners; None: they do not encrypt. Users who sign in need no certificate."""
+        """The TLS context of the listeners; None: the listeners do not encrypt. Users who sign in need no
+        certificate."""
         guard = self.settings.guard
         if self.settings.has_sign_in and guard.tls is not None:
             return guard.tls.server_context(wants_client=False)

@@ -1,7 +1,7 @@
-"""Limits of sign-in attempts, which stop guessing without locking other users out. Pure.
+"""Limits on sign-in attempts, which stop the guessing of passwords without locking other users out. Pure.
 
 A wrong password takes one token from each of two buckets: the bucket of the address, and the bucket of the user name. A
-correct password takes none. Each bucket gets one token back in REFILL_S seconds.
+correct password costs no token. Each bucket gets one token back in REFILL_S seconds.
 
 * Guesses from one address do not affect other addresses.
 * A user who has signed in from an address before has a separate bucket for this pair of user and address. Therefore
@@ -36,7 +36,7 @@ class _Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """An attempt that may continue. ``keys``: the buckets that paid for it."""
+    """A sign-in attempt that may continue. ``keys``: the buckets from which the attempt took a token each."""
 
     keys: tuple[tuple[bytes, int], ...]
     pair: bytes
@@ -51,7 +51,8 @@ class Attempts:
         self._known: OrderedDict[bytes, None] = OrderedDict()
 
     def begin(self, user: str, address: str) -> Attempt | float:
-        """Pay for an attempt; if a bucket is empty, return how many seconds to wait."""
+        """Take one token for an attempt from each of its buckets; if a bucket is empty, return how many seconds to
+        wait."""
         place = network_of(address)
         pair = _key("pair", place, user)
         keys: tuple[tuple[bytes, int], ...]
@@ -68,14 +69,15 @@ class Attempts:
         return Attempt(keys, pair)
 
     def worked(self, attempt: Attempt) -> None:
-        """The password was right."""
+        """Record that the password was right: return the tokens of the attempt, and remember its pair of user and
+        address."""
         self.untried(attempt)
         self._known[attempt.pair] = None
         self._known.move_to_end(attempt.pair)
         _trim(self._known)
 
     def untried(self, attempt: Attempt) -> None:
-        """Return the tokens of the attempt, because the cluster did not check the password."""
+        """Return the tokens of the attempt, because the password was right, or because the cluster did not check it."""
         for key, size in attempt.keys:
             bucket = self._filled(key, size)
             bucket.tokens = min(float(size), bucket.tokens + 1)

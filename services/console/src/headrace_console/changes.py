@@ -1,5 +1,5 @@
-"""The changes that the console can make. Each change shows the equivalent command, and explains its effects before it
-acts: ``from_form``, then ``review``, then ``apply``."""
+"""The changes that the console can make. Before the console makes a change, it shows the equivalent command and the
+effects: call ``from_form``, then ``review``, then ``apply``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Review:
 
 
 class Change(Protocol):
-    """A change. ``kind`` names it in forms; ``fields`` are its form's fields."""
+    """A change. ``kind`` is the name of the change in forms; ``fields`` returns the fields of its form."""
 
     kind: ClassVar[str]
 
@@ -44,7 +44,7 @@ class Change(Protocol):
         ...
 
     async def review(self, admin: AsyncAdmin) -> Review:
-        """Check the change without making it. Raises HeadraceError if the cluster would refuse it."""
+        """Check the change without making it. Raises HeadraceError if the cluster would refuse the change."""
         ...
 
     async def apply(self, admin: AsyncAdmin) -> str:
@@ -240,7 +240,7 @@ class ElectPreferred:
 
 
 def from_form(form: Mapping[str, str]) -> Change:
-    """The change of a form. Raises InvalidArgumentError, which names the field."""
+    """Parse a submitted form into a change. Raises InvalidArgumentError, which names the invalid field."""
     kind = form.get("kind", "")
     if kind == AlterTopicConfig.kind:
         topic, key = _text(form, "topic"), _text(form, "key")

@@ -35,8 +35,9 @@ _CLIENT_FILE = "client.properties"
 
 
 def client_config(settings: ConsoleSettings, credentials: tuple[str, str] | None = None) -> dict[str, Any]:
-    """The keys of the console's clients, with the user and password of ``credentials``. Raises
-    SaslAuthenticationFailedError for a password that the SDK would replace."""
+    """The configuration keys of the console's clients, with the user and password of ``credentials``. Raises
+    SaslAuthenticationFailedError for a password with ``${env:`` or ``${file:``, which the SDK would replace by a
+    variable or a file."""
     found = {
         "client.id": "headrace-console",
         "bootstrap.timeout.ms": 3_000,
@@ -58,9 +59,9 @@ async def prove(config: dict[str, Any]) -> None:
 
 
 class Cluster:
-    """The clients of one console, or of one user of it. ``admin`` is for coroutines; ``blocking`` is for the tools'
-    code, in threads. The password of ``credentials`` (user, password) is kept until ``close``, because each new
-    connection, and each renewal of a session (KIP-368), needs the password again."""
+    """The clients of the cluster for all visitors of a console, or for one signed-in user. Coroutines use ``admin``;
+    the tools' code, which runs in threads, uses ``blocking``. The password of ``credentials`` (user, password) is kept
+    until ``close``, because each new connection, and each renewal of a session (KIP-368), needs the password again."""
 
     def __init__(self, settings: ConsoleSettings, credentials: tuple[str, str] | None = None) -> None:
         """Raises the errors of ``client_config``."""
@@ -73,15 +74,15 @@ class Cluster:
 
     @property
     def _config(self) -> dict[str, Any]:
-        """The keys of the clients. Raises IllegalStateError after ``close``: a client without these keys would have no
-        credentials."""
+        """The configuration keys of the clients. Raises IllegalStateError after ``close``: a client without these keys
+        would have no credentials."""
         if self._keys is None:
             raise IllegalStateError("the user's session has ended, and with it its clients")
         return self._keys
 
     async def in_thread(self, work: Callable[[], T]) -> T:
-        """Run blocking code in a thread. The thread is a daemon thread: at its end, the interpreter would wait for the
-        threads of a pool, and so for silent nodes."""
+        """Run blocking code in a thread. The thread is a daemon thread, because the interpreter waits at its exit for
+        the threads of a pool, which may wait for silent nodes."""
         return await _in_thread(self._threads, work)
 
     async def ask_registry(self, work: Callable[[], T]) -> T:
@@ -101,7 +102,7 @@ class Cluster:
         )
 
     def tls(self) -> TlsSource | None:
-        """The keys and certificates of the clients; None: they do not encrypt."""
+        """The private keys and certificates of the clients; None: the clients do not encrypt."""
         found = channels_of(resolve(ADMIN, self._config, {})).credentials
         return found if isinstance(found, TlsSource) else None
 
@@ -116,8 +117,9 @@ class Cluster:
 
 
 async def _in_thread(free: asyncio.Semaphore, work: Callable[[], T]) -> T:
-    """Run ``work`` in a thread, once ``free`` has one. When a caller stops waiting, the thread continues, and counts
-    until it ends. Otherwise, page views would start threads without limit while a node is silent."""
+    """Run ``work`` in a new thread, as soon as the semaphore ``free`` permits one more thread. If the caller stops
+    waiting, the thread continues, and occupies its place in ``free`` until it ends. Otherwise page views would start
+    threads without limit while a node is silent."""
     await free.acquire()
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()

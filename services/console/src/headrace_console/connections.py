@@ -31,8 +31,8 @@ FIRST_REQUEST_S = 15.0
 
 class Connections:
     """The connections of one console. At the limit, the console closes an idle connection for a new connection: the
-    longest idle connection of the address with the most idle connections. Without an idle connection, it closes the new
-    connection."""
+    longest idle connection of the address with the most idle connections. If no connection is idle, the console closes
+    the new connection."""
 
     def __init__(self, most: int | None = None, first_request_s: float = FIRST_REQUEST_S) -> None:
         self.most = connections_with_room(CONNECTIONS_MAX, _CLIENTS_FILES) if most is None else most

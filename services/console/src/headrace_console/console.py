@@ -2,7 +2,7 @@
 
 On an open cluster there is one console for all visitors. With a sign-in each session has a separate console, whose
 clients have the user's credentials. So the cluster's ACLs decide what the user may see and do, and no sample, chart or
-finding of one user reaches another user. The console has no user of its own.
+finding of one user reaches another user. With a sign-in, the console itself has no user in the cluster.
 """
 
 from __future__ import annotations
@@ -124,8 +124,8 @@ class Site:
         return found if 20 <= len(found) <= 64 else ""
 
     def set_cookie(self, request: web.Request, answer: web.Response, session_id: str) -> None:
-        """Give the browser a session's id. The cookie is Secure if the browser uses https, here or at a proxy, which
-        the Origin of its forms shows."""
+        """Send the browser a session's id in a cookie. The cookie is Secure if the console encrypts, or if the
+        request's Origin header shows that the browser uses https (at a proxy)."""
         answer.set_cookie(
             self._cookie,
             session_id,
@@ -136,8 +136,8 @@ class Site:
         )
 
     def bare(self, request: web.Request, name: str, *, status: int = 200, **values: Any) -> web.Response:
-        """Render a template without a user, which has no data of the cluster. The token of its forms belongs to the
-        cookie."""
+        """Render a template that needs no user and shows no data of the cluster. The token in the page's forms belongs
+        to the browser's cookie."""
         session_id = self.cookie(request)
         is_new = not session_id
         if is_new:
@@ -163,7 +163,7 @@ class Site:
 
 class Console:
     """What the pages work with: the clients, the samples and the answers of one user. ``user`` None: the console has no
-    sign-in, and all visitors share these."""
+    sign-in, and all visitors share one Console."""
 
     def __init__(self, site: Site, cluster: Cluster, user: str | None = None) -> None:
         self.site, self.settings, self.cluster, self.user = site, site.settings, cluster, user
@@ -222,8 +222,8 @@ class Console:
     # -- answers
 
     def page(self, request: web.Request, name: str, *, status: int = 200, **values: Any) -> web.Response:
-        """Render a template with what every page shows. Without a sign-in, sets the cookie to which the tokens of the
-        page's forms belong."""
+        """Render a template with the values that every page shows, in addition to ``values``. Without a sign-in, sets
+        the cookie to which the tokens of the page's forms belong."""
         last = self.watching.view.last
         shared = {
             "done": self._done.pop(request.query.get("done", ""), None),
@@ -247,7 +247,8 @@ class Console:
         return web.Response(status=303, headers={"Location": self.url(page, **parameters)})
 
     def done(self, message: str) -> str:
-        """Keep a message for the page that is shown next; returns the value of its parameter ``done``."""
+        """Keep a message for the next page that the browser loads; returns the value for the parameter ``done`` of that
+        page's URL."""
         key = secrets.token_urlsafe(12)
         self._done[key] = message
         while len(self._done) > _DONE_MAX:
@@ -280,13 +281,13 @@ class Console:
         return None if found is None else found.value
 
     async def settle(self) -> None:
-        """Take a sample that shows a change; called after the change."""
+        """Take a new sample, which shows a change that was just made."""
         await self.watching.view.again(3.0)
         self.watching.diagnosis.view()
 
 
 def _error(request: web.Request, status: int, message: str) -> dict[str, Any]:
-    """The values of the page of an error."""
+    """The template values of an error page."""
     return {"status": status, "status_code": status, "message": message, "is_change": request.method == "POST"}
 
 

@@ -1,5 +1,5 @@
-"""Decode keys and values by the schema registry, if one is configured. After a failure, the page shows the failure and
-the bytes."""
+"""Decode keys and values by the schema registry, if one is configured. If the decoding of a key or value fails, the
+page shows the failure and the bytes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Decoding:
     async def shown(
         self, records: tuple[Record, ...], *, limit: int = LISTED_MAX, pretty: bool = False
     ) -> list[ShownRecord]:
-        """The records as text, decoded where their bytes name a schema."""
+        """The records as text; a key or value whose bytes begin with a schema id is decoded."""
         plain_ones = [self._plain(record, limit, pretty) for record in records]
         if self._readers is None or not any(_has_schema(r.key) or _has_schema(r.value) for r in records):
             return plain_ones
@@ -72,10 +72,11 @@ class Decoding:
             return [replace(each, value=replace(each.value, note=note)) for each in plain_ones]
 
     async def refusal(self) -> str:
-        """Why this user may not see schemas; "" if the user may.
+        """Why this user is not authorized to see schemas; "" if the user is.
 
         The registry does not know the cluster's users, and the console authenticates there as itself. Therefore the
-        cluster decides: a user who may READ the topic in which the registry stores its schemas may see them here, too.
+        cluster decides: a user with READ on the topic in which the registry stores its schemas may see the schemas
+        here, too.
         """
         settings = self._cluster.settings
         if self.registry is None or not settings.has_sign_in:

@@ -29,7 +29,8 @@ Kind = Literal["null", "empty", "text", "json", "binary"]
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A key or value as text. ``size``: bytes of the whole; ``is_cut``: whether ``text`` is only its beginning."""
+    """A key or value as text. ``size``: bytes of the whole key or value; ``is_cut``: whether ``text`` shows only its
+    beginning."""
 
     kind: Kind
     text: str
@@ -39,7 +40,7 @@ class Shown:
 
 
 class Beginning(bytes):
-    """The beginning of a key or value. ``whole_size``: bytes of the whole."""
+    """The beginning of a key or value. ``whole_size``: bytes of the whole key or value."""
 
     whole_size: int
 
@@ -54,7 +55,7 @@ def beginning(data: bytes | None) -> bytes | None:
 
 
 def shown(data: bytes | None, *, limit: int = LISTED_MAX, pretty: bool = False) -> Shown:
-    """``data`` as text of at most about ``limit`` characters; ``pretty``: JSON on several lines."""
+    """``data`` as text of at most about ``limit`` characters; with ``pretty``, JSON is shown on several lines."""
     if data is None:
         return Shown("null", "", 0)
     if not data:
@@ -79,7 +80,7 @@ def shown(data: bytes | None, *, limit: int = LISTED_MAX, pretty: bool = False) 
 
 
 def _decoded(data: bytes, *, is_whole: bool) -> tuple[str | None, bool]:
-    """The text, and whether some of its bytes were not UTF-8; None for binary data."""
+    """The text of ``data``, and whether some of the bytes are not UTF-8; the text is None for binary data."""
     try:
         return data.decode(), False
     except UnicodeDecodeError as error:
@@ -94,9 +95,9 @@ def _decoded(data: bytes, *, is_whole: bool) -> tuple[str | None, bool]:
 
 
 def json_text(value: object, limit: int) -> str:
-    """``value`` as JSON on several lines: the whole, or a beginning of more than ``limit`` characters. The whole can be
-    a thousand times as long as the record: each line of a deep list begins with its depth in spaces. Raises ValueError
-    and RecursionError."""
+    """``value`` as JSON on several lines: all of it, or, if it is longer, its beginning of more than ``limit``
+    characters. The JSON can be a thousand times as long as the record, because nested lines are indented. Raises
+    ValueError and RecursionError."""
     parts: list[str] = []
     length = 0
     for part in json.JSONEncoder(indent=2, ensure_ascii=False, default=str).iterencode(value):
@@ -115,7 +116,7 @@ def _formatted(text: str, limit: int) -> str | None:
 
 
 def _hex(data: bytes, limit: int, size: int) -> Shown:
-    """A hex dump, or for a list one row of hex."""
+    """A hex dump of ``data``, or only one row of hex digits where the page lists records."""
     if limit <= LISTED_MAX:
         count = limit // 3
         return Shown("binary", data[:count].hex(" "), size, size > count)
@@ -141,7 +142,7 @@ def number(value: float | None) -> str:
 
 
 def noun(count: float | None, one: str) -> str:
-    """``one`` if ``number`` shows the count as 1, else its plural with an s."""
+    """``one`` if ``number(count)`` is "1", else the plural: ``one`` with an s."""
     return one if number(count) == "1" else f"{one}s"
 
 

@@ -1,8 +1,8 @@
 """Search for records: the latest, from a time or an offset on, and by key. Every search is bounded in records, bytes
 and time, and says where it stopped, so that the next request continues there.
 
-A search for a list keeps PAGE records, without headers, and only the beginning of a long key or value. So a topic with
-large records needs no more memory than other topics.
+A search whose result is shown as a list keeps PAGE records, without headers, and only the beginning of a long key or
+value. Therefore a search in a topic with large records needs no more memory than in other topics.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _READ_MAX = 1_000
 class Found:
     """Records, and the progress of the search.
 
-    ``before``: for each partition, the offset below which a search by key has not searched yet; empty: it has searched
-    the whole log. ``starts``, ``ends``: the log's bounds, as the isolation level shows them. ``is_partial``: the time
-    limit ended the search.
+    ``before``: for each partition, the offset below which a search by key has not searched yet; empty: the search has
+    read the whole log. ``starts``, ``ends``: the first and the end offset of each partition for the search's isolation
+    level. ``is_partial``: the time limit ended the search.
     """
 
     records: tuple[Record, ...]
@@ -120,7 +120,8 @@ async def by_key(
 
 
 async def one(cluster: Cluster, topic: str, partition: int, offset: int) -> Record | None:
-    """The record at an offset; None if the log has none there (deleted, compacted, a marker, not written)."""
+    """The record at an offset; None if the log has no record at that offset (deleted, compacted, a marker, or not
+    written yet)."""
     async with _bounds(cluster, topic, [partition], is_committed=False) as (consumer, starts, ends):
         tp = TopicPartition(topic, partition)
         if not starts[tp] <= offset < ends[tp]:
@@ -214,8 +215,8 @@ async def _read(
     deadline: float,
     each_max: int | None = None,
 ) -> bool:
-    """Call ``add`` with the records of each partition from ``firsts`` up to ``ends``, at most ``each_max`` of each.
-    Returns whether all of them were read before the deadline."""
+    """Call ``add`` with the records of each partition from ``firsts`` up to ``ends``, at most ``each_max`` records of
+    each partition. Returns whether all of these records were read before the deadline."""
     left = {tp: ends[tp] for tp, first in firsts.items() if first < ends[tp]}
     counts = dict.fromkeys(left, 0)
     await consumer.assign(list(left))
@@ -243,7 +244,7 @@ async def _read(
 
 
 def _share(partitions: int) -> int:
-    """How many records to read of each partition, for a number of partitions."""
+    """How many records a search reads of each partition, depending on the number of partitions."""
     return max(1, min(PAGE, _READ_MAX // max(1, partitions)))
 
 

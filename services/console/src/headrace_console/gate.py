@@ -1,11 +1,11 @@
-"""Checks of every request, and headers of every answer.
+"""Check every request, and set the security headers of every answer.
 
-* The Host header must be localhost, an IP address or an allowed name. Otherwise a foreign page could reach the console
-  under its own name (DNS rebinding).
+* The Host header must be localhost, an IP address or an allowed name. Otherwise a page of an attacker's site could
+  reach the console under the site's own name (DNS rebinding).
 * A change must come from a page of this console: same origin (Origin, Sec-Fetch-Site), and a token in the form that
   belongs to a cookie with SameSite=Strict.
 * The Content-Security-Policy allows only the console's own files: no inline script, no inline style, no frame.
-* Sizes, counts and times are bounded.
+* The size, the number and the duration of requests are limited.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ class Refused(Exception):
 
 
 class Tokens:
-    """Tokens against forged requests: an HMAC of the session's cookie, with a key of this process."""
+    """Tokens in forms against forged requests (CSRF): a token is an HMAC of the session's cookie, with a key of this
+    process."""
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)
@@ -128,8 +129,8 @@ def is_refusal(error: HeadraceError) -> bool:
 
 
 class Gate:
-    """The middleware of all requests. ``show_error`` makes the page of an error. ``guard``: admits requests with a
-    certificate or a token, for listeners without a sign-in."""
+    """The middleware of all requests. ``show_error`` makes the page of an error. ``guard``: for listeners without a
+    sign-in, admits only requests with a certificate or a token."""
 
     def __init__(
         self,
@@ -169,8 +170,9 @@ class Gate:
             self._connections.is_idle(request.protocol, request.remote or "")
 
     def count_user(self, request: web.Request, user: str | None, most: int = USER_REQUESTS_MAX) -> None:
-        """Count a request for its user until its answer is sent, so that one user's slow requests leave room for other
-        users' requests. ``user``: "" for all visitors who sign in; None: not counted. Raises Refused."""
+        """Count a request for its user until its answer is sent, so that one user's slow requests do not block other
+        users' requests. ``user``: "" for requests of the sign-in itself, which all visitors share; None: the request is
+        not counted. Raises Refused."""
         if user is None:
             return
         if self._user_requests[user] >= most:
@@ -200,7 +202,8 @@ class Gate:
         return await self.guarded(request, checked, self._show_error)
 
     async def guarded(self, request: web.Request, handler: Handler, show_error: ShowError) -> web.StreamResponse:
-        """The answer of ``handler``; an exception becomes a page of ``show_error``."""
+        """Return the answer of ``handler``; if ``handler`` raises an exception, return the error page of
+        ``show_error``."""
         try:
             return await handler(request)
         except Refused as refused:

@@ -1,4 +1,4 @@
-"""Samples of the cluster over time, for the charts. Limited in number, and only in memory. Pure."""
+"""Samples of the cluster over time, for the charts. The samples are limited in number and kept only in memory. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GROUPS_MAX = 300
 
 @dataclass(frozen=True, slots=True)
 class ClusterPoint:
-    """``at_ms``: wall clock; the rates cover the time since the point before."""
+    """``at_ms``: wall-clock time of the sample; the rates are averages since the previous point."""
 
     at_ms: int
     records_per_s: float
@@ -24,7 +24,7 @@ class ClusterPoint:
 
 @dataclass(frozen=True, slots=True)
 class LagPoint:
-    """``lag``: records; ``lag_ms``: age of the oldest unread record, None if unknown."""
+    """``lag``: number of unread records; ``lag_ms``: age of the oldest unread record, None if unknown."""
 
     at_ms: int
     lag: int
@@ -53,7 +53,7 @@ class History:
 
 def grown_since(points: Iterable[LagPoint]) -> int | None:
     """When the present lag began: the wall-clock time of the first sample with a lag after the last sample without a
-    lag. None without a lag now, or if the lag was never zero in ``points``."""
+    lag. The result is None if there is no lag now, or if the lag was never zero in ``points``."""
     since, was_zero = None, False
     for point in points:
         if point.lag == 0:

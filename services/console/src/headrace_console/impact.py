@@ -1,7 +1,8 @@
-"""What the loss of a broker means: for each of its partitions, which broker still serves it, and what is at risk. Pure.
+"""What the loss of a broker means: for each partition with a replica on the broker, which broker still serves the
+partition, and what is at risk. Pure.
 
-A dead broker's partitions are judged as they are. For a live broker the same rules answer the question "what if it
-stopped now": its replicas leave the ISR, and another in-sync replica leads.
+For a dead broker, the present state of its partitions decides. For a live broker the same rules answer the question
+"what if it stopped now": its replicas leave the ISR, and another in-sync replica leads.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from headrace.models import PartitionDescription, TopicDescription
 
 
 class Risk(enum.StrEnum):
-    """What a client notices, worst first."""
+    """What a client notices of the loss of a broker, worst first."""
 
     OFFLINE = "offline"
     READ_ONLY = "read-only"
@@ -35,7 +36,7 @@ MEANING = {
 
 @dataclass(frozen=True, slots=True)
 class Endangered:
-    """``in_sync``: the brokers with an in-sync copy, without the lost broker."""
+    """``in_sync``: the brokers with an in-sync replica, except the lost broker."""
 
     topic: str
     partition: int
@@ -48,7 +49,7 @@ class Endangered:
 @dataclass(frozen=True, slots=True)
 class Impact:
     """``partitions``: all partitions with a replica on the broker, the worst first. ``is_supposed``: the broker is
-    alive, and this is what its loss would mean."""
+    alive, and the Impact says what its loss would mean."""
 
     broker_id: int
     is_supposed: bool

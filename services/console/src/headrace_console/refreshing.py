@@ -22,7 +22,7 @@ VIEWED_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Sampled(Generic[T]):
-    """A sample. ``taken_s``: when its requests ended, by ``time.monotonic()``."""
+    """A sample. ``taken_s``: the ``time.monotonic()`` at which the requests of the sample ended."""
 
     value: T
     taken_s: float
@@ -35,7 +35,7 @@ class Sampled(Generic[T]):
 class Refreshing(Generic[T]):
     """Samples ``take`` every ``interval_s`` while pages are viewed, else every ``idle_interval_s`` (None: not at all).
 
-    ``error`` is the reason why the last attempt failed; the older sample stays.
+    ``error`` is the reason why the last attempt to take a sample failed; the previous sample is then kept.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Refreshing(Generic[T]):
     _is_running = False
 
     async def _pause(self) -> None:
-        """Wait for the next turn: the interval, or the first page view after an idle time."""
+        """Wait until the next sample is due: after the interval, or at the first page view after an idle time."""
         begun = time.monotonic()
         while True:
             is_viewed = time.monotonic() - self._viewed_s < VIEWED_S

@@ -1,4 +1,5 @@
-"""Sessions of signed-in users: their user, their end, and its reason. Pure, apart from the random ids.
+"""Sessions of signed-in users: who signed in, when each session ends, and why it ended. Pure, apart from the random
+ids.
 
     sign-in ──> a session ──> idle_s without an action, or life_s after the sign-in
                           ──> sign-out
@@ -34,8 +35,8 @@ SIGNED_OUT = "You signed out."
 
 @dataclass(eq=False, slots=True)
 class Session(Generic[T]):
-    """``payload``: the session's console. ``token``: the token of its forms. ``why``: why the session ended, "" while
-    it lasts."""
+    """``payload``: the session's console. ``token``: the token in the forms of the session's pages. ``why``: why the
+    session ended, "" while the session lasts."""
 
     user: str
     payload: T
@@ -85,8 +86,8 @@ class Sessions(Generic[T]):
         return session_id, session
 
     def find(self, session_id: str, *, is_use: bool = True) -> Session[T] | None:
-        """The session with this id; None if there is none, or if it has ended. ``is_use``: the user has acted, so the
-        idle time begins again."""
+        """The session with this id; None if there is no such session, or if the session has ended. ``is_use``: the user
+        has acted, so the idle time begins again."""
         session = self._by_digest.get(_digest(session_id))
         if session is None:
             return None
@@ -102,7 +103,7 @@ class Sessions(Generic[T]):
         return self._reasons.get(_digest(session_id), "")
 
     def end(self, session: Session[T], why: str) -> None:
-        """End a session. ``why``: a sentence for its user. Idempotent."""
+        """End a session. ``why``: a sentence that tells the session's user the reason. Idempotent."""
         if self._by_digest.pop(session.digest, None) is None:
             return
         session.why = why

@@ -33,14 +33,16 @@ SCHEMAS_TOPIC = "_schemas"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsoleSettings:
-    """``client``: further client keys. ``path_prefix``: "" or a path such as ``/headrace``, without a slash at its end.
-    ``allowed_hosts``: lower-case host names. ``registry_urls``: separated by commas; "" without a registry.
-    ``directory``: the directory of a local cluster, or "".
+    """``client``: further configuration keys of the console's clients. ``path_prefix``: "" or a path such as
+    ``/headrace``, without a slash at its end. ``allowed_hosts``: lower-case host names. ``registry_urls``: separated by
+    commas; "" without a registry. ``directory``: the directory of a local cluster, or "".
 
     ``has_sign_in``: users sign in, and ``client`` has no credentials then. ``session_idle_s``, ``session_life_s``:
     limits of a session. ``proxies``: proxies whose X-Forwarded-For header is trusted. ``guard``: TLS of the listeners,
-    and the check of requests without a sign-in. ``registry``: further keys of the client of the schema registry.
-    ``schemas_topic``: the topic of the registry; users who may read it see its schemas."""
+    and the check of requests if the console has no sign-in. ``registry``: further configuration keys of the schema
+    registry's client. ``schemas_topic``: the topic in which the registry stores its schemas; users who are authorized
+    to read this topic see the registry's schemas.
+    """
 
     listeners: tuple[ListenerAddress, ...]
     bootstrap_servers: tuple[str, ...]
@@ -195,7 +197,7 @@ def _mechanism(client: Mapping[str, Any]) -> str:
 
 
 def _without_credentials(client: Mapping[str, Any]) -> dict[str, Any]:
-    """The client keys without a user: each session adds the name and password of its user."""
+    """The client configuration without credentials: each session adds the name and password of its user."""
     kept = ("sasl.mechanism", "sasl.mechanisms")
     return {key: value for key, value in client.items() if not key.startswith(("sasl.", "oauth.")) or key in kept}
 

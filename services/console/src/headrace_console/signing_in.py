@@ -4,13 +4,14 @@
     POST /sign-in    name and password ──> the cluster (SASL, a new connection) ──> a session with a new random id
     POST /sign-out   ends the session
 
-The cluster is the only judge of names and passwords: the console stores none, and gives the password only to the
-clients of the session. An unknown name and a wrong password get the same answer.
+Only the cluster checks names and passwords: the console stores none, and gives the password only to the session's
+clients of the cluster. An unknown name and a wrong password get the same answer.
 
-* The id of a session is made at the sign-in, so an id that an attacker planted before is useless (session fixation).
-* The form has a token that belongs to the browser's cookie, so another site cannot sign a browser in.
+* The console creates a session's id at the sign-in, so an id that an attacker planted in the browser earlier is useless
+  (session fixation).
+* The sign-in form has a token that belongs to the browser's cookie, so another site cannot sign the browser in.
 * attempts.py limits wrong passwords, sessions.py limits sessions.
-* Names of failed sign-ins are not logged: people type passwords into the wrong field.
+* After a failed sign-in the console does not log the user name, because people type passwords into the wrong field.
 """
 
 from __future__ import annotations
@@ -127,7 +128,8 @@ class Users:
 
     async def ask(self, request: web.Request, why: str) -> web.StreamResponse:
         """The answer to a request that needs a sign-in: a browser goes to the form and returns afterwards, a script
-        gets 401. A form that was sent is not executed after the sign-in; the answer says that."""
+        gets 401. If the request was a submitted form, the console does not execute it after the sign-in; the answer
+        says so."""
         wants_page = "text/html" in request.headers.get("Accept", "")
         # a refresh of a part of a page: make the browser load the whole page, which leads to the form
         if request.headers.get("HX-Request"):
@@ -227,7 +229,7 @@ class Users:
         return self._begun(request, name, console, then, address)
 
     async def _judged(self, name: str, password: str) -> Console:
-        """A console whose clients have the credentials, after the cluster has accepted them. Raises
+        """Return a console whose clients have ``credentials``, after the cluster has accepted ``credentials``. Raises
         SaslAuthenticationFailedError if the cluster refuses them, InvalidConfigError if the console's own keys are not
         valid for a client, and other errors if the cluster does not answer."""
         async with asyncio.timeout(WAIT_S), self._at_once:
@@ -289,7 +291,8 @@ class Users:
         return url if is_ours and not is_form and " " not in url else home
 
     def _referring(self, request: web.Request) -> str:
-        """The page of this console whose form was sent."""
+        """The URL of the console page that contained the submitted form, from the Referer header; the first page if
+        that header names no page of this console."""
         try:
             parts = urlsplit(request.headers.get("Referer", ""))
         except ValueError:

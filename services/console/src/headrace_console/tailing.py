@@ -29,14 +29,15 @@ _OFFSETS_S = 5.0
 
 
 class Watchers:
-    """The live views of a whole console: their number, and that of each user who has signed in."""
+    """Counts the live views of a whole console, in all and for each signed-in user."""
 
     def __init__(self) -> None:
         self._count = 0
         self._by_user: Counter[str] = Counter()
 
     def is_full(self, user: str | None) -> bool:
-        """Whether ``user`` may open no further live view. None: a visitor of a console without a sign-in."""
+        """Whether the limit of live views is reached for ``user``, or for all visitors together. ``user`` None: a
+        visitor of a console without a sign-in."""
         return self._count >= WATCHERS_MAX or (user is not None and self._by_user[user] >= USER_WATCHERS_MAX)
 
     @contextlib.contextmanager
@@ -53,7 +54,7 @@ class Watchers:
 
 class Tailing:
     """Live views of one console, or of one session of ``user``. ``tail`` yields server-sent events as text.
-    ``watchers``: shared with the other sessions."""
+    ``watchers`` counts the live views of all sessions together."""
 
     def __init__(self, cluster: Cluster, decoding: Decoding, watchers: Watchers, user: str | None) -> None:
         self._cluster = cluster
@@ -66,7 +67,7 @@ class Tailing:
         return self._watchers.is_full(self._user)
 
     def end(self, why: str) -> None:
-        """End all live views: they show the sentence ``why``, and no further record."""
+        """End all live views: each live view shows the sentence ``why``, and no further record."""
         self._why = why
 
     async def tail(self, topic: str, partitions: list[int], contains: bytes) -> AsyncGenerator[str, None]:

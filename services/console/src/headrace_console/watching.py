@@ -1,5 +1,5 @@
 """The console's data about the cluster: a sample every few seconds, as in `headrace top`, and the findings of `headrace
-doctor`. Pages with lists use these data, without further requests."""
+doctor`. Pages with lists show the data of the last sample, without further requests."""
 
 from __future__ import annotations
 
@@ -98,14 +98,15 @@ class View:
 
     @property
     def knows_sizes(self) -> bool:
-        """Whether a broker reported the sizes of its logs. If not, sizes are unknown and not 0."""
+        """Whether a broker reported the sizes of its logs. If no broker did, the sizes are unknown, not 0."""
         return bool(self.sample.sizes_at_s)
 
     def broker(self, broker_id: int) -> BrokerInfo | None:
         return next((each for each in self.sample.brokers if each.broker_id == broker_id), None)
 
     def lags_since_ms(self, group_id: str) -> int | None:
-        """When the oldest unread record of the group was written, as wall clock; None: no lag, or unknown."""
+        """Wall-clock time at which the oldest unread record of the group was written; None if there is no lag, or if
+        the time is unknown."""
         row = self.groups.get(group_id)
         return None if row is None or not row.lag or row.lag_ms is None else self.sample.at_ms - row.lag_ms
 

@@ -1,4 +1,4 @@
-"""The pages: which path shows what."""
+"""The pages of the console, and the path of each page."""
 
 from __future__ import annotations
 

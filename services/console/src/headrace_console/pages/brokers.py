@@ -1,4 +1,4 @@
-"""Brokers: the list, and what the loss of a broker means."""
+"""The pages of brokers: the list, and what the loss of a broker means."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def _log_dirs(console: Console, broker_id: int) -> list[object] | Headrace
 
 
 async def _configs(console: Console, broker_id: int) -> list[object] | HeadraceError:
-    """The keys of the broker that differ from their defaults."""
+    """The configuration keys of the broker with values that differ from the defaults."""
     resource = ConfigResource("broker", str(broker_id))
     try:
         entries = (await console.cluster.admin.describe_configs([resource], timeout=REQUEST_S))[resource]

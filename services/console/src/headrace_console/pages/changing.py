@@ -48,6 +48,6 @@ async def apply(console: Console, request: web.Request) -> web.StreamResponse:
 
 
 def _refused(console: Console, request: web.Request, error: HeadraceError) -> web.Response:
-    """The page of a change that is wrong (400), or that this user may not make (403)."""
+    """The error page for an invalid change (400), or for a change that this user is not authorized to make (403)."""
     status, message = (403, error.message) if is_refusal(error) else (400, refusal(error))
     return console.show_error(request, status, message)

@@ -1,4 +1,4 @@
-"""Groups: which lags, since when, and why it rebalanced."""
+"""The pages of groups: which group lags, since when, and why a group rebalanced."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ async def _search(
 
 
 async def _partitions(console: Console, topic: str, wanted: str) -> list[int]:
-    """The partitions to search: one, or all. Raises Refused."""
+    """The partitions to search: the partition ``wanted``, or all partitions. Raises Refused."""
     described = (await console.cluster.admin.describe_topics([topic], timeout=REQUEST_S))[0]
     numbers = [part.partition for part in described.partitions]
     if wanted not in ("", "all"):
@@ -156,7 +156,7 @@ async def record(console: Console, request: web.Request) -> web.StreamResponse:
 
 
 async def raw(console: Console, request: web.Request) -> web.StreamResponse:
-    """The bytes of a key or a value, as a file to save: no browser shows them."""
+    """The bytes of a key or a value as a download: browsers save the file and do not show it."""
     topic, partition, offset = _place(request)
     field = text_of(request, "field", "value")
     found = await finding.one(console.cluster, topic, partition, offset)

@@ -73,7 +73,7 @@ def _rows(view: View, wanted: str, with_internal: bool) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class PartitionRow:
-    """A partition of the page; offsets are None if its leader does not answer."""
+    """A row of the page for one partition; the offsets are None if the partition's leader does not answer."""
 
     part: PartitionDescription
     start: int | None
@@ -86,7 +86,7 @@ class PartitionRow:
 
     @property
     def is_led_by_another(self) -> bool:
-        """Whether the first replica could lead, but does not."""
+        """Whether another replica leads although the first replica (the preferred leader) is in sync."""
         first = self.part.replicas[0] if self.part.replicas else -1
         return self.part.leader >= 0 and self.part.leader != first and first in self.part.isr
 

@@ -1,4 +1,5 @@
-"""Transactions: which are open and for how long, which readers wait for them, and which transactions hang."""
+"""Transactions: which transactions are open and for how long, which readers wait for them, and which transactions
+hang."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ async def transactions(console: Console, request: web.Request) -> web.StreamResp
 
 
 def _gap(diagnosis: Diagnosis) -> NotAsked | None:
-    """Why the doctor could not look for hanging transactions everywhere; None if it could."""
+    """Why the doctor could not look for hanging transactions in every partition; None if the doctor could."""
     return next((each for each in diagnosis.facts.not_asked if each.what.startswith("hanging transactions")), None)
 
 
@@ -58,8 +59,8 @@ async def transaction(console: Console, request: web.Request) -> web.StreamRespo
 
 
 async def _waits(console: Console, partitions: tuple[TopicPartition, ...]) -> list[dict[str, Any]]:
-    """For each partition of the transaction: the offset where readers with read_committed stop, and the number of
-    records after it."""
+    """For each partition of the transaction: the offset at which readers with read_committed stop, and the number of
+    records from that offset on."""
     wanted = {tp: "latest" for tp in partitions[:500] if not tp.topic.startswith("__")}
     if not wanted:
         return []
