@@ -1,5 +1,5 @@
-"""Limits on the bytes that requests and unread responses keep in the broker's memory; above a limit, streams are not
-read."""
+"""Limits on the bytes that requests and unread responses keep in the broker's memory; above a limit, the broker stops
+reading streams."""
 
 from __future__ import annotations
 

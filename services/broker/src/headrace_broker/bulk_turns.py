@@ -1,16 +1,16 @@
-"""Turns of the event loop for bulk traffic, so that bulk clients do not delay all other clients.
+"""Schedule the work for bulk clients in the event loop, so that bulk clients do not delay all other clients.
 
 One event loop handles all requests of a broker. To answer a reader with 1 MiB of records takes about 1 ms of the event
 loop. A live record passes through the event loop about four times between its send and its receipt (request, end of the
-append, answer of the waiting fetch, write of that answer). Without turns the record waits in each of these passes for a
-large response to each bulk reader.
+append, answer of the waiting fetch, write of that answer). Without scheduling, the record waits in each of these passes
+for a large response to each bulk reader.
 
-With ``BulkTurns`` one large message is handled at a time, after ``QUIET_PASSES`` passes of the event loop in which no
-small message was noted. A turn waits at most ``WAIT_MAX_S`` for such passes. While there is live traffic, the event
-loop rests from bulk traffic after each turn for as long as the turn took, so bulk traffic gets at most half of the
-event loop. Without live traffic the next turn comes after some empty passes, which cost almost nothing.
+With ``BulkTurns`` the broker handles one large message at a time (a *turn*), after ``QUIET_PASSES`` passes of the event
+loop without a small message. A turn waits at most ``WAIT_MAX_S`` for such passes. While there is live traffic, the
+event loop handles no bulk traffic after each turn for as long as the turn took, so bulk traffic gets at most half of
+the event loop. Without live traffic the next turn comes after some empty passes, which cost almost nothing.
 
-(``rpc.turns`` is for work that takes long because of its many items, and gives it a quarter of the event loop.)
+(``rpc.turns`` is for requests with many items, and gives these requests a quarter of the event loop.)
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class BulkTurns:
     __slots__ = ("_began_s", "_is_busy", "_loop", "_noted_s", "_now_s", "_quiet", "_waiting")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, now_s: Callable[[], float] = time.perf_counter) -> None:
-        """``now_s``: a clock in seconds. (uvloop's own clock has whole milliseconds.)"""
+        """``now_s``: a clock in seconds. (The clock of uvloop has a resolution of only one millisecond.)"""
         self._loop, self._now_s = loop, now_s
         self._waiting: deque[Callable[[], None]] = deque()
         self._is_busy = False  # True while a turn waits or runs, and while the event loop rests after a turn
@@ -54,8 +54,8 @@ class BulkTurns:
         self._noted_s = self._now_s()
 
     def ask(self, turn: Callable[[], None]) -> None:
-        """Call ``turn`` in its turn, in a later pass of the event loop. A turn whose client has gone is called as
-        well."""
+        """Queue ``turn``, which is called in a later pass of the event loop, even if its client has disconnected by
+        then."""
         self._waiting.append(turn)
         if not self._is_busy:
             self._is_busy = True

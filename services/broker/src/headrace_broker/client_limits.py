@@ -1,15 +1,17 @@
-"""The quotas of the broker's clients: the waits of new connections, and of streams of clients over their quota.
+"""Apply the quotas of the broker's clients: delay new connections, and the streams of clients that are over their
+quota.
 
-A stream's client is known from its call: the principal that the listener has identified, and the client id. On a
-listener without security, the user is ANONYMOUS, and the client chooses the client id. A client over its quota
+The gRPC call of a stream identifies the client by the principal that the listener has authenticated, and by the client
+id. On a listener without security, the user is ANONYMOUS, and the client chooses the client id. A client over its quota
 gets its response at once, with ``throttle_time_ms``; then the broker reads nothing from the client's stream until the
 wait is over (KIP-219). Other streams continue.
 
 If a client over its quota opens another stream, the stream's first request waits. Without this wait, a client that
 sends each request on a new stream would have no limit.
 
-A gateway opens a fetch stream for each client, and names the client in the call. It sends the produce requests of
-several clients on one stream; that stream has no limits here, because the gateway applies the quotas of its clients.
+A gateway opens a fetch stream for each client, and names the client in the call. For produce requests, the gateway uses
+one stream for several clients; the broker does not limit this stream, because the gateway applies the quotas of its
+clients.
 """
 
 from __future__ import annotations
@@ -86,8 +88,8 @@ class StreamBrake:
         return self._timer is not None
 
     def close(self) -> None:
-        """Called when the stream has ended. The stream and its brake must no longer refer to each other: in a reference
-        cycle, the stream's objects would stay in memory until the garbage collector runs."""
+        """Called when the stream has ended. The stream and its StreamBrake must no longer refer to each other: in a
+        reference cycle, the stream's objects would stay in memory until the garbage collector runs."""
         self._hold = self._release = _nothing
         if self._timer is not None:
             self._timer.cancel()

@@ -123,7 +123,7 @@ class BrokerCollector:
         return bool(set(leader.replicas) - set(leader.isr) - set(adding))
 
     def _reassigning(self) -> int:
-        """Number of partitions that this broker leads whose replicas are being moved."""
+        """Number of partitions that this broker leads and that are being reassigned."""
         table, found = self._context.partitions, 0
         for topic_id, number in table.image.ledger.reassigning:
             topic = table.image.topics.get(topic_id)
@@ -131,8 +131,8 @@ class BrokerCollector:
         return found
 
     def _is_late(self, replica: LeaderReplica, now_ms: int) -> bool:
-        """Whether the oldest open transaction of the partition is late, by the time of its producer's last record (as
-        in Kafka)."""
+        """Whether the partition has an open transaction that is late, judged by the timestamp of the producer's last
+        record (as in Kafka)."""
         last_ms = replica.log.producers.oldest_open_timestamp_ms()
         return last_ms is not None and now_ms - last_ms > self._late_ms
 
@@ -188,7 +188,7 @@ class BrokerCollector:
 
 
 def _leader_columns(led: Sequence[tuple[TopicPartition, LeaderReplica]]) -> list[Column]:
-    """The columns of some partitions, with their present values."""
+    """The metric columns for the partitions in ``led``, with the present values."""
     partitions, leaders = [partition for partition, _ in led], [replica.leader for _, replica in led]
     return [
         Column(catalog.CURRENT_OFFSET, partitions, [leader.high_watermark for leader in leaders]),
@@ -197,7 +197,7 @@ def _leader_columns(led: Sequence[tuple[TopicPartition, LeaderReplica]]) -> list
 
 
 def _log_columns(logs: Sequence[tuple[TopicPartition, PartitionLog]], sizes: Sequence[int]) -> list[Column]:
-    """The columns of some open logs, with their present values."""
+    """The metric columns for the open logs in ``logs``, with the present values."""
     partitions = [partition for partition, _ in logs]
     return [
         Column(catalog.LOG_SIZE, partitions, sizes),

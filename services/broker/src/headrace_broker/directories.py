@@ -61,7 +61,8 @@ class HeldDirectory:
 
     @property
     def load(self) -> tuple[bool, int, int]:
-        """Sort key for placing a partition, best directory first: room above the reserve, few logs, much free space."""
+        """Sort key for placing a partition, best directory first: directories that are not full come first, then those
+        with the fewest logs, then those with the most free space."""
         assert self.writer is not None
         assert self.space is not None
         directory = self.writer.directory
@@ -163,8 +164,8 @@ def put_offline(directory: HeldDirectory, error: Exception) -> None:
 
 
 def tell_left(directories: Collection[HeldDirectory]) -> None:
-    """Log with how many directories the broker continues, if some are offline. ``tell_left`` is called once, after the
-    broker has tried to open every directory."""
+    """If some directories are offline, log the number of directories with which the broker continues. ``tell_left`` is
+    called once, after the broker has tried to open every directory."""
     usable = sum(directory.failure is None for directory in directories)
     if usable < len(directories):
         logger.warning("the broker continues with %d of its %d log directories", usable, len(directories))

@@ -63,8 +63,8 @@ Verify = Callable[["ProducerTransaction", TopicPartition, Callable[[HeadraceErro
 
 
 class ProducerTransaction(NamedTuple):
-    """The transaction of a producer's append. ``version``: the client's transaction version. Appends wait in ``room``
-    while ``verify`` runs."""
+    """The transaction of a producer's append. ``version``: the client's transaction version. ``room`` queues the
+    appends that wait while ``verify`` runs."""
 
     transactional_id: str
     producer_id: int
@@ -197,7 +197,8 @@ class LeaderReplica:
         conditions as a new batch. Batches that are costly to check are checked on a thread; later batches of the
         partition wait, to keep the order.
 
-        ``trace`` learns when the batches are passed to the writer, and when they are written; ``done`` ends its span.
+        ``trace`` records when the batches are passed to the writer, and when the batches are written; the call of
+        ``done`` ends the trace's span.
         """
         self._check_may_append(committed)
         append = _Appending(records, now_ms, done, committed, written, fence)
@@ -217,7 +218,7 @@ class LeaderReplica:
                 self._unchecked.append(append)
 
     def _is_verified(self, append: _Appending, transaction: ProducerTransaction) -> bool:
-        """Whether the append may continue; False if it waits for its transaction's coordinator."""
+        """Whether the append may continue; False if the append waits for its transaction's coordinator."""
         entry = self.log.producers.get(transaction.producer_id)
         if entry is not None and entry.transaction_first_offset is not None and entry.epoch == transaction.epoch:
             # The log itself checks that the transaction is open.

@@ -479,10 +479,10 @@ class Roles:
         return log is not None and log.topic_id is not None and log.topic_id.bytes == topic.topic_id
 
     def _waits_for_fresh(self, each: Assigned, topic_id: uuid.UUID) -> bool:
-        """Whether the log, which was lost with its disk and has other replicas, must wait until the controllers know
-        that it starts empty. The wait ends when both the metadata and the controllers' answer name the replica as
-        fresh. A replica must not be reported as fresh again after it has joined the in-sync set: the report would
-        remove the replica from the set."""
+        """Whether the creation of the log must wait until the controllers know that this replica starts with an empty
+        log: its old log was lost with a disk, and other replicas exist. The wait ends when both the metadata and the
+        controllers' answer name the replica as fresh. A replica must not be reported as fresh again after it has joined
+        the in-sync set: the report would remove the replica from the set."""
         key = each.topic.topic_id, each.partition.partition
         recorded = self._fresh.get(key)
         if recorded is not None and self._table.image.next_offset < recorded:

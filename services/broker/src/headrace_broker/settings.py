@@ -1,8 +1,9 @@
 """The broker's identity and settings, and subscriptions to changes while it runs.
 
-``BrokerSettings`` has the current values. Dynamic values of this broker have the highest priority, then dynamic values
-of all brokers, then the properties file, then the defaults. ``LiveSettings.current`` has the values in effect. Code
-that cannot read a setting at each use (a waiting thread, an object that was given a limit) subscribes to changes:
+``BrokerSettings`` has the value of each setting, and ``LiveSettings.current`` is the BrokerSettings in effect. Dynamic
+values of this broker have the highest priority, then dynamic values of all brokers, then the properties file, then the
+defaults. Code that cannot read a setting at each use (a waiting thread, an object that was given a limit) subscribes to
+changes:
 
     live.subscribe(lambda old, new: cache.resize(new.open_files_max))
 

@@ -78,7 +78,7 @@ DEFAULT_RESERVE_BYTES = 64 * 1024 * 1024
 
 
 class Signal(Generic[P]):
-    """An event with subscribers; calling the Signal calls each subscriber, in the event loop."""
+    """An event with subscribers; a call of the Signal calls each subscriber, in the event loop."""
 
     __slots__ = ("_subscribers",)
 
@@ -643,8 +643,8 @@ class Storage:
 
 
 def _never_made(directory: LogDirectory) -> list[TopicPartition]:
-    """Empty logs without a topic id, which interrupted creations left behind. The partition of an interrupted creation
-    may be in another directory now, even an offline one, so its directory is chosen again."""
+    """The partitions of empty logs without a topic id, which interrupted creations left behind. Such a partition may
+    now be in another directory, even in an offline directory, so its directory is chosen again."""
     return [item for item, log in directory.logs.items() if log.topic_id is None and log.log_end_offset == 0]
 
 

@@ -1,8 +1,8 @@
 """The spans of a broker: ``append`` at a partition's leader, ``replicate`` at each follower.
 
-The producer's request names the context of its first traced record, and the append is a child of that record's span.
-The leader passes the context of the append beside the batch to its followers, whose spans are its children. A broker
-without ``otel.exporter.otlp.endpoint`` has no BrokerTraces.
+The producer's request contains the trace context of its first traced record, and the span of the append is a child of
+that record's span. The leader sends the trace context of the append together with the batch to the followers, whose
+spans are children of the append's span. A broker without ``otel.exporter.otlp.endpoint`` has no BrokerTraces.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class BrokerTraces:
         return end
 
     def with_traces(self, response: Response, partition_of: Callable[[int], TopicPartition | None]) -> Response:
-        """Return the message to a follower, with the contexts of its traced batches. ``partition_of``: the partition
-        of a handle."""
+        """Add the trace contexts of the traced batches to a message for a follower, and return the message.
+        ``partition_of``: the partition of a handle."""
         now_s = time.monotonic()
         pushes = response.pushes
         for index, push in enumerate(pushes):
@@ -106,7 +106,7 @@ class AppendTrace:
         self._written_ms = 0.0
 
     def submitted(self, headers: Sequence[BatchHeader] | None, followers: int) -> None:
-        """Record that the checked batches are passed to the log's writer, and so to the followers in sync."""
+        """Record that the checked batches are passed to the log's writer, and therefore to the in-sync followers."""
         recent, traceparent, now_s = self._traces.recent, self._span.traceparent, time.monotonic()
         for header in headers or ():
             recent.put(self._partition, batch_key(header), traceparent, now_s, followers)

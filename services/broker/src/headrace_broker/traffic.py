@@ -1,7 +1,7 @@
 """Counters of records and bytes by topic. The replicas of a topic on this broker share one ``TopicTraffic``.
 
-A replica gets its counters when it is made, so counting costs one addition for each batch. A topic without a replica on
-this broker is ``retired``: its counts stay in the totals, and its rows disappear.
+A replica gets its counters when it is made, so counting costs one addition for each batch. When a topic no longer has a
+replica on this broker, the topic is ``retired``: its counts stay in the totals, and its metric rows disappear.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Collection
 
 
 class TopicTraffic:
-    """Counters that only grow. ``records_in`` and ``bytes_in`` count what leaders appended, ``records_out`` and
-    ``bytes_out`` what consumers received."""
+    """Counters that only grow. ``records_in`` and ``bytes_in`` count the records and bytes that leaders appended;
+    ``records_out`` and ``bytes_out`` count those that consumers received."""
 
     __slots__ = ("bytes_in", "bytes_out", "records_in", "records_out")
 

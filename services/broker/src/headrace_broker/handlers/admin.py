@@ -34,8 +34,8 @@ async def forward(
     request: Any,
     stub_of: Callable[[Any], Any] = admin_pb2_grpc.AdminStub,
 ) -> Any:
-    """Forward a call of the service of ``stub_of`` to the active controller. If the answer has a metadata offset, the
-    call was a change: return the answer when this broker has applied the change."""
+    """Forward a call to the active controller; ``stub_of`` makes the stub of the call's service. If the answer has a
+    metadata offset, the call was a change: return the answer when this broker has applied the change."""
     timeout_ms = getattr(request, "timeout_ms", 0) or broker.limits.request_timeout_ms
     if timeout_ms < 0:
         raise InvalidRequestError(f"timeout_ms={timeout_ms}: must not be negative")

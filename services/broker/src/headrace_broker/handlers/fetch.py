@@ -6,8 +6,8 @@ A fetch stream is in one of three states::
     waiting   a long poll without min_bytes                      -> enough new bytes, time over, or a newer request
     reading   a cold read (not in the page cache) on a thread    -> the read's end
 
-After a large response the session is a bulk session, until a small response. The next request of a bulk session is
-handled in its turn (``BulkTurns``), so that other clients are served between two large responses.
+After a large response the session is a bulk session, until a small response. ``BulkTurns`` schedules the next request
+of a bulk session, so that the broker serves other clients between two large responses.
 
 Callbacks handle all states of a fetch stream: an idle session needs no task, and a waiting request needs one timer. A
 session's position advances only when a response is queued, so an abandoned request changes no position.
@@ -115,8 +115,9 @@ class FetchService(fetch_pb2_grpc.FetchServicer):
 
 
 class _Piece(NamedTuple):
-    """The part of a fetch response for one partition. ``nearer`` is the broker from which the consumer should read
-    instead. ``has_more``: the log has further readable records, such as the records of the next segment."""
+    """The part of a fetch response for one partition. ``nearer`` is the broker in the consumer's rack from which the
+    consumer should read instead. ``has_more``: the log has further readable records, such as the records of the next
+    segment."""
 
     entry: SessionPartition
     replica: Readable
@@ -254,7 +255,7 @@ class FetchStream(StreamHandler[Any]):
         self._session.close()
 
     def _pump(self) -> None:
-        """Process queued requests; the requests of a bulk session wait for their turn."""
+        """Process queued requests; ``BulkTurns`` schedules the requests of a bulk session."""
         if self._is_bulk:
             self._ask_turn()
         else:
@@ -469,7 +470,8 @@ class FetchStream(StreamHandler[Any]):
         self._count_unread()
 
     def _throttle(self, brake: StreamBrake, response: Any, size: int) -> None:
-        """Count a response of ``size`` bytes against the client's quotas, and tell the client its wait."""
+        """Count a response of ``size`` bytes against the client's quotas, and report the throttle time to the client in
+        the response."""
         wait_s = brake.fetched(size)
         if brake.limits.measures_work:
             wait_s = max(wait_s, brake.worked(self._looked_s))
@@ -497,8 +499,8 @@ class FetchStream(StreamHandler[Any]):
         return self._timer is not None
 
     def _waits_for_markers(self) -> bool:
-        """Whether the waiting request was woken only by bytes of open transactions, which it cannot read yet. (A
-        transaction's end marker is small but makes all records of the transaction readable.)"""
+        """Whether the waiting request was woken only by records of open transactions, which its consumer cannot read
+        yet. (A transaction's end marker is small but makes all records of the transaction readable.)"""
         return self._session.is_waiting and all(
             replica.last_stable_offset == end for replica, end in self._held_back.values()
         )
@@ -620,8 +622,8 @@ class FetchStream(StreamHandler[Any]):
         return replicas.readable(partition) if self._rack else replicas.leader(partition)
 
     def _nearer(self, entry: SessionPartition, replica: Readable) -> int | None:
-        """The broker id of a follower in the consumer's rack, or None. Only a leader looks for a nearer follower, at
-        intervals, and only if the leader's own rack differs."""
+        """The broker id of a follower in the consumer's rack, or None. Only a leader looks for a follower in the
+        consumer's rack, at intervals, and only if the leader is in another rack."""
         broker = self._broker
         if not (broker.reads_by_rack and isinstance(replica, LeaderReplica)):
             return None

@@ -7,9 +7,9 @@ append happens even if the stream ends, so a cancellation never leaves half a wr
 
 Back-pressure: a stream is not read while the bytes of its requests in progress are above ``stream_bytes_max``. The
 broker also stops reading a stream while its budget for all requests is exceeded, while the client leaves its answers
-unread, or while the client is over a quota (client_limits.py). A produce request is in progress until the broker has
-answered it. A request that timed out counts as in progress until its records are no longer in memory. A request counts
-as in progress while it waits for the disk, but not while it waits only for other brokers.
+unread, or while the client is over a quota (client_limits.py). A produce request counts as in progress until the broker
+has answered the request and has written its records to the log. So a request that timed out still counts while its
+records wait for the disk.
 """
 
 from __future__ import annotations
@@ -134,8 +134,9 @@ def _refused(access: Access, resource_type: ResourceType, name: str) -> Headrace
 
 
 def fence_of(item: Any, writers: Writers) -> Fence | None:
-    """The fencing conditions of one partition's append; None if it has no conditions. Raises InvalidTopicError if a
-    client writes to a shard, and InvalidRequestError."""
+    """The fencing conditions of one partition's append; None if the append has no conditions. Raises InvalidTopicError
+    if a client writes to an internal topic, and InvalidRequestError for conditions that the writer is not allowed to
+    set."""
     topic, has_epoch = item.topic, item.HasField("shard_epoch")
     if writers is Writers.CLIENTS:
         if topic in INTERNAL_TOPICS:
@@ -223,7 +224,7 @@ class _Held:
 
 
 class ProduceStream(StreamHandler[Any]):
-    """One stream. ``is_packed``: each message has the requests of several producers (ProduceMany)."""
+    """One stream. ``is_packed``: each message contains the requests of several producers (ProduceMany)."""
 
     __slots__ = (
         "_access",
@@ -440,8 +441,8 @@ class ProduceStream(StreamHandler[Any]):
         broker.budget.take(pending.size, self)
 
     def _end(self, pending: _Pending) -> None:
-        """Release the request's bytes from the limits when the request is answered and its records have left the
-        memory."""
+        """Subtract the request's bytes from the bytes in progress, if the broker has answered the request and its
+        records are in the log."""
         if pending.is_over or not pending.answered or pending.in_memory:
             return
         pending.is_over = True
@@ -490,7 +491,7 @@ class ProduceStream(StreamHandler[Any]):
             self._failed(pending, index, error)
 
     def _release_held(self, order: Hashable) -> None:
-        """Called when an append has ended: answer the refusals that waited only for this append."""
+        """Called when an append has ended: send the errors of refused appends that waited only for this append."""
         held = self._held[order]
         for refusal in held:
             refusal.before -= 1

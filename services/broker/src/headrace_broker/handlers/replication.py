@@ -2,10 +2,11 @@
 
 A *lane* is the state of one stream to a follower, without I/O (``partition/leader_lane.py``); the lane knows which
 records to push next. The module handlers/replication.py connects the lane of each follower with a gRPC stream, a clock,
-and threads for reads that wait for the disk. Each event of a replication stream (new records, an acknowledgement, room
-in the stream) schedules one callback in the event loop. The callback makes one message of all events that the stream
-has at that time. While a message to a follower is being written, no second message is made for the same stream. A
-follower that does not read uses the memory of only one message, because no further message is made for its stream.
+and threads for reads that wait for the disk. Each event of a replication stream (new records, an acknowledgement, free
+space in the stream's queue) schedules one callback in the event loop. The callback makes one message of all events that
+the stream has at that time. While a message to a follower is being written, no second message is made for the same
+stream. A follower that does not read uses the memory of only one message, because no further message is made for its
+stream.
 """
 
 from __future__ import annotations
@@ -283,8 +284,9 @@ class LeaderStream(StreamHandler[Any]):
         self._heartbeat_timer = self._loop.call_later(HEARTBEAT_S, self._send_heartbeat)
 
     def wake(self) -> None:
-        """Schedule one ``_turn``, because there may be messages to send: at the end of the present event loop pass for
-        a live stream, in its turn (``BulkTurns``) for a stream of replicas that catch up, for which no flush waits."""
+        """Schedule one ``_turn``, because there may be messages to send. For a live stream, ``_turn`` runs at the end
+        of the present event loop pass. For a catch-up stream, ``BulkTurns`` schedules ``_turn``, because no flush waits
+        for this stream."""
         if self._is_scheduled or self._closed:
             return
         self._is_scheduled = True

@@ -212,9 +212,10 @@ class ProducersService(transactions_pb2_grpc.ProducersServicer):
             return 0
 
     async def AbortHangingTransaction(self, request: Any, context: Any) -> Any:
-        """Only Kafka leaves open transactions in ``__consumer_offsets``: Headrace writes no transactions to this topic.
-        The marker changes the end of the shard's log, which the coordinator that owns the shard does not expect. The
-        owning coordinator then replays the shard, and drops the pending offsets of the aborted transaction."""
+        """Abort a hanging transaction in one partition, also in ``__consumer_offsets``: there, only Kafka leaves open
+        transactions, because Headrace writes no transactions to this topic. The marker is an append to the shard's log
+        that the coordinator of the shard does not expect. The coordinator therefore replays the shard, and drops the
+        pending offsets of the aborted transaction."""
         partition = TopicPartition(request.topic, request.partition)
         if partition.topic in INTERNAL_TOPICS and partition.topic != OFFSETS_TOPIC:
             raise InvalidTopicError(

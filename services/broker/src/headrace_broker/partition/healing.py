@@ -11,8 +11,8 @@ replicas, the broker heals its replica automatically::
     another replica leads, and this
     replica is not eligible               MAKE     delete the damaged log, create an empty log: the replica follows
 
-Each step of healing follows from the metadata, so no state must survive a restart. A quarantined log is still marked on
-the disk. A deleted log is created again, out of sync, where the metadata places it.
+Each step of healing follows from the metadata, so no state must survive a restart. After a restart, the broker finds
+the mark of a quarantined log on the disk. A deleted log is created again, out of sync, where the metadata places it.
 
 ``KEEP`` prefers the damaged copy, because an out-of-sync copy on another broker lacks records that are in the damaged
 copy, most of them readable.
@@ -37,8 +37,8 @@ class Step(enum.Enum):
 
 
 def has_others(state: PartitionImage, broker_id: int) -> bool:
-    """Whether a replica on another broker than ``broker_id`` is the leader, or is eligible with all committed
-    records."""
+    """Whether a replica on a broker other than ``broker_id`` leads the partition, or could lead it without losing
+    committed records."""
     if state.leader not in (NO_LEADER, broker_id):
         return True
     return any(other != broker_id for other in (*state.isr, *state.elr))
@@ -73,8 +73,8 @@ class HealingReplica:
         self.reported_offset: int | None = None
 
     def waits_for_leave(self, state: PartitionImage) -> bool:
-        """Whether the leader may not have received the follower's leave yet; False for a new leader or epoch, which
-        never had the follower."""
+        """Whether the leader has not yet confirmed the follower's leave; False for a new leader or a new leader epoch,
+        in which the follower never joined."""
         if self.unconfirmed_leave is not None and self.unconfirmed_leave != (state.leader, state.leader_epoch):
             self.close()
         return self.unconfirmed_leave is not None

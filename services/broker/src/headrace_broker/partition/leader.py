@@ -25,11 +25,11 @@ the followers' first acknowledgements. Until the high watermark has reached ``ep
 offset fail (KIP-207).
 
 A partition's leader has four kinds of waiters. A producer that wants an acknowledgement waits for the end offset of its
-records. The end offsets for which producers wait grow along their queue, except for duplicates, so a deque suffices.
-DeleteRecords waits for the low watermark (KIP-107). A fetch session subscribes to the partition and is notified of the
-number of bytes that became readable. An idle partition causes no work for its fetch sessions, because a session acts
-only on a notification. The replication streams (LogWatcher) are notified of appends before the flush, so that followers
-flush at the same time as the leader.
+records. The producers' waiters are in a deque, because their end offsets ascend in the order of the appends, except for
+duplicate batches. DeleteRecords waits for the low watermark (KIP-107). A fetch session subscribes to the partition and
+is notified of the number of bytes that became readable. An idle partition causes no work for its fetch sessions,
+because a session acts only on a notification. The replication streams (LogWatcher) are notified of appends before the
+flush, so that followers flush at the same time as the leader.
 """
 
 from __future__ import annotations
@@ -272,7 +272,8 @@ class PartitionLeader:
         return [each for each in in_sync.followers if each.joined or each.broker_id in in_sync.maximal]
 
     def is_behind(self, broker_id: int) -> bool:
-        """Whether the broker has a replica that is out of sync, so that its replication may be throttled."""
+        """Whether the replica on the broker ``broker_id`` is out of sync, so that the leader may throttle pushes to
+        this replica."""
         return broker_id not in self._in_sync.committed
 
     def check_enough_in_sync(self) -> None:

@@ -102,7 +102,8 @@ class Slice(Protocol):
 
 
 class LedPartition(Protocol):
-    """The methods of a led partition that a LeaderLane calls; its log may be read up to ``leader.log_end``."""
+    """The methods of a led partition that a LeaderLane calls; the lane may read the partition's log up to
+    ``leader.log_end``."""
 
     @property
     def leader(self) -> PartitionLeader: ...
@@ -495,9 +496,9 @@ class LeaderLane:
         return Outgoing(Response(joined, tuple(pushes), updates, ended), size + ITEM_BYTES * (items + 1))
 
     def _take_joined(self) -> tuple[Joined, ...]:
-        """The next answers to joins. If a follower must restart with an empty log, the leader's answer contains
-        the producers' sequence numbers. They are added only when the message is made, so that queued answers stay
-        small."""
+        """The next answers to joins. If a follower must restart with an empty log, the leader's answer contains the
+        producers' sequence numbers. The lane adds the sequence numbers only when it makes the message, so that queued
+        answers stay small."""
         taken: list[Joined] = []
         size = 0
         while self._joined and len(taken) < ITEMS_MAX and size < MESSAGE_BYTES:

@@ -15,10 +15,10 @@ epoch. The leader looks up the follower's last epoch in its own epoch history:
     the epoch is older than the leader's first known       restart: the follower's records may never have been
     epoch, because retention deleted the leader's records  committed, so it must neither show nor keep them
 
-The follower truncates its log where the epoch that the leader found ends in either log, whichever end is lower. After
-the truncation the follower joins again. Each join that leads to a truncation removes one epoch that the leader never
-had, so any number of elections is covered (KIP-279). The comparison never uses the high watermark, because records
-above the follower's high watermark may be committed (KIP-101).
+The leader names the largest epoch that both logs may have. If this epoch ends at different offsets in the two logs, the
+follower truncates its log at the lower offset. After the truncation the follower joins again. Each join that leads to a
+truncation removes one epoch that the leader never had, so any number of elections is covered (KIP-279). The comparison
+never uses the high watermark, because records above the follower's high watermark may be committed (KIP-101).
 
 A follower may name an epoch of which it has no record. An epoch has no record if the disk became full after the epoch
 was stored, before its first batch. The leader's next push has an older epoch than an epoch without records in the

@@ -99,7 +99,7 @@ class Joined(NamedTuple):
 
 
 class PushTrace(NamedTuple):
-    """The context of a traced batch, as a ``traceparent``."""
+    """The trace context (``traceparent``) of a batch that is traced."""
 
     base_offset: int
     traceparent: str
@@ -107,7 +107,7 @@ class PushTrace(NamedTuple):
 
 class Push(NamedTuple):
     """Whole batches from the leader's log, starting where the previous push (or the follower's log) ended. ``traces``:
-    the traced batches among them."""
+    the trace contexts of those batches that are traced."""
 
     handle: int
     records: bytes

@@ -319,7 +319,8 @@ class FollowerReplica:
             assert isinstance(outcome, Drop)
 
     def _traced(self, push: Push) -> Callable[[Outcome], None]:
-        """The callback of the append of a push with traced batches: it ends their spans."""
+        """The callback for the append of ``push``; if the push has traced batches, the callback also ends their
+        spans."""
         end = None if self._lanes is None else self._lanes.replicating(self, push)
         if end is None:
             return self._appended
@@ -333,7 +334,8 @@ class FollowerReplica:
         return appended
 
     def _refuse(self, error: HeadraceError) -> None:
-        """Refuse a push, so that the leader sends its records again; earlier pushes still reach the log."""
+        """Refuse a push, so that the leader sends the push's records again; the records of earlier pushes still reach
+        the log."""
         if self._lanes is not None:
             self._lanes.refused(self, error)
         self._leave()

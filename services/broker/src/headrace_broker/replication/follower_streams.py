@@ -2,10 +2,10 @@
 on this broker. A catch-up stream to a broker is added while this broker is far behind in any partition that the other
 broker leads.
 
-Each stream is a task that connects, and that runs as long as the stream has partitions. Within a stream, one task
-writes and one reads (rpc/duplex.py). While a message is being sent, outgoing items are collected, so under load one
-message contains hundreds of acknowledgements. After a stream broke, the first reconnection has no pause; the following
-pauses grow to one second. The partitions of a broken stream join again on the next stream.
+For each stream, a task connects to the leader, and reconnects as long as the stream has partitions. Within a stream,
+one task writes and one reads (rpc/duplex.py). While a message is being sent, outgoing items are collected, so under
+load one message contains hundreds of acknowledgements. After a stream broke, the first reconnection has no pause; the
+following pauses grow to one second. The partitions of a broken stream join again on the next stream.
 
 The leaders and their addresses come from the metadata (``roles``). Each stream has its own connection, so records delay
 no heartbeat, and catching up delays no live stream.
@@ -57,7 +57,7 @@ _Call = Duplex[Any, Any]
 
 
 class OnStream(Protocol):
-    """A replica on a stream, which follows its leader or has just been released."""
+    """A replica on a stream: it follows its leader, or it has left and waits until the leader confirms the leave."""
 
     @property
     def leader_id(self) -> int: ...
@@ -406,7 +406,7 @@ class _Stream:
 
 
 class _Silence:
-    """Calls ``is_over`` when a leader that sends heartbeats was silent for ``max_s`` seconds."""
+    """Calls ``is_over`` if a leader that sends heartbeats has sent no message for ``max_s`` seconds."""
 
     def __init__(self, max_s: float, is_over: Callable[[], None]) -> None:
         self._max_s = max_s

@@ -4,7 +4,7 @@ Each leader determines its changes (``PartitionLeader.isr_change``), and signals
 (``on_isr_due``). The ISR keeper checks the leaders and sends all changes together, with one AlterPartition in progress
 at a time. The ISR keeper passes to each leader the answer for its partition. ISR changes that arise during a call of
 AlterPartition are sent in the next call. After a failed AlterPartition call the leaders repeat their proposals
-unchanged, because the controllers may have applied them.
+unchanged, because the controllers may have applied these proposals.
 
 Only the ISR keeper repeats failed AlterPartition calls. Each call of ``ask`` sends at most one request
 (``ControllerLink.alter_partitions``), so a leader knows every attempt in progress. After an attempt without a definite

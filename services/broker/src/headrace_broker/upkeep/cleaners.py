@@ -55,7 +55,7 @@ _BACKOFF_S_MIN = 0.1
 
 
 class _Job(NamedTuple):
-    """A log that is worth cleaning, with its directory writer."""
+    """A log that needs cleaning, with the writer of its directory."""
 
     writer: DirectoryWriter
     partition: TopicPartition
@@ -156,7 +156,7 @@ class Cleaners:
         await asyncio.to_thread(thread.join)
 
     def plan(self) -> list[_Job]:
-        """Every log that is worth cleaning now, most urgent first."""
+        """Every log that needs cleaning now, most urgent first."""
         found: list[tuple[Target, DirectoryWriter]] = []
         for writer in self._writers():
             directory = writer.directory
