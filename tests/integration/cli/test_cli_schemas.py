@@ -112,7 +112,7 @@ def test_consume_decodes_by_the_registry(bare_cli: Cli, cluster: LocalCluster, a
     assert failed.lines == ['{"id":7,"note":"ä"}']
     assert "decoded-0 at offset 1" in failed.err
     assert "[WRONG_MAGIC_BYTE]" in failed.err
-    assert "must be registry, key=registry or value=registry" in bare_cli(*consume, "-s", "xml", code=2).err
+    assert "must be registry (or avro, protobuf, json)" in bare_cli(*consume, "-s", "xml", code=2).err
 
 
 @pytest.mark.parametrize(

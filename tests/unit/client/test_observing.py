@@ -72,7 +72,9 @@ def test_a_registry_has_several_clients_and_each_row_once() -> None:
     registry: Any = prometheus_client.CollectorRegistry(auto_describe=True)
     first = PrometheusCollector(Producer(), client_id="one").register(registry)
     PrometheusCollector(Producer(), client_id="two").register(registry)
-    with pytest.raises(InvalidArgumentError, match="client_id='two': another client of this registry has the same one"):
+    with pytest.raises(
+        InvalidArgumentError, match="client_id='two': another client of this Prometheus registry has the same"
+    ):
         PrometheusCollector(Producer(), client_id="two").register(registry)
     lines = prometheus_client.generate_latest(registry).decode().splitlines()
     assert lines.count("# TYPE kafka_producer_record_send_total counter") == 1

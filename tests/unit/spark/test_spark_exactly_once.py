@@ -148,7 +148,7 @@ def test_a_batch_with_too_many_tokens_fails_before_the_decision_and_can_be_abort
     with pytest.raises(
         InvalidArgumentError,
         match=r"cannot commit batch 12 of sink '__headrace_sink/q/out': it has 10001 tokens, one for each task with "
-        r"rows, and one decision commits at most 10000; .*coalesce, or a lower spark\.sql\.shuffle\.partitions",
+        r"rows, but a batch can have at most 10000; .*coalesce, or a lower spark\.sql\.shuffle\.partitions",
     ):
         writer.commit(commits, 12)
     assert not decided

@@ -154,8 +154,8 @@ class _Clients:
         with self._lock:
             if self._collectors.setdefault(collector.identity, collector) is not collector:
                 raise InvalidArgumentError(
-                    f"client_id={collector.identity[1]!r}: another client of this registry has the same one; "
-                    "give each client a client_id of its own"
+                    f"client_id={collector.identity[1]!r}: another client of this Prometheus registry has "
+                    "the same client_id; give each client its own client_id"
                 )
 
     def remove(self, collector: PrometheusCollector) -> None:

@@ -99,7 +99,7 @@ class ConsumerCore:
         if group.is_processing:
             raise IllegalStateError(
                 "commit: process() runs, and commits finished records itself; call commit() without offsets to commit "
-                "them now, or leave it out"
+                "them now, or do not call commit()"
             )
         return self.reading.offsets_to_commit(offsets)
 

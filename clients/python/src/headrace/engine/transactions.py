@@ -29,7 +29,7 @@ def checked_tokens(given: Any, sink: str, batch: int) -> list[TransactionToken]:
     if len(tokens) > TASKS_MAX:
         raise InvalidArgumentError(
             f"cannot commit batch {batch} of sink {sink!r}: it has {len(tokens)} tokens, one for each task with rows, "
-            f"and one decision commits at most {TASKS_MAX}; write the batch with fewer tasks (in Spark: coalesce, or a "
+            f"but a batch can have at most {TASKS_MAX}; write the batch with fewer tasks (in Spark: coalesce, or a "
             "lower spark.sql.shuffle.partitions)"
         )
     return tokens

@@ -259,8 +259,8 @@ class ProducerCore:
         elif self.accumulator.buffered_bytes >= self.accumulator.buffer_bytes:
             if on_io_thread():
                 raise BufferTimeoutError(
-                    f"buffer.memory={self.accumulator.buffer_bytes} is full; {waiting_text('send()')} (on this "
-                    "thread max.block.ms does not apply)"
+                    f"buffer.memory={self.accumulator.buffer_bytes} is full; {waiting_text('send()')} "
+                    "(max.block.ms does not apply to the client's I/O thread)"
                 )
             event = threading.Event()
             begun = time.monotonic()
@@ -505,7 +505,7 @@ def _no_span() -> None:
 
 def registry_error(topic: str, block_s: float) -> RequestTimedOutError:
     return RequestTimedOutError(
-        f"topic {topic!r}: the schema registry, which a serializer asks, did not answer within "
+        f"topic {topic!r}: a serializer got no answer from the schema registry within "
         f"max.block.ms={block_s * 1000:g}; check the registry with `headrace schemas list`"
     )
 

@@ -16,7 +16,9 @@ def group_offsets(given: Any, group: GroupMetadata | None) -> GroupOffsets:
     """Raises InvalidArgumentError, InvalidGroupIdError, and the consumer's errors (for example after ``close``)."""
     if isinstance(given, ConsumerFace):
         if group is not None:
-            raise arguments.wrong("group", group, "must be None when a consumer is passed, which has its own group")
+            raise arguments.wrong(
+                "group", group, "must be None when you pass a consumer, because the consumer knows its group"
+            )
         found: GroupOffsets = given._offsets_for_transaction()
         return found
     offsets = {

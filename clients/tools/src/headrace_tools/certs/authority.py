@@ -138,7 +138,8 @@ class Authority:
         present = read_file(path)[0]
         if present.is_authority:
             raise InvalidArgumentError(
-                f"{path} is an authority; make a new one with `headrace certs init` in another directory"
+                f"{path} is the certificate of an authority, which cannot be renewed; make a new authority with "
+                "`headrace certs init` in another directory"
             )
         subject = subject_of(present, path)
         lifetime = present.not_after - present.not_before - _BACKDATED

@@ -21,7 +21,8 @@ _Ids = Annotated[
     list[str] | None, typer.Option("--transactional-id", metavar="ID", help="A transactional id; * is every one.")
 ]
 _Users = Annotated[
-    list[str] | None, typer.Option("--user-principal", metavar="USER", help="A user, for delegation tokens.")
+    list[str] | None,
+    typer.Option("--user-principal", metavar="USER", help="The user whose delegation tokens the entry is about."),
 ]
 _Tokens = Annotated[list[str] | None, typer.Option("--delegation-token", metavar="ID", help="A delegation token's id.")]
 _Cluster = Annotated[bool, typer.Option("--cluster", help="The cluster itself.")]
@@ -53,7 +54,7 @@ _PATTERNS = ("literal", "prefixed", "match", "any")
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(help="Allow and deny what callers do.", no_args_is_help=True)
+    group = typer.Typer(help="Manage ACLs: which principals may do which operations.", no_args_is_help=True)
     group.callback()(_group)
     group.command("create")(create)
     group.command("list")(list_)
@@ -87,7 +88,7 @@ def create(
         typer.Option(
             "--resource-pattern-type",
             metavar="TYPE",
-            help="literal; or prefixed: all names that begin with the given name.",
+            help="literal: the resource with this name; prefixed: all resources whose names begin with it.",
         ),
     ] = "literal",
     allow_hosts: _AllowHosts = None,
@@ -143,7 +144,7 @@ def list_(
         typer.Option(
             "--resource-pattern-type",
             metavar="TYPE",
-            help="literal, prefixed, any; or match: all entries that apply to the name.",
+            help="The entries to list: literal, prefixed, any, or match: all entries that apply to the name.",
         ),
     ] = "any",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -176,7 +177,12 @@ def delete(
     tokens: _Tokens = None,
     cluster: _Cluster = False,
     pattern: Annotated[
-        str, typer.Option("--resource-pattern-type", metavar="TYPE", help="literal, prefixed, match or any.")
+        str,
+        typer.Option(
+            "--resource-pattern-type",
+            metavar="TYPE",
+            help="The entries to delete: literal, prefixed, any, or match: all entries that apply to the name.",
+        ),
     ] = "literal",
     everything: Annotated[bool, typer.Option("--all", help="Delete every entry of the cluster.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _DIRECTORY = Path("headrace-certs")
 _Directory = Annotated[
     Path,
-    typer.Option("--dir", envvar="HEADRACE_CERTS", metavar="DIR", help="The directory of the authority."),
+    typer.Option("--dir", envvar="HEADRACE_CERTS", metavar="DIR", help="The directory of the certificate authority."),
 ]
 _Force = Annotated[bool, typer.Option("--force", help="Replace files that exist.")]
 
@@ -40,8 +40,10 @@ def _group() -> None:
 
 def init(
     directory: _Directory = _DIRECTORY,
-    name: Annotated[str, typer.Option("--name", help="The name of the authority.")] = "Headrace development CA",
-    days: Annotated[int, typer.Option("--days", help="How long the authority is valid.")] = 3_650,
+    name: Annotated[
+        str, typer.Option("--name", help="The name of the certificate authority.")
+    ] = "Headrace development CA",
+    days: Annotated[int, typer.Option("--days", help="For how many days the authority is valid.")] = 3_650,
     force: _Force = False,
     output: Output = OutputFormat.TEXT,
 ) -> None:
@@ -64,7 +66,10 @@ def issue(
     ],
     name: Annotated[
         str,
-        typer.Argument(metavar="[ID|NAME]", help="The node's id (none: every node of the role), or the user's name."),
+        typer.Argument(
+            metavar="[ID|NAME]",
+            help="The user's name, or the node's id; without an id, the certificate is for every node of the role.",
+        ),
     ] = "",
     host: Annotated[
         list[str] | None,

@@ -110,7 +110,8 @@ def create(
             "-f",
             "--file",
             metavar="FILE",
-            help='A JSON file: {"KEY": "VALUE", ...} or {"name", "config"}; - for stdin. -c overrides its keys.',
+            help='A JSON file: {"KEY": "VALUE", ...}, or {"name": "NAME", "config": {...}}; - for stdin. '
+            "-c overrides keys of the file.",
         ),
     ] = None,
     replace: Annotated[

@@ -27,7 +27,7 @@ def console(
     host: Annotated[
         str,
         typer.Option(
-            "--host", help="The address to serve at. Without a sign-in, every client that reaches it uses the console."
+            "--host", help="The address to listen at. Without a sign-in, whoever can connect to it can use the console."
         ),
     ] = "127.0.0.1",
     port: Annotated[
@@ -47,7 +47,7 @@ def console(
             "-r",
             envvar="HEADRACE_SCHEMA_REGISTRY_URL",
             metavar="URL,...",
-            help="The schema registry: shows its subjects, and decodes keys and values.",
+            help="The schema registry whose subjects the console shows, and by which it decodes keys and values.",
         ),
     ] = "",
     allowed_host: Annotated[
@@ -72,8 +72,8 @@ def console(
         bool,
         typer.Option(
             "--sign-in/--no-sign-in",
-            help="On a secured cluster, ask each user for name and password; without, every visitor acts as the user "
-            "of --command-config.",
+            help="On a secured cluster, ask each visitor for a user name and password. With --no-sign-in, every "
+            "visitor acts as the user of --command-config.",
         ),
     ] = True,
     data: Annotated[

@@ -79,7 +79,8 @@ def consume(
             metavar="OFFSET|json",
             help=(
                 "Where to start: beginning (default), end, offset N, -N (last N records), or a time (s@TIME, or -2h "
-                "for two hours ago). e@TIME sets where to end. json prints one line of JSON per record, as -J does."
+                "for two hours ago). e@TIME sets where to end. `-o json` prints one JSON array. "
+                "Repeatable: -o -10 -o json."
             ),
         ),
     ] = None,
@@ -106,7 +107,8 @@ def consume(
         typer.Option(
             "-s",
             metavar="[key=|value=]registry",
-            help="Decode keys and values, or only one of them, by the schema registry. Also: avro, as in kcat.",
+            help="Decode by the schema registry: registry (keys and values), key=registry or value=registry. "
+            "As in kcat, avro may stand in place of registry.",
         ),
     ] = None,
     registry: Annotated[

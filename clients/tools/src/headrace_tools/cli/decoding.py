@@ -36,7 +36,9 @@ def _fields(text: str) -> list[str]:
     """The fields (key, value) that one option -s selects. Raises a usage error."""
     field, equals, kind = text.rpartition("=")
     if kind not in _FORMATS or (equals and field not in ("key", "value")):
-        raise typer.BadParameter(f"{text!r}: must be registry, key=registry or value=registry", param_hint="-s")
+        raise typer.BadParameter(
+            f"{text!r}: must be registry (or avro, protobuf, json), key=registry or value=registry", param_hint="-s"
+        )
     return [field] if equals else ["key", "value"]
 
 

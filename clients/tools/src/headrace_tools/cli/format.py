@@ -31,7 +31,7 @@ def format_node(
             "--log-dirs",
             "--data",
             metavar="DIR,...",
-            help="A directory to format; repeatable, or several directories with commas.",
+            help="Directories to format, separated by commas; repeatable.",
         ),
     ] = None,
     config: Annotated[
@@ -41,7 +41,8 @@ def format_node(
         str | None, typer.Option("--cluster-id", "-t", help="The cluster's id (default: a new random one, printed).")
     ] = None,
     node_id: Annotated[
-        int, typer.Option(help="With --log-dirs: the node's id; -1: the controller chooses the id of the broker.")
+        int,
+        typer.Option(help="With --log-dirs: the node's id. A broker can have -1: the controller then chooses its id."),
     ] = -1,
     standalone: Annotated[
         bool, typer.Option("--standalone", "-s", help="Format the only voter of a new quorum.")
@@ -118,7 +119,9 @@ def format_node(
             cluster_id=chosen, node_id=node_id, log_dirs=directories, ignore_formatted=ignore_formatted, first=first
         )
     if add_scram and (command.first is None or not command.first.voters):
-        raise typer.BadParameter("only for a first voter: pass --standalone or --initial-controllers", param_hint="-S")
+        raise typer.BadParameter(
+            "only a first voter can add a first user: pass --standalone or --initial-controllers", param_hint="-S"
+        )
     users = [_first_user(each) for each in add_scram or ()]
     done = format_directories(
         command.log_dirs,
@@ -193,8 +196,8 @@ def _first_user(text: str) -> Any:
     user, password, path = (given.pop(key, "") for key in ("name", "password", "password-file"))
     if mechanism is None or given or not user or bool(password) == bool(path) or not iterations.isdecimal():
         raise typer.BadParameter(
-            f"write {' or '.join(SCRAM)}=[name=USER,password-file=PATH], with password=TEXT instead of the file, and "
-            "perhaps iterations=N",
+            f"write {' or '.join(SCRAM)}=[name=USER,password-file=PATH]; password=TEXT can replace password-file, "
+            "and iterations=N is optional",
             param_hint="--add-scram",
         )
     if not ITERATIONS_MIN <= int(iterations) <= ITERATIONS_MAX:

@@ -230,10 +230,10 @@ def parse_offsets(given: Iterable[str]) -> OffsetRange:
                 start_ms = time_ms(name)
             except ValueError:
                 raise InvalidArgumentError(
-                    f"-o {text}: must be beginning, end, stored, N, -N, -2h, s@TIME, e@TIME or json"
+                    f"-o {text}: must be beginning, end, N, -N, -2h, s@TIME, e@TIME or json"
                 ) from None
     if starts > 1:
-        raise InvalidArgumentError("-o: pass only one start offset; only s@TIME and e@TIME can be combined")
+        raise InvalidArgumentError("-o: pass only one start offset; you can add e@TIME and json")
     return OffsetRange(at=at, from_end=from_end, start_ms=start_ms, stop_ms=stop_ms)
 
 

@@ -40,16 +40,20 @@ def lag(
     ] = None,
     alert: Annotated[
         bool,
-        typer.Option("--alert", help="Exit with 3 when a group is above a limit, or has STOP or STALL."),
+        typer.Option("--alert", help="Exit with 3 when a group is above a limit, or has the status STOP or STALL."),
     ] = False,
     max_time: Annotated[
-        float, duration("--max-time", least_s=0.0, help="Limit of the age of a group's first unread record.")
+        float, duration("--max-time", least_s=0.0, help="Highest allowed age of a group's first unread record.")
     ] = 30.0,
     max_records: Annotated[
-        int | None, typer.Option("--max-records", min=0, help="Limit of a group's unread records; no limit by default.")
+        int | None,
+        typer.Option(
+            "--max-records", min=0, help="Highest allowed number of a group's unread records; default: no limit."
+        ),
     ] = None,
     last: Annotated[
-        float | None, duration("--for", least_s=0.1, help="With --watch: end after this time, with 0 if all is well.")
+        float | None,
+        duration("--for", least_s=0.1, help="With --watch: end after this time, with exit code 0 if all is well."),
     ] = None,
     watch: Watch = False,
     interval: Interval = INTERVAL_S,

@@ -101,8 +101,8 @@ def up(
         str | None,
         typer.Option(
             metavar="NAME,NAME...",
-            help="Racks or zones, which brokers, coordinators and gateways take in turn. Later starts keep them; an "
-            "empty text removes them.",
+            help="Names of racks or zones: broker N, coordinator N and gateway N are in the N-th rack, and the list "
+            "repeats. Later starts keep the racks; an empty value removes them.",
         ),
     ] = None,
     timeout: Annotated[float, duration("--timeout", help="How long to wait until a node is ready.")] = 60.0,

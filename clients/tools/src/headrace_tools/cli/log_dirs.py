@@ -175,8 +175,8 @@ def _wait(client: Any, wanted: Any, to: str) -> None:
                     return
                 where = "is in no directory" if now is None else f"is still in {now[0]}"
                 raise ReplicaNotAvailableError(
-                    f"cannot move {wanted.topic}-{wanted.partition} to {to}: the replica {where} and the move has "
-                    f"ended; the log file of broker {wanted.broker_id} says why"
+                    f"cannot move {wanted.topic}-{wanted.partition} to {to}: the move has ended, but the replica "
+                    f"{where}; the log file of broker {wanted.broker_id} says why"
                 )
             has, size = future[1].size_bytes, 0 if now is None else now[1].size_bytes
             words = f"{has:,} of {size:,} bytes, {future[1].offset_lag:,} offsets behind"

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 _Path = Annotated[
     Path | None,
-    typer.Argument(metavar="PATH", help="A node's directory, or its __cluster_metadata-0. Not with --data."),
+    typer.Argument(
+        metavar="PATH", help="A node's directory, or the __cluster_metadata-0 in it. Leave PATH out with --data."
+    ),
 ]
 _PLACE = "/topics/orders/0, /brokers/1, /configs, /local/quorum ..."
 

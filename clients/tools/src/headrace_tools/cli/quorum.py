@@ -321,7 +321,8 @@ def _described(client: Any, timeout_s: float) -> QuorumInfo:
         quorum: QuorumInfo = client.describe_quorum(timeout=timeout_s)
     except RequestTimedOutError as error:
         raise RequestTimedOutError(
-            f"{_NO_LEADER} ({error.message}); `headrace metadata cat DIRECTORY /local/quorum` shows what a node knows"
+            f"{_NO_LEADER} ({error.message}); `headrace metadata cat DIRECTORY /local/quorum` shows the quorum on "
+            "a node's disk"
         ) from None
     return quorum
 

@@ -81,7 +81,12 @@ def list_(
     client_defaults: _ClientDefaults = False,
     ip: _Ip = None,
     ip_defaults: _IpDefaults = False,
-    strict: Annotated[bool, typer.Option("--strict", help="Only entities without other parts.")] = False,
+    strict: Annotated[
+        bool,
+        typer.Option(
+            "--strict", help="Only entities that have exactly these parts, such as a user without a client id."
+        ),
+    ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
@@ -164,7 +169,10 @@ def _entity(
         ip=_name("--ip", ip, ip_defaults),
     )
     if not any(entity.parts()):
-        raise typer.BadParameter("name what the quota applies to: --user, --client-id or --ip, or their --…-defaults")
+        raise typer.BadParameter(
+            "name what the quota applies to: --user, --client-id, --ip, --user-defaults, --client-defaults or "
+            "--ip-defaults"
+        )
     return entity
 
 

@@ -172,7 +172,7 @@ def check(
         typer.Option(
             "--version",
             metavar="VERSION",
-            help="Compare with this version; all: with every version that a registration would compare.",
+            help="The version to compare with; all: every version with which a registration would compare.",
         ),
     ] = "all",
     kind: _Kind = None,
@@ -264,7 +264,8 @@ def delete(
         str | None, typer.Option("--version", metavar="VERSION", help="Only this version; default: all versions.")
     ] = None,
     permanent: Annotated[
-        bool, typer.Option("--permanent", help="Permanently delete a soft-deleted version or subject, with its ids.")
+        bool,
+        typer.Option("--permanent", help="Permanently delete a soft-deleted version or subject, and its schema ids."),
     ] = False,
     registry: Registry = DEFAULT_REGISTRY,
     properties: Properties = None,
@@ -289,14 +290,18 @@ def delete(
 
 def level(
     subject: Annotated[
-        str | None, typer.Argument(metavar="[SUBJECT]", help="The subject; default: the registry's own level.")
+        str | None,
+        typer.Argument(
+            metavar="[SUBJECT]", help="The subject; without it, the command is about the registry's own level."
+        ),
     ] = None,
     wanted: Annotated[
         str | None,
         typer.Option(
             "--set",
             metavar="LEVEL",
-            help="none, backward, forward, full, or the last three with -transitive; inherit: the registry's level.",
+            help="none, backward, forward, full, backward-transitive, forward-transitive, full-transitive; or inherit: "
+            "the subject uses the registry's level.",
         ),
     ] = None,
     registry: Registry = DEFAULT_REGISTRY,

@@ -30,13 +30,20 @@ def ship(
     topic: Annotated[str, typer.Option("-t", "--topic", help="The topic.", autocompletion=complete.topics)],
     name: Annotated[
         str | None,
-        typer.Option("--name", metavar="NAME", help="The shipper, which owns its positions; default: HOST-TOPIC."),
+        typer.Option(
+            "--name",
+            metavar="NAME",
+            help="The shipper's name, under which it stores its positions; default: HOST-TOPIC.",
+        ),
     ] = None,
     from_end: Annotated[
-        bool, typer.Option("--from-end", help="Begin at the end of files without a position; default: at their begin.")
+        bool,
+        typer.Option(
+            "--from-end", help="Begin at the end of files without a stored position; default: at their first line."
+        ),
     ] = False,
-    once: Annotated[bool, typer.Option("--once", help="End when all existing lines are sent.")] = False,
-    host: Annotated[str | None, typer.Option("--host", help="The host name in keys and headers.")] = None,
+    once: Annotated[bool, typer.Option("--once", help="Exit when all existing lines are sent.")] = False,
+    host: Annotated[str | None, typer.Option("--host", help="The host name in the records' keys and headers.")] = None,
     properties: Properties = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,

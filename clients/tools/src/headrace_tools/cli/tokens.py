@@ -46,7 +46,9 @@ def register(app: typer.Typer) -> None:
 def create(
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="FILE", help="The new file for the keys with which clients use the token."),
+        typer.Option(
+            "--out", metavar="FILE", help="The file to create, with the client keys for authentication with the token."
+        ),
     ] = None,
     owner: Annotated[
         str | None,
@@ -68,7 +70,11 @@ def create(
     ] = None,
     max_lifetime: Annotated[
         float | None,
-        duration("--max-lifetime", help="The longest life of the token.  [default: the cluster's]", least_s=0.001),
+        duration(
+            "--max-lifetime",
+            help="The maximum lifetime of the token, also with renewals.  [default: the cluster's]",
+            least_s=0.001,
+        ),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,

@@ -179,7 +179,10 @@ class ClusterDirectory:
         if not self.exists():  # refuse a wrong key before the directory is created
             overrides.check(overrides.merged({}, asked), directory=self.directory, wanted=asked)
         if "," in str(self.directory):
-            raise InvalidArgumentError(f"{self.directory}: a data directory cannot have a comma in its name (log.dirs)")
+            raise InvalidArgumentError(
+                f"{self.directory}: a data directory cannot have a comma in its name, because log.dirs separates "
+                "directories by commas"
+            )
         is_new = not self.directory.exists()
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
@@ -353,8 +356,8 @@ class ClusterDirectory:
         state = self._with_more(state, "console", int(wanted.console or 0), first_port=wanted.console_port)
         if state.of_role("registry") and not state.of_role("coordinator"):
             raise InvalidArgumentError(
-                "a registry needs a coordinator, which elects the registry's writer; the cluster has none: pass "
-                "--coordinators 1"
+                "a registry needs a coordinator, which elects the replica that accepts writes; the cluster has no "
+                "coordinator: pass --coordinators 1"
             )
         return state
 

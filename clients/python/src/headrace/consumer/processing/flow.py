@@ -48,7 +48,10 @@ class Flow:
                 self._reading.pause([tp])
                 self._paused.add(tp)
                 logger.warning(
-                    "process: %s-%d waits: its first unfinished record is %d offsets behind the last one", *tp, WINDOW
+                    "process: reading of %s-%d pauses: its first unfinished record is %d offsets behind the last "
+                    "record that was read",
+                    *tp,
+                    WINDOW,
                 )
         self._resume(self._paused - far)
 
