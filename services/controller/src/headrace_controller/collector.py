@@ -85,7 +85,7 @@ class ControllerCollector:
             yield Row(metric, (), value)
 
     def _count(self, topics: Mapping[bytes, TopicImage]) -> Rows:
-        """Count the partitions; they change only with the map of topics."""
+        """Count the partitions by their state; the caller repeats the count only when the map of topics has changed."""
         offline = under = imbalanced = partitions = 0
         for topic in list(topics.values()):
             for part in topic.partitions:

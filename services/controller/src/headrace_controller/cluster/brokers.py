@@ -252,8 +252,8 @@ def _missing(before: BrokerImage | None, named: tuple[bytes, ...]) -> tuple[byte
 
 
 def _lost_life(before: BrokerImage | None, previous_broker_epoch: int) -> BrokerImage | None:
-    """The broker's previous registration, if it ended without a clean shutdown (KIP-966), or if records after an
-    earlier unclean stop are not written yet. None otherwise."""
+    """The broker's previous registration, if the broker stopped uncleanly after it (KIP-966), or if the partition
+    changes that follow an earlier unclean stop are not all written yet. None otherwise."""
     if before is None or (before.broker_epoch == previous_broker_epoch and not before.elections_pending):
         return None
     return before

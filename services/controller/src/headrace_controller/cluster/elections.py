@@ -164,8 +164,8 @@ class Electorate:
         last_known: Collection[int],
         how: Election,
     ) -> int:
-        """The replica to elect although it may lack committed records: the last known leader, or the result of a
-        requested unclean election."""
+        """The replica to elect although it may lack committed records: the last known leader, or the replica that an
+        unclean election elects."""
         able = [each for each in wanted.replicas if self.works(wanted, each)]
         known = next((each for each in able if each in last_known), NO_LEADER)
         if known != NO_LEADER and not elr:
@@ -301,7 +301,8 @@ def brokers_with_elections_pending(image: MetadataImage) -> set[int]:
 
 
 def after_min_insync_changed(view: View, records: Sequence[MetadataRecord]) -> list[PartitionChangeRecord]:
-    """Records that end ELRs, if the configuration ``records`` change min.insync.replicas."""
+    """The partition changes that follow from the configuration ``records`` if these change min.insync.replicas: a
+    partition's ELR becomes empty if the ISR is now large enough."""
     resources = {(each.resource_type, each.resource_name) for each in records if _sets_min_insync(each)}
     if not resources:
         return []

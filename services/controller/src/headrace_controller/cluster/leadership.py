@@ -56,7 +56,8 @@ def check(reported: tuple[CannotLead, ...]) -> None:
 
 
 def with_reported(hindered: Hindered, broker_id: int, reported: tuple[CannotLead, ...]) -> Hindered:
-    """``hindered``, the reports of brokers that cannot lead, with the new report of ``broker_id``."""
+    """Replace the report of ``broker_id`` in ``hindered`` (the reports of brokers that cannot lead), and return the
+    result."""
     others = {each: said for each, said in hindered.items() if each != broker_id}
     return {**others, broker_id: reported} if reported else others
 
@@ -76,6 +77,6 @@ def can_lead(image: MetadataImage, hindered: Hindered, partition: PartitionImage
 
 
 def takes_nothing(broker: BrokerImage, hindered: Hindered) -> bool:
-    """Whether the broker can lead in no online directory."""
+    """Whether the broker has reported for each of its online directories that it cannot lead there."""
     reported = {each.directory for each in hindered.get(broker.broker_id, ())}
     return EVERYWHERE in reported or (bool(reported) and reported.issuperset(broker.online_directories))

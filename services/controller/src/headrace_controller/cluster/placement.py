@@ -120,7 +120,8 @@ class Placer:
                     return
 
     def _may_follow(self, taker: _Slot, giver: _Slot, replicas: tuple[int, ...]) -> bool:
-        """Whether ``taker`` may replace ``giver`` without placing two replicas in one rack that were in two racks."""
+        """Whether ``taker`` may replace ``giver`` in ``replicas``: ``taker`` has no replica yet, and the replicas are
+        then in no fewer racks."""
         after = _replaced(replicas, giver.broker_id, taker.broker_id)
         return taker.broker_id not in replicas and len(self._racks(after)) >= len(self._racks(replicas))
 

@@ -229,7 +229,8 @@ def _takes(image: MetadataImage, broker_id: int) -> bool:
 
 
 class _Steps:
-    """The steps of one decision, each for a different partition, with the brokers' free slots and the throttle."""
+    """Collects the reassignment steps of one decision, each for a different partition; keeps count of the brokers' free
+    slots, and sets the throttle."""
 
     def __init__(self, view: View) -> None:
         self.view = view
@@ -272,8 +273,8 @@ class _Steps:
             self.begun[key] = Copying.of(after.topics[key[0]].partitions[key[1]])
 
     def _copying_once_begun(self, key: Key, wanted: QueuedReassignment) -> set[int]:
-        """Brokers that the copying would load; for a partition without a leader, the step that begins the reassignment
-        may elect one."""
+        """Brokers that the copying would load after the reassignment has begun; if the partition has no leader, the
+        beginning of the reassignment may elect a leader."""
         change = moves.begun(self._electorate, key, wanted.targets)
         if change is None:
             return set()

@@ -211,7 +211,8 @@ class CreateTopics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicResult:
-    """Result for one topic of a request, with the topic's numbers after the request."""
+    """Result for one topic of a request; ``partitions`` and ``replication_factor`` are the topic's values after the
+    request."""
 
     name: str
     error: HeadraceError | None = None
@@ -453,7 +454,7 @@ class AlterClientQuotas:
 
 @dataclass(frozen=True, slots=True)
 class QuotaResult:
-    """The outcome of one alteration."""
+    """The outcome of one quota alteration."""
 
     entity: tuple[tuple[str, str | None], ...]
     error: HeadraceError | None = None

@@ -17,8 +17,9 @@ unfenced again and again. Breaks of a broker's connection are counted for one br
 that the broker's process had ended, so the count of breaks starts again.
 
 Streams have numbers, because a broker may open a new stream before the controller notices the end of the old stream.
-The controller ignores the end of a stream that is older than the broker's latest stream. The controller accepts the end
-of a stream newer than the latest known one: that stream broke before its first heartbeat was processed.
+The controller ignores the end of a stream that is older than the broker's latest stream. The controller also accepts
+the end of a stream that is newer than the latest known stream: the newer stream broke before its first heartbeat was
+processed.
 
 The first heartbeat after a registration must arrive within FIRST_HEARTBEAT_MS. Until the first heartbeat arrives, there
 is no stream whose end could show that the process has ended.

@@ -127,7 +127,8 @@ def _token(image: MetadataImage, request: RenewToken | ExpireToken) -> Delegatio
 
 
 def _check_may(token: DelegationTokenRecord, request: RenewToken | ExpireToken) -> None:
-    """As in Kafka 4.3, the requester of another user's token may not change the token."""
+    """Raise DelegationTokenOwnerMismatchError unless the requester is the token's owner or one of its renewers. (In
+    Kafka 4.3, too, the requester of another user's token cannot renew or expire the token.)"""
     if request.requester not in (token.owner, *token.renewers):
         raise DelegationTokenOwnerMismatchError(
             f"{request.requester} is neither the owner nor a renewer of delegation token {token.token_id}"
