@@ -62,8 +62,8 @@ def _to_give_up(rack: str | None, topics: Topics, parts: Iterable[Part], count: 
 def _deal(
     members: Members, topics: Topics, shares: dict[str, set[Part]], homeless: list[Part], room: dict[str, int]
 ) -> None:
-    """Assign each partition without an owner to a member with room. The partitions with the fewest members in the racks
-    of their replicas are assigned first."""
+    """Assign each partition without an owner to a member that has fewer partitions than its quota (``room`` has the
+    difference). The partitions with the fewest members in the racks of their replicas are assigned first."""
     by_rack: dict[str, list[str]] = {}
     for name in sorted(members):
         if (rack := members[name].rack) is not None and room[name] > 0:
@@ -136,7 +136,7 @@ def _give_to_the_poorest(
 
 def _poorest(heap: list[tuple[int, str]], shares: Mapping[str, set[Part]]) -> str:
     """The member with the fewest partitions. While partitions are assigned, members' numbers of partitions only grow,
-    so an outdated entry of the heap can only move down."""
+    so an outdated entry of the heap has too small a number, and is pushed again with the present number."""
     while True:
         size, name = heap[0]
         if size == len(shares[name]):

@@ -1,5 +1,6 @@
 """The ``uniform`` assignor distributes the partitions of each topic evenly, and also the partitions of all topics
-together. With the ``uniform`` assignor, members keep their partitions as far as possible. It is the default assignor.
+together. With the ``uniform`` assignor, members keep their partitions as far as possible. ``uniform`` is the default
+assignor.
 
 If all members subscribe to the same topics, their numbers of partitions *of each topic* differ by at most one. The
 total numbers of partitions of any two members also differ by at most one. (``sticky`` evens out only the totals, so it

@@ -7,9 +7,9 @@ pattern matches an internal topic only if the pattern contains the topic's name,
 ``__consumer_offsets``. In Kafka, ``.*`` matches internal topics in the coordinator, and clients of the classic protocol
 leave them out (exclude.internal.topics).
 
-A name needs the right to describe the topic, which is checked when the member sends it. A pattern includes only topics
-that the member may describe, now and whenever topics or ACLs change; otherwise a pattern would reveal the names of all
-topics to a member.
+To subscribe to a topic by name, a member needs DESCRIBE on the topic; the coordinator checks this right when the member
+sends the name. A pattern includes only topics that the member is authorized to describe; the coordinator checks this
+again whenever topics or ACLs change. Otherwise a pattern would reveal the names of all topics to a member.
 """
 
 from __future__ import annotations

@@ -1,1 +1,2 @@
-"""The coordinator's gRPC services: they convert protobuf requests for the runtime, and its replies to protobuf."""
+"""The coordinator's gRPC services: they convert protobuf requests for the runtime, and the runtime's replies to
+protobuf."""

@@ -21,7 +21,7 @@ async def each_described(
     items: Sequence[Any], ask: Callable[[Any], Awaitable[Any]], refused: Callable[[Any, HeadraceError], Any]
 ) -> list[Any]:
     """One answer for each item, in order. ``ask`` returns the message for an item; ``refused`` returns the message for
-    an item that failed, or for which the response has no room."""
+    an item that failed, or for which the response is already too large."""
     room = ResponseRoom()
 
     async def answer(item: Any) -> Any:

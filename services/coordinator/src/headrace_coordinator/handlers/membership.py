@@ -145,8 +145,9 @@ class MembershipStream(StreamHandler[Any]):
         runner.put(asked, lambda outcome: self._answered(number, outcome, runner))
 
     def _check(self, message: Any, *, is_heartbeat: bool) -> None:
-        """Raise GroupAuthorizationFailedError for a member that may not READ the group, and
-        TopicAuthorizationFailedError for a topic that it names and may not DESCRIBE."""
+        """Raise GroupAuthorizationFailedError unless the member is authorized to READ the group, and
+        TopicAuthorizationFailedError unless the member is authorized to DESCRIBE each topic that its heartbeat
+        names."""
         self._access.require(Operation.READ, ResourceType.GROUP, message.group_id)
         for topic in message.topics.names if is_heartbeat else ():
             self._access.require(Operation.DESCRIBE, ResourceType.TOPIC, topic)

@@ -65,7 +65,8 @@ class LagBook:
             self._histories.pop(partition, None)
 
     def describe(self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset], now_ms: int) -> GroupLag:
-        """The group's lag. ``offsets``: its commits; a partition with a negative offset has no lag."""
+        """The group's lag. ``offsets``: the group's committed offsets; a partition with a negative offset has no
+        lag."""
         lags = tuple(
             self._partition(group_id, partition, committed, now_ms)
             for partition, committed in sorted(offsets.items())

@@ -1,8 +1,8 @@
 """The history of a partition's high watermark, in bounded memory. Pure.
 
-The leaders' high watermarks are sampled at intervals. Between two samples the log is assumed to grow evenly, so a lag
-in records can be turned into a lag in seconds. Burrow's and Lightbend's lag exporters interpolate in the way that the
-picture shows::
+The coordinator samples the leaders' high watermarks at intervals. Between two samples the log is assumed to grow
+evenly, so a lag in records can be turned into a lag in seconds. Burrow's and Lightbend's lag exporters interpolate in
+the way that the picture shows::
 
     offset                       . (t3, 900)
       |                     .
@@ -10,7 +10,7 @@ picture shows::
       |   . . . (t1, 400)                       an idle time is kept as its two ends
       +------------------------------- time
 
-When the memory for samples is full, every second sample of its older half is dropped. Because samples are dropped, a
+When a history is full, every second sample in the older half of the history is dropped. Because samples are dropped, a
 history has a fixed size (2 KiB) and reaches back to the first sample, but older times are coarser.
 """
 

@@ -272,8 +272,8 @@ class MarkerSender:
 
 
 def _writer_of(partitions: Iterable[TopicPartition]) -> str:
-    """The name in log lines of the node that writes the markers of these partitions, which have one leader or
-    owner."""
+    """The name, for log lines, of the node that writes the markers of ``partitions``, which all have the same leader or
+    the same owner."""
     return "the coordinator" if any(each.topic == OFFSETS_TOPIC for each in partitions) else "the broker"
 
 
