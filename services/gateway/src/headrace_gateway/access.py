@@ -4,7 +4,7 @@ cluster.
 The handlers check in the order of Kafka 4.3's KafkaApis and ControllerApis, so that a refusal has Kafka's error code at
 Kafka's level of the response. The gateway answers many requests from its own metadata image, so it must check before it
 looks up a name: a refused client must not learn whether a topic exists. Brokers and coordinators check again, because
-the gateway's image may be older than theirs.
+the gateway's metadata image may be older than their images.
 """
 
 from __future__ import annotations

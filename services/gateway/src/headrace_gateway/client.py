@@ -28,7 +28,7 @@ class Client:
 
     ``listener``: name of the Kafka listener; ``broker_id``: the broker whose port the client uses, or BOOTSTRAP.
     ``principal``: the client's principal; ANONYMOUS until it has authenticated. ``token_id``: the delegation token with
-    which it authenticated. ``client_id``: the client id in the latest request.
+    which the client authenticated. ``client_id``: the client id in the latest request.
     """
 
     __slots__ = (
@@ -135,7 +135,8 @@ class Client:
         return self.quotas is not None and self.quotas.has_any
 
     def produced_ms(self, broker_id: int, size: int) -> int:
-        """Count bytes that the client produced to a broker on a shared stream; returns its wait in milliseconds."""
+        """Count bytes that the client produced to a broker on a shared stream; returns the client's wait in
+        milliseconds."""
         if self.quotas is None:
             return 0
         return self.quotas.produced_ms(broker_id, self.principal.name, self.client_id, size)

@@ -34,7 +34,8 @@ _CLIENTS_MAX = 2_000  #: Maximum number of clients whose addresses are cached.
 
 
 class ClientsRequest(Protocol):
-    """A request (call.Call) whose answer contains broker addresses: its client and client id."""
+    """What the cluster needs of a request (call.Call) whose answer contains broker addresses: the request's client and
+    client id."""
 
     @property
     def client(self) -> Client: ...
@@ -202,8 +203,8 @@ def nodes_of(
 
 
 def _candidates(broker: BrokerImage, gateways: Sequence[GatewayEntry], listener: str) -> frozenset[bytes]:
-    """The ids of the gateways through which clients may reach the broker: the gateways in its rack that have a port for
-    it, or else all gateways with the listener."""
+    """The ids of the gateways through which clients may reach the broker: the gateways in the broker's rack that have a
+    port for the broker, or, without such a gateway, all gateways with the listener."""
     with_listener = [each for each in gateways if listener in each.listeners]
     near = frozenset(
         each.gateway_id

@@ -16,12 +16,12 @@ A connection stops reading while
 
 The gateway closes a connection at once if the bytes are not a valid request, as Kafka does.
 
-The client of a secured listener must first authenticate: by TLS, by SASL, or both (``ListenerSecurity``). It has
-AUTHENTICATES_S seconds for that. The gateway keeps at most UNAUTHENTICATED_MAX connections without authentication, and
-closes the oldest of them. A failed authentication is answered after ``connection.failed.authentication.delay.ms``, and
-ends the connection.
+The client of a secured listener must first authenticate: by TLS, by SASL, or both (``ListenerSecurity``). The client
+must complete the authentication within AUTHENTICATES_S seconds. The gateway keeps at most UNAUTHENTICATED_MAX
+connections without authentication, and closes the oldest of them. A failed authentication is answered after
+``connection.failed.authentication.delay.ms``, and ends the connection.
 
-A client over its quota learns ``throttle_time_ms`` from its answer; the connection starts no further request for that
+The answer to a client over its quota contains ``throttle_time_ms``; the connection starts no further request for that
 time (KIP-219).
 """
 
@@ -589,8 +589,8 @@ class Connection(asyncio.Protocol):
         request.task = asyncio.get_running_loop().create_task(handle(request, *values))
 
     async def _handle_token(self, request: _Request, token: bytes) -> None:
-        """Handle a frame of an exchange that SaslHandshake version 0 began: the mechanism's bytes without a header. Its
-        answer has no header either, and a failure has no answer."""
+        """Handle a frame of an exchange that SaslHandshake version 0 began: the mechanism's bytes without a header. The
+        gateway's answer to such a frame has no header either, and the gateway does not answer a failed exchange."""
         try:
             data, _ = await step(self.client, token)
         except HeadraceError as error:
@@ -762,7 +762,8 @@ class Connection(asyncio.Protocol):
             self.end()
 
     def _reads_slowly(self, now: int, size: int) -> bool:
-        """Whether the client reads too slowly: ``size`` bytes are still unread since it became stalled."""
+        """Whether the client reads its answers too slowly; ``size``: bytes of answers that the client has still not
+        read since it stalled."""
         seconds = now - self._paused_since
         return seconds >= STALLED_READ_S and self._paused_size - size < seconds * ANSWER_BYTES_PER_S_MIN
 

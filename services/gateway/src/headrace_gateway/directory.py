@@ -2,9 +2,9 @@
 
 A gateway always has one announcement (``Cluster.AnnounceGateway``) waiting at the leading controller. The controller
 answers when the list of gateways changes, at the latest after 0.3 seconds. When a gateway is killed, its connection to
-the controller breaks, and all other gateways learn of the loss at once. The controller removes a gateway that hangs
-after three seconds without an announcement. While no controller answers, a gateway keeps the last known list, because
-unreachable controllers say nothing about other gateways.
+the controller breaks, and all other gateways learn of the loss at once. If a gateway hangs, the controller removes the
+gateway after three seconds without an announcement. While no controller answers, a gateway keeps the last known list,
+because unreachable controllers say nothing about other gateways.
 """
 
 from __future__ import annotations

@@ -256,8 +256,9 @@ class _Fetch:
         return topic
 
     def _broker(self, key: Key, topic: TopicImage) -> int | None:
-        """The broker to fetch from: the broker whose port the client uses if it has a replica, or the leader for the
-        bootstrap port. None if there is no such broker; the partition then gets an error in the answer."""
+        """The broker to fetch from. If the client uses a broker's port, this is that broker, which must have a replica;
+        if the client uses the bootstrap port, this is the partition's leader. None if there is no such broker; the
+        partition then gets an error in the answer."""
         partition = topic.partitions[key[2]]
         asked = self._client.broker_id
         if asked == BOOTSTRAP and partition.leader >= 0:

@@ -246,7 +246,8 @@ class _Produce:
         self._finish_one()
 
     def _refused_transaction(self) -> HeadraceError | None:
-        """The error for a request whose records belong to a transaction that the client may not write to."""
+        """The error for a request whose records belong to a transaction to which the client is not authorized to
+        write."""
         call, transactional_id = self._call, self._request.transactional_id
         if not any(
             _is_transactional(data.records) for topic in self._request.topic_data for data in topic.partition_data
@@ -257,7 +258,8 @@ class _Produce:
         return call.refusal(WRITE, TRANSACTIONAL_ID, transactional_id or "")
 
     def _hidden(self, name: str) -> HeadraceError | None:
-        """The error for a topic to which the client may not write. The name is empty for an unknown topic id."""
+        """The error for a topic to which the client is not authorized to write. The name is empty for an unknown topic
+        id."""
         call = self._call
         if not name or call.allows(WRITE, TOPIC, name):
             return None

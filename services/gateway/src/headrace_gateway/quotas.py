@@ -66,7 +66,8 @@ class Quotas:
 
     @property
     def has_any(self) -> bool:
-        """Whether there is any quota. Code for each request looks here first."""
+        """Whether there is any quota. Code that runs for each request checks this property first, because the check is
+        cheap."""
         return bool(self._defaults) or bool(self._security().quotas)
 
     @property
@@ -80,7 +81,7 @@ class Quotas:
 
 
 class ClientQuotas:
-    """The quotas of one connection. Its user and client id may change."""
+    """The quotas of one connection. The connection's user and client id may change."""
 
     __slots__ = ("_client_id", "_limits", "_quotas", "_user")
 
@@ -109,5 +110,5 @@ class ClientQuotas:
         return throttle_ms(self._of(broker_id, user, client_id).produced(size, time.monotonic()))
 
     def worked_ms(self, user: str, client_id: str, seconds: float) -> int:
-        """Count time that the event loop spent for the client; returns its wait in milliseconds."""
+        """Count time that the event loop spent for the client; returns the client's wait in milliseconds."""
         return throttle_ms(self._of(_OWN, user, client_id).worked(seconds, time.monotonic()))

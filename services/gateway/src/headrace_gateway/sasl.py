@@ -89,8 +89,8 @@ class Authentication:
 
     @property
     def is_revoked(self) -> bool:
-        """Whether the client's delegation token has been removed: the connection must close. (Kafka's brokers leave it
-        open until the token's expiry.)"""
+        """Whether the client's delegation token has been removed: the connection must close. (Kafka's brokers leave
+        such a connection open until the token expires.)"""
         return self.identity is not None and self._offer.is_revoked(self.identity)
 
     def permits(self, api: Api, now_ms: float) -> bool:

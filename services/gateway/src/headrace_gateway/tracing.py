@@ -63,8 +63,8 @@ class GatewayTraces:
 
 
 def ending(spans: Spans, done: Done) -> Done:
-    """Wrap the function that gets a broker's response, to end the spans after it. (A fault of a span must not prevent
-    the answer.)"""
+    """Wrap ``done``, which gets a broker's response, so that the spans end after the call of ``done``. (A fault of a
+    span must not prevent the answer.)"""
 
     def end(response: Any, error: HeadraceError | None) -> None:
         try:

@@ -218,9 +218,9 @@ async def _alter(call: Call, request: Message, operations: Any) -> Fields:
 
 
 def _altered(item: Any, code: int) -> int:
-    """Kafka's error number for an alteration that failed with ``code``. Kafka answers INVALID_REQUEST to a wrong value
-    and to a read-only key of a broker. INVALID_CONFIG is for topics, for the operations of lists on other keys, and for
-    min.insync.replicas of one broker."""
+    """Kafka's error number for an alteration that failed with ``code``. Kafka answers INVALID_REQUEST to an invalid
+    value and to a read-only key of a broker. Kafka answers INVALID_CONFIG for topics, for list operations (append,
+    subtract) on a broker's key, and for min.insync.replicas of a single broker."""
     if code != INVALID_CONFIG or item.resource.type != admin_pb2.CONFIG_RESOURCE_TYPE_BROKER:
         return code
     is_one = bool(item.resource.name)

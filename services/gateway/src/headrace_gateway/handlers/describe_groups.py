@@ -187,9 +187,9 @@ async def few_at_once(keys: Collection[Key], one: Callable[[Key], Awaitable[Fiel
 
 
 async def list_groups(call: Call, request: Message) -> Fields:
-    """List the groups of all coordinators for which ``is_listed`` is True. A client that may not describe the cluster
-    gets the groups that it may describe. The call fails if any coordinator does not answer, so that the list omits no
-    group silently."""
+    """List the groups of all coordinators for which ``is_listed`` is True. A client that is not authorized to describe
+    the cluster gets only the groups that it is authorized to describe. The call fails if any coordinator does not
+    answer, so that the list omits no group silently."""
     sees_all = call.sees(DESCRIBE, CLUSTER, CLUSTER_NAME)
     states = {state.lower() for state in request.states_filter}
     types = {each.lower() for each in request.types_filter}

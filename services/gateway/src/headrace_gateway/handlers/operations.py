@@ -16,7 +16,8 @@ TOPIC_OPERATIONS, GROUP_OPERATIONS, CLUSTER_OPERATIONS = map(EVERYTHING.operatio
 
 
 def cluster_operations(call: Call, *, asked: bool) -> int:
-    """The field ``cluster_authorized_operations`` of an answer: 0 for a client that may not describe the cluster."""
+    """The field ``cluster_authorized_operations`` of an answer: 0 for a client that is not authorized to describe the
+    cluster."""
     if not asked:
         return NOT_ASKED
     return call.access.operations(CLUSTER) if call.allows(DESCRIBE, CLUSTER, CLUSTER_NAME) else 0

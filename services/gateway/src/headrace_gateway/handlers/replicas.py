@@ -142,8 +142,8 @@ async def list_partition_reassignments(call: Call, request: Message) -> Fields:
 
 
 async def describe_log_dirs(call: Call, request: Message) -> Fields:
-    """The directories of the broker whose port the client uses. A client that may not describe the cluster gets none;
-    versions before 3 have no field for the error."""
+    """The directories of the broker whose port the client uses. A client that is not authorized to describe the cluster
+    gets no directory, and an error from version 3 on."""
     if not call.allows(DESCRIBE, CLUSTER, CLUSTER_NAME):
         return {"error_code": ClusterAuthorizationFailedError.number, "results": []}
     asked = admin_pb2.DescribeLogDirsRequest()

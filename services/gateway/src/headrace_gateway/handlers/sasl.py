@@ -44,8 +44,8 @@ async def sasl_authenticate(call: Call, request: Message) -> Fields:
 
 
 async def step(client: Client, data: bytes) -> tuple[bytes, int]:
-    """Take the client's bytes one step further. Returns the bytes for the client, and the lifetime of its session in
-    milliseconds (0: no limit). Sets the client's principal when the exchange is complete. Raises
+    """Process the client's next bytes in the SASL exchange. Returns the bytes for the client, and the lifetime of the
+    client's session in milliseconds (0: no limit). Sets the client's principal when the exchange is complete. Raises
     SaslAuthenticationFailedError; the connection must close then."""
     authentication = client.authentication
     assert authentication is not None

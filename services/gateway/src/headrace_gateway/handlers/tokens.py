@@ -1,7 +1,8 @@
 """Delegation tokens (KIP-48, KIP-373): CreateDelegationToken, RenewDelegationToken, ExpireDelegationToken,
 DescribeDelegationToken.
 
-As in Kafka, a client must have authenticated to request tokens, by a certificate or by SASL and not by a token.
+As in Kafka, only a client that has authenticated by a certificate or by SASL can request tokens; a client that has
+authenticated by a token cannot.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ _NO_TIME = -1  #: The timestamp in the answer to a failed request.
 
 
 def _check_client(call: Call) -> None:
-    """Raise DelegationTokenRequestNotAllowedError for a client that may not request tokens."""
+    """Raise DelegationTokenRequestNotAllowedError unless the client has authenticated by a certificate or by SASL
+    without a token."""
     client = call.client
     is_unknown = client.protocol is SecurityProtocol.SSL and client.principal == ANONYMOUS
     if client.token_id is not None or client.protocol is SecurityProtocol.PLAINTEXT or is_unknown:
@@ -115,7 +117,8 @@ async def _expiry(call: Call, method: str, asked: Any, timeout_ms: int) -> Field
 
 
 async def describe_delegation_token(call: Call, request: Message) -> Fields:
-    """The tokens that the client owns, may renew or may describe. No owners (null) means all; an empty list none."""
+    """The tokens that the client owns, or is authorized to renew or to describe. Owners null means the tokens of all
+    owners; an empty list of owners means no tokens."""
     _check_client(call)
     _check_tokens(call)
     timeout_ms = call.settings.request_timeout_ms

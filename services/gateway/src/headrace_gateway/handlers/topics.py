@@ -56,8 +56,8 @@ async def change(
 
 
 def _wait_of(text: str) -> int:
-    """The milliseconds that a client over its controller_mutation_rate must wait (KIP-599). The node's error contains
-    this number only in its text."""
+    """The milliseconds that a client over its controller_mutation_rate must wait (KIP-599). The error of the node has
+    no field for this time, so the function reads the time from the text of the error's message."""
     found = _RETRY_IN.search(text)
     return int(found[1]) if found is not None else _RETRY_MS
 

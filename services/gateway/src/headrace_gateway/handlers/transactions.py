@@ -173,8 +173,8 @@ async def add_partitions_to_txn(call: Call, request: Message) -> Fields:
 async def _add_partitions(
     call: Call, transactional_id: str, producer_id: int, epoch: int, topics: Any, *, verify_only: bool
 ) -> list[Fields]:
-    """Add all partitions to the transaction, or none. If some partitions do not exist, or the client may not write to
-    them, all other partitions get OPERATION_NOT_ATTEMPTED."""
+    """Add all partitions to the transaction, or none. If some partitions do not exist, or the client is not authorized
+    to write to them, all other partitions get OPERATION_NOT_ATTEMPTED."""
     partitions = [TopicPartition(topic.name, index) for topic in topics for index in topic.partitions]
     is_client = call.version < _MANY_TRANSACTIONS
     hidden = {name for name in {topic.name for topic in topics} if is_client and not _may_write(call, name)}

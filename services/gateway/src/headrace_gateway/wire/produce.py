@@ -1,8 +1,8 @@
 """Produce requests and answers with one partition, which unbatched producers send, in the flexible versions.
 
 The general codecs (schema.py) take a third of a gateway's processor time for such a request and its answer. The
-functions of this module read and write the same bytes, with few calls. They leave requests of another form, and damaged
-requests, to the general codecs.
+functions of this module read and write the same bytes, with few calls. The general codecs process requests of any other
+form, and damaged requests.
 
     request      null transactional id: 0 | acks int16 | timeout int32 | 2 (one topic) | topic
                  | 2 (one partition) | index int32 | records | 0 | 0 | 0 (tagged fields)
@@ -90,9 +90,9 @@ def read_one(frame: bytes, position: int, version: int) -> Message | None:
 
 
 def write_one(version: int, correlation_id: int, topic: str | bytes, result: dict[str, Any], throttle_ms: int) -> bytes:
-    """The frame of the answer to a request of ``read_one`` whose records were appended. ``topic``: its id from
-    TOPIC_IDS on, else its name. ``result``: the partition's fields ``index``, ``base_offset``, ``log_append_time`` and
-    ``log_start_offset``."""
+    """The frame of the answer to a request of ``read_one`` whose records were appended. ``topic``: the topic's id if
+    ``version`` is TOPIC_IDS or higher, else the topic's name. ``result``: the partition's fields ``index``,
+    ``base_offset``, ``log_append_time`` and ``log_start_offset``."""
     if version >= TOPIC_IDS:
         assert isinstance(topic, bytes)
         name: bytes | bytearray = topic
