@@ -18,16 +18,17 @@ writer. When a candidate reads its own announcement as committed, it has applied
 
 **After a crash.** The coordinator keeps a dead member, and its partition, for up to the session timeout (45 s). A
 replica that starts again, and was the last writer by its URL, does not wait: it *claims* a term without the partition
-and without offsets. The transactional id still fences. A claim is made once, so an assigned member wins.
+and without offsets. The ``transactional.id`` still fences every other producer of the registry. A replica claims a term
+only once after its start, so a member to which the group assigns the partition wins.
 
-**Writes.** The writer decides waiting commands one after the other on a draft of the image. It appends their records in
-one transaction, and answers when it reads the records back as committed. The image itself never has a record that is
-not committed.
+**Writes.** The writer decides waiting commands one after the other on a draft of the image. The writer appends the
+records of these commands in one transaction, and answers when it reads the records back as committed. The image itself
+never has a record that is not committed.
 
 **Unknown outcomes.** When a commit fails, the outcome of its transaction is unknown, and no command is answered. The
 topic shows the outcome: the next announcement of any replica follows the end of that transaction. If a reader passes
 the offsets of the transaction and gets no record of it, the transaction was aborted. The writer decides the commands of
-an aborted transaction again. A replica that is no longer the writer refuses them with NotWriterError.
+an aborted transaction again. A replica that is no longer the writer refuses these commands with NotWriterError.
 """
 
 from __future__ import annotations
@@ -262,7 +263,8 @@ class Registry:
             self._tasks.start(self._membership(), "membership")
 
     async def wait_for_writer(self, timeout_s: float) -> bool:
-        """Wait until the topic names a writer; return whether it does. The named writer may have ended since."""
+        """Wait until the topic names a writer; return whether it does. The named writer may have stopped in the
+        meantime."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._tasks.unless_failed(self._announcement.wait())
@@ -300,8 +302,8 @@ class Registry:
         self.is_ready = False
 
     async def _last_writes(self) -> None:
-        """Wait, at most ELECTION_S, until no call of ``write`` is in progress. The reader still runs, so these calls
-        learn the next writer."""
+        """Wait, at most ELECTION_S, until no call of ``write`` is in progress. The reader still runs, so the waiting
+        calls of ``write`` learn who the next writer is."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ELECTION_S):
                 while self._writing:
@@ -384,7 +386,8 @@ class Registry:
     # --- the group ---------------------------------------------------------------------------------------------------
 
     async def _membership(self) -> None:
-        """Stay a member of the group. The group only elects: its partition is paused, and the reader reads it."""
+        """Stay a member of the group. The group only elects the writer: this consumer pauses the assigned partition,
+        and a separate reader reads the topic."""
         member = self._member = AsyncConsumer(
             self.settings.client,
             bootstrap_servers=self._servers,
@@ -422,7 +425,8 @@ class Registry:
             self._accept(is_claimed=False)
 
     def _accept(self, *, is_claimed: bool) -> None:
-        """Begin terms. ``is_claimed``: the reason is not the group, but that this replica was the last writer."""
+        """Begin terms as the writer. ``is_claimed``: this replica begins a term because it was the last writer, and not
+        because the group has assigned the partition to it."""
         assert self._writes is not None
         self._is_claimed = is_claimed
         self._writes.accept()

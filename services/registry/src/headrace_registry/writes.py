@@ -30,7 +30,7 @@ BATCH_BYTES_MAX = 512 * 1024
 
 
 class NotWriterError(Exception):
-    """This replica may not write. ``url``: URL of the writer; None if no writer is known."""
+    """This replica is not the writer, and refuses a write. ``url``: URL of the writer; None if no writer is known."""
 
     def __init__(self, url: str | None) -> None:
         super().__init__(f"this replica is not the writer; the writer is {url or 'unknown'}")
@@ -92,8 +92,8 @@ class Writes:
         self._refusal = None
 
     def refuse(self, error: NotWriterError) -> None:
-        """Refuse the waiting commands, and from now on commands of aborted transactions. A transaction of unknown
-        outcome stays unknown until the reader has passed it."""
+        """Refuse the waiting commands, and from now on commands of aborted transactions. The commands of a transaction
+        with an unknown outcome wait until the reader has passed the transaction's offsets."""
         self._refusal = error
         waiting, self._waiting = self._waiting, deque()
         for command in waiting:
@@ -107,8 +107,8 @@ class Writes:
         return command.outcome
 
     def _forget(self, command: Command[Any]) -> None:
-        """Drop a command whose caller has left. Without a quorum or a coordinator, it could wait for a batch for a long
-        time."""
+        """Drop a command whose caller has left. While there is no quorum or no coordinator, the command could otherwise
+        wait for a batch for a long time."""
         if command in self._waiting:
             self._waiting.remove(command)
 

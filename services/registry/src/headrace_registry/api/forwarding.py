@@ -1,11 +1,13 @@
-"""Writes on any replica: the writer carries them out, and other replicas forward them to the writer over HTTP.
+"""Writes on any replica: the writer (the elected replica) carries out each write, and the other replicas forward their
+writes to the writer over HTTP.
 
 The header ``X-Forward`` marks a forwarded request. A replica that receives a marked request and is not the writer does
-not forward the request again, and answers error 50004. If the writer cannot be reached, answers 50004, or answers 503
-because it stops, it has not written: the forwarding replica waits for another writer, and starts over.
+not forward the request again, and answers error 50004. If the writer cannot be reached, or answers 50004, or answers
+503 because it is stopping, the write had no effect. The forwarding replica then waits for another writer, and forwards
+the write again.
 
 The writer's answer names the offset of ``_schemas`` that the writer has applied. The forwarding replica waits until it
-has applied that offset too, so a client reads its own write.
+has applied the records up to this offset too, so that a client reads its own write.
 """
 
 from __future__ import annotations
@@ -236,7 +238,8 @@ class Writing:
         return _Forwarded(answer, is_final=(status, _error_code(bytes(data))) not in _NOT_WRITTEN)
 
     async def _applied(self, offset: int) -> None:
-        """Wait until this replica has applied an offset, at most SEEN_S. The write has succeeded in any case."""
+        """Wait, at most SEEN_S, until this replica has applied the records up to ``offset``. The write has already
+        succeeded, so a timeout is no error."""
         loop = asyncio.get_running_loop()
         end = loop.time() + SEEN_S
         while self._registry.image.offset < offset and loop.time() < end:  # noqa: ASYNC110 - an image has no event

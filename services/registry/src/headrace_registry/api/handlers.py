@@ -228,8 +228,8 @@ class Api:
         return await self._writing.write(request, body, REGISTER, decide, lambda schema_id: {"id": schema_id})
 
     async def _known(self, request: web.Request, submitted: Submission) -> Version | None:
-        """The version of a submitted schema that this replica has, if a registration would change nothing. Raises the
-        RegistryError of an invalid schema."""
+        """The version with which the subject already has the submitted schema, so that a registration would change
+        nothing; None if there is no such version. Raises the RegistryError of an invalid schema."""
         try:
             await self._prepare(submitted, is_new=False)
             if submitted.version == 0:

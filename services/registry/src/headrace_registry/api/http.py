@@ -89,7 +89,7 @@ class Gate:
     """The middleware of all requests: limits, and errors as JSON.
 
     ``is_ready``: whether this replica may answer. ``catch_up``: returns whether the replica's state is current; after a
-    suspension of the process, it waits for that.
+    suspension of the process, it first waits until the state is current.
     """
 
     def __init__(self, is_ready: Callable[[], bool], catch_up: Callable[[], Awaitable[bool]]) -> None:
@@ -146,8 +146,8 @@ class Gate:
             return _error(request, PlainError(500, f"Internal Server Error (request id {request_id_of(error)})"))
 
     async def _sent(self, request: web.Request, answer: web.StreamResponse) -> web.StreamResponse:
-        """Send an answer. This method sends it, because aiohttp would send it after the middleware, where no limit
-        covers clients that do not read their answers."""
+        """Send an answer here, within the middleware, because aiohttp would send the answer after the middleware, where
+        no limit covers clients that do not read their answers."""
         size = answer.content_length or 0
         if self._answer_bytes and self._answer_bytes + size > ANSWERS_BYTES_MAX:
             answer = _error(

@@ -125,7 +125,7 @@ def _unknown_context(name: str) -> errors.RegistryError:
 
 @dataclass(frozen=True, slots=True)
 class ConfigRequest:
-    """``sent``: the fields of the request that the registry knows. The answer repeats them."""
+    """``sent``: the fields of the request that the registry knows, which the answer repeats."""
 
     config: Config
     sent: dict[str, Any]

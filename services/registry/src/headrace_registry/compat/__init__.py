@@ -51,10 +51,11 @@ class Level(StrEnum):
 
 
 def check(level: Level, new: Parsed, earlier: Sequence[Parsed]) -> list[Incompatibility]:
-    """Return the reasons why ``new`` may not follow the schemas ``earlier``, of which the oldest comes first.
+    """Return the reasons why ``new`` is not compatible with the schemas ``earlier``, of which the oldest comes first.
 
     The check goes from the latest schema to the oldest schema, and ends at the first incompatible schema. The attribute
-    ``earlier`` of each Incompatibility is the index of that schema. Raise ComparisonTooLargeError.
+    ``earlier`` of each Incompatibility is the index of the incompatible schema in the argument ``earlier``. Raise
+    ComparisonTooLargeError.
     """
     if level is Level.NONE:
         return []
@@ -72,7 +73,8 @@ def check(level: Level, new: Parsed, earlier: Sequence[Parsed]) -> list[Incompat
 def _unreadable(
     reader: Parsed, writer: Parsed, reader_word: str, writer_word: str, earlier: int
 ) -> Iterator[Incompatibility]:
-    """Yield the reasons why ``reader`` cannot read the data of ``writer``. The words name both schemas in a reason."""
+    """Yield the reasons why ``reader`` cannot read the data of ``writer``. ``reader_word`` and ``writer_word`` are the
+    names of the two schemas in the text of a reason."""
     differences: Sequence[Difference] = ()
     reasons: Mapping[str, str] = {}
     match reader, writer:

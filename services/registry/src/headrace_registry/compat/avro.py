@@ -4,7 +4,7 @@ The verdicts, kinds, places and messages are those of ``SchemaCompatibility`` of
 Confluent's registry shows them. Three properties of Java's check look odd, and Headrace keeps them:
 
 * The check compares names without their namespaces.
-* The check compares a pair of types once. At another place of the same pair, the check repeats the first result.
+* The check compares a pair of types once. If the same pair occurs at another place, the check repeats the first result.
 * A field is ambiguous when its name and its alias, or two of its aliases, are names of the writer's fields.
 
 Source: the Avro specification 1.12, "Schema Resolution".
@@ -112,8 +112,8 @@ class _Check:
         return problems
 
     def _candidates(self, reader: Union, writer: Node) -> list[Node]:
-        """The branches of a reader's union that may read a type. Only a branch with the same name may read a named
-        type."""
+        """The branches of the reader's union that could read ``writer``. A named type can be read only by a branch with
+        the same name."""
         found = self._branches.get(id(reader))
         if found is None:
             found = self._branches[id(reader)] = {}

@@ -166,7 +166,7 @@ class _Check:
         return found[:REPORTED_MAX]
 
     def _compare_at(self, found: _Found, place: str, original: Node, update: Node) -> Steps[bool]:
-        """Add the differences of two schemas at a place to ``found``, and say whether there are none."""
+        """Add the differences of two schemas at a place to ``found``; return True if there are no differences."""
         below: _Found = yield self.compare(original, update)
         found.extend((kind, (place, rest)) for kind, rest in below)
         return not below

@@ -79,7 +79,8 @@ def _place(name: str, *below: str | int) -> str:
 
 
 def _meaning(types: Types, kind: str | MapType, scope: str) -> str | MapType | FoundType:
-    """A scalar's name, a map, or a type. The entry message of a map becomes that map."""
+    """What the type ``kind`` of a field means in ``scope``: a scalar's name, a MapType, or a FoundType. For the entry
+    message of a map, return the MapType."""
     if isinstance(kind, MapType) or kind in SCALARS:
         return kind
     found = types.find(kind, scope)
@@ -221,7 +222,8 @@ def _group(kind: str | MapType | FoundType) -> str | None:
 
 
 def _moved(name: str, oneof: OneOf, old_fields: Collection[int], old_in_oneofs: Collection[int]) -> _Found:
-    """Fields that moved into a oneof. An old writer may have written several of them, but a oneof keeps only one."""
+    """The incompatible moves of fields into a oneof: an old writer may have written several of the moved fields, but a
+    oneof keeps only one field."""
     moved = sum(one.number in old_fields for one in oneof.fields)
     if moved > 1:
         return [Difference("MULTIPLE_FIELDS_MOVED_TO_ONEOF", _place(name, oneof.name))]

@@ -2,7 +2,7 @@
 
 This module follows Avro's Java implementation, because Confluent's registry uses that implementation. The same texts
 are valid, and ``canonical`` is the output of Java's ``Schema.toString``. The Python packages ``avro`` and ``fastavro``
-accept and write other texts. The tests compare their verdicts with those of Headrace.
+accept other texts, and write other texts. The tests compare the verdicts of these packages with those of Headrace.
 
 The tree of a schema has one object for each place of the text, and named types appear in many places. So the tree is
 a graph, with cycles for recursive records. The text that defines a name comes before the uses of the name.
@@ -346,7 +346,7 @@ class _Reader:
         return found
 
     def _text(self, value: dict[str, Any], key: str, needed_as: str | None) -> Any:
-        """The string under a key. None when the key is missing and ``needed_as`` is None."""
+        """The string that ``value`` has for ``key``; None if the key is missing and ``needed_as`` is None."""
         found = value.get(key)
         if isinstance(found, str):
             return found
@@ -372,7 +372,8 @@ class _Reader:
                 )
 
     def _is_valid_default(self, node: Node, value: Any) -> bool:
-        """Whether a JSON value is a value of a type. A default of a union is a value of any branch."""
+        """Whether the JSON value is a valid default of the type ``node``. The default of a union may be a value of any
+        branch."""
         self._default_steps += 1
         if self._default_steps > DEFAULT_STEPS_MAX:
             self._refuse(f"the check of the defaults takes more than {DEFAULT_STEPS_MAX} steps; simplify them")

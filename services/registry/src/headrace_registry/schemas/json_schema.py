@@ -132,7 +132,8 @@ class Null(Node):
 
 @dataclass(eq=False, slots=True)
 class Condition(Node):
-    """``if``, ``then``, ``else``. A check of compatibility does not compare them, as in Confluent's registry."""
+    """``if``, ``then``, ``else``. As in Confluent's registry, the compatibility check does not compare these
+    keywords."""
 
 
 @dataclass(eq=False, slots=True)
@@ -417,7 +418,8 @@ def _walk(value: Any, parts: Iterable[str]) -> Any:
 
 
 class _Parts:
-    """Takes one schema apart into the nodes of its kinds. A keyword belongs to the first part that knows it."""
+    """Takes one schema apart into the nodes of its kinds. A keyword that several kinds know belongs to the first part
+    that knows the keyword."""
 
     def __init__(self, reader: _Reader, value: dict[str, Any], place: _Place) -> None:
         self._reader = reader
@@ -583,7 +585,8 @@ class _Parts:
         )
 
     def _expression(self, pattern: str, *below: str) -> Any:
-        """The compiled expression, or None when RE2 lacks a feature that it needs, such as a look-ahead."""
+        """The compiled regular expression; None if the expression needs a feature that RE2 lacks, such as a
+        look-ahead."""
         try:
             return re2.compile(pattern, _RE2_OPTIONS)
         except re2.error as error:

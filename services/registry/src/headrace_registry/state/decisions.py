@@ -89,7 +89,7 @@ class Deciding:
 
     @classmethod
     def of_threads(cls, rules: Rules, lock: AbstractContextManager[object]) -> Deciding:
-        """Returns an object that several threads may use at the same time; ``lock`` guards its caches."""
+        """Make a Deciding that several threads may use at the same time; ``lock`` guards the caches."""
         pairs: Cache[tuple[str, ...]] = Cache(PAIRS_MAX, REASONS_CHARACTERS_MAX, lock)
         return cls(rules, Parser(lock=lock), pairs, Cache(PAIRS_MAX, 0, lock))
 
@@ -176,8 +176,8 @@ class Deciding:
         return self._with_inlined_references(image, submitted, parsed, versions)
 
     def compatibility(self, image: Image, submitted: Submission, earlier: Sequence[Version]) -> list[str]:
-        """The reasons for which a schema may not follow the versions ``earlier``, the oldest first; none if it may.
-        Raises RegistryError 42201."""
+        """The reasons why the submitted schema is not compatible with the versions ``earlier`` (oldest first); empty if
+        the schema is compatible. Raises RegistryError 42201."""
         if not submitted.schema.text.strip():
             raise errors.invalid_schema("Empty schema")
         parsed = self.parser.parse_submitted(image, submitted, is_new=True)
@@ -188,7 +188,7 @@ class Deciding:
         self, image: Image, submitted: Submission, parsed: Parsed, versions: Sequence[Version]
     ) -> Version | None:
         """Find the version whose references the client has copied into the text of an Avro schema. Java's Avro
-        serializer sends such schemas. The latest version wins."""
+        serializer sends such schemas. If several versions match, the latest version is returned."""
         if parsed.type is not SchemaType.AVRO or parsed.references:
             return None
         mark = self.parser.mark(image, submitted)
@@ -228,7 +228,8 @@ class Deciding:
         return []
 
     def _between(self, image: Image, level: Level, mark: bytes, new: Parsed, version: Version) -> list[str]:
-        """The reasons of one pair. ``mark``: the parser's mark of ``new``."""
+        """The reasons why ``new`` is not compatible with ``version``. ``mark``: the parser's hash of ``new`` and its
+        references."""
         if new.type is not version.stored.schema.type:
             return ["Incompatible because of different schema type"]
         pair = mark + self.parser.mark(image, submission_of(version)) + level.removesuffix("_TRANSITIVE").encode()
@@ -391,7 +392,8 @@ def _schema_record(version: Version) -> Record:
 
 
 def _removals(image: Image, versions: Sequence[Version]) -> tuple[Record, ...]:
-    """Records that delete versions permanently. Compaction removes their ids, so one record keeps the highest id."""
+    """Records that delete versions permanently. Compaction also removes the ids of these versions, so one more record
+    keeps the highest id."""
     if not versions:
         return ()
     removals = ((key, None) for each in versions for key in image.keys(each))

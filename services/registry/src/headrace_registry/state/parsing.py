@@ -75,8 +75,8 @@ class Parser:
         return self.kept(job) or self.keep(job, job.run())
 
     def parse_version(self, image: Image, version: Version) -> Parsed:
-        """Parse a registered version. Raises RegistryError 42201 if it is invalid, which happens when another registry
-        has written the topic."""
+        """Parse a registered version. Raises RegistryError 42201 if the version's schema is invalid, which happens when
+        another registry has written the topic."""
         return self.parse_submitted(image, submission_of(version), is_new=False)
 
     def mark(self, image: Image, submitted: Submission) -> bytes:

@@ -12,8 +12,8 @@
 
 A null value deletes the entry that the key names. The subject null stands for the whole registry. The topic is
 compacted, so the bytes of a key must always be the same: the order of the fields is fixed. A schema without
-``schemaType`` is an Avro schema. The record ``maxId`` is ours: compaction removes permanently deleted schemas, and the
-record prevents that their ids are assigned again. Confluent's registry skips it as a NOOP.
+``schemaType`` is an Avro schema. Headrace adds the record ``maxId``: compaction removes permanently deleted schemas,
+and ``maxId`` prevents that their ids are assigned again. Confluent's registry skips ``maxId`` as a NOOP.
 
 Records of newer registries may have more fields; ``metadata`` and ``ruleSet`` of a schema are kept as they are.
 """
@@ -44,7 +44,7 @@ class UnreadableRecordError(Exception):
 
 
 class Mode(StrEnum):
-    """The mode of a subject or of the registry: which writes it accepts."""
+    """The mode of a subject or of the registry, which determines the accepted writes."""
 
     READWRITE = "READWRITE"
     READONLY = "READONLY"

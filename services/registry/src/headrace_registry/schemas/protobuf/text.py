@@ -457,7 +457,8 @@ class _Reader:
         return token
 
     def _message_value(self, end: str) -> dict[str, Any]:
-        """Read a message in the text format. A key that appears twice has the list of its values."""
+        """Read a message in the text format. If a key appears more than once, the result has the list of the key's
+        values."""
         values: dict[str, Any] = {}
         repeated: set[str] = set()
         while not self._takes(end):
