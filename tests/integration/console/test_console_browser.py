@@ -252,7 +252,7 @@ def test_a_user_signs_in_with_the_keyboard_sees_the_own_topics_and_signs_out(
     assert "orders" in page.get_by_role("heading", level=1).inner_text()
     page.get_by_label("Keep records for").fill("1d")
     page.keyboard.press("Enter")
-    expect(page.get_by_role("alert")).to_contain_text("User:alice may not ALTER_CONFIGS topic 'orders'")
+    expect(page.get_by_role("alert")).to_contain_text("User:alice is not authorized to ALTER_CONFIGS topic 'orders'")
     page.goto("/topics")
     page.get_by_role("link", name="orders").wait_for()
     assert page.get_by_role("link", name="payments").count() == 0

@@ -99,7 +99,7 @@ def test_two_users_see_what_their_acls_allow(cluster: LocalCluster, browsers: li
         answer = browser.get(f"topic?name={other}")
         assert answer.status_code == 403
         assert "You may not see this" in answer.text
-        assert "may not DESCRIBE topic" in alert(answer.text)
+        assert "is not authorized to DESCRIBE topic" in alert(answer.text)
         assert f"a record of {other}" not in browser.get(f"messages?topic={other}").text
 
 
@@ -108,7 +108,7 @@ def test_what_a_user_may_not_see_does_not_look_like_zero(
 ) -> None:
     assert "may not see" in sampled_page(alice, "topics")
     overview = sampled_page(alice, "")
-    assert "User:alice may not DESCRIBE the cluster" in overview
+    assert "User:alice is not authorized to DESCRIBE the cluster" in overview
     assert "groups that you may describe" in overview
     carol = signed_in(cluster, browsers, "carol")
     assert "There is no topic that you may describe" in sampled_page(carol, "topics")
@@ -137,7 +137,7 @@ def test_a_user_without_the_right_cannot_change_retention_and_reads_why(
     for step in ("review", "apply"):
         answer = alice.post(step, **form)
         assert answer.status_code == 403
-        assert "User:alice may not ALTER_CONFIGS topic" in alert(answer.text)
+        assert "User:alice is not authorized to ALTER_CONFIGS topic" in alert(answer.text)
     assert retention(cluster, "orders") == "604800000"
     bob = signed_in(cluster, browsers, "bob")
     form = RETENTION | {"topic": "payments", "token": token(bob.get("topic?name=payments").text)}

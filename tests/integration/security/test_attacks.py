@@ -696,7 +696,7 @@ def test_a_node_that_does_what_its_role_may_not_leaves_a_line_in_the_audit_log(
     address = json.loads((cluster.directory / "controller-1" / "node.json").read_text())["listeners"]["internal"]
     with grpc.secure_channel(address, credentials) as made:
         stream = raft_pb2_grpc.RaftStub(made).Exchange(iter([raft_pb2.RaftEnvelope()]), timeout=10)  # type: ignore[no-untyped-call]
-        with pytest.raises(grpc.RpcError, match="a coordinator may not call Raft/Exchange"):
+        with pytest.raises(grpc.RpcError, match="a coordinator is not authorized to call Raft/Exchange"):
             next(stream)
     lines = [json.loads(line) for line in audit_log.read_text().splitlines()]
     refused = [line for line in lines if line["principal"] == "Node:coordinator:1" and line["decision"] == "DENIED"]

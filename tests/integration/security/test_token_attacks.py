@@ -130,7 +130,9 @@ def test_no_node_believes_the_requester_in_a_clients_request(cluster: LocalClust
         forged = eve.call("CreateDelegationToken", security_pb2.CreateDelegationTokenRequest(requester="User:root"))
         assert (forged.token.owner, forged.token.requester) == ("User:eve", "User:eve")
         root = security_pb2.CreateDelegationTokenRequest(owner="User:root", requester="User:root")
-        assert "User:eve may not CREATE_TOKENS user 'User:root'" in eve.refused("CreateDelegationToken", root)
+        assert "User:eve is not authorized to CREATE_TOKENS user 'User:root'" in eve.refused(
+            "CreateDelegationToken", root
+        )
         for method, kind in (
             ("RenewDelegationToken", security_pb2.RenewDelegationTokenRequest),
             ("ExpireDelegationToken", security_pb2.ExpireDelegationTokenRequest),

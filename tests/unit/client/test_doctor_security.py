@@ -92,7 +92,7 @@ class OneRefuses(Cluster):
             raise SaslAuthenticationFailedError(f"SCRAM-SHA-512: the credentials are wrong (from {address})")
 
     def describe_quorum(self, **_: Any) -> Any:
-        raise ClusterAuthorizationFailedError("User:alice may not DESCRIBE the cluster")
+        raise ClusterAuthorizationFailedError("User:alice is not authorized to DESCRIBE the cluster")
 
 
 def test_the_node_that_refuses_is_named_once_and_what_the_user_may_not_read_is_no_fault() -> None:

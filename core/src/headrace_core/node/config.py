@@ -128,8 +128,8 @@ def _check_listener_key(name: str) -> None:
             raise InvalidConfigError(f"{name}: {error.message}") from None
     elif key not in PER_LISTENER:
         raise InvalidConfigError(
-            f"{name}: a listener has no key {key!r} of its own; keys of single listeners begin with "
-            f"listener.name.{listener}.ssl. or listener.name.{listener}.sasl."
+            f"{name}: listener {listener} cannot have its own {key!r}; it can have its own "
+            f"{', '.join(sorted(PER_LISTENER))}, and keys that begin with ssl. or sasl."
         )
 
 

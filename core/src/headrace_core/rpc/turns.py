@@ -76,7 +76,7 @@ class _Desk:
         task = asyncio.current_task()
         if task is not None and self._holder is task and not keeps_place:
             raise RuntimeError(
-                "a task asked for a turn while it had one, and would wait for itself; await the inner work "
+                "a task that holds the turn asked for another turn, and would wait for itself; await the inner work "
                 "with `turns.outside(...)`"
             )
         turn = asyncio.get_running_loop().create_future()

@@ -147,7 +147,7 @@ def split_pem(pem: bytes) -> list[bytes]:
 def read_der(der: bytes) -> Certificate:
     """Read one certificate. Raises ValueError."""
     if len(der) > CERTIFICATE_BYTES_MAX:
-        raise ValueError(f"a certificate of {len(der)} bytes")
+        raise ValueError(f"a certificate has {len(der)} bytes, at most {CERTIFICATE_BYTES_MAX} are allowed")
     try:
         return _read(der)
     except (IndexError, UnicodeDecodeError, OverflowError) as error:

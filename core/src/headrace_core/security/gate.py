@@ -194,7 +194,7 @@ class Gate:
                     caller, Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME, False, method
                 )
                 raise ClusterAuthorizationFailedError(
-                    f"a {caller.role} may not call {method} on listener {self.listener}"
+                    f"a {caller.role} is not authorized to call {method} on listener {self.listener}"
                 )
             return _set(Access(caller, None, found.method, reporting=self._authorization))
         if found is None and not path.startswith(_REFLECTION):
@@ -306,9 +306,13 @@ def _client_of_gateway(named: str, metadata: dict[str, Any], listener: str) -> C
     try:
         principal = parse_principal(text)
     except InvalidRequestError:
-        raise SaslAuthenticationFailedError(f"the gateway names the principal {text[:60]!r}, which is none") from None
+        raise SaslAuthenticationFailedError(
+            f"the gateway sent {text[:60]!r}, which is not a principal of the form TYPE:NAME"
+        ) from None
     if principal.kind != "User" or len(text) > PRINCIPAL_CHARS_MAX:
-        raise SaslAuthenticationFailedError(f"a gateway may name only users, not {text[:60]!r}")
+        raise SaslAuthenticationFailedError(
+            f"a gateway can act only for a principal of type User, not for {text[:60]!r}"
+        )
     client_id = unquote(str(metadata.get(CLIENT_ID_KEY, "")))[:CLIENT_ID_CHARS_MAX]
     return Caller(principal, _canonical(str(metadata.get(HOST_KEY, ""))), client_id, listener)
 

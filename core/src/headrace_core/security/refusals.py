@@ -35,6 +35,6 @@ def refusal(operation: Operation, resource_type: int, name: str, principal: obje
         what, flag = f"{kind} {shown!r}", f"--{resource.name.lower().replace('_', '-')} {shown}"
     word = Operation(operation).name
     return _ERRORS[resource](
-        f"{principal} may not {word} {what}; an administrator can allow it: headrace acls create "
+        f"{principal} is not authorized to {word} {what}; an administrator can allow it: headrace acls create "
         f"--allow-principal {principal} --operation {word} {flag}"
     )

@@ -174,8 +174,8 @@ def hide_assignment(access: Access, response: Any) -> None:
             response.error.CopyFrom(
                 error_to_proto(
                     TopicAuthorizationFailedError(
-                        f"the group assigns topics that {access.caller.principal} may not DESCRIBE; allow them, or "
-                        "narrow the subscription's pattern"
+                        f"the group assigns topics that {access.caller.principal} is not authorized to DESCRIBE; "
+                        "allow DESCRIBE on these topics, or narrow the subscription's pattern"
                     )
                 )
             )
@@ -211,7 +211,7 @@ async def _describe_groups(access: Access, found: MethodAccess, request: Any, ha
         topics |= {each.topic for each in group.pending_offsets}
         if not all(_sees_topic(access, topic) for topic in topics if topic):
             error = TopicAuthorizationFailedError(
-                f"group {group.group_id!r} reads topics that {access.caller.principal} may not DESCRIBE"
+                f"group {group.group_id!r} reads topics that {access.caller.principal} is not authorized to DESCRIBE"
             )
             described = groups_pb2.DescribedGroup(group_id=group.group_id, error=error_to_proto(error))
             group.CopyFrom(described)

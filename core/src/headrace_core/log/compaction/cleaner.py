@@ -223,8 +223,8 @@ class _Round:
         if first_open is None or first_open >= end:
             return end
         logger.warning(
-            "%s: a transaction that began at offset %d is still open, below the stable offset; compaction stops at "
-            "this offset",
+            "%s: a transaction that began at offset %d is still open, although this offset is below the last stable "
+            "offset; compaction stops before the segment that has this offset",
             self._log.topic_partition,
             first_open,
         )

@@ -330,10 +330,15 @@ def _service_of(module: LoginModule | None, values: Mapping[str, Any]) -> str | 
     differ."""
     own, general = None if module is None else module.options.get("serviceName"), values[SERVICE_KEY]
     if own and general and own != general:
-        raise InvalidConfigError(f"sasl.jaas.config has serviceName={own[:100]}, and {SERVICE_KEY}={general[:100]}")
+        raise InvalidConfigError(
+            f"sasl.jaas.config has serviceName={own[:100]}, but {SERVICE_KEY} is {general[:100]}; set both to "
+            "the same name"
+        )
     service = own or general or None
     if service is not None and not service.replace("-", "").replace("_", "").isalnum():
-        raise InvalidConfigError(f"{SERVICE_KEY}={service[:100]!r}: write only its first part, such as kafka")
+        raise InvalidConfigError(
+            f"{SERVICE_KEY}={service[:100]!r}: write only the first part of the principal, such as kafka"
+        )
     return service
 
 
