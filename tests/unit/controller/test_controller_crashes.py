@@ -195,7 +195,7 @@ def test_a_vote_that_is_gone_stops_a_voter_with_a_log() -> None:
     fs = formatted()
     _run(fs, History())
     fs.unlink(QUORUM_STATE)
-    with pytest.raises(CorruptLogError, match="is missing beside a log"):
+    with pytest.raises(CorruptLogError, match="is missing, but the log has records"):
         open_storage(fs)
 
 

@@ -155,7 +155,7 @@ def test_a_repeated_decision_changes_nothing(shard: Shard) -> None:
     assert shard.commit(0, again) == SinkState(0, 0)
     assert shard.state(first) is TransactionState.PREPARE_COMMIT
     assert shard.state(again) is TransactionState.PREPARE_ABORT
-    with pytest.raises(InvalidTxnStateError, match=r"batch 0 .* is already decided"):
+    with pytest.raises(InvalidTxnStateError, match=r"batch 0 .* is already committed"):
         shard.begin(0)
     shard.commit(1, shard.prepare(shard.begin(1)))
     assert shard.commit(0) == SinkState(1, 0), "batches up to a decided one are decided"

@@ -141,7 +141,7 @@ def test_a_version_with_impossible_columns_is_refused(case: str) -> None:
     first = [] if case in alone else [version([(0, 0, "c", {"id": 9, "name": "z"})], ID, NAME)]
     found = changes([*first, bad], None, "t")
     expected = {
-        "another key": "has the primary key (id), and the event has (id, name)",
+        "another key": "has the primary key (id), but the event's key is (id, name)",
         "a key outside the row": "'other' is not a column of the row",
         "a column of ours": "two columns are named",
         "a key of another type": "'id': it is int32 in the table and int64 in the rows",

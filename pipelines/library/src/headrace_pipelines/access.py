@@ -152,8 +152,8 @@ def given_access(arguments: argparse.Namespace) -> Access | None:
     servers = named_servers(arguments)
     if servers is None:
         raise InvalidConfigError(
-            "the flags name no cluster, and a run replaces topics: add --bootstrap-servers HOST:PORT,..., or leave out "
-            "--command-config and -X"
+            "a run deletes and creates topics, so name its cluster: add --bootstrap-servers HOST:PORT,...; or leave "
+            "out --command-config and -X"
         )
     return access_of(arguments, servers)
 

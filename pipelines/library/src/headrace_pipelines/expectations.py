@@ -110,7 +110,8 @@ class Expectations:
         twice = [name for name, count in Counter(each.name for each in expectations).items() if count > 1]
         if twice:
             raise InvalidExpectationError(
-                f"two expectations are named {', '.join(map(repr, twice))}; counts are per name, so rename one"
+                f"two expectations are named {', '.join(map(repr, twice))}; violations are counted by name, "
+                "so rename one"
             )
         self.expectations = expectations
 

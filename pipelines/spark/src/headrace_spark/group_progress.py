@@ -94,8 +94,9 @@ class GroupProgress:
     def _failed(self, error: BaseException) -> None:
         self._not_before_s = self._now_s() + PAUSE_S
         logger.warning(
-            "cannot commit the query's progress to group %r: %s. The query continues, its checkpoint has the "
-            "progress; until the next commit the group's lag is too high. Next attempt in %.0f s at the earliest",
+            "cannot commit the query's progress to group %r: %s. The query continues, and its checkpoint has "
+            "the progress. Until the next commit, tools show too high a lag of the group. Next "
+            "attempt in %.0f s at the earliest",
             self._group_id,
             error,
             PAUSE_S,

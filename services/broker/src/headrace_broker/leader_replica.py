@@ -656,8 +656,8 @@ def _ended_by(marker: Marker, waiting: _Appending, partition: TopicPartition) ->
     epoch = read_header(waiting.records).producer_epoch
     if epoch < marker.epoch:
         return InvalidProducerEpochError(
-            f"{partition}: producer {marker.producer_id} with epoch {epoch} is fenced: its transaction has ended, the "
-            f"marker has epoch {marker.epoch}"
+            f"{partition}: producer {marker.producer_id} with epoch {epoch} is fenced: a marker of epoch "
+            f"{marker.epoch} has ended its transaction"
         )
     return ConcurrentTransactionsError(
         f"{partition}: a marker of producer {marker.producer_id} arrived before its batch was written: retry"

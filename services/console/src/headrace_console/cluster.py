@@ -46,7 +46,9 @@ def client_config(settings: ConsoleSettings, credentials: tuple[str, str] | None
     }
     if credentials is not None:
         if _REFERENCE.search(credentials[1]):
-            raise SaslAuthenticationFailedError("a password with ${env: or ${file: cannot be used in the console")
+            raise SaslAuthenticationFailedError(
+                "the console does not accept a password that contains ${env: or ${file:"
+            )
         found["sasl.username"], found["sasl.password"] = credentials
     return found
 
@@ -77,7 +79,7 @@ class Cluster:
         """The configuration keys of the clients. Raises IllegalStateError after ``close``: a client without these keys
         would have no credentials."""
         if self._keys is None:
-            raise IllegalStateError("the user's session has ended, and with it its clients")
+            raise IllegalStateError("the user's session has ended, and its clients are closed")
         return self._keys
 
     async def in_thread(self, work: Callable[[], T]) -> T:

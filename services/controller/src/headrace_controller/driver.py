@@ -202,7 +202,7 @@ class ControllerDriver:
             self.controller.receive(message)
         # Entries that a full disk refused are being truncated; the sender repeats the message
         except OffsetNotAvailableError as error:
-            logger.info("dropped a message from controller %s, but will receive it again: %s", message.sender, error)
+            logger.info("dropped a message of controller %s, which sends it again: %s", message.sender, error)
         except (HeadraceError, OSError, AssertionError) as error:
             # The entries for a follower may be damaged; the stream itself is sound
             self._failure = self._failure or error

@@ -47,7 +47,7 @@ def read_quorum_state(fs: FileSystem, directory: str, *, own_directory_id: bytes
         content = read_file(fs, path)
     except FileNotFoundError:
         if is_needed:
-            raise CorruptLogError(f"{path} is missing beside a log with records: {_CURE}") from None
+            raise CorruptLogError(f"{path} is missing, but the log has records: {_CURE}") from None
         return HardState()
     try:
         outer = json.loads(content)

@@ -112,8 +112,8 @@ class Authentication:
             version < 1 or (self._began_ms is not None and now_ms - self._began_ms < REAUTHENTICATION_MS_MIN)
         ):
             raise IllegalSaslStateError(
-                "SaslHandshake after a successful authentication: authenticate again with version 1, and at most once "
-                "a second"
+                "SaslHandshake after a successful authentication: use version 1 of SaslHandshake, and authenticate "
+                "again at most once a second"
             )
         if mechanism not in self._offer.names:
             self.state = State.FAILED

@@ -66,8 +66,9 @@ class RegistryNode:
         await registry.start()
         if not await registry.wait_for_writer(FIRST_WRITER_S):
             logger.warning(
-                "no replica became the writer within %g s, so writes are refused and reads are answered; check that "
-                "the cluster has a coordinator, and that a replica has leader.eligibility=true",
+                "no replica of the registry was elected as the writer within %g s, so the registry answers reads and "
+                "refuses writes; check that the cluster has a coordinator, and that a replica has "
+                "leader.eligibility=true",
                 FIRST_WRITER_S,
             )
         app = application(registry, self.settings, self._calls)

@@ -242,7 +242,8 @@ class Registry:
         except TimeoutError:
             raise RequestTimedOutError(
                 f"topic {self.settings.topic} was not read to its end within {self.settings.init_timeout_s:g} s "
-                f"({counted(records, 'record')} read); raise kafkastore.init.timeout.ms, or check its leader"
+                f"({counted(records, 'record')} read); raise kafkastore.init.timeout.ms, or check the topic's "
+                "leader"
             ) from None
         self.is_ready = True
         self._events.emit(
@@ -371,8 +372,8 @@ class Registry:
                 self._events.emit(WriterAnnounced(url=announced[0], offset=record.offset))
                 if self.is_ready and announced[0] == self.url and not announced[1].startswith(self._run_id):
                     logger.warning(
-                        "another replica announces itself at offset %d as the writer with this replica's URL %s, so "
-                        "this replica cannot forward writes; set registry.advertised.url of each replica",
+                        "the writer announced itself at offset %d, and has the same URL as this replica, %s, so this "
+                        "replica cannot forward writes; give each replica its own registry.advertised.url",
                         record.offset,
                         self.url,
                     )
@@ -558,7 +559,9 @@ class Registry:
         in_flight = self._writes.sent(Batch(), offset)
         await producer.commit_transaction()
         if not await in_flight.is_committed:
-            raise _ElectionError(f"the announcement at offset {offset} was aborted; another replica may be the writer")
+            raise _ElectionError(
+                f"this replica's announcement at offset {offset} was aborted; another replica may be the writer"
+            )
         return offset
 
     async def _append(self, producer: AsyncProducer, batch: Batch) -> None:

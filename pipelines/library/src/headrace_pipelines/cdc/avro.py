@@ -238,12 +238,12 @@ class _Builder:
                 if node is None:
                     raise EventSchemaError(f"the record {full} contains itself, and a table has no such columns")
                 return node
-        raise EventSchemaError(f"the Avro type {name!r} has no form in Connect")
+        raise EventSchemaError(f"Kafka Connect has no equivalent of the Avro type {name!r}")
 
     def _union(self, branches: list[Any], namespace: str) -> _Node:
         others = [each for each in branches if each != "null"]
         if len(others) != 1:
-            raise EventSchemaError("a union of several types has no form in Connect")
+            raise EventSchemaError("Kafka Connect has no equivalent of an Avro union of several types")
         node = self.node(others[0], namespace)
         return (
             node if len(branches) == 1 else _Node(node.connect | {"optional": True}, _nullable(node.text), node.parts)
@@ -294,7 +294,9 @@ def _scale(decimal: Mapping[str, Any]) -> int:
     except (KeyError, TypeError, ValueError) as error:
         raise EventSchemaError("a decimal has no scale") from error
     if not 0 <= scale <= DIGITS_MAX:
-        raise EventSchemaError(f"a decimal has the scale {scale}, and a lake's column has at most {DIGITS_MAX}")
+        raise EventSchemaError(
+            f"a decimal has the scale {scale}, and the scale of a lake's column is at most {DIGITS_MAX}"
+        )
     return scale
 
 

@@ -78,7 +78,7 @@ def changes(versions: Sequence[Version], columns: pa.Schema | None, table: str) 
 def _check_keys(names: tuple[str, ...], before: tuple[str, ...], version: Version, table: str) -> None:
     if names != before:
         raise SchemaChangeError(
-            f"table {table} has the primary key ({', '.join(before)}), and the event has ({', '.join(names)}); "
+            f"table {table} has the primary key ({', '.join(before)}), but the event's key is ({', '.join(names)}); "
             "replicate the table again, under a new name"
         )
     missing = [name for name in names if name not in {column.name for column in version.row}]

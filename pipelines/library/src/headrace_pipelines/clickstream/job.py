@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--log", type=Path, metavar="FILE", help="a log in Apache's combined format, plain or gzipped")
     parser.add_argument(
         "--speed", type=positive, default=SPEED, metavar="X",
-        help="speed of the replay: seconds of the log per second (default %(default)g: 83 hours in half a minute)",
+        help="seconds of the log that pass in one second (default %(default)g: 83 hours in half a minute)",
     )  # fmt: skip
     parser.add_argument(
         "--multiply", type=_copies, default=1, metavar="N",

@@ -76,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--account-wait", type=positive, default=ACCOUNT_WAIT_MS / 1000, metavar="S",
-        help="seconds that a payment waits for its account before it is a dead letter (default %(default)g)",
+        help="a payment without an account becomes a dead letter after this many seconds (default %(default)g)",
     )  # fmt: skip
 
 
@@ -266,8 +266,8 @@ def check_grouping(checkpoint: Path) -> None:
         path.write_text(json.dumps(grouping))
     elif (there := json.loads(path.read_text())) != grouping:
         raise PipelineFailedError(
-            f"the checkpoint {checkpoint} groups customers by {there}, but the detector by {grouping}; use the numbers "
-            "of the checkpoint, or begin again with --restart"
+            f"the checkpoint {checkpoint} was written with {there}, but the detector has {grouping}; set SHARDS and "
+            "BUCKETS of detector.py as in the checkpoint, or begin again with --restart"
         )
 
 

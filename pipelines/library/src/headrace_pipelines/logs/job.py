@@ -226,7 +226,7 @@ class Job:
                 before, changed_s = arrived.count, time.monotonic()
             elif not hosts.is_alive() and time.monotonic() - changed_s > STALL_S:
                 raise PipelineFailedError(
-                    f"{before} of {meter.total} lines arrived, and none in {STALL_S:g} s; see "
+                    f"{before} of {meter.total} lines arrived, and no more in the last {STALL_S:g} s; see "
                     f"{self._places.root / 'logs'}:\n{shipper.tail()}"
                 )
             self._stop.wait(LOOK_S)

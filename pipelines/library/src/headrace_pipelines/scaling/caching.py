@@ -18,7 +18,7 @@ class Cache(Generic[K, V]):
 
     def __init__(self, size: int, ttl_s: float) -> None:
         if size < 1 or ttl_s <= 0:
-            raise InvalidArgumentError(f"size={size}, ttl_s={ttl_s}: must be at least 1, and above 0")
+            raise InvalidArgumentError(f"size={size}, ttl_s={ttl_s}: size must be at least 1, and ttl_s above 0")
         self._size, self._ttl_s = size, ttl_s
         self._values: OrderedDict[K, tuple[float, V]] = OrderedDict()
 

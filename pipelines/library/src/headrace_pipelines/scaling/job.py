@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"scenes to run, in their order (default: all of {', '.join(NAMES)})",
     )  # fmt: skip
     parser.add_argument("--rate", type=positive, default=RATE, metavar="X", help="records per second (%(default)g)")
-    parser.add_argument("--without-spark", action="store_true", help="no Spark job beside the first scene")
+    parser.add_argument("--without-spark", action="store_true", help="do not run a Spark job during the first scene")
     parser.add_argument(
         "--seed", type=whole, default=SEED, metavar="N", help="seed of the records (default %(default)s)"
     )

@@ -112,7 +112,8 @@ class Continuous:
             if time.monotonic() > deadline:
                 raise RequestTimedOutError(
                     f"query {query} has not processed the records of {', '.join(ends)} within {timeout_s:g} s; "
-                    "SHOW QUERIES shows how far it is, SET wait = off reads the table as it is"
+                    "SHOW QUERIES shows the progress of the query; after SET wait = off, a SELECT reads the "
+                    "table as it is now"
                 )
             if is_cancelled.wait(_LOOK_S):
                 raise QueryFailedError(f"the wait for query {query} was cancelled")

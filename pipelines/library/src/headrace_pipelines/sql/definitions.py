@@ -74,7 +74,8 @@ class Definitions:
 
         if table.format == "avro" and table.columns:
             raise fault(
-                "format avro takes the columns of the registry; leave the columns out", statement.columns[0].name
+                "a table of the format avro has the columns of its registered schema; leave out the list of columns",
+                statement.columns[0].name,
             )
         if table.format == "json" and not table.columns:
             raise fault("format json needs columns: CREATE TABLE name (column TYPE, ...) WITH (...)")

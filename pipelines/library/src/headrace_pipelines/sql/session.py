@@ -170,7 +170,7 @@ class Session:
         if table.is_latest:
             raise SqlError(
                 f"{table.name} has a primary key: its rows change, and Spark's streams cannot retract a row. Read the "
-                "stream from which it is computed, or write CREATE VIEW: a view is computed when it is read",
+                "stream from which the table is computed, or use CREATE VIEW: each read computes the view",
                 rewritten.source, use.at, use.end,
             )  # fmt: skip
 

@@ -54,11 +54,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--minutes", type=whole, default=MINUTES, metavar="N",
-        help="minutes of the fleet's time (default %(default)s)",
+        help="minutes of simulated time (default %(default)s)",
     )  # fmt: skip
     parser.add_argument(
         "--speed", type=positive, default=SPEED, metavar="X",
-        help="seconds of the fleet that pass in one second (default %(default)g); 1 is real time",
+        help="simulated seconds that pass in one second (default %(default)g); 1 is real time",
     )  # fmt: skip
     parser.add_argument(
         "--seed", type=whole, default=SEED, metavar="N",

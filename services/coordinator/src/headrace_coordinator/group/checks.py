@@ -186,7 +186,7 @@ def check_epoch(member: Member, epoch: int) -> None:
     current = member.current
     if not current.first_epoch <= epoch <= current.epoch:
         raise FencedMemberEpochError(
-            f"member {member.member_id!r} sent epoch {epoch}, its epoch is {current.epoch}: release all partitions "
+            f"member {member.member_id!r} sent epoch {epoch}, but is in epoch {current.epoch}: release all partitions "
             "and join again with epoch 0"
         )
 

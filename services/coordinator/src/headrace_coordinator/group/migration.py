@@ -81,7 +81,8 @@ def _described(
         assignment = decode_assignment(member.assignment)
     except CorruptLogError as error:
         raise GroupIdNotFoundError(
-            f"{where} {member.member_id!r} has data that cannot be read ({error.message}); stop its consumers first"
+            f"{where} {member.member_id!r} has data that cannot be read ({error.message}); stop the group's "
+            "consumers first"
         ) from None
     if assignment.user_data and classic.protocol not in _ASSIGNORS:
         raise GroupIdNotFoundError(

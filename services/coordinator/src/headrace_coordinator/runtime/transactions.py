@@ -144,8 +144,8 @@ class Transactions:
             parked = _Parked(runner, asked, ended=again, moved=again, expired=refuse, is_next=True)
         elif asked.wait_for_markers and not isinstance(outcome, Exception) and _is_ending(runner, transactional_id):
             late = RequestTimedOutError(
-                f"the transaction of {transactional_id!r} is decided, but some of its markers are not written yet; "
-                "repeat the request to wait for them"
+                f"the outcome of the transaction of {transactional_id!r} is recorded, but some markers are not written "
+                "yet; repeat the request to wait for them"
             )
             answer, late_answer = partial(asked.done, outcome), partial(asked.done, late)
             parked = _Parked(runner, asked, ended=answer, moved=again, expired=late_answer, is_next=False)

@@ -158,8 +158,8 @@ def check_open(transaction: SinkTransaction, record: SinkRecord) -> None:
     """Check that a later decision may commit the transaction. Raises InvalidTxnStateError and ProducerFencedError."""
     if transaction.batch <= record.batch:
         raise InvalidTxnStateError(
-            f"batch {transaction.batch} of {transaction.sink!r} is already decided (the last decided batch is "
-            f"{record.batch}): its rows are written, so skip them"
+            f"batch {transaction.batch} of {transaction.sink!r} is already committed (the last committed batch is "
+            f"{record.batch}): do not write its rows again"
         )
     if transaction.generation != record.generation:
         raise old_generation(transaction, record)
@@ -176,6 +176,6 @@ def unprepared(transactions: Iterable[str]) -> HeadraceError:
     """Return the error for a decision that names transactions that are not prepared."""
     names = ", ".join(map(repr, list(transactions)[:3]))
     return InvalidTxnStateError(
-        f"the transactions {names} are not prepared: an operator has aborted a transaction, or a transaction waited "
-        "for its decision longer than transaction.sink.timeout.ms; write the batch again"
+        f"the transactions {names} are not prepared: an operator has aborted a transaction, or the batch was "
+        "not committed within transaction.sink.timeout.ms; write the batch again"
     )

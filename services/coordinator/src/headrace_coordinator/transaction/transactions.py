@@ -623,14 +623,14 @@ class TransactionsStateMachine:
         if not record.is_over(sink):
             if request.commit:
                 raise InvalidTxnStateError(
-                    f"transaction {str(sink)!r} can be committed only with its batch, by the query's CommitSinkBatch; "
-                    "it can be aborted alone, and then its batch fails"
+                    f"transaction {str(sink)!r} can be committed only together with its batch (CommitSinkBatch); "
+                    "an abort is possible, and makes the batch fail"
                 )
             return False
         if sink.batch < record.batch:
             raise ProducerFencedError(
-                f"transaction {str(sink)!r} has ended, and its outcome is no longer known: batch {record.batch} of its "
-                "sink is decided"
+                f"transaction {str(sink)!r} has ended, and its outcome is no longer known: the sink has committed "
+                f"the later batch {record.batch}"
             )
         is_committed = record.names(sink, request.identity)
         if is_committed != request.commit:

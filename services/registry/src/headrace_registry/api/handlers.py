@@ -473,7 +473,7 @@ class Api:
                 await self._turn.acquire()
         except TimeoutError:
             raise PlainError(
-                429, "The registry compares long schemas of others; send the request again later"
+                429, "The registry is comparing long schemas of other requests; send the request again later"
             ) from None
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, read, self._image.draft())

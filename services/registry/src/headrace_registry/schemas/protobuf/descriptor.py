@@ -288,7 +288,7 @@ def _message(values: dict[str, Any], is_proto3: bool) -> Message:
         is_in_oneof = index is not None and not one.get("proto3_optional")
         if is_in_oneof:
             if not 0 <= index < len(oneofs):
-                raise _refuse(f'a field of the message "{message.name}" has no oneof')
+                raise _refuse(f'the message "{message.name}" has no oneof with the index {index}')
             fields, groups = oneofs[index].fields, oneofs[index].groups
         parsed = _field(one, is_proto3, is_in_oneof)
         if one.get("type") == _GROUP:
