@@ -24,12 +24,12 @@ INTRODUCTION = """# Configuration
 `tools/config_docs.py` generates this page from the declarations of the keys. To change the page, change the
 declarations in `core/config/`, then run `.venv/bin/python tools/config_docs.py generate`.
 
-This page lists every configuration key of Headrace, by Kafka's name. An unknown key is an error that suggests a
-similar name. Each key has one of three states:
+This page lists every configuration key of Headrace; keys that Kafka has too have Kafka's names. If you set an unknown
+key, the error suggests a similar name. Each key has one of three states:
 
 * **honoured**: the key does what its description says.
 * **accepted**: another key or mechanism replaces the key, or its feature is not built yet. A note in italics names the
-  replacement, or says what is not built. When you set an accepted key, Headrace prints or logs the note.
+  replacement, or says what is not built. When you set an accepted key, Headrace prints or logs this note.
 * **refused**: any value other than the default is an error, because ignoring the key would be unsafe. The note of a
   refused key says why.
 
@@ -44,10 +44,11 @@ A broker's key has the first of these values that is set, as in Kafka:
 3. the value on the broker's command line (`-o key=value`), then the value in its properties file
 4. the default
 
-For a topic's key, a value of the topic overrides all other values (`headrace configs alter -t orders --set
-retention.ms=60000`). Brokers set the default of a topic's key under the name in the column "server's key". `headrace
-configs describe` shows the value in force and the overridden values. `headrace configs describe
---all` shows defaults too. With `-o json` `headrace configs describe` prints all facts about a key.
+For a topic's key, a value that is set for the topic overrides all other values (`headrace configs alter -t orders
+--set retention.ms=60000`). A topic without its own value uses the value of the brokers' key in the column "server's
+key". `headrace configs describe` shows the value in force and the values that it overrides, and with `--all` keys that
+have their default too. With `-o json`, `headrace configs describe` also prints the type, the allowed values and the
+description of each key.
 
 The column "changed" says how you can change a key:
 
@@ -57,13 +58,15 @@ The column "changed" says how you can change a key:
 * **per-topic**: at any time, for one topic.
 
 Numbers have no units, as in Kafka's files: 7 days are `604800000`, 1 GiB is `1073741824`. If you write `7d` or
-`1GiB`, the error shows the number to write. Lists have commas between their items. Headrace refuses keys that
-contradict each other (a `min.compaction.lag.ms` above `max.compaction.lag.ms`), at the start and when you alter a key.
+`1GiB`, the error shows the number to write. Lists have commas between their items. Headrace refuses values that
+contradict each other, such as a `min.compaction.lag.ms` above `max.compaction.lag.ms`, when a node starts and when you
+alter a key.
 """
 
 CLIENTS = """Pass a client's keys in a dict with dotted names, or as keywords with underscores:
 `Producer({"linger.ms": 5})`, `Producer(linger_ms=5)`. The keys of a client cannot change while it is open. If
-`bootstrap.servers` is not set, a client uses the environment variable `HEADRACE_BOOTSTRAP_SERVERS`.
+`bootstrap.servers` is not set, a client uses the addresses in the environment variable `HEADRACE_BOOTSTRAP_SERVERS`,
+or `127.0.0.1:9095` without this variable.
 """
 
 

@@ -33,7 +33,7 @@ _CHECKPOINTS = (
 )
 _TIERED = "has no effect: tiered storage is not built"
 _QUOTAS = "has no effect: quota.window.num and quota.window.size.seconds set the burst of controller mutations"
-_PACED = "has no effect: throttles are token buckets without windows"
+_PACED = "has no effect: a throttle is a token bucket, which has no windows"
 _ACTIONS = "has no effect: nodes of a release use one protocol and one format"
 
 
@@ -65,12 +65,12 @@ BROKER = (
         "and clients reach a broker through a gateway in its rack.",
     ),
     honoured("controlled.shutdown.enable", True, "Whether a broker hands over its leaderships before it stops."),
-    honoured("request.timeout.ms", 30_000, "The timeout of a request that sets no timeout.", low=1),
+    honoured("request.timeout.ms", 30_000, "The timeout of a request whose client has set no timeout.", low=1),
     honoured(
         "socket.request.max.bytes",
         16_777_216,
-        "The largest request that clients may send, in bytes of records. The broker refuses a message above this "
-        "size plus 1 MiB without reading it. With Kafka's default of 100 MiB, every connection could use 100 MiB "
+        "The largest request that clients may send, in bytes of records. A larger gRPC message (this size plus 1 MiB) "
+        "is refused before the broker reads it. With Kafka's default of 100 MiB, every connection could use 100 MiB "
         "of the broker's memory.",
         low=1_024,
         high=104_857_600,
@@ -87,14 +87,15 @@ BROKER = (
     honoured(
         "confluent.basic.auth.user.info",
         None,
-        "user:password with which a broker authenticates at the schema registry; the default is no authentication.",
+        "The credentials, as user:password, with which a broker authenticates at the schema registry. By default the "
+        "broker does not authenticate.",
         source=CONFLUENT,
         kind=Kind.PASSWORD,
     ),
     honoured(
         "confluent.schema.registry.max.cache.size",
         10_000,
-        "Maximum number of schema ids of which a broker remembers whether the schema registry has them.",
+        "Maximum number of schema ids in a broker's cache, which stores whether the schema registry has each id.",
         source=CONFLUENT,
         scope=Scope.CLUSTER_WIDE,
         low=1,
@@ -103,7 +104,8 @@ BROKER = (
     honoured(
         "confluent.missing.id.cache.ttl.sec",
         5,
-        "How long a broker remembers that the schema registry lacks a schema id. Confluent's default is 60.",
+        "How many seconds a broker remembers that the schema registry does not have a schema id. Confluent's default "
+        "is 60.",
         source=CONFLUENT,
         scope=Scope.CLUSTER_WIDE,
         low=0,
@@ -112,12 +114,18 @@ BROKER = (
     honoured(
         "max.connections",
         10_000,
-        "Maximum number of connections of each listener; a broker closes further connections at once. The limit "
-        "is lower if the broker's process may not open enough files (docs/reference/limits.md).",
+        "Maximum number of connections of each listener; a broker closes further connections at once. The limit is "
+        "lower if the operating system lets the broker's process open too few files (docs/reference/limits.md).",
         low=1,
         source="KIP-402",
     ),
-    honoured("fetch.max.bytes", 57_671_680, "The largest response to one fetch.", low=1_024, high=104_857_600),
+    honoured(
+        "fetch.max.bytes",
+        57_671_680,
+        "Maximum number of bytes in the response to one Fetch request.",
+        low=1_024,
+        high=104_857_600,
+    ),
 )
 
 UPKEEP = (
@@ -133,14 +141,14 @@ UPKEEP = (
     honoured(
         "log.initial.task.delay.ms",
         30_000,
-        "How long after its start the broker begins retention and compaction.",
+        "How long the broker waits after its start before it begins retention and compaction.",
         kind=Kind.LONG,
         low=0,
     ),
     honoured(
         "num.recovery.threads.per.data.dir",
         2,
-        "Number of threads for each log directory that recover logs when the broker starts.",
+        "For each log directory, the number of threads that recover logs when the broker starts.",
         low=1,
         high=THREADS_MAX,
         scope=Scope.CLUSTER_WIDE,
@@ -161,8 +169,8 @@ UPKEEP = (
     honoured(
         "log.cleaner.dedupe.buffer.size",
         134_217_728,
-        "The memory of all cleaner threads for keys, at 24 bytes for each key. If the keys of a log do not fit "
-        "into this memory, the compaction of the log takes several passes.",
+        "The memory in which all cleaner threads together store the keys of the logs that they compact; each key "
+        "needs 24 bytes. If the keys of a log do not fit, the cleaner compacts the log in several passes.",
         kind=Kind.LONG,
         low=1_024,
         scope=Scope.CLUSTER_WIDE,
@@ -170,7 +178,7 @@ UPKEEP = (
     honoured(
         "log.cleaner.io.buffer.size",
         524_288,
-        "The memory of all cleaner threads for buffers for reading and writing.",
+        "The memory of the buffers with which all cleaner threads together read and write logs.",
         low=0,
         scope=Scope.CLUSTER_WIDE,
     ),
@@ -212,9 +220,9 @@ UPKEEP = (
     honoured(
         "log.dir.reserve.bytes",
         67_108_864,
-        "Free bytes that a log directory reserves for deletes, checkpoints and compaction. When a directory has "
-        "less free space than its reserve, the broker refuses appends to the directory's logs. The reserve is at "
-        "most 5 % of the disk; 0 switches the reserve off.",
+        "The number of free bytes that the broker reserves in each log directory for deletes, checkpoints and "
+        "compaction. When a directory has less free space than its reserve, the broker refuses appends to the "
+        "directory's logs. The reserve is at most 5 % of the disk; 0 switches the reserve off.",
         kind=Kind.LONG,
         low=0,
         scope=Scope.CLUSTER_WIDE,
@@ -246,9 +254,9 @@ REPLICATION = (
     honoured(
         "replica.lag.time.max.ms",
         30_000,
-        "How long a follower's disk may be behind the leader before the follower leaves the in-sync set. A "
-        "follower leaves the in-sync set earlier when its connection to the leader breaks, or when its log "
-        "cannot append records.",
+        "How long a follower may lack records of the leader on its disk before it leaves the in-sync set. A follower "
+        "leaves the in-sync set earlier when its connection to the leader breaks, or when its log cannot append "
+        "records.",
         kind=Kind.LONG,
         low=1,
         source="KIP-16",
@@ -335,7 +343,7 @@ REPLICATION = (
     accepted(
         "follower.replication.throttled.rate",
         LONG_MAX,
-        "Maximum number of bytes per second that throttled replicas of a follower may receive.",
+        "Maximum number of bytes per second that a broker receives as the follower of throttled replicas.",
         "has no effect: the leader throttles replication (leader.replication.throttled.rate)",
         kind=Kind.LONG,
         low=0,
@@ -350,8 +358,8 @@ REPLICATION = (
             ("alter.log.dirs.replication.quota", _PACED),
         )
         for what, default, doc in (
-            ("num", 11, "The number of windows over which the rate of a quota is measured."),
-            ("size.seconds", 1, "The length of one window of a rate metric."),
+            ("num", 11, "The number of windows over which Kafka measures the rate of a quota."),
+            ("size.seconds", 1, "The length of one of the windows over which Kafka measures the rate of a quota."),
         )
     ),
 )
@@ -388,7 +396,7 @@ LOGS = (
     accepted(
         "log.dir.failure.timeout.ms",
         30_000,
-        "How long a broker tries to report a failed directory to the controller before the broker stops.",
+        "How long a broker tries to report a failed log directory to the controllers before the broker's process ends.",
         "has no effect: the controllers fence a broker that cannot report to them, because its heartbeats stop",
         kind=Kind.LONG,
         low=1,
@@ -397,7 +405,7 @@ LOGS = (
     accepted(
         "num.replica.alter.log.dirs.threads",
         None,
-        "Threads that move replicas between directories.",
+        "Number of threads that move replicas between log directories.",
         "has no effect: the thread of each log directory moves replicas",
         kind=Kind.STRING,
     ),
@@ -422,10 +430,20 @@ LOGS = (
         kind=Kind.LONG,
         low=0,
     ),
-    accepted("inter.broker.protocol.version", None, "The protocol between brokers (until Kafka 4).", _ACTIONS),
-    accepted("unstable.api.versions.enable", False, "Whether a broker serves calls that are not stable yet.", _ACTIONS),
     accepted(
-        "unstable.feature.versions.enable", False, "Whether features that are not stable yet are allowed.", _ACTIONS
+        "inter.broker.protocol.version", None, "The version of the protocol between brokers (until Kafka 4).", _ACTIONS
+    ),
+    accepted(
+        "unstable.api.versions.enable",
+        False,
+        "Whether a broker serves versions of requests that are not stable yet.",
+        _ACTIONS,
+    ),
+    accepted(
+        "unstable.feature.versions.enable",
+        False,
+        "Whether the cluster may use versions of features that are not stable yet.",
+        _ACTIONS,
     ),
 )
 
@@ -433,7 +451,7 @@ TIERED = (
     accepted(
         "follower.fetch.last.tiered.offset.enable",
         False,
-        "Whether an empty follower begins after the offsets that are in tiered storage.",
+        "Whether a follower without records begins to copy after the last offset in tiered storage.",
         _TIERED,
         scope=Scope.CLUSTER_WIDE,
         source="KIP-1023",
@@ -445,7 +463,7 @@ TIERED = (
             ("remote.fetch", "How long reads wait for tiered storage."),
             ("remote.list.offsets", "How long requests for offsets wait for tiered storage."),
             ("rsm.config", "Settings of the class that stores segments in tiered storage."),
-            ("rlmm.config", "Settings of the class that keeps the places of segments in tiered storage."),
+            ("rlmm.config", "Settings of the class that stores the locations of segments in tiered storage."),
         )
     ),
 )

@@ -18,7 +18,7 @@ _SOCKETS = "has no effect: gRPC and the operating system set up connections and 
 _CONNECTING = (
     "has no effect: gRPC opens connections; bootstrap.timeout.ms and request.timeout.ms limit how long a client waits"
 )
-_PROVIDERS = "Headrace does not replace ${...} in values; put the value itself into the dict"
+_PROVIDERS = "Headrace replaces ${...} only in passwords and secrets; write any other value itself into the dict"
 _JAVA = "Headrace cannot load Java classes; leave this key out"
 
 
@@ -33,10 +33,10 @@ _COMMON = (
     honoured(
         "bootstrap.servers",
         None,
-        "host:port of some nodes, through which the client finds the cluster.",
+        "The addresses (host:port) of some nodes, from which the client learns all nodes of the cluster.",
         kind=Kind.LIST,
     ),
-    honoured("client.id", "headrace", "A name for this client, in logs and metrics."),
+    honoured("client.id", "headrace", "The name of this client in logs and metrics."),
     honoured("client.rack", "", "The rack or zone of this client."),
     accepted(
         "client.dns.lookup",
@@ -53,19 +53,24 @@ _COMMON = (
         source=HEADRACE,
     ),
     honoured("request.timeout.ms", 30_000, "How long the client waits for the answer to one request.", low=1),
-    honoured("default.api.timeout.ms", 60_000, "How long one call of the client may take in all.", low=1),
-    honoured("retry.backoff.ms", 100, "The pause before the first retry.", kind=Kind.LONG, low=0),
+    honoured(
+        "default.api.timeout.ms", 60_000, "How long one call of a client's method may take, with all retries.", low=1
+    ),
+    honoured(
+        "retry.backoff.ms", 100, "How long the client waits before the first retry of a request.", kind=Kind.LONG, low=0
+    ),
     honoured(
         "retry.backoff.max.ms",
         1_000,
-        "The longest pause between retries; the pause doubles with each retry.",
+        "The longest time that the client waits between two retries; the time doubles with each retry, from "
+        "retry.backoff.ms.",
         kind=Kind.LONG,
         low=0,
     ),
     accepted(
         "reconnect.backoff.ms",
         50,
-        "The pause before the client reconnects.",
+        "How long the client waits before it reconnects.",
         "gRPC reconnects automatically, at first after 50 ms",
         kind=Kind.LONG,
         low=0,
@@ -73,7 +78,7 @@ _COMMON = (
     accepted(
         "reconnect.backoff.max.ms",
         1_000,
-        "The longest pause before the client reconnects.",
+        "The longest time that the client waits before it reconnects.",
         "gRPC reconnects automatically, after at most 1 s",
         kind=Kind.LONG,
         low=0,
@@ -81,7 +86,7 @@ _COMMON = (
     accepted(
         "connections.max.idle.ms",
         540_000,
-        "How long a connection may be idle before it is closed.",
+        "How long a connection may be idle before the client closes it.",
         "connections stay open, because each connection carries a stream",
         kind=Kind.LONG,
     ),
@@ -108,7 +113,7 @@ _COMMON = (
     honoured("metrics.num.samples", 2, "The number of windows over which a rate metric is measured.", low=1),
     accepted("metrics.recording.level", "INFO", "The level of detail of metrics.", _METRICS),
     accepted("metric.reporters", [], "Java classes that report metrics.", _METRICS),
-    accepted("auto.include.jmx.reporter", True, "Whether metrics are reported by JMX (until Kafka 4).", _METRICS),
+    accepted("auto.include.jmx.reporter", True, "Whether the client reports metrics by JMX (until Kafka 4).", _METRICS),
     accepted(
         "enable.metrics.push",
         True,
@@ -120,14 +125,14 @@ _COMMON = (
         "metadata.recovery.strategy",
         "rebootstrap",
         "What to do when no known broker answers.",
-        "the client connects to the bootstrap servers again",
+        "the client always connects to the bootstrap servers again",
         source="KIP-899",
     ),
     accepted(
         "metadata.recovery.rebootstrap.trigger.ms",
         300_000,
-        "For how long all known brokers may fail to answer before the client connects to the bootstrap servers again.",
-        "the client connects to the bootstrap servers at once",
+        "After how long without an answer from any known broker the client connects to the bootstrap servers again.",
+        "the client connects to the bootstrap servers as soon as no known broker answers",
         kind=Kind.LONG,
         low=0,
         source="KIP-1102",
@@ -135,14 +140,14 @@ _COMMON = (
     accepted(
         "receive.buffer.bytes",
         -1,
-        "The receive buffer of a socket (SO_RCVBUF); -1: the operating system's default.",
+        "The size of a socket's receive buffer (SO_RCVBUF); -1 means the operating system's default.",
         _SOCKETS,
         low=-1,
     ),
     accepted(
         "send.buffer.bytes",
         -1,
-        "The send buffer of a socket (SO_SNDBUF); -1: the operating system's default.",
+        "The size of a socket's send buffer (SO_SNDBUF); -1 means the operating system's default.",
         _SOCKETS,
         low=-1,
     ),
@@ -156,12 +161,18 @@ _COMMON = (
     accepted(
         "socket.connection.setup.timeout.max.ms",
         30_000,
-        "How long opening a connection may take after several failures.",
+        "How long opening a connection may take at most, after failed attempts have raised the limit.",
         _CONNECTING,
         kind=Kind.LONG,
     ),
-    refused("config.providers", [], "The classes that resolve ${...} in values.", _PROVIDERS, source="KIP-297"),
-    refused("config.providers.*", None, "Settings of a provider in config.providers.", _PROVIDERS, kind=Kind.PASSWORD),
+    refused(
+        "config.providers",
+        [],
+        "The Java classes that replace references of the form ${...} in values.",
+        _PROVIDERS,
+        source="KIP-297",
+    ),
+    refused("config.providers.*", None, "Settings of a class in config.providers.", _PROVIDERS, kind=Kind.PASSWORD),
     refused("security.providers", None, "Java classes with security algorithms.", _JAVA),
     *CLIENT_TLS,
     *CLIENT_SASL,
@@ -173,8 +184,8 @@ PRODUCER = ConfigDef(
         honoured(
             "acks",
             "all",
-            "Which replicas must have a record before it is acknowledged: all in-sync replicas (all or -1), the "
-            "leader (1), none (0).",
+            "Which replicas must have a record before the leader acknowledges it: all in-sync replicas (all or -1), "
+            "only the leader (1), or none (0).",
             choices=("all", "-1", "1", "0"),
         ),
         honoured(
@@ -190,14 +201,14 @@ PRODUCER = ConfigDef(
         honoured(
             "batch.size",
             1_048_576,
-            "Maximum number of uncompressed bytes in a batch (the default in Kafka is 16384). A batch's memory "
-            "grows with its content, so a large limit costs nothing while the producer is idle.",
+            "Maximum number of uncompressed bytes in a batch (the default in Kafka is 16384). The producer allocates "
+            "a batch's memory as records arrive, so a large limit costs no memory while the producer is idle.",
             low=0,
         ),
         honoured(
             "buffer.memory",
             33_554_432,
-            "Maximum number of bytes of records that are queued or not yet acknowledged.",
+            "Maximum number of bytes of all records that the producer holds, until brokers have acknowledged them.",
             kind=Kind.LONG,
             low=1,
         ),
@@ -211,25 +222,31 @@ PRODUCER = ConfigDef(
             low=1,
         ),
         honoured(
-            "max.in.flight.requests.per.connection", 5, "How many requests to one broker may be unanswered.", low=1
+            "max.in.flight.requests.per.connection",
+            5,
+            "How many requests to one broker may wait for their responses at the same time.",
+            low=1,
         ),
         honoured(
             "delivery.timeout.ms",
             120_000,
-            "The longest time from send to the outcome of a record, with all retries.",
+            "The longest time from a record's send to its acknowledgement or error, with all retries.",
             low=1,
         ),
         honoured("retries", INT_MAX, "How many times the producer retries a batch within delivery.timeout.ms.", low=0),
-        honoured("compression.type", "none", "The compression of batches.", choices=_COMPRESSIONS),
+        honoured(
+            "compression.type", "none", "The codec with which the producer compresses batches.", choices=_COMPRESSIONS
+        ),
         honoured("compression.gzip.level", -1, "The level of gzip compression; -1 is gzip's default.", low=-1, high=9),
         honoured("compression.lz4.level", 9, "The level of lz4 compression.", low=1, high=17),
         honoured("compression.zstd.level", 3, "The level of zstd compression.", low=-131072, high=22),
         honoured(
             "enable.idempotence",
             True,
-            "Whether retries may neither duplicate nor reorder records. Idempotence needs acks=all, retries above"
-            " 0 and at most 5 requests in flight. Idempotence is off if enable.idempotence is not set, and acks, "
-            "retries or max.in.flight.requests.per.connection has a value that idempotence does not allow.",
+            "Whether the producer is idempotent: its retries then neither duplicate nor reorder records. Idempotence "
+            "needs acks=all, retries above 0 and at most 5 requests in flight. If you do not set enable.idempotence, "
+            "a value of acks, retries or max.in.flight.requests.per.connection that idempotence does not allow "
+            "switches idempotence off.",
             source="KIP-98",
         ),
         honoured(
@@ -267,13 +284,15 @@ PRODUCER = ConfigDef(
         honoured(
             "partitioner.ignore.keys",
             False,
-            "Whether records with a key are distributed like records without a key.",
+            "Whether the producer ignores keys when it chooses partitions, and distributes all records as if they had "
+            "no key.",
             source="KIP-794",
         ),
         honoured(
             "partitioner.adaptive.partitioning.enable",
             True,
-            "Whether the producer prefers partitions with a short queue for records without a key.",
+            "Whether the producer sends more of the records without a key to partitions whose queue of unsent batches "
+            "is short.",
             source="KIP-794",
         ),
         accepted(
@@ -290,8 +309,8 @@ PRODUCER = ConfigDef(
         honoured(
             "otel.traces.ratio",
             1.0,
-            "With otel.traces.enable: the share of records that the producer offers to the application's sampler, from "
-            "0 to 1. The producer makes this choice for each record, before the sampler.",
+            "With otel.traces.enable, the share of records (0 to 1) for which the producer asks the application's "
+            "sampler whether to make a span. The producer makes no span for the other records.",
             source=HEADRACE,
             low=0,
             high=1,
@@ -299,8 +318,8 @@ PRODUCER = ConfigDef(
         honoured(
             "otel.traces.per.second.max",
             10,
-            "With an otel.traces.ratio below 1: about how many records the producer traces in a second at most. A span "
-            "takes as much time as a hundred records.",
+            "With an otel.traces.ratio below 1, the producer traces at most about this number of records per second. "
+            "Making a span takes as much time as sending a hundred records.",
             source=HEADRACE,
             low=1,
         ),
@@ -313,9 +332,9 @@ PRODUCER = ConfigDef(
         refused(
             "transaction.two.phase.commit.enable",
             False,
-            "Whether another system may commit or abort a prepared transaction.",
-            "the method prepare() works without this key, and no timeout ends a prepared transaction; leave this key "
-            "out",
+            "Whether the producer takes part in two-phase commit, in which another system decides the outcome of a "
+            "prepared transaction.",
+            "leave this key out: the method prepare() works without it, and no timeout ends a prepared transaction",
             source="KIP-939",
         ),
         accepted(
@@ -337,7 +356,8 @@ CONSUMER = ConfigDef(
         honoured(
             "group.instance.id",
             None,
-            "The name of a static member: its restart within the session timeout reassigns no partitions.",
+            "The name of a static member. If the member restarts within its session timeout, the coordinator "
+            "reassigns no partitions.",
             source="KIP-345",
         ),
         accepted(
@@ -363,20 +383,21 @@ CONSUMER = ConfigDef(
         honoured(
             "auto.offset.reset",
             "latest",
-            "The position of a consumer without a committed offset, or with an offset out of range.",
+            "Where a consumer begins to read if it has no committed offset, or if its offset is out of range. With "
+            "earliest it begins at the first record, with latest at the log end; with none it raises an error.",
             choices=("earliest", "latest", "none"),
         ),
         honoured(
             "enable.auto.commit",
             True,
-            "Whether a subscribed consumer automatically commits the offsets of records that the program has "
-            "finished with.",
+            "Whether a subscribed consumer automatically commits the offsets of records that the program has handled. "
+            "A record counts as handled when the program asks for the next records.",
         ),
         honoured(
             "auto.commit.interval.ms",
             5_000,
-            "How often the consumer commits automatically. The consumer also commits offsets when partitions are "
-            "revoked, and when the consumer closes.",
+            "How often a consumer with enable.auto.commit commits offsets. Such a consumer also commits before its "
+            "partitions are revoked, and when it closes.",
             low=0,
         ),
         honoured(
@@ -390,9 +411,9 @@ CONSUMER = ConfigDef(
         honoured(
             "max.poll.interval.ms",
             300_000,
-            "The longest time between two calls of a consumer in a group (each step of an iteration counts as a "
-            "call). A member that exceeds the time leaves the group, and other members get its partitions. The "
-            "value of max.poll.interval.ms is also the member's rebalance timeout.",
+            "The longest time that the program may take between two calls of a group's consumer. Each step of an "
+            "iteration counts as a call. A member that takes longer leaves the group, and other members get its "
+            "partitions. The value of max.poll.interval.ms is also the member's rebalance timeout.",
             low=1,
         ),
         honoured("max.poll.records", 500, "Maximum number of records that one poll returns.", low=1),
@@ -426,8 +447,8 @@ CONSUMER = ConfigDef(
         honoured(
             "fetch.queue.max.bytes",
             33_554_432,
-            "Maximum number of bytes of records that the consumer fetches ahead (not a key of Kafka). A single "
-            "batch may be larger than fetch.queue.max.bytes.",
+            "Maximum number of bytes of records that the consumer keeps in memory before the program polls them. "
+            "(Kafka does not have this key.) A single batch may be larger than this limit.",
             kind=Kind.LONG,
             low=1,
             high=LONG_MAX,
@@ -476,8 +497,8 @@ ADMIN = ConfigDef(
         accepted(
             "retries",
             INT_MAX,
-            "How many times the client retries a call.",
-            "has no effect: the client retries a call until default.api.timeout.ms is over",
+            "How many times the client repeats a failed call.",
+            "has no effect: the client repeats a failed call until default.api.timeout.ms is over",
             low=0,
         ),
     ),

@@ -8,56 +8,57 @@ CONSOLE = (
     honoured(
         "console.listeners",
         ["http://127.0.0.1:9090"],
-        "The addresses at which a console serves HTTP, as http://host:port or https://host:port. Port 0 selects a free "
-        "port; an empty host means all addresses. Without a sign-in, every client that reaches a listener may use the "
-        "console.",
+        "The addresses at which a console serves HTTP, as http://host:port or https://host:port. Port 0 selects a "
+        "free port; an empty host means all addresses. Without console.sign.in, every client that reaches such an "
+        "address may use the console.",
         source=HEADRACE,
     ),
     honoured(
         "console.bootstrap.servers",
         [],
-        "host:port of some brokers of the cluster that a console shows.",
+        "The addresses (host:port) of some brokers of the cluster that a console shows.",
         source=HEADRACE,
     ),
     honoured(
         "console.client.config",
         None,
-        "The path of a properties file with further client keys of a console, such as request.timeout.ms. With a "
-        "security.protocol other than PLAINTEXT, users of the console sign in.",
+        "The path of a properties file with further keys for the console's connections to the cluster, such as "
+        "request.timeout.ms. If the file sets a security.protocol other than PLAINTEXT, users of the console sign in "
+        "(console.sign.in).",
         source=HEADRACE,
     ),
     honoured(
         "console.sign.in",
         True,
-        "Whether users of a console sign in on a secured cluster. With false, every visitor acts as the user of "
-        "console.client.config. An open cluster has no sign-in.",
+        "Whether users of a console must sign in if the cluster is secured. With false, every visitor acts with the "
+        "credentials in console.client.config. The console of an open cluster never requires a sign-in.",
         source=HEADRACE,
     ),
     honoured(
         "console.session.idle.timeout.ms",
         1_800_000,
-        "How long a session of the console lasts without an action of its user.",
+        "How long a user of the console stays signed in without a request.",
         low=1_000,
         source=HEADRACE,
     ),
     honoured(
         "console.session.lifetime.ms",
         43_200_000,
-        "How long a session of the console lasts at most after its sign-in.",
+        "How long a user of the console stays signed in at most.",
         low=1_000,
         source=HEADRACE,
     ),
     honoured(
         "console.trusted.proxies",
         [],
-        "Addresses or networks of proxies whose X-Forwarded-For header a console believes. The limits of sign-ins then "
-        "count the address of the browser.",
+        "IP addresses or networks of proxies whose X-Forwarded-For header a console trusts. The console then counts "
+        "failed sign-ins for the browser's address in this header, not for the proxy's address.",
         source=HEADRACE,
     ),
     honoured(
         "console.path.prefix",
         "",
-        "The path under which a console serves its pages behind a proxy, such as /headrace.",
+        "The path prefix of the console's pages behind a proxy, such as /headrace.",
         source=HEADRACE,
     ),
     honoured(
@@ -69,21 +70,21 @@ CONSOLE = (
     honoured(
         "console.allowed.hosts",
         [],
-        "Host names by which browsers may address a console, besides localhost and IP addresses. A request with "
-        "another name in its Host header is refused, which stops DNS rebinding.",
+        "Further host names by which browsers may address a console; localhost and IP addresses are always allowed. "
+        "To prevent DNS rebinding, the console refuses a request with any other name in its Host header.",
         source=HEADRACE,
     ),
     honoured(
         "console.schema.registry.url",
         [],
-        "URLs of the replicas of a schema registry, with which a console shows subjects and decodes records.",
+        "The URLs of a schema registry's replicas. With them, the console shows subjects and decodes records.",
         source=HEADRACE,
     ),
     honoured(
         "console.cluster.directory",
         None,
-        "The directory of a local cluster (headrace up --data). With it a console knows the processes, and names the "
-        "command that starts a dead node.",
+        "The directory of a local cluster (headrace up --data). With this key, the console shows the processes of the "
+        "nodes, and the command that starts a dead node.",
         source=HEADRACE,
     ),
 )

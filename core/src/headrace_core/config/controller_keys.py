@@ -10,11 +10,15 @@ from __future__ import annotations
 from .definition import HEADRACE, LONG_MAX, Kind, Scope, accepted, honoured
 
 _PUSHED = "has no effect: the leader sends new records to the other controllers at once"
-_ELECTIONS = "has no effect: a candidate waits for a random time of one to two election timeouts"
-_TRIMMED = (
-    "has no effect: the metadata log keeps the records since the last snapshot but one, regardless of size and age"
+_ELECTIONS = (
+    "has no effect: after an election without a winner, a controller waits for a random time of one to two election "
+    "timeouts"
 )
-_CHUNKS = "has no effect: a message between controllers has about 1 MiB"
+_TRIMMED = (
+    "has no effect: regardless of size and age, a controller keeps the metadata records since the second newest "
+    "snapshot"
+)
+_CHUNKS = "has no effect: a controller sends a snapshot in messages of about 1 MiB"
 _ONE_LINK = (
     "has no effect: a broker has one connection to the controllers, and finds the active controller automatically"
 )
@@ -35,17 +39,18 @@ CLUSTER = (
     honoured(
         "broker.session.timeout.ms",
         9_000,
-        "How long a broker or coordinator may send no heartbeat before the controllers fence it. A fenced broker "
-        "loses its leaderships, a fenced coordinator its shards.",
+        "How long the controllers wait for a heartbeat of a broker or coordinator before they fence it. A fenced "
+        "broker loses its leaderships, a fenced coordinator its shards.",
         low=100,
     ),
     honoured(
         "broker.session.disconnect.grace.ms",
         500,
-        "How long the controllers wait for a new heartbeat before they fence a broker whose heartbeat stream "
-        "broke. Each further break of the stream within broker.session.timeout.ms of the previous break doubles the "
-        "wait, up to broker.session.timeout.ms. A new registration of the broker resets the wait. The connections of "
-        "a dead process break at once, so its partitions get new leaders before its session expires.",
+        "How long the controllers wait for a new heartbeat before they fence a broker whose heartbeat stream broke. "
+        "If the stream breaks again within broker.session.timeout.ms, the controllers double the wait, up to "
+        "broker.session.timeout.ms. When the broker registers again, the wait has its first value again. When a "
+        "broker's process dies, its connections break at once, so its partitions get new leaders long before "
+        "broker.session.timeout.ms.",
         source=HEADRACE,
         low=0,
     ),
@@ -63,8 +68,8 @@ CLUSTER = (
     honoured(
         "leader.imbalance.per.broker.percentage",
         10,
-        "The controllers return leaderships to a broker that lacks more than this share of the leaderships for "
-        "which it is preferred.",
+        "The controllers move leaderships back to a broker that does not lead enough of its preferred partitions. "
+        "This key is the percentage of these partitions that other brokers may lead.",
         low=0,
         high=100,
     ),
@@ -78,16 +83,16 @@ CLUSTER = (
     honoured(
         "auto.rebalance.enable",
         True,
-        "Whether the controllers move replicas to a broker that joined or has too few replicas. A broker that "
-        "was only down keeps its replicas and gets no additional replicas.",
+        "Whether the controllers move replicas to brokers with too few replicas, such as a broker that has just "
+        "joined. A broker that was down for a time still has its replicas, so its return causes no moves.",
         scope=Scope.CLUSTER_WIDE,
         source=HEADRACE,
     ),
     honoured(
         "auto.rebalance.delay.ms",
         30_000,
-        "How long the set of live brokers must be unchanged before the controllers move replicas to brokers with "
-        "too few replicas. Brokers that join shortly after each other get their replicas in one plan.",
+        "How long the set of live brokers must be unchanged before the controllers move replicas to brokers with too "
+        "few replicas. One plan of moves then covers all brokers that joined in this time.",
         kind=Kind.LONG,
         source=HEADRACE,
         low=0,
@@ -95,8 +100,8 @@ CLUSTER = (
     honoured(
         "auto.rebalance.threshold.percentage",
         10,
-        "The controllers move replicas to a broker that lacks more than this fraction of its share (and more than"
-        " one replica), or has no replica.",
+        "The controllers move replicas to a broker that has no replica. They also move replicas to a broker that "
+        "lacks more than one replica and more than this percentage of an even share.",
         source=HEADRACE,
         low=0,
         high=100,
@@ -121,13 +126,13 @@ QUORUM = (
     honoured(
         "controller.quorum.election.timeout.ms",
         1_000,
-        "The election timeout: a controller that receives no message from a leader for one to two election "
-        "timeouts requests votes. A leader that receives no answers from a majority for one election timeout "
-        "resigns. The leader sends a heartbeat every 0.3 election timeouts. When a leader's process ends, its "
-        "connections break, and the other controllers start an election within 0.3 election timeouts. If a "
-        "leader was suspended for half of the election timeout and half of a broker's session, the session "
-        "timeout of each broker starts again. With an election timeout above 2000, the leader sends a separate "
-        "round of heartbeats for each request for the metadata's age.",
+        "The election timeout: a controller that receives no message from a leader for one to two election timeouts "
+        "requests votes. A leader that receives no answers from a majority for one election timeout resigns. The "
+        "leader sends a heartbeat every 0.3 election timeouts. When a leader's process ends, its connections break, "
+        "and the other controllers start an election within 0.3 election timeouts. If the leader's process was "
+        "suspended for half of the election timeout and half of broker.session.timeout.ms, the session timeout of "
+        "each broker starts again. With an election timeout above 2000, the leader sends a separate round of "
+        "heartbeats for each request for the metadata's age.",
         low=0,
         source="KIP-595",
     ),
@@ -143,7 +148,7 @@ QUORUM = (
     accepted(
         "controller.quorum.election.backoff.max.ms",
         1_000,
-        "The longest pause of a controller after an election without a winner.",
+        "The longest time that a controller waits after an election without a winner.",
         _ELECTIONS,
         low=0,
         source="KIP-595",
@@ -168,7 +173,8 @@ QUORUM = (
         "controller.quorum.append.linger.ms",
         25,
         "How long the leading controller gathers records before it writes them.",
-        "has no effect: each write contains all requests that have arrived, and waits for no further requests",
+        "has no effect: the controller writes the records of all requests that have arrived, and waits for no further "
+        "requests",
         low=0,
         source="KIP-595",
     ),
@@ -218,7 +224,7 @@ QUORUM = (
     accepted(
         "metadata.log.segment.ms",
         604_800_000,
-        "The age at which a segment of the metadata log is sealed.",
+        "The age of a segment of the metadata log at which the controller begins a new segment.",
         _TRIMMED,
         kind=Kind.LONG,
     ),
@@ -274,7 +280,7 @@ QUORUM = (
     accepted(
         "reserved.broker.max.id",
         1_000,
-        "The value above which the controller assigns broker ids (until Kafka 4).",
+        "The number above which the ids begin that the controller assigns to brokers (until Kafka 4).",
         "has no effect: the controller assigns the smallest free id",
     ),
 )

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from .definition import HEADRACE, INT_MAX, ConfigKey, CrossCheck, Kind, Scope, accepted, at_most, honoured
 
-_NOT_REPEATED = "has no effect: the coordinator holds the request back until the former transaction has its markers"
+_NOT_REPEATED = (
+    "has no effect: the coordinator delays the broker's request until all markers of the former transaction are written"
+)
 _THREADS = "has no effect: a coordinator is one process with one event loop; start more coordinators"
-_PER_GROUP = "has no effect yet: a group cannot override the coordinator's value"
+_PER_GROUP = "has no effect yet: all groups use the coordinator's value, and a group cannot set its own"
 _SHARE = "has no effect: share groups (queues) are not built"
 _STREAMS = "has no effect: groups of Kafka Streams (a Java library) are not built"
 
@@ -60,7 +62,7 @@ OFFSETS = (
     honoured(
         "offsets.retention.minutes",
         10_080,
-        "How long the offsets of an empty group are kept.",
+        "How long the coordinator keeps the committed offsets of a group without members.",
         low=1,
         source="KIP-211",
     ),
@@ -72,7 +74,9 @@ OFFSETS = (
         low=1,
     ),
     honoured(
-        "offset.metadata.max.bytes", 4_096, "The largest metadata text that a consumer may commit with an offset."
+        "offset.metadata.max.bytes",
+        4_096,
+        "The largest number of bytes of the metadata text that a consumer may commit with an offset.",
     ),
     honoured(
         "offsets.load.buffer.size",
@@ -91,7 +95,7 @@ OFFSETS = (
         "offsets.commit.required.acks",
         -1,
         "How many replicas must store an offset commit before it is acknowledged (until Kafka 4).",
-        "a commit is always acknowledged by all in-sync replicas",
+        "the coordinator always acknowledges a commit only when all in-sync replicas have stored it",
     ),
 )
 
@@ -116,8 +120,9 @@ GROUPS = (
     accepted(
         "group.coordinator.append.linger.ms",
         -1,
-        "How long the coordinator gathers records before it writes them; -1: the coordinator adapts the time.",
-        "a write contains all requests that arrived during the previous write; no request waits longer",
+        "How long the coordinator collects records before it writes them; -1 means that the coordinator adapts this "
+        "time.",
+        "during a write the coordinator collects the records of all new requests, and writes them at once afterwards",
         low=-1,
         source="KIP-848",
     ),
@@ -210,18 +215,18 @@ GROUPS = (
     honoured(
         "group.consumer.connection.grace.ms",
         1_500,
-        "How long the coordinator waits for a member whose stream broke to reconnect before it removes the "
-        "member. Other members then get the partitions of the removed member before its session timeout. A "
-        "static member that disconnects stays in the group until its session timeout.",
+        "How long a member whose stream broke may take to reconnect before the coordinator removes it. Other members "
+        "thus get the partitions of a dead member without waiting for its session timeout. A static member that "
+        "disconnects stays in the group until its session timeout.",
         low=0,
         source=HEADRACE,
     ),
     honoured(
         "group.consumer.migration.policy",
         "bidirectional",
-        "Whether a group with members may change from the classic protocol to the new protocol (upgrade), back "
-        "(downgrade), "
-        "both (bidirectional) or neither (disabled). A group without members takes either protocol.",
+        "Which changes of its protocol a group with members may make. With upgrade, the group may change from the "
+        "classic protocol to the protocol of KIP-848, with downgrade back, with bidirectional both, with disabled "
+        "neither. A group without members may always change its protocol.",
         check=lambda policy: (
             None
             if policy.lower() in ("bidirectional", "upgrade", "downgrade", "disabled")
@@ -230,9 +235,7 @@ GROUPS = (
         source="KIP-848",
     ),
     accepted("group.share.*", None, "Settings of share groups: sessions, locks and limits.", _SHARE, source="KIP-932"),
-    accepted(
-        "share.*", None, "Settings of the coordinator of share groups and of its topic.", _SHARE, source="KIP-932"
-    ),
+    accepted("share.*", None, "Settings of the share coordinator and of its internal topic.", _SHARE, source="KIP-932"),
     accepted("group.streams.*", None, "Settings of groups of Kafka Streams.", _STREAMS, source="KIP-1071"),
 )
 
@@ -285,17 +288,19 @@ TRANSACTIONS = (
     _transaction(
         "transaction.remove.expired.transaction.cleanup.interval.ms",
         3_600_000,
-        "How often the coordinator removes unused transactional ids.",
+        "How often the coordinator removes transactional ids that have been unused for transactional.id.expiration.ms.",
     ),
     _transaction(
-        "transactional.id.expiration.ms", 604_800_000, "How long the coordinator keeps an unused transactional id."
+        "transactional.id.expiration.ms",
+        604_800_000,
+        "How long the coordinator keeps a transactional id that no producer uses.",
     ),
     honoured(
         "transaction.sink.timeout.ms",
         3_600_000,
-        "How long a prepared transaction of an exactly-once sink (Spark) waits for its query's decision before the "
-        "coordinator aborts it. The coordinator keeps the used transactional ids of exactly-once sinks for the same "
-        "duration.",
+        "How long a prepared transaction of an exactly-once sink (Spark) may wait for the decision of its query. Then "
+        "the coordinator aborts the transaction. After use, the coordinator keeps the transactional ids of "
+        "exactly-once sinks for the same time.",
         low=1,
         source=HEADRACE,
     ),

@@ -8,49 +8,51 @@ GATEWAY = (
     honoured(
         "kafka.listeners",
         ["PLAINTEXT://127.0.0.1:9092"],
-        "The bootstrap addresses for Kafka's clients, as NAME://host:port. The names are free. Port 0 selects a free "
-        "port; an empty host means all addresses.",
+        "The addresses at which the gateway listens for Kafka's clients (their bootstrap servers), as "
+        "NAME://host:port. You may choose any NAME. Port 0 selects a free port; an empty host means all addresses.",
         source=HEADRACE,
     ),
     honoured(
         "kafka.advertised.listeners",
         [],
-        "The addresses of kafka.listeners that clients get, if they differ from the bound addresses. The host is also "
-        "the host of every broker id's port.",
+        "The addresses that the gateway returns to clients, as NAME://host:port, if they differ from kafka.listeners. "
+        "Clients also use the host of such an address, with other ports, to reach the brokers (kafka.broker.ports).",
         source=HEADRACE,
     ),
     honoured(
         "kafka.broker.ports",
         [],
-        "The ports of the broker ids, as NAME:BASE for each name in kafka.listeners: broker id B has the port "
-        "BASE + B. Listeners that are not named use free ports.",
+        "The ports that stand for brokers, as NAME:BASE with a name of kafka.listeners. On that listener, clients "
+        "reach the broker with id B through the gateway's port BASE + B. For a listener without NAME:BASE, the "
+        "gateway selects free ports.",
         source=HEADRACE,
     ),
     honoured(
         "queued.max.request.bytes",
         -1,
-        "How many bytes of requests a gateway holds in memory before it reads no more requests; -1: 64 MiB.",
+        "Maximum number of bytes of requests in a gateway's memory. At this limit the gateway reads no further "
+        "requests; -1 means 64 MiB.",
         low=-1,
         kind=Kind.LONG,
     ),
     honoured(
         "max.connections.per.ip",
         INT_MAX,
-        "Maximum number of connections that a gateway accepts from one address.",
+        "Maximum number of open connections that a gateway accepts from one IP address.",
         low=0,
         source="KIP-308",
     ),
     honoured(
         "connections.max.idle.ms",
         600_000,
-        "How long a connection of a gateway may be idle before the gateway closes it; -1: no limit.",
+        "How long a client's connection to a gateway may be idle before the gateway closes it; -1 means no limit.",
         low=-1,
         kind=Kind.LONG,
     ),
     honoured(
         "max.request.partition.size.limit",
         2_000,
-        "Maximum number of partitions in one response to DescribeTopicPartitions of a gateway.",
+        "Maximum number of partitions in a gateway's response to one DescribeTopicPartitions request.",
         low=1,
         source="KIP-966",
     ),

@@ -20,32 +20,35 @@ _METRICS = "has no effect: a node serves its metrics for Prometheus (metrics.lis
 _JAVA = "Headrace cannot load Java classes; leave this key out"
 _ZOOKEEPER = "there is no ZooKeeper: the controllers keep the metadata (controller.quorum.voters)"
 _ADDRESSES = "Kafka removed this key; write listeners=client://host:port,internal://host:port"
-_PROVIDERS = "Headrace does not replace ${...} in values; write the value itself, or pass -o key=value at the start"
+_PROVIDERS = (
+    "Headrace replaces ${...} only in passwords and secrets; write any other value itself, or pass -o key=value at the "
+    "start"
+)
 _NO_TIERS = "tiered storage is not built; leave this key out"
 
 NODE = (
     honoured(
         "process.roles",
         [],
-        "The role of this node: controller, broker, coordinator, gateway, registry or console. The default is the role "
-        "of the program.",
+        "The role of this node: controller, broker, coordinator, gateway, registry or console. By default the started "
+        "program determines the role.",
         choices=ROLES,
     ),
     honoured(
         "node.id",
         -1,
-        "The id of the node among the nodes of its role. With -1 a broker gets an id from the controllers when "
-        "it registers.",
+        "The id of the node; nodes of one role need different ids. With -1, a broker gets an id from the controllers "
+        "when it registers.",
         low=-1,
     ),
-    honoured("broker.id", -1, "Kafka's older name for the node.id of a broker.", low=-1),
+    honoured("broker.id", -1, "Kafka's older name for node.id, for brokers.", low=-1),
     honoured(
         "listeners",
         ["client://127.0.0.1:9095", "internal://127.0.0.1:19095"],
-        "The addresses that the node binds: client://host:port for clients, internal://host:port for other "
-        "nodes. external://host:port is for clients that need other addresses (advertised.listeners). Further "
-        "names that begin with client or external are also for clients, such as clientsasl://host:port. Port 0 "
-        "selects a free port; an empty host means all addresses.",
+        "The addresses at which the node listens, as NAME://host:port. The listener client is for clients, the "
+        "listener internal for other nodes, and the listener external for clients that need another address "
+        "(advertised.listeners). Further listeners whose names begin with client or external, such as "
+        "clientsasl://host:port, are for clients too. Port 0 selects a free port; an empty host means all addresses.",
     ),
     honoured(
         "advertised.listeners",
@@ -58,25 +61,26 @@ NODE = (
         "The directories of this node's data, formatted before the first start. A controller uses only the first"
         " directory.",
     ),
-    honoured("log.dir", None, "A single data directory; log.dirs has priority."),
+    honoured("log.dir", None, "The directory of this node's data, if there is only one; log.dirs has priority."),
     honoured(
         "slots.dir",
         None,
-        "A directory that nodes of one role share, in place of node.id and log.dirs. A node locks a free "
-        "subdirectory slot-N, uses N as its id, and formats a new slot. {slot} in a value stands for N.",
+        "A directory that nodes of one role share, instead of node.id and log.dirs. When a node starts, it locks a "
+        "free subdirectory slot-N, formats this subdirectory if it is new, and uses N as its node id. In values of "
+        "other keys, {slot} stands for N.",
         source=HEADRACE,
     ),
     honoured(
         "slots.host",
         None,
-        "With slots.dir: a host name that contains {slot}, such as broker-{slot}. The node takes the slot whose "
-        "host name resolves to the node, instead of the lowest free slot.",
+        "With slots.dir: a host name that contains {slot}, such as broker-{slot}. The node uses the slot N for which "
+        "this host name resolves to the node's own address, instead of the lowest free slot.",
         source=HEADRACE,
     ),
     honoured(
         "slots.max",
         9,
-        "With slots.dir: the highest number of a slot that a node takes.",
+        "With slots.dir: the largest N of a subdirectory slot-N.",
         source=HEADRACE,
         low=1,
         high=1_000,
@@ -88,23 +92,28 @@ NODE = (
         "do not use metadata.log.dir.",
         source="KIP-631",
     ),
-    honoured("controller.quorum.voters", [], "The controllers: id@host:port of their internal listeners."),
+    honoured(
+        "controller.quorum.voters",
+        [],
+        "The controllers, as id@host:port with the address of each controller's internal listener.",
+    ),
     honoured(
         "controller.quorum.bootstrap.servers",
         [],
-        "host:port of some controllers' internal listeners; the voters' addresses by default.",
+        "The addresses (host:port) of the internal listeners of some controllers. The default is the addresses in "
+        "controller.quorum.voters.",
     ),
     honoured(
         "runtime.state.file",
         None,
-        "A JSON file with the pid and the bound addresses of a serving node, which a clean stop removes. The "
-        "default is node.json in the first log directory.",
+        "The JSON file in which a serving node writes its pid and the addresses at which it listens. A clean stop "
+        "removes the file. The default is node.json in the first log directory.",
         source=HEADRACE,
     ),
     honoured(
         "log.level",
         "info",
-        "The lowest level of log lines on stderr.",
+        "The lowest level at which the node writes log lines to stderr.",
         source=HEADRACE,
         choices=("debug", "info", "warning", "error"),
     ),
@@ -152,21 +161,21 @@ NETWORK = (
     accepted(
         "socket.send.buffer.bytes",
         102_400,
-        "The send buffer of a socket (SO_SNDBUF); -1: the operating system's default.",
+        "The size of a socket's send buffer (SO_SNDBUF); -1 means the operating system's default.",
         _SOCKETS,
         low=-1,
     ),
     accepted(
         "socket.receive.buffer.bytes",
         102_400,
-        "The receive buffer of a socket (SO_RCVBUF); -1: the operating system's default.",
+        "The size of a socket's receive buffer (SO_RCVBUF); -1 means the operating system's default.",
         _SOCKETS,
         low=-1,
     ),
     accepted(
         "socket.listen.backlog.size",
         50,
-        "Number of connections that may wait until the server accepts them.",
+        "Maximum number of connections that wait until the server accepts them.",
         _SOCKETS,
         low=1,
     ),
@@ -180,7 +189,7 @@ NETWORK = (
     accepted(
         "socket.connection.setup.timeout.max.ms",
         30_000,
-        "How long opening a connection may take after several failures.",
+        "How long opening a connection may take at most, after failed attempts have raised the limit.",
         _SOCKETS,
         kind=Kind.LONG,
     ),
@@ -201,7 +210,7 @@ NETWORK = (
     accepted(
         "max.connection.creation.rate",
         INT_MAX,
-        "How many new connections a broker takes in a second.",
+        "Maximum number of new connections that a broker accepts in a second.",
         _CONNECTIONS,
         low=0,
         scope=Scope.CLUSTER_WIDE,
@@ -230,7 +239,7 @@ NETWORK = (
 
 METRICS = (
     accepted("metric.reporters", [], "Java classes that report metrics.", _METRICS, scope=Scope.CLUSTER_WIDE),
-    accepted("auto.include.jmx.reporter", True, "Whether metrics are reported by JMX (until Kafka 4).", _METRICS),
+    accepted("auto.include.jmx.reporter", True, "Whether the node reports metrics by JMX (until Kafka 4).", _METRICS),
     accepted("metrics.num.samples", 2, "The number of windows over which a rate metric is measured.", _METRICS, low=1),
     accepted(
         "metrics.sample.window.ms",
@@ -241,9 +250,18 @@ METRICS = (
         low=1,
     ),
     accepted("metrics.recording.level", "INFO", "The level of detail of metrics.", _METRICS),
-    accepted("kafka.metrics.reporters", [], "Java classes that report the older metrics.", _METRICS),
     accepted(
-        "kafka.metrics.polling.interval.secs", 10, "How often kafka.metrics.reporters are called.", _METRICS, low=1
+        "kafka.metrics.reporters",
+        [],
+        "Java classes that report the metrics of Kafka's older (Yammer) library.",
+        _METRICS,
+    ),
+    accepted(
+        "kafka.metrics.polling.interval.secs",
+        10,
+        "How often the node calls the classes in kafka.metrics.reporters.",
+        _METRICS,
+        low=1,
     ),
     accepted(
         "telemetry.max.bytes",
@@ -278,9 +296,21 @@ REFUSED = (
         _JAVA,
         source="KIP-133",
     ),
-    refused("client.quota.callback.class", None, "The Java class that decides quotas.", _JAVA, source="KIP-257"),
-    refused("config.providers", [], "The classes that resolve ${...} in values.", _PROVIDERS, source="KIP-297"),
-    refused("config.providers.*", None, "Settings of a provider in config.providers.", _PROVIDERS, kind=Kind.PASSWORD),
+    refused(
+        "client.quota.callback.class",
+        None,
+        "The Java class that determines the quota of a client.",
+        _JAVA,
+        source="KIP-257",
+    ),
+    refused(
+        "config.providers",
+        [],
+        "The Java classes that replace references of the form ${...} in values.",
+        _PROVIDERS,
+        source="KIP-297",
+    ),
+    refused("config.providers.*", None, "Settings of a class in config.providers.", _PROVIDERS, kind=Kind.PASSWORD),
     refused(
         "password.encoder.*",
         None,
@@ -304,7 +334,7 @@ REFUSED = (
         "cordoned.log.dirs",
         [],
         "Log directories that get no new partitions.",
-        "excluding a directory from new partitions is not built; leave this key out",
+        "Headrace cannot exclude a directory from new partitions; leave this key out",
         scope=Scope.PER_BROKER,
         source="KIP-1066",
     ),

@@ -34,7 +34,7 @@ REGISTRY = (
     honoured(
         "kafkastore.bootstrap.servers",
         [],
-        "host:port of some brokers of the cluster that stores the schemas of a registry.",
+        "The addresses (host:port) of some brokers of the cluster that stores the schemas of a registry.",
         source=CONFLUENT,
     ),
     honoured(
@@ -61,13 +61,14 @@ REGISTRY = (
     honoured(
         "kafkastore.topic",
         "_schemas",
-        "The compacted topic with one partition in which a registry stores schemas, levels and modes.",
+        "The compacted topic, with one partition, in which a registry stores schemas, compatibility levels and modes.",
         source=CONFLUENT,
     ),
     honoured(
         "kafkastore.topic.replication.factor",
         3,
-        "Replicas of kafkastore.topic when a registry creates it. With fewer brokers, each broker has a replica.",
+        "The number of replicas with which a registry creates kafkastore.topic. If the cluster has fewer brokers, "
+        "each broker gets a replica.",
         source=CONFLUENT,
         low=1,
         high=32_767,
@@ -75,8 +76,8 @@ REGISTRY = (
     honoured(
         "kafkastore.timeout.ms",
         10_000,
-        "How long a request to a registry may wait until its write is durable. Confluent's default is 500, which is "
-        "shorter than an election of the writer.",
+        "How long a registry waits until the cluster has stored the schema, level or mode of a request. Confluent's "
+        "default is 500, which is too short for the election of another writer among the registry's replicas.",
         source=CONFLUENT,
         low=1,
     ),
@@ -90,27 +91,28 @@ REGISTRY = (
     honoured(
         "schema.registry.group.id",
         "schema-registry",
-        "The consumer group by which replicas of a registry elect the writer; also the writer's transactional.id.",
+        "The consumer group in which the replicas of a registry elect the writer, the replica that writes to "
+        "kafkastore.topic. The writer uses the same name as its transactional.id.",
         source=CONFLUENT,
     ),
     honoured(
         "leader.eligibility",
         True,
-        "Whether this replica of a registry may become the writer. With false, the replica only answers reads and "
-        "forwards writes.",
+        "Whether this replica of a registry may become the writer (schema.registry.group.id). With false, the replica "
+        "only answers reads and forwards writes to the writer.",
         source=CONFLUENT,
     ),
     honoured(
         "schema.compatibility.level",
         "BACKWARD",
-        "The compatibility level of a registry whose global level was never set.",
+        "The global compatibility level of a registry, until a client sets another level.",
         source=CONFLUENT,
         choices=LEVELS,
     ),
     honoured(
         "mode.mutability",
         True,
-        "Whether clients may change the mode of a registry or of a subject.",
+        "Whether clients may change the mode (such as READWRITE or READONLY) of a registry or of a subject.",
         source=CONFLUENT,
     ),
 )

@@ -49,25 +49,25 @@ _TLS_COMMON = (
     honoured(
         "ssl.keystore.location",
         None,
-        "The file with this side's private key and certificate chain. As PEM, the file has both. The file is read "
-        "again when it changes.",
+        "The keystore: a file with the private key and the certificate chain of this node or client. A PEM file must "
+        "contain both. Headrace reads the file again when it changes.",
     ),
     honoured("ssl.keystore.password", None, "The password of a PKCS12 keystore.", kind=Kind.PASSWORD),
     honoured(
         "ssl.keystore.certificate.chain",
         None,
-        "The certificate chain itself, as PEM, instead of ssl.keystore.location.",
+        "The certificate chain as PEM text, instead of a file in ssl.keystore.location.",
         kind=Kind.PASSWORD,
         source="KIP-651",
     ),
     honoured(
         "ssl.keystore.key",
         None,
-        "The private key itself, as PEM (PKCS#8), with ssl.keystore.certificate.chain.",
+        "The private key of ssl.keystore.certificate.chain as PEM text (PKCS#8).",
         kind=Kind.PASSWORD,
         source="KIP-651",
     ),
-    honoured("ssl.key.password", None, "The password of an encrypted private key.", kind=Kind.PASSWORD),
+    honoured("ssl.key.password", None, "The password of the private key, if the key is encrypted.", kind=Kind.PASSWORD),
     honoured(
         "ssl.truststore.type",
         "PEM",
@@ -77,37 +77,38 @@ _TLS_COMMON = (
     honoured(
         "ssl.truststore.location",
         None,
-        "The file with the authorities whose certificates this side trusts. The file is read again when it changes.",
+        "The truststore: a file with the certificates of the authorities (CAs) that this node or client trusts. "
+        "Headrace reads the file again when it changes.",
     ),
     honoured("ssl.truststore.password", None, "The password of a PKCS12 truststore.", kind=Kind.PASSWORD),
     honoured(
         "ssl.truststore.certificates",
         None,
-        "The trusted certificates themselves, as PEM, instead of ssl.truststore.location.",
+        "The certificates of the trusted authorities as PEM text, instead of a file in ssl.truststore.location.",
         kind=Kind.PASSWORD,
         source="KIP-651",
     ),
     honoured(
         "ssl.enabled.protocols",
         list(TLS_VERSIONS),
-        "The versions of TLS that this side offers. gRPC always offers both TLSv1.2 and TLSv1.3; HTTP listeners may "
-        "offer only one of the two.",
+        "The versions of TLS that this node or client offers. gRPC always offers both TLSv1.2 and TLSv1.3; only HTTP "
+        "listeners can offer a single version.",
         kind=Kind.LIST,
         check=_versions,
     ),
     honoured(
         "ssl.cipher.suites",
         [],
-        "The cipher suites of TLS 1.2, by their names in Java or OpenSSL; empty: gRPC's secure suites. gRPC has one "
-        "list for "
-        "each process, and always offers the three suites of TLS 1.3, so the list must name them too.",
+        "The cipher suites, by their names in Java or OpenSSL; an empty list means gRPC's secure suites. The list "
+        "selects suites of TLS 1.2; it must also name the three suites of TLS 1.3, which gRPC always offers. All "
+        "connections of a process use one list.",
         kind=Kind.LIST,
     ),
     honoured(
         "ssl.endpoint.identification.algorithm",
         "https",
-        "How a client checks that a server's certificate has the name or address that it connected to. gRPC always "
-        "checks, so https is the only value.",
+        "How a client checks the host name or IP address in a server's certificate. gRPC always compares it with the "
+        "address to which the client connects, so https is the only value.",
         check=lambda value: (
             None
             if str(value).lower() == "https"
@@ -125,12 +126,20 @@ _TLS_COMMON = (
 
 #: librdkafka's names for PEM files.
 TLS_FILES = (
-    honoured("ssl.ca.location", None, "A PEM file with the authorities to trust (librdkafka's name)."),
-    honoured("ssl.certificate.location", None, "A PEM file with this side's certificate chain (librdkafka's name)."),
+    honoured(
+        "ssl.ca.location",
+        None,
+        "A PEM file with the certificates of the trusted authorities (CAs). librdkafka has the same key.",
+    ),
+    honoured(
+        "ssl.certificate.location",
+        None,
+        "A PEM file with the certificate chain of this node or client. librdkafka has the same key.",
+    ),
     honoured(
         "ssl.key.location",
         None,
-        "A PEM file with the private key of ssl.certificate.location (librdkafka's name).",
+        "A PEM file with the private key for the certificate in ssl.certificate.location. librdkafka has the same key.",
     ),
 )
 
@@ -141,28 +150,30 @@ TLS = (
     honoured(
         "ssl.client.auth",
         "none",
-        "Whether clients must present a certificate: required, requested or none. Only a gateway's Kafka listeners "
-        "support requested, because gRPC does not have it. Internal listeners always require certificates.",
+        "Whether clients present a certificate: required (they must), requested (they may), or none. Only the Kafka "
+        "listeners of a gateway support requested, because gRPC has no such mode. Internal listeners always require "
+        "certificates.",
         choices=("required", "requested", "none"),
     ),
     honoured(
         "ssl.principal.mapping.rules",
         "DEFAULT",
-        "How the distinguished name of a client's certificate becomes a principal: rules RULE:pattern/replacement/, "
-        "with L or U for the case, separated by commas; the first match applies. DEFAULT is the whole name.",
+        "How the distinguished name in a client's certificate becomes the name of a principal. A list of rules, "
+        "separated by commas: the first rule whose pattern matches applies. Each rule is RULE:pattern/replacement/, "
+        "followed by L (lower case), U (upper case) or nothing; the rule DEFAULT uses the whole distinguished name.",
         source="KIP-371",
     ),
     accepted(
         "ssl.allow.dn.changes",
         False,
-        "Whether a new keystore may have another distinguished name.",
-        "has no effect: a new file may have any name that the other side accepts",
+        "Whether the certificate in a new keystore may have another distinguished name than the present certificate.",
+        "has no effect: a new certificate may have any names that clients and other nodes accept",
     ),
     accepted(
         "ssl.allow.san.changes",
         False,
-        "Whether a new keystore may lack names of the old keystore.",
-        "has no effect: a new file may have any name that the other side accepts",
+        "Whether the certificate in a new keystore may lack alternative names (SAN) of the present certificate.",
+        "has no effect: a new certificate may have any names that clients and other nodes accept",
     ),
 )
 
@@ -182,11 +193,11 @@ def _kafka_handler(value: Any) -> str | None:
     return "Headrace cannot load Java classes; leave this key out"
 
 
-_SERVERS_HAVE_KEYS = "has no effect: a server needs its keytab only, and no tickets"
+_SERVERS_HAVE_KEYS = "has no effect: a server needs only its keytab, and no tickets"
 _NODES_USE_TLS = "has no effect: nodes authenticate each other with certificates"
 _NO_ASSERTIONS = "clients do not sign assertions; set sasl.oauthbearer.client.credentials.client.id and .client.secret"
 _SERVERS_VERIFY = "has no effect: servers verify tokens, clients do not"
-_ONE_ATTEMPT = "has no effect: one attempt takes at most 10 s, and failures are tried again"
+_ONE_ATTEMPT = "has no effect: an attempt to get a token takes at most 10 s, and the client repeats a failed attempt"
 
 _ASSERTIONS = tuple(
     refused(f"sasl.oauthbearer.assertion.{name}", default, doc, _NO_ASSERTIONS, source="KIP-1139", **more)
@@ -195,13 +206,13 @@ _ASSERTIONS = tuple(
         ("claim.aud", None, "The claim aud of an assertion.", {}),
         ("claim.exp.seconds", 300, "How long an assertion is valid.", {}),
         ("claim.iss", None, "The claim iss of an assertion.", {}),
-        ("claim.jti.include", False, "Whether an assertion has an id.", {}),
-        ("claim.nbf.seconds", 60, "How far before the present time an assertion's validity begins.", {}),
+        ("claim.jti.include", False, "Whether an assertion has the claim jti (an id).", {}),
+        ("claim.nbf.seconds", 60, "By how many seconds an assertion's validity begins before the present time.", {}),
         ("claim.sub", None, "The claim sub of an assertion.", {}),
         ("file", None, "A file with a ready-made assertion.", {}),
         ("private.key.file", None, "The file with the key that signs assertions.", {}),
         ("private.key.passphrase", None, "The password of the key that signs assertions.", {"kind": Kind.PASSWORD}),
-        ("template.file", None, "The file with the other claims of assertions.", {}),
+        ("template.file", None, "A file with a template of assertions: their headers and further claims.", {}),
     )
 )
 
@@ -224,8 +235,8 @@ _OAUTH_COMMON = (
     *(
         accepted(f"sasl.login.{name}", default, doc, _ONE_ATTEMPT, kind=kind, source="KIP-768")
         for name, kind, default, doc in (
-            ("connect.timeout.ms", Kind.INT, None, "How long a connection to the token endpoint may take."),
-            ("read.timeout.ms", Kind.INT, None, "How long an answer of the token endpoint may take."),
+            ("connect.timeout.ms", Kind.INT, None, "How long opening a connection to the token endpoint may take."),
+            ("read.timeout.ms", Kind.INT, None, "How long the client waits for an answer of the token endpoint."),
             ("retry.backoff.ms", Kind.LONG, 100, "The pause after the first failed attempt to get a token."),
             ("retry.backoff.max.ms", Kind.LONG, 10_000, "The longest pause after failed attempts to get a token."),
         )
@@ -233,13 +244,13 @@ _OAUTH_COMMON = (
     honoured(
         "sasl.oauthbearer.scope.claim.name",
         "scope",
-        "The claim of a token that has its scopes: a list, or a text with spaces.",
+        "The name of the claim that contains a token's scopes, as a list or as a text with spaces between the scopes.",
         source="KIP-768",
     ),
     honoured(
         "sasl.oauthbearer.sub.claim.name",
         "sub",
-        "The claim of a token that has the user's name.",
+        "The name of the claim that contains the user's name.",
         source="KIP-768",
     ),
     honoured(
@@ -260,10 +271,19 @@ _OAUTH_COMMON = (
     *(
         accepted(f"sasl.login.refresh.{name}", default, doc, _REFRESH, source="KIP-368")
         for name, default, doc in (
-            ("window.factor", 0.8, "The part of a token's life after which it is renewed."),
-            ("window.jitter", 0.05, "The random part of sasl.login.refresh.window.factor."),
-            ("min.period.seconds", 60, "The least time between two renewals."),
-            ("buffer.seconds", 300, "The time before the token's end at which it is renewed at the latest."),
+            ("window.factor", 0.8, "The share of a token's lifetime after which the client renews the token."),
+            (
+                "window.jitter",
+                0.05,
+                "The largest random share of a token's lifetime that the client adds to "
+                "sasl.login.refresh.window.factor.",
+            ),
+            ("min.period.seconds", 60, "The shortest time between two renewals of a token."),
+            (
+                "buffer.seconds",
+                300,
+                "How many seconds before a token expires the client renews the token at the latest.",
+            ),
         )
     ),
 )
@@ -271,7 +291,11 @@ _OAUTH_COMMON = (
 _KERBEROS_COMMON = (
     accepted("sasl.kerberos.kinit.cmd", "/usr/bin/kinit", "The path of kinit.", _NO_KINIT),
     accepted(
-        "sasl.kerberos.min.time.before.relogin", 60_000, "The least time between two logins.", _NO_KINIT, kind=Kind.LONG
+        "sasl.kerberos.min.time.before.relogin",
+        60_000,
+        "The shortest time between two logins of a client.",
+        _NO_KINIT,
+        kind=Kind.LONG,
     ),
 )
 
@@ -281,32 +305,35 @@ _KERBEROS_CLIENT = (
     honoured(
         "sasl.kerberos.service.name",
         None,
-        "The first part of the servers' Kerberos names: kafka in kafka/HOST@REALM. GSSAPI needs it, or serviceName in "
-        "sasl.jaas.config.",
+        "The first part of the servers' principals in Kerberos, such as kafka in kafka/HOST@REALM. GSSAPI needs this "
+        "key, or the option serviceName in sasl.jaas.config.",
     ),
     honoured(
         "sasl.kerberos.ticket.renew.window.factor",
         0.8,
-        "The part of a session's life after which a client of GSSAPI authenticates again.",
+        "The share of a session's lifetime after which a client with GSSAPI authenticates again.",
         low=0.1,
         high=1,
     ),
     honoured(
         "sasl.kerberos.ticket.renew.jitter",
         0.05,
-        "The random part of a session's life that is added to sasl.kerberos.ticket.renew.window.factor.",
+        "The largest random share of a session's lifetime that the client adds to "
+        "sasl.kerberos.ticket.renew.window.factor.",
         low=0,
         high=0.25,
     ),
     honoured(
         "sasl.kerberos.keytab",
         None,
-        "The keytab of this client (librdkafka's name). Without it, tickets come from the ticket cache (kinit).",
+        "The path of this client's keytab. Without a keytab, the client uses the ticket cache that kinit fills. "
+        "librdkafka has the same key.",
     ),
     honoured(
         "sasl.kerberos.principal",
         None,
-        "The Kerberos name of this client (librdkafka's name), such as alice@EXAMPLE.COM. A keytab needs it.",
+        "The principal of this client in Kerberos, such as alice@EXAMPLE.COM; required with sasl.kerberos.keytab. "
+        "librdkafka has the same key.",
     ),
 )
 
@@ -316,21 +343,27 @@ _KERBEROS_SERVER = (
     honoured(
         "sasl.kerberos.service.name",
         None,
-        "The first part of the listener's Kerberos name. It must equal the first part of the principal in "
-        "sasl.jaas.config, and may be left out.",
+        "The first part of the listener's principal in Kerberos, such as kafka. You may leave this key out; a value "
+        "must equal the first part of the principal in sasl.jaas.config.",
     ),
     *(
         accepted(f"sasl.kerberos.ticket.renew.{name}", default, doc, _SERVERS_HAVE_KEYS)
         for name, default, doc in (
-            ("window.factor", 0.8, "The part of a ticket's life before renewal."),
-            ("jitter", 0.05, "The random part of the time of renewal."),
+            ("window.factor", 0.8, "The share of a ticket's lifetime after which the server renews the ticket."),
+            (
+                "jitter",
+                0.05,
+                "The largest random share of a ticket's lifetime that the server adds to "
+                "sasl.kerberos.ticket.renew.window.factor.",
+            ),
         )
     ),
     honoured(
         "sasl.kerberos.principal.to.local.rules",
         ["DEFAULT"],
-        "How the name of a Kerberos principal becomes a user's name: rules in Kafka's syntax (RULE:…), separated by "
-        "commas; the first match applies. DEFAULT takes the first part of a name in the default realm.",
+        "How the name of a Kerberos principal becomes a user's name. A list of rules in Kafka's syntax (RULE:…), "
+        "separated by commas: the first rule that matches applies. The rule DEFAULT takes the first part of a name in "
+        "the default realm.",
         kind=Kind.LIST,
     ),
 )
@@ -340,13 +373,14 @@ _VERIFICATION = (
     honoured(
         "sasl.oauthbearer.jwks.endpoint.url",
         None,
-        "The URL (https: or file:) of the keys that verify the tokens of OAUTHBEARER.",
+        "The URL (https: or file:) of the public keys (JWKS) with which the server verifies the tokens of OAUTHBEARER.",
         source="KIP-768",
     ),
     honoured(
         "sasl.oauthbearer.jwks.endpoint.refresh.ms",
         3_600_000,
-        "The time after which the keys are read again. A file is read again after at most 10 s.",
+        "How often the server reads the keys of sasl.oauthbearer.jwks.endpoint.url again. The server reads a file "
+        "again after at most 10 s.",
         kind=Kind.LONG,
         low=1_000,
         source="KIP-768",
@@ -354,7 +388,7 @@ _VERIFICATION = (
     honoured(
         "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms",
         100,
-        "The pause after the first failed read of the keys.",
+        "The pause after the first failed read of sasl.oauthbearer.jwks.endpoint.url.",
         kind=Kind.LONG,
         low=1,
         source="KIP-768",
@@ -362,7 +396,7 @@ _VERIFICATION = (
     honoured(
         "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms",
         10_000,
-        "The longest pause after failed reads of the keys.",
+        "The longest pause after failed reads of sasl.oauthbearer.jwks.endpoint.url.",
         kind=Kind.LONG,
         low=1,
         source="KIP-768",
@@ -370,20 +404,20 @@ _VERIFICATION = (
     honoured(
         "sasl.oauthbearer.expected.audience",
         [],
-        "A token must name one of these audiences; empty: any audience.",
+        "The audiences of which a token must name at least one. With an empty list, a token may have any audience.",
         kind=Kind.LIST,
         source="KIP-768",
     ),
     honoured(
         "sasl.oauthbearer.expected.issuer",
         None,
-        "The issuer that a token must name; none: any issuer.",
+        "The issuer that a token must name. Without a value, a token may have any issuer.",
         source="KIP-768",
     ),
     honoured(
         "sasl.oauthbearer.clock.skew.seconds",
         30,
-        "How far the authority's clock may differ from this server's.",
+        "By how many seconds the clock of the tokens' issuer may differ from this server's clock.",
         low=0,
         high=3_600,
         source="KIP-768",
@@ -427,8 +461,9 @@ _SASL = (
     honoured(
         "sasl.jaas.config",
         None,
-        "The login module of a mechanism. PlainLoginModule with options user_NAME=PASSWORD has a fixed list of users; "
-        "without them PLAIN uses the SCRAM users of the metadata. Krb5LoginModule has keyTab and principal.",
+        "The login module of a mechanism, with its options. PlainLoginModule: options user_NAME=PASSWORD are a fixed "
+        "list of users; without these options, PLAIN uses the SCRAM users in the metadata. Krb5LoginModule: needs the "
+        "options useKeyTab=true, keyTab and principal.",
         kind=Kind.PASSWORD,
     ),
     *_KERBEROS_SERVER,
@@ -436,7 +471,7 @@ _SASL = (
     honoured(
         "sasl.oauthbearer.expected.scope",
         [],
-        "The scopes that a token must have, all of them.",
+        "The scopes that a token must have; a token that lacks one of them is refused.",
         kind=Kind.LIST,
         source=HEADRACE,
     ),
@@ -448,15 +483,30 @@ _SASL = (
         low=1_024,
         high=4 * 1024 * 1024,
     ),
-    accepted("sasl.mechanism.inter.broker.protocol", "GSSAPI", "The mechanism between brokers.", _NODES_USE_TLS),
-    accepted("sasl.mechanism.controller.protocol", "GSSAPI", "The mechanism between controllers.", _NODES_USE_TLS),
+    accepted(
+        "sasl.mechanism.inter.broker.protocol",
+        "GSSAPI",
+        "The SASL mechanism that brokers use to authenticate with each other.",
+        _NODES_USE_TLS,
+    ),
+    accepted(
+        "sasl.mechanism.controller.protocol",
+        "GSSAPI",
+        "The SASL mechanism that controllers use to authenticate with each other.",
+        _NODES_USE_TLS,
+    ),
     *(
         accepted(f"sasl.oauthbearer.{name}", None, doc, _NODES_USE_TLS, source=source, **more)
         for name, doc, source, more in (
             ("token.endpoint.url", "The URL at which a node gets tokens.", "KIP-768", {}),
-            ("scope", "The scope that a node requests.", "KIP-1139", {}),
-            ("client.credentials.client.id", "The client id of a node.", "KIP-1139", {}),
-            ("client.credentials.client.secret", "The client secret of a node.", "KIP-1139", {"kind": Kind.PASSWORD}),
+            ("scope", "The scope that a node requests at the token endpoint.", "KIP-1139", {}),
+            ("client.credentials.client.id", "The client id of a node for the token endpoint.", "KIP-1139", {}),
+            (
+                "client.credentials.client.secret",
+                "The client secret of a node for the token endpoint.",
+                "KIP-1139",
+                {"kind": Kind.PASSWORD},
+            ),
         )
     ),
     refused("sasl.client.callback.handler.class", None, "The Java class of a client's callbacks.", _JAVA),
@@ -471,8 +521,8 @@ _SASL = (
     honoured(
         "connections.max.reauth.ms",
         0,
-        "The time after which a client must authenticate again; 0: never. Sessions also end with the token or the "
-        "ticket that opened them.",
+        "The time after which a client must authenticate again; 0 means never. A session also ends when the token or "
+        "ticket with which the client authenticated expires.",
         kind=Kind.LONG,
         low=0,
         source="KIP-368",
@@ -480,7 +530,7 @@ _SASL = (
     honoured(
         "connection.failed.authentication.delay.ms",
         100,
-        "How long the answer to a failed authentication is delayed.",
+        "How long a server delays its answer to a failed authentication.",
         low=0,
         high=10_000,
         source="KIP-306",
@@ -496,31 +546,32 @@ CLIENT_SASL: tuple[ConfigKey, ...] = (
         "The SASL mechanism of this client. The default, GSSAPI (Kerberos), needs sasl.kerberos.service.name.",
         choices=SASL_MECHANISMS,
     ),
-    honoured("sasl.mechanisms", None, "librdkafka's name of sasl.mechanism.", choices=SASL_MECHANISMS),
+    honoured("sasl.mechanisms", None, "Another name for sasl.mechanism, from librdkafka.", choices=SASL_MECHANISMS),
     honoured(
         "sasl.username",
         None,
-        "The user of PLAIN and SCRAM (librdkafka's name).",
+        "The user name of this client for PLAIN and SCRAM. librdkafka has the same key.",
     ),
     honoured(
         "sasl.password",
         None,
-        "The password of PLAIN and SCRAM (librdkafka's name). ${env:NAME} and ${file:PATH} are replaced.",
+        "The password of this client for PLAIN and SCRAM. In the value, ${env:NAME} stands for the environment "
+        "variable NAME, and ${file:PATH} for the content of the file PATH. librdkafka has the same key.",
         kind=Kind.PASSWORD,
     ),
     honoured(
         "sasl.jaas.config",
         None,
-        "The login as Kafka's Java clients have it: PlainLoginModule, ScramLoginModule, OAuthBearerLoginModule, "
-        "Krb5LoginModule. "
-        "${env:NAME} and ${file:PATH} in options are replaced.",
+        "The login module with its options, as for Kafka's Java clients: PlainLoginModule, ScramLoginModule, "
+        "OAuthBearerLoginModule or Krb5LoginModule. In options, ${env:NAME} stands for the environment variable NAME, "
+        "and ${file:PATH} for the content of the file PATH.",
         kind=Kind.PASSWORD,
     ),
     honoured(
         "sasl.oauthbearer.token.endpoint.url",
         None,
-        "The URL at which the client gets tokens for its client id and secret (RFC 6749, section 4.4); or file:PATH "
-        "of a file with a token.",
+        "The URL at which the client gets a token for its client id and client secret (RFC 6749, section 4.4). With "
+        "file:PATH, the client reads its token from the file PATH.",
         source="KIP-768",
     ),
     *(
@@ -533,23 +584,28 @@ CLIENT_SASL: tuple[ConfigKey, ...] = (
                 "KIP-1139",
                 {"kind": Kind.PASSWORD},
             ),
-            ("sasl.oauthbearer.client.id", "librdkafka's name of the client id.", "librdkafka", {}),
+            (
+                "sasl.oauthbearer.client.id",
+                "Another name for sasl.oauthbearer.client.credentials.client.id, from librdkafka.",
+                "librdkafka",
+                {},
+            ),
             (
                 "sasl.oauthbearer.client.secret",
-                "librdkafka's name of the client secret.",
+                "Another name for sasl.oauthbearer.client.credentials.client.secret, from librdkafka.",
                 "librdkafka",
                 {"kind": Kind.PASSWORD},
             ),
-            ("sasl.oauthbearer.scope", "The scope to ask for at the token endpoint.", "KIP-1139", {}),
+            ("sasl.oauthbearer.scope", "The scope that the client requests at the token endpoint.", "KIP-1139", {}),
             (
                 "sasl.oauthbearer.extensions",
-                "Extensions that the server gets with the token: name=value, separated by commas.",
+                "SASL extensions that the client sends with its token, as name=value pairs with commas between them.",
                 "librdkafka",
                 {"kind": Kind.LIST},
             ),
             (
                 "sasl.oauthbearer.token",
-                "A token, instead of a token endpoint.",
+                "A token that the client uses instead of requesting one at a token endpoint.",
                 HEADRACE,
                 {"kind": Kind.PASSWORD},
             ),
@@ -558,8 +614,8 @@ CLIENT_SASL: tuple[ConfigKey, ...] = (
     honoured(
         "oauth.cb",
         None,
-        "A function that returns a token and when it expires: oauth_cb(config) -> (token, seconds since 1970), as in "
-        "confluent-kafka.",
+        "A function that returns a token and its time of expiry, as in confluent-kafka: oauth_cb(config) -> (token, "
+        "seconds since 1970).",
         kind=Kind.CLASS,
         source="Confluent",
     ),
@@ -567,7 +623,7 @@ CLIENT_SASL: tuple[ConfigKey, ...] = (
     accepted(
         "sasl.oauthbearer.method",
         "oidc",
-        "How librdkafka gets tokens.",
+        "The method by which librdkafka gets tokens.",
         "the other keys of sasl.oauthbearer select the method",
         source="librdkafka",
     ),
@@ -582,16 +638,16 @@ DELEGATION_TOKENS: tuple[ConfigKey, ...] = (
     honoured(
         "delegation.token.secret.key",
         None,
-        "The secret from which the passwords of delegation tokens are derived; the same on all nodes. Without it "
-        "there are "
-        "no delegation tokens. ${env:NAME} and ${file:PATH} are replaced.",
+        "The secret from which the cluster derives the passwords of delegation tokens; every node must have the same "
+        "secret. Without this key, clients cannot create delegation tokens. In the value, ${env:NAME} stands for the "
+        "environment variable NAME, and ${file:PATH} for the content of the file PATH.",
         kind=Kind.PASSWORD,
         source="KIP-48",
     ),
     honoured(
         "delegation.token.max.lifetime.ms",
         604_800_000,
-        "The longest life of a token in milliseconds; renewals cannot exceed it.",
+        "The longest lifetime of a delegation token in milliseconds; renewals do not extend it.",
         kind=Kind.LONG,
         low=1,
         source="KIP-48",
@@ -599,7 +655,7 @@ DELEGATION_TOKENS: tuple[ConfigKey, ...] = (
     honoured(
         "delegation.token.expiry.time.ms",
         86_400_000,
-        "How long a token is valid before it must be renewed.",
+        "How long a delegation token is valid after its creation or its last renewal.",
         kind=Kind.LONG,
         low=1,
         source="KIP-48",
@@ -607,7 +663,7 @@ DELEGATION_TOKENS: tuple[ConfigKey, ...] = (
     honoured(
         "delegation.token.expiry.check.interval.ms",
         3_600_000,
-        "How often the controller removes expired tokens.",
+        "How often the controller removes expired delegation tokens.",
         kind=Kind.LONG,
         low=1,
         source="KIP-48",
@@ -625,43 +681,45 @@ ACCESS: tuple[ConfigKey, ...] = (
     honoured(
         "authorizer.class.name",
         "",
-        "StandardAuthorizer: callers may do what access control entries allow (`headrace acls`); Kafka's full name of "
-        "the class is accepted, too. Empty: every authenticated caller may do everything. Set it on every node.",
+        "With StandardAuthorizer (or the full name of Kafka's class), callers may do what access control entries "
+        "allow (`headrace acls`). With an empty value, every authenticated caller may do everything. Set the same "
+        "value on every node.",
         check=_authorizer,
         source="KIP-11",
     ),
     honoured(
         "super.users",
         "",
-        "The principals that may do everything, separated by semicolons: User:admin;User:CN=ops.",
+        "The principals that may do everything, with semicolons between them, such as User:admin;User:CN=ops.",
         source="KIP-11",
     ),
     honoured(
         "allow.everyone.if.no.acl.found",
         False,
-        "Whether a resource to which no access control entry applies is open to all callers.",
+        "Whether every caller may use a resource that has no access control entry.",
         source="KIP-11",
     ),
     honoured(
         "audit.log.path",
         None,
-        "The file for the audit log: a line of JSON for each refused access, and for a sample of the allowed "
-        "accesses. None: no "
-        "audit log. Each node needs a separate file.",
+        "The file of the audit log. The node writes a line of JSON for each refused access or login, and for a sample "
+        "of the allowed accesses. Without a value, the node writes no audit log. Each node needs a separate file.",
         source=HEADRACE,
     ),
     honoured(
         "audit.log.max.bytes",
         64 * 1024 * 1024,
-        "The size at which a new audit log begins.",
+        "The size in bytes at which a node begins a new file of the audit log.",
         low=64 * 1024,
         source=HEADRACE,
     ),
-    honoured("audit.log.files", 4, "The number of older audit logs that are kept.", low=1, high=1_000, source=HEADRACE),
+    honoured(
+        "audit.log.files", 4, "How many older files of the audit log a node keeps.", low=1, high=1_000, source=HEADRACE
+    ),
     honoured(
         "audit.log.allowed.sample",
         0,
-        "Of how many allowed accesses one is in the audit log; 1: all, 0: none.",
+        "With 100, the audit log has one of every 100 allowed accesses; 1 means all allowed accesses, 0 means none.",
         low=0,
         source=HEADRACE,
     ),
@@ -686,14 +744,15 @@ QUOTAS: tuple[ConfigKey, ...] = (
     honoured(
         "quota.window.size.seconds",
         1,
-        "Seconds for which a client may save up its quota: a client that was idle may use a window's bytes at once.",
+        "The length of a quota's window in seconds. A client that was idle may use the bytes of one window at once.",
         low=1,
         source="KIP-13",
     ),
     honoured(
         "quota.window.num",
         11,
-        "The number of windows for which a client may save up its quota of controller mutations.",
+        "The number of windows (quota.window.size.seconds) whose controller mutations a client that was idle may use "
+        "at once.",
         low=1,
         source="KIP-599",
     ),
@@ -705,33 +764,33 @@ LISTENERS = (
     honoured(
         "listener.security.protocol.map",
         [],
-        "The security protocol of each listener, as name:PROTOCOL: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL. When "
-        "one listener has another protocol than PLAINTEXT, every listener must be named, and internal and gateway must "
-        "be SSL: they always require certificates of nodes.",
+        "The security protocol of each listener, as name:PROTOCOL; PROTOCOL is PLAINTEXT, SSL, SASL_PLAINTEXT or "
+        "SASL_SSL. If one listener has another protocol than PLAINTEXT, the list must name every listener. The "
+        "listeners internal and gateway must then have SSL, and always require certificates of nodes.",
     ),
     honoured(
         "internal.tls.mode",
         "require",
-        "For changing an open cluster into a secured cluster without downtime. With allow, the internal listener "
-        "(SSL) also "
-        "takes unencrypted connections, and the node opens unencrypted connections; with prefer, the node opens "
-        "encrypted connections. "
-        "Until require, the internal listener trusts every caller, as in an open cluster.",
+        "Use allow, then prefer, then require to turn an open cluster into a secured cluster without downtime. With "
+        "allow and prefer, the internal listener (SSL) also accepts unencrypted connections, and trusts every caller "
+        "as in an open cluster. With allow the node itself opens unencrypted connections to other nodes, with prefer "
+        "and require encrypted connections.",
         choices=("require", "prefer", "allow"),
         source=HEADRACE,
     ),
     honoured(
         "listener.name.*",
         None,
-        "A key of TLS or SASL for one listener, such as listener.name.client.ssl.client.auth.",
+        "A key of TLS or SASL for a single listener, such as listener.name.client.ssl.client.auth for the listener "
+        "named client.",
         kind=Kind.PASSWORD,
     ),
     honoured(
         "http.bearer.tokens.file",
         None,
-        "A file with tokens for HTTP (registry, console, /metrics), one a line. A request needs one of them in its "
-        "header Authorization, or a client certificate if ssl.client.auth is required. The file is read again when it "
-        "changes.",
+        "A file with bearer tokens for HTTP requests to a registry, a console or /metrics, one token on each line. A "
+        "request needs one of these tokens in its Authorization header, or a client certificate if "
+        "ssl.client.auth=required. Headrace reads the file again when it changes.",
         source=HEADRACE,
     ),
     accepted(

@@ -61,29 +61,30 @@ def _schema_keys(side: str, null: str) -> tuple[ConfigKey, ...]:
         honoured(
             f"{side}.schema.validation",
             False,
-            f"Whether brokers refuse a record whose {side} does not begin with a byte 0 and the id of a schema that "
-            f"the registry has under the topic's subject. {null} The brokers need confluent.schema.registry.url.",
+            f"Whether brokers check the schema of each record's {side}, and refuse the record if the check fails. The "
+            f"{side} must begin with a byte 0 and a schema id, and the registry must have this schema in a "
+            f"subject of {side}.subject.name.strategy. {null} The brokers need confluent.schema.registry.url.",
             source=CONFLUENT,
         ),
         honoured(
             f"{side}.subject.name.strategy",
             "TopicNameStrategy",
-            f"The subjects in which {side}.schema.validation looks for a record's schema. TopicNameStrategy: "
-            f"TOPIC-{side}. TopicRecordNameStrategy: each subject that begins with TOPIC-. RecordNameStrategy: each "
-            "subject.",
+            f"The subjects of the registry in which {side}.schema.validation looks for a record's schema. With "
+            f"TopicNameStrategy the subject TOPIC-{side}, with TopicRecordNameStrategy every subject whose name begins "
+            "with TOPIC-, with RecordNameStrategy every subject.",
             check=_check_strategy,
             source=CONFLUENT,
         ),
         honoured(
             f"confluent.{side}.schema.validation",
             False,
-            f"Confluent Server's name of {side}.schema.validation: true under either name validates.",
+            f"Confluent Server's name for {side}.schema.validation. If either key is true, brokers check schemas.",
             source=CONFLUENT,
         ),
         honoured(
             f"confluent.{side}.subject.name.strategy",
             "",
-            f"Confluent Server's name of {side}.subject.name.strategy; has priority if set.",
+            f"Confluent Server's name for {side}.subject.name.strategy. If this key has a value, it has priority.",
             check=lambda value: None if value == "" else _check_strategy(value),
             source=CONFLUENT,
         ),
@@ -102,15 +103,15 @@ _KEYS = (
     honoured(
         "compression.type",
         "producer",
-        'The compression of batches in the log. The value "producer" keeps each batch as the producer sent it; '
-        "with any other value the broker compresses batches again.",
+        'The codec of batches in the log. The value "producer" keeps each batch as the producer sent it. With any '
+        "other value, the broker compresses each batch again with this codec.",
         server_key="compression.type",
         choices=_COMPRESSION,
     ),
     honoured(
         "compression.gzip.level",
         -1,
-        "The level of compression.type=gzip: 1 to 9; -1 is zlib's default.",
+        "The compression level for compression.type=gzip: 1 to 9, or -1 for zlib's default.",
         server_key="compression.gzip.level",
         low=-1,
         high=9,
@@ -120,7 +121,7 @@ _KEYS = (
     honoured(
         "compression.lz4.level",
         9,
-        "The level of compression.type=lz4.",
+        "The compression level for compression.type=lz4.",
         server_key="compression.lz4.level",
         low=1,
         high=17,
@@ -129,7 +130,7 @@ _KEYS = (
     honoured(
         "compression.zstd.level",
         3,
-        "The level of compression.type=zstd.",
+        "The compression level for compression.type=zstd.",
         server_key="compression.zstd.level",
         low=-131072,
         high=22,
@@ -138,7 +139,7 @@ _KEYS = (
     honoured(
         "delete.retention.ms",
         86_400_000,
-        "How long a compacted topic keeps tombstones.",
+        "How long a compacted topic keeps a tombstone after compaction has removed the older records of its key.",
         kind=Kind.LONG,
         server_key="log.cleaner.delete.retention.ms",
         low=0,
@@ -146,8 +147,8 @@ _KEYS = (
     honoured(
         "file.delete.delay.ms",
         60_000,
-        "How long a deleted segment file stays on the disk. In a full log directory, the broker removes deleted "
-        "files at once.",
+        "How long a deleted segment's file stays on the disk. In a full log directory, the broker removes such files "
+        "at once.",
         kind=Kind.LONG,
         server_key="log.segment.delete.delay.ms",
         low=0,
@@ -163,7 +164,8 @@ _KEYS = (
     honoured(
         "flush.ms",
         LONG_MAX,
-        "With log.flush=interval or os, how long after its first unflushed record the broker flushes a log.",
+        "With log.flush=interval or os, how long the broker waits after a log's first unflushed record before it "
+        "flushes the log.",
         kind=Kind.LONG,
         server_key="log.flush.interval.ms",
         low=0,
@@ -171,15 +173,15 @@ _KEYS = (
     honoured(
         "index.interval.bytes",
         4096,
-        "About how many bytes of the log are between two entries of the offset index.",
+        "About how many bytes the broker appends to the log before it adds the next entry to the offset index.",
         server_key="log.index.interval.bytes",
         low=0,
     ),
     honoured(
         "log.flush",
         FlushPolicy.COMMIT.value,
-        "When the broker flushes records: commit (before it acknowledges them), interval (every flush.ms), or os "
-        "(when the operating system does, as in Kafka). Without flush.ms, the policy interval flushes every second.",
+        "When the broker flushes records to the disk. With commit, before it acknowledges them. With interval, every "
+        "flush.ms (every second if flush.ms is not set). With os, the operating system decides, as in Kafka.",
         kind=Kind.STRING,
         server_key="log.flush",
         choices=tuple(policy.value for policy in FlushPolicy),
@@ -188,7 +190,7 @@ _KEYS = (
     honoured(
         "max.compaction.lag.ms",
         LONG_MAX,
-        "The longest time that a record stays uncompacted.",
+        "The longest time that a record stays in the log before compaction processes it.",
         kind=Kind.LONG,
         server_key="log.cleaner.max.compaction.lag.ms",
         low=1,
@@ -197,7 +199,7 @@ _KEYS = (
     honoured(
         "max.message.bytes",
         1_048_588,
-        "The largest record batch that the broker accepts, after compression.",
+        "The largest record batch that the broker accepts, in bytes of the compressed batch.",
         server_key="message.max.bytes",
         low=0,
     ),
@@ -230,7 +232,7 @@ _KEYS = (
     honoured(
         "min.cleanable.dirty.ratio",
         0.5,
-        "The share of uncompacted bytes in a log at which compaction starts.",
+        "The share of bytes in a log that compaction has not processed yet, above which compaction starts.",
         server_key="log.cleaner.min.cleanable.ratio",
         low=0,
         high=1,
@@ -238,7 +240,7 @@ _KEYS = (
     honoured(
         "min.compaction.lag.ms",
         0,
-        "The shortest time that a record stays uncompacted.",
+        "The shortest time that a record stays in the log before compaction processes it.",
         kind=Kind.LONG,
         server_key="log.cleaner.min.compaction.lag.ms",
         low=0,
@@ -246,7 +248,7 @@ _KEYS = (
     honoured(
         "min.insync.replicas",
         1,
-        "How many replicas must be in sync to accept a write with acks=all.",
+        "How many replicas must be in sync so that the leader accepts a write with acks=all.",
         server_key="min.insync.replicas",
         low=1,
     ),
@@ -290,8 +292,8 @@ _KEYS = (
     honoured(
         "segment.jitter.ms",
         0,
-        "The broker shortens segment.ms by a random time up to segment.jitter.ms, so that segments do not all "
-        "roll at once.",
+        "The broker shortens segment.ms of each segment by a random time up to segment.jitter.ms, so that not all "
+        "logs begin a new segment at the same time.",
         kind=Kind.LONG,
         server_key="log.roll.jitter.ms",
         low=0,
@@ -316,7 +318,8 @@ _KEYS = (
     accepted(
         "follower.replication.throttled.replicas",
         [],
-        "Replicas that the follower throttles while they catch up: partition:broker,..., or * for all replicas.",
+        "The replicas whose catching up the follower throttles, as partition:broker,partition:broker,..., or * for "
+        "all replicas.",
         "has no effect: the leader throttles replication (leader.replication.throttled.replicas)",
         check=_check_throttled,
         source="KIP-73",
@@ -324,14 +327,16 @@ _KEYS = (
     honoured(
         "leader.replication.throttled.replicas",
         [],
-        "Replicas that the leader throttles while they catch up: partition:broker,..., or * for all replicas.",
+        "The replicas whose catching up the leader throttles, as partition:broker,partition:broker,..., or * for all "
+        "replicas.",
         check=_check_throttled,
         source="KIP-73",
     ),
     accepted(
         "local.retention.bytes",
         -2,
-        "With tiered storage: how many bytes stay on the local disk; -2 means the value of retention.bytes.",
+        "With tiered storage, how many bytes of each partition stay on the local disk; -2 means the value of "
+        "retention.bytes.",
         "has no effect: tiered storage is not built",
         kind=Kind.LONG,
         server_key="log.local.retention.bytes",
@@ -341,7 +346,7 @@ _KEYS = (
     accepted(
         "local.retention.ms",
         -2,
-        "With tiered storage: how long records stay on the local disk; -2 means the value of retention.ms.",
+        "With tiered storage, how long records stay on the local disk; -2 means the value of retention.ms.",
         "has no effect: tiered storage is not built",
         kind=Kind.LONG,
         server_key="log.local.retention.ms",
@@ -382,8 +387,8 @@ _KEYS = (
         "message.timestamp.before.max.ms and message.timestamp.after.max.ms replace this key",
         kind=Kind.LONG,
     ),
-    *_schema_keys("value", "Tombstones (records with a null value) pass."),
-    *_schema_keys("key", "Records with a null key pass."),
+    *_schema_keys("value", "Tombstones (records with a null value) are accepted without a check."),
+    *_schema_keys("key", "Records with a null key are accepted without a check."),
 )
 
 #: Topic settings with which only DeleteRecords removes records of the topic. A new retention rule must add its key to

@@ -9,22 +9,22 @@ TRACES = (
         "otel.exporter.otlp.endpoint",
         "",
         "The URL of the collector to which brokers, coordinators and gateways send OpenTelemetry spans by OTLP over "
-        "HTTP, such as http://127.0.0.1:4318 (extra otel). They make spans only for records and calls that clients "
-        "trace. An empty value exports no traces. A gateway with a value looks for contexts in uncompressed batches "
-        "of Kafka's clients.",
+        "HTTP, such as http://127.0.0.1:4318 (extra otel). Nodes make spans only for records and calls that a client "
+        "traces. With an empty value, a node sends no spans. With a value, a gateway looks for trace contexts in the "
+        "headers of records from Kafka's clients; it does not decompress batches for this.",
         source=HEADRACE,
     ),
     honoured(
         "otel.exporter.otlp.headers",
         None,
-        "HTTP headers for the collector, as name=value pairs with commas between them.",
+        "Headers of the HTTP requests to the collector, as name=value pairs with commas between them.",
         kind=Kind.PASSWORD,
         source=HEADRACE,
     ),
     honoured(
         "otel.exporter.otlp.timeout.ms",
         5_000,
-        "The time limit of one request to the collector, and of the last request when the node stops.",
+        "The timeout of one request to the collector; a node that stops waits at most this time for its last request.",
         source=HEADRACE,
         low=1,
         high=60_000,
