@@ -10,8 +10,8 @@ A clean stop asks the controller to move leaderships away, refuses new requests 
 The stopping broker then ends the streams, flushes and closes the logs, and marks the logs as cleanly closed. A stop
 with ``at_once`` cuts the connections, finishes no request, and leaves the logs as a crash would.
 
-A broker that cannot reach the controllers continues to serve. Every append that the broker acknowledges is on its disk,
-and no record is committed without the in-sync replicas.
+A broker that cannot reach the controllers continues to serve. This is safe, because the broker acknowledges an append
+only when the topic's flush policy is met, and commits no record without the in-sync replicas.
 """
 
 from __future__ import annotations
@@ -566,8 +566,8 @@ class Broker:
             self._assignments.replicas_changed(await self.roles.retry_full())
 
     async def stop(self, *, at_once: bool = False) -> None:
-        """Stop the broker cleanly, in any state of its start. ``at_once`` stops without finishing requests, as close to
-        a crash as possible. Idempotent."""
+        """Stop the broker cleanly, even if its start is not complete or has failed. ``at_once`` stops without finishing
+        requests, as close to a crash as possible. Idempotent."""
         for listener in self._listeners.values():
             await listener.serving(False)
         if at_once:

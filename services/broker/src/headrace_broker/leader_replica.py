@@ -562,8 +562,9 @@ class LeaderReplica:
         compaction cannot have removed records at that offset.
 
         A replica that copied a compacted log knows an epoch's end only as the end of its last batch. A client may have
-        read further in that epoch before compaction removed the records, so its larger offset shows no truncation. The
-        result is stored, so that ``check_not_truncated`` accepts a client's offset above the epoch's last batch."""
+        read further in that epoch before compaction removed the records, so the client's larger offset does not mean
+        that the log was truncated. The result is stored, so that ``check_not_truncated`` accepts a client's offset
+        above the epoch's last batch."""
         if not 0 <= end_offset < self.log.log_end_offset or not self.log.may_have_gaps():
             return None
 

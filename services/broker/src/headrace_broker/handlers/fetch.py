@@ -14,8 +14,8 @@ session's position advances only when a response is queued, so an abandoned requ
 
 A consumer that names its rack may read from a follower. If a follower is in the consumer's rack, the leader's response
 names this follower (KIP-392). When a response names another broker, the partition leaves the session, and the consumer
-adds it to a session with that broker. A consumer without a rack reads only from leaders, so it notices a change of
-leader at once.
+adds the partition to a session with that broker. A consumer without a rack reads only from leaders, so it notices a
+change of leader at once.
 
 A new request on the stream ends the wait of the previous request, even if the new request is empty. Because a new
 request ends the previous wait, a client with two requests always in flight would poll without pause at the log's end.

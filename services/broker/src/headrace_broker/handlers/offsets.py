@@ -144,7 +144,7 @@ class OffsetsService(offsets_pb2_grpc.OffsetsServicer):
         """Append one result for each item to ``results``, in order; the result of a failed item contains its error.
         ``results`` is a list, or directly the response's field, because copying 10,000 results into a response blocks
         the event loop for 8 ms. ``one`` handles one item. In a request with many items, ``one`` must wait only inside
-        ``Turns.outside``: otherwise no other request gets the turn during the wait."""
+        ``Turns.outside``: otherwise no other request can run during the wait."""
         async with Turns(len(items)) as turns:
             for item in items:
                 if turns.is_over():

@@ -5,11 +5,11 @@ A produce request needs no task, because callbacks process it. The stream's read
 writer calls back, and the last partition to finish queues the answer. Once the records are passed to the writer, the
 append happens even if the stream ends, so a cancellation never leaves half a write.
 
-Back-pressure: a stream is not read while the bytes of its requests in progress are above ``stream_bytes_max``. The
-broker also stops reading a stream while its budget for all requests is exceeded, while the client leaves its answers
-unread, or while the client is over a quota (client_limits.py). A produce request counts as in progress until the broker
-has answered the request and has written its records to the log. So a request that timed out still counts while its
-records wait for the disk.
+Back-pressure: the broker does not read a stream while the bytes of the stream's requests in progress are above
+``stream_bytes_max``. The broker also stops reading a stream while its budget for all requests is exceeded, while the
+client leaves its answers unread, or while the client is over a quota (client_limits.py). A produce request counts as in
+progress until the broker has answered the request and has written its records to the log. So a request that timed out
+still counts while its records wait for the disk.
 """
 
 from __future__ import annotations

@@ -454,8 +454,8 @@ class PartitionLeader:
     ) -> None:
         """Called when a follower's stream broke, or when the follower sent a leave. The follower's durable end limits
         the high watermark until the controllers remove the follower from the ISR. ``cannot_append``: the follower's log
-        takes no appends, so the leader proposes its removal at once. ``broken``: the stream broke, so the leader
-        proposes the removal if the follower does not return soon."""
+        takes no appends, so the leader proposes at once to remove the follower from the ISR. ``broken``: the stream
+        broke, so the leader proposes the removal if the follower does not return soon."""
         follower = self._in_sync.get(broker_id)
         if follower is not None and follower.joined:
             follower.seen(self.log_end, now_ms)

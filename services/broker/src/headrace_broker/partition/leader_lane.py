@@ -315,8 +315,8 @@ class LeaderLane:
         before = self._registry.find((join.topic_id, join.partition, self.broker_id))
         if before is not None and before.lane.broker_epoch > self.broker_epoch:
             raise StaleBrokerEpochError(
-                f"{leader.partition}: broker {self.broker_id} joined with broker epoch {self.broker_epoch}, but has "
-                f"joined with the newer epoch {before.lane.broker_epoch}: the broker has restarted since"
+                f"{leader.partition}: broker {self.broker_id} joined with broker epoch {self.broker_epoch}, but is "
+                f"already joined with the newer epoch {before.lane.broker_epoch}: the broker has restarted"
             )
         found = match(
             log_start=source.log_start,
