@@ -129,7 +129,7 @@ class ConsoleNode:
         await stop.wait()
 
     async def stop(self, *, at_once: bool = False) -> None:
-        """Stop the console, in any state of its start. Idempotent."""
+        """Stop the console, even if its start is not complete or has failed. Idempotent."""
         for listener in self._listeners:
             await listener.stop()
         self._listeners = []

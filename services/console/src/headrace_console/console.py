@@ -300,7 +300,7 @@ def required(request: web.Request, name: str, what: str) -> str:
     """A parameter that the page needs. Raises Refused."""
     found = request.query.get(name, "")
     if not found:
-        raise Refused(400, f"the address names no {what}; choose one from the list")
+        raise Refused(400, f"the URL names no {what}; choose one from the list")
     return found
 
 

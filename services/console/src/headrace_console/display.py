@@ -95,9 +95,9 @@ def _decoded(data: bytes, *, is_whole: bool) -> tuple[str | None, bool]:
 
 
 def json_text(value: object, limit: int) -> str:
-    """``value`` as JSON on several lines: all of it, or, if it is longer, its beginning of more than ``limit``
-    characters. The JSON can be a thousand times as long as the record, because nested lines are indented. Raises
-    ValueError and RecursionError."""
+    """``value`` as JSON on several lines. If the JSON is longer than ``limit`` characters, only its beginning is
+    returned, which may exceed ``limit`` a little. The JSON can be a thousand times as long as the record, because
+    nested lines are indented. Raises ValueError and RecursionError."""
     parts: list[str] = []
     length = 0
     for part in json.JSONEncoder(indent=2, ensure_ascii=False, default=str).iterencode(value):

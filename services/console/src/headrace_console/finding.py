@@ -171,8 +171,8 @@ def _oldest_first(record: Record) -> tuple[int, int, int]:
 
 
 class _Kept:
-    """The first PAGE records in ``order``, as lists show them. ``wanted``: selects records. ``total``: the number of
-    selected records."""
+    """Keeps the first PAGE of the selected records in ``order``, shortened as in lists. ``wanted``: selects records.
+    ``total``: the number of selected records."""
 
     def __init__(self, order: Callable[[Record], Any], wanted: Callable[[Record], bool] | None = None) -> None:
         self._order, self._wanted = order, wanted

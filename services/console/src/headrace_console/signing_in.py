@@ -229,9 +229,9 @@ class Users:
         return self._begun(request, name, console, then, address)
 
     async def _judged(self, name: str, password: str) -> Console:
-        """Return a console whose clients have ``credentials``, after the cluster has accepted ``credentials``. Raises
-        SaslAuthenticationFailedError if the cluster refuses them, InvalidConfigError if the console's own keys are not
-        valid for a client, and other errors if the cluster does not answer."""
+        """Return a console whose clients use ``name`` and ``password``, after the cluster has accepted both. Raises
+        SaslAuthenticationFailedError if the cluster refuses the password, InvalidConfigError if the console's own keys
+        are not valid for a client, and other errors if the cluster does not answer."""
         async with asyncio.timeout(WAIT_S), self._at_once:
             try:
                 await prove(client_config(self._settings, (name, password)))

@@ -135,7 +135,7 @@ def _cursor(text: str) -> dict[int, int] | None:
     items = [_CURSOR.fullmatch(item) for item in text.split(",")]
     found = {int(item[1]): int(item[2]) for item in items if item is not None}
     if len(found) < len(items):
-        raise Refused(400, "the address of this search is damaged; begin the search again")
+        raise Refused(400, "the URL of this search is damaged; begin the search again")
     return found
 
 
@@ -162,7 +162,7 @@ async def raw(console: Console, request: web.Request) -> web.StreamResponse:
     found = await finding.one(console.cluster, topic, partition, offset)
     data = None if found is None else found.key if field == "key" else found.value
     if data is None:
-        raise Refused(404, f"{topic}-{partition} has no such key or value at offset {offset:,}")
+        raise Refused(404, f"the record at offset {offset:,} of {topic}-{partition} has no {field}, or does not exist")
     name = f"{topic}-{partition}-{offset}.{'key' if field == 'key' else 'value'}"
     return web.Response(
         body=data,
@@ -174,7 +174,7 @@ async def raw(console: Console, request: web.Request) -> web.StreamResponse:
 def _place(request: web.Request) -> tuple[str, int, int]:
     topic = required(request, "topic", "topic")
     if _TOPIC.fullmatch(topic) is None:
-        raise Refused(400, "the address has no legal name of a topic")
+        raise Refused(400, "the URL has no legal name of a topic")
     return topic, whole_of(request, "partition", 0, high=_PARTITION_MAX), whole_of(request, "offset", 0)
 
 
