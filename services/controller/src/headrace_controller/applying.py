@@ -135,8 +135,8 @@ class Applier:
 
 
 def events_of(delta: MetadataDelta, before: MetadataImage, image: MetadataImage) -> Iterator[Event]:
-    """Yield the events about brokers, unclean elections and metadata.version for the change from one image to the
-    next. Only the leader of the quorum emits them."""
+    """Yield the events about brokers, unclean elections and metadata.version for the change from one image to the next.
+    Only the leader of the quorum emits these events."""
     for broker_id in sorted(delta.brokers):
         if broker_id in image.brokers:
             yield from _of_broker(broker_id, before, image)

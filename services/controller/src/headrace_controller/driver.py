@@ -323,7 +323,8 @@ class ControllerDriver:
                 self._snapshot = due, future
 
     async def _end_snapshot(self) -> None:
-        """Wait for the snapshot thread, because a thread cannot be interrupted; it writes only a temporary file."""
+        """Wait for the snapshot thread, because a thread cannot be interrupted; the thread writes only a temporary
+        file."""
         if self._snapshot is not None:
             (job, future), self._snapshot = self._snapshot, None
             await asyncio.gather(future, return_exceptions=True)

@@ -18,7 +18,7 @@ returns the time of the next turn: the next tick that may have an effect, not ea
 
     submit --> decide --> propose --> append + fdatasync --> a majority has it --> commit --> publish --> answer
 
-A new Raft leader is not active yet. It becomes *active* when it has committed an entry of its own term and
+A new Raft leader is not active yet. The leader becomes *active* when it has committed an entry of its own term and has
 applied all committed entries. Only an active leader knows every change that any controller ever answered (thesis, 6.4).
 Requests to a new leader wait until it is active. When the leader resigns, the speculative image is dropped. Decisions
 that are already appended wait for their commit or truncation (waiting.py). Requests that are not appended, and all
@@ -181,8 +181,9 @@ class QuorumController:
 
     @property
     def is_serving(self) -> bool:
-        """Whether this node leads, or follows a leader and has applied all entries that were committed at its start. In
-        a new cluster, the applied entries must include at least the first record, which has the cluster's id."""
+        """Whether this node leads, or follows a leader and has applied all entries that were committed when this node
+        started. In a new cluster, the applied entries must include at least the first record, which has the cluster's
+        id."""
         return self._has_caught_up and self._raft.leader != NO_LEADER and bool(self.image.cluster_id)
 
     @property

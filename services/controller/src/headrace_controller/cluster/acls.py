@@ -23,7 +23,7 @@ LEVEL = 3
 
 
 def acl_id(entry: AclRecord) -> bytes:
-    """The id of an entry (16 bytes). It is computed from the entry's content, so an entry exists at most once."""
+    """The id of an entry (16 bytes). The id is computed from the entry's content, so an entry exists at most once."""
     content = "\0".join(
         str(part)
         for part in (

@@ -215,8 +215,8 @@ def _still_fits(image: MetadataImage, key: Key, targets: Sequence[int]) -> bool:
 
 
 def _is_wanted(view: View, key: Key, queued: QueuedReassignment) -> bool:
-    """Guard: whether a queued reassignment should still run. It should run if automatic rebalancing is on, or if it
-    moves a replica off a broker that is being drained."""
+    """Guard: whether a queued reassignment should still run. The reassignment should run if automatic rebalancing is
+    on, or if it moves a replica off a broker that is being drained."""
     planned = planned_replicas(view.image.topics[key[0]].partitions[key[1]])
     leaving = [view.image.brokers[each] for each in planned if each not in queued.targets]
     return any(broker.draining for broker in leaving) or is_enabled(view)

@@ -21,8 +21,8 @@ from .leadership import CannotLead
 
 @dataclass(frozen=True, slots=True)
 class Bootstrap:
-    """The first request of a new leader of the controllers in its term, which writes the cluster's identity and the
-    first users into an empty log."""
+    """The first request that a new active controller decides in its term: write the cluster's identity and the first
+    users, if the log is empty."""
 
     cluster_id: str
     users: tuple[ScramCredentialRecord, ...] = ()

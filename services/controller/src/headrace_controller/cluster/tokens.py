@@ -99,7 +99,8 @@ def expire(view: View, request: ExpireToken) -> Decision:
 
 
 def remove_expired(view: View, request: RemoveExpiredTokens) -> Decision:
-    """Remove the tokens that have expired, as many as one request may; reply: their number."""
+    """Remove expired tokens, up to the maximum number of records of one request; the reply is the number of removed
+    tokens."""
     gone = [each.token_id for each in view.image.security.tokens.values() if each.expires_at_ms < request.at_ms]
     gone = gone[: view.settings.metadata_max_records_per_request]
     return Decision(tuple(map(RemoveDelegationTokenRecord, gone)), len(gone))

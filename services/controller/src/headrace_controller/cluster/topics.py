@@ -223,7 +223,7 @@ def _check_assignments(
     wanted = list(range(first, first + count))
     if sorted(assignments) != wanted:
         raise InvalidReplicaAssignmentError(
-            f"assignments name partitions {_listed(sorted(assignments))}, must name {_listed(wanted)}"
+            f"assignments name partitions {_listed(sorted(assignments))}, but must name partitions {_listed(wanted)}"
         )
     brokers = view.image.brokers
     for number in wanted:

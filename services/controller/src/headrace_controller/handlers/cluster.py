@@ -51,7 +51,8 @@ from .gateways import GatewayDirectory
 @dataclass(frozen=True, slots=True)
 class BrokerSeen:
     """A broker's last heartbeat, which arrived at the monotonic time ``at_ms``. A broker's heartbeat names the metadata
-    offset that the broker has applied, how many records it is behind, and its metadata's age (None if unknown)."""
+    offset that the broker has applied, the number of records that the broker is behind, and the age of the broker's
+    metadata (None if unknown)."""
 
     broker_id: int
     metadata_offset: int

@@ -133,7 +133,8 @@ class Tokens:
 def _requester(request: Any) -> str:
     if not request.requester:
         raise DelegationTokenRequestNotAllowedError(
-            "the request does not name its client; call a node of a newer version"
+            "the request does not name its client, because the node that forwarded the request is too old; upgrade "
+            "that node"
         )
     return str(request.requester)
 

@@ -6,11 +6,11 @@ one of the two; messages use the newest stream. A controller that knows no voter
 cluster's id, the sender's key (node id and directory id), and the key that the sender expects at the other end. An
 unexpected node gets an error with a code, and this controller tries to connect to it less often than to an absent node.
 
-``Peers.send`` never waits. A message that cannot be sent is dropped when another message needs its room in the queue
-(peers.py), which Raft tolerates. A queued message is written in the present event loop pass or in the next pass.
-``peer_lost`` is called when the last stream to a replica has broken. A killed process closes its sockets, so Raft need
-not wait for a timeout. A machine that fails closes no sockets; the kernel ends its connections after two seconds
-without an acknowledgement (channel.py).
+``Peers.send`` never waits. A message that cannot be sent is dropped when the queue is full and another message arrives
+(peers.py); Raft tolerates the loss of messages. A queued message is written in the present event loop pass or in the
+next pass. ``peer_lost`` is called when the last stream to a replica has broken. A killed process closes its sockets, so
+Raft need not wait for a timeout. A machine that fails closes no sockets; the kernel ends its connections after two
+seconds without an acknowledgement (channel.py).
 
 The general stream code is in core: rpc/streams.py accepts streams, rpc/duplex.py opens them.
 """
