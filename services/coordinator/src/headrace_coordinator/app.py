@@ -416,8 +416,8 @@ class Coordinator:
                 yield state_machine.watched_partitions(), runner.put
 
     async def stop(self, *, at_once: bool = False) -> None:
-        """Stop the coordinator cleanly, in any state of its start. ``at_once`` stops without notice, as close to a
-        crash as possible. Idempotent."""
+        """Stop the coordinator cleanly, even if its start is not complete or has failed. ``at_once`` stops without
+        notice, as close to a crash as possible. Idempotent."""
         for listener in self._listeners.values():
             await listener.serving(False)
         if at_once:

@@ -5,9 +5,9 @@
     replay(key, value), loaded(now)      decisions of another coordinator, or before a restart
 
 JoinGroup waits until the rebalance is complete, and SyncGroup waits for the leader's assignment; the answers are pushes
-(messages.Answered). A session does not expire while a request of its member waits. Sessions, waiting requests and the
-ids of members that have not joined are not in the log. After a change of coordinators, the members continue in their
-generation.
+(messages.Answered). A member's session does not expire while a request of the member waits. Sessions, waiting requests
+and the ids of members that have not joined are not in the log. After a change of coordinators, the members continue in
+their generation.
 
 Rules of Kafka that are easy to miss:
 
@@ -410,7 +410,7 @@ class ClassicGroups:
 
     def _complete_if_all_joined(self, turn: _Turn, group: ClassicGroup) -> None:
         """Complete the join phase if all members have joined. In the first rebalance of a group, the join phase instead
-        lasts until its delay is over."""
+        lasts until the initial rebalance delay is over."""
         is_complete = all(member.join_ticket is not None for member in group.members.values()) and not group.pending
         if group.state is ClassicState.PREPARING_REBALANCE and is_complete and group.delay_left_ms is None:
             self._complete_join(turn, group)

@@ -174,15 +174,15 @@ def knows_all(request: Heartbeat, member: Member) -> bool:
 
 
 def owned_that_counts(request: Heartbeat, member: Member) -> Parts | None:
-    """Guard: the partitions that the member reads, or None unless it knows its latest assignment (messages:
+    """Guard: the partitions that the member reads; None if the member does not know its latest assignment (messages.py,
     revisions)."""
     return request.owned if knows_all(request, member) else None
 
 
 def check_epoch(member: Member, epoch: int) -> None:
     """Check a heartbeat's epoch, which must be an epoch that the member got after it joined. The epoch in a heartbeat
-    may be older than the member's latest epoch, whose push may still be in flight. An older process of a member is
-    recognized by its older connection. FencedMemberEpochError."""
+    may be older than the member's latest epoch, whose push may still be in flight. The coordinator recognizes an older
+    process of a member by the lower number of its connection. FencedMemberEpochError."""
     current = member.current
     if not current.first_epoch <= epoch <= current.epoch:
         raise FencedMemberEpochError(

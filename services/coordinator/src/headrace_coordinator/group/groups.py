@@ -290,7 +290,7 @@ class Groups:
 
     def _topics_changed(self, request: TopicsChanged, turn: Turn) -> Decision:
         """Called when the topics of the cluster or the ACLs have changed: the next ticks check the groups that read one
-        of the changed topics, and the groups with patterns that include other topics by the new ACLs."""
+        of the changed topics, and the groups whose patterns match different topics under the new ACLs."""
         changed = request.changed if self._topics.is_known else None
         has_new_acls = self._topics.is_known and request.authorizer is not self._topics.authorizer
         before = {each: self._topics.resolve(each) for each in self._patterns()} if has_new_acls else {}
@@ -438,8 +438,8 @@ class Groups:
         return bool(self._state.has_lost_consumers)
 
     def left_to_classic(self) -> str | None:
-        """Take a group that a member of the new protocol has left. Returns its id if all remaining members use the
-        classic protocol, else None."""
+        """Take a group that a member of the new protocol has left. Returns the group's id if all remaining members use
+        the classic protocol, else None."""
         group_id = self._state.has_lost_consumers.pop()
         group = self._state.groups.get(group_id)
         return group_id if group is not None and group.is_all_classic else None

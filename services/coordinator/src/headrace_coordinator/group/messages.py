@@ -15,9 +15,9 @@ a stream that is older than the member's latest stream change no state.
 **Revisions.** A member's assignment has a revision, which increases with each change and is in the log. The owned
 partitions in a heartbeat are used only if the heartbeat names the latest revision of the assignment. While a heartbeat
 is in flight, a partition may be assigned to the member and revoked. A heartbeat that was in flight during the
-assignment does not name the partition, but must not count as its release. Kafka's members need no revisions, because
-each heartbeat is answered before the next heartbeat. Headrace's members need revisions, because they receive pushes at
-any time.
+assignment does not name the partition, but must not count as a release of the partition. Kafka's members need no
+revisions, because each heartbeat is answered before the next heartbeat. Headrace's members need revisions, because they
+receive pushes at any time.
 """
 
 from __future__ import annotations

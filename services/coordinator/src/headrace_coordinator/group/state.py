@@ -54,14 +54,14 @@ class Member:
 
 class Group:
     """``owners``: the member that has each partition, assigned or revoking. ``statics``: instance id -> member id of
-    each static member. ``underway``: the members that have not reached their targets. ``subscriptions``: the members'
-    subscriptions, each with the number of its members. ``classics``: the number of members
-    that use the classic protocol.
+    each static member. ``underway``: the members that have not reached their targets. ``subscriptions``: the different
+    subscriptions of the members, each with the number of members that have this subscription. ``classics``: the number
+    of members that use the classic protocol.
 
     Some fields of a group are not in the log. ``reasons`` has the reasons for the next target, and ``assigned_ms`` is
     the time of the last target. ``released``: since when each partition has had no reader. ``unread_ms``: for how long
-    each partition had no reader. ``vacated`` has the former owners of departed members' partitions, and ``departed``
-    the reasons of the departures; ``story`` records the rebalance in progress.
+    each partition had no reader. ``vacated`` maps the partitions of departed members to their former owners, and
+    ``departed`` has the reasons of the departures; ``story`` records the rebalance in progress.
     """
 
     def __init__(self, group_id: str) -> None:

@@ -102,12 +102,12 @@ class Ownership:
     """Time up to which this coordinator is proven to have owned the shard. Guard: no member is removed for a time that
     is later than the last proof of ownership.
 
-    Two coordinators of one shard cannot both write. However, a deposed coordinator that does not know of its end can
-    write until the next coordinator has claimed the shard. If there is no other coordinator, the shard may wait long
-    for its next owner. A member may find in the metadata that its coordinator was deposed before the member's grace
-    period was over. A member that finds its coordinator deposed continues to read (headrace.group.member), so a deposed
-    coordinator must not reassign its partitions. A proof of ownership is valid for a time in the past, so an append
-    that arrives later does no harm.
+    Two coordinators of one shard cannot both write. However, a deposed coordinator that does not know that it was
+    deposed can write until the next coordinator has claimed the shard. If there is no other coordinator, the shard may
+    wait long for its next owner. A member may find in the metadata that its coordinator was deposed before the member's
+    grace period was over. A member that finds its coordinator deposed continues to read (headrace.group.member), so a
+    deposed coordinator must not reassign the member's partitions. A proof of ownership is valid for a time in the past,
+    so an append that arrives later does no harm.
     """
 
     def __init__(self) -> None:
@@ -126,9 +126,9 @@ Matter = tuple[str, str]  #: A group, and its member
 
 
 class Agenda:
-    """Checks that are due, each with its latest time. Each member or group to check has one entry, with its earliest
-    time; a check that comes too early adds the entry again. A heartbeat only delays a check, so it changes no entry of
-    the queue of checks."""
+    """The queue of checks. Each member or group to check has one entry, with the earliest time at which the check may
+    be due. If the check then comes too early, the checker adds the entry again with a later time. Therefore a
+    heartbeat, which only delays a check, need not change the queue."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, Matter]] = []

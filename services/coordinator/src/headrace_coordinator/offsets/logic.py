@@ -1,7 +1,7 @@
 """Decide about committed offsets (commit, fetch, delete, expire) and about offsets of open transactions. Pure.
 
-Each decision about offsets first makes the records, and refuses a request before any change. After the records are
-made, a decision about offsets applies the values in them, as ``replay`` does.
+Each decision about offsets first makes the records, and refuses a request before any change. Then the decision applies
+the values of its records to the state, as ``replay`` does.
 
 A decision that exceeds a batch is refused before it is applied (INVALID_COMMIT_OFFSET_SIZE). The partition's leader
 would refuse a decision that exceeds a batch, and the shard would drop its state machine again at each retry.
@@ -273,7 +273,8 @@ class OffsetsLogic:
 
     def _refused(self, offset: OffsetToCommit) -> HeadraceError | None:
         """The error of one partition in a commit; None if it can be committed. A negative offset can be committed, as
-        in Kafka: kafkajs commits -2 to restart a group at the first record. Readers treat it as no offset."""
+        in Kafka: kafkajs commits -2 to restart a group at the first record. Readers treat a negative offset as no
+        offset."""
         if self._topics is None or offset.topic not in self._topics:
             try:
                 check_topic_name(offset.topic)

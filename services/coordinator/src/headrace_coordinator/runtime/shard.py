@@ -189,7 +189,7 @@ class Shard:
 
         ``is_fenced``: answer the request only after an append that is sent from now on. The partition's leader refuses
         a fenced append if another coordinator has claimed the shard, so an answer proves that no other coordinator
-        owned it. If a request without records is fenced, the shard appends its claim record again.
+        owned the shard. If a request without records is fenced, the shard appends its claim record again.
         """
         if self.state is not ShardState.SERVING:
             self._answer_now(ticket, self._refusal())

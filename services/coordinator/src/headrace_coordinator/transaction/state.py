@@ -88,8 +88,8 @@ class Transaction(NamedTuple):
     new producer id. The identity also changes when a new producer takes over the prepared transaction
     (``keep_prepared``). ``previous_producer_id``: the producer id of the transaction that ended last.
     ``last_producer_epoch``: the epoch of the transaction that ended last, by which a repeated request is recognized.
-    ``last_producer_epoch`` is -1 if the producer is fenced, so that it may not repeat its request. ``version``: the
-    client's transaction version (KIP-890).
+    ``last_producer_epoch`` is -1 if the producer is fenced, so that the producer cannot repeat its request.
+    ``version``: the client's transaction version (KIP-890).
     """
 
     producer_id: int

@@ -481,7 +481,7 @@ class TransactionsStateMachine:
     ) -> Decision:
         """Decide the transaction. ``is_fence``: another client than the producer asked for the end, so the epoch is
         incremented under every transaction version. ``forget_producer``: the producer must not even learn the
-        transaction's outcome, because another producer takes its place."""
+        transaction's outcome, because another producer replaces this producer."""
         marker, owner = before.identity, before.owner
         if is_fence or before.version >= BUMPING_VERSION:
             if owner.producer_id != before.producer_id:

@@ -21,8 +21,8 @@ _UNLIMITED = ((COUNTED_KEY, "node"),)
 
 
 class Leader(NamedTuple):
-    """A partition's leader and its addresses: ``internal`` accepts appends of shards, ``client`` answers fetches (of a
-    secured broker, both are the same)."""
+    """A partition's leader and its addresses: ``internal`` accepts appends of shards, ``client`` answers fetches (on a
+    secured broker, the two addresses are the same)."""
 
     broker_id: int
     leader_epoch: int
