@@ -96,8 +96,8 @@ class Client:
 
     @property
     def caller(self) -> Caller:
-        """The caller object for authorizers. It stays the same object until the client changes its principal, its host
-        or its client id."""
+        """The caller object for authorizers. The property returns the same object until the client's principal, host or
+        client id changes."""
         caller = self._caller
         if (
             caller is None

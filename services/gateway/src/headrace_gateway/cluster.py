@@ -6,8 +6,8 @@ hashing (Thaler and Ravishankar, 1998) over broker id, client host and client id
 gateways)`` brokers for each gateway. The broker addresses of one client are therefore spread over the gateways. When a
 gateway dies, only the brokers at that gateway get other addresses.
 
-If gateways are in a broker's rack, a client gets one of them for the broker. A consumer that reads from the replica in
-its rack (KIP-392) then reads through a gateway in its rack.
+If any gateways are in a broker's rack, a client gets one of these gateways for the broker. A consumer that reads from
+the replica in its rack (KIP-392) then reads through a gateway in its rack.
 """
 
 from __future__ import annotations

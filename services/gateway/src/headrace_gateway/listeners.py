@@ -1,8 +1,8 @@
 """The ports of a gateway: for each Kafka listener a bootstrap port, and a port for each registered broker id.
 
-The port tells the gateway which broker a client means. Kafka's tools need this for requests about one broker: its log
-directories, and its configuration. A port opens when its broker registers and closes when the broker is unregistered; a
-fenced broker keeps its port.
+The port tells the gateway which broker a client means. Kafka's tools need a port for each broker, because they send
+some requests to one broker: about the broker's log directories, and about its configuration. A port opens when its
+broker registers and closes when the broker is unregistered; a fenced broker keeps its port.
 """
 
 from __future__ import annotations
@@ -74,7 +74,9 @@ class Listeners:
                     ports[broker_id] = await self._open(listener, broker_id, wanted)
                     has_changed = True
                 except (OSError, OverflowError) as error:
-                    logger.error("no port for broker %d on listener %s: %s", broker_id, listener.name, error)
+                    logger.error(
+                        "cannot open the port for broker %d on listener %s: %s", broker_id, listener.name, error
+                    )
         return has_changed
 
     def ports(self) -> Mapping[str, ListenerPorts]:

@@ -2,8 +2,8 @@
 for busy clients.
 
 In each iteration, the event loop runs all callbacks that are ready. If a hundred busy connections each start a request
-in every iteration, the iterations become long. The request of another client needs about six iterations, so its latency
-grows with their length.
+in every iteration, the iterations become long. The request of another client needs about six iterations, so the latency
+of this request grows with the length of the iterations.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """FindCoordinator (KIP-699): the broker to which a client sends the requests for a group or a transactional id.
 
 Headrace's coordinators are separate processes, and every gateway can call them. A client gets the leader of the key's
-shard, because Kafka's tools expect this broker as the coordinator. A broker creates the internal topic at its first
-use.
+shard, because Kafka's tools expect this broker as the coordinator. A broker creates the internal topic
+(``__consumer_offsets`` or ``__transaction_state``) at the topic's first use.
 """
 
 from __future__ import annotations
