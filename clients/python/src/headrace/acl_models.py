@@ -42,8 +42,9 @@ class AclBinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclBindingFilter:
-    """Selects access control entries. None, and the members ANY, match everything. The pattern type MATCH selects all
-    entries that concern the resource ``resource_name``: literal ones, prefixed ones, and "*"."""
+    """Selects access control entries. A field that is None or ANY matches every entry. The pattern type MATCH selects
+    all entries that apply to the resource ``resource_name``: entries with this name, with a prefix of this name, and
+    with the name "*"."""
 
     resource_type: ResourceType = ResourceType.ANY
     resource_name: str | None = None

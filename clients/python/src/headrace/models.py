@@ -72,9 +72,9 @@ class TransactionToken(NamedTuple):
 
 
 class SinkState(NamedTuple):
-    """The state of an exactly-once sink. ``batch``: the last decided batch (committed or aborted); all earlier batches
-    are decided, too. -1: no batch is decided. ``generation``: a later decision can commit only transactions of this
-    generation."""
+    """The state of an exactly-once sink. ``batch``: the last committed batch; -1: no batch is committed.
+    ``generation``: a number that each abort of a batch increases; only transactions of this generation can be
+    committed."""
 
     batch: int
     generation: int

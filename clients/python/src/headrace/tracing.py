@@ -149,7 +149,7 @@ class ProducerTraces:
         return SendTrace([span], with_context(given, trace_context(span.get_span_context())))
 
     def begin_many(self, topic: str, count: int) -> SendTrace | None:
-        """Begin the span of a call with ``count`` records, whose headers stay as they are."""
+        """Begin the span of a call with ``count`` records. The headers of these records do not change."""
         span = self._started(topic, None, {"messaging.operation.name": "send", "messaging.batch.message_count": count})
         return None if span is None else SendTrace([span])
 

@@ -69,17 +69,19 @@ headrace_prepare_powers()
 
 
 cdef class Ledger:
-    """Counts the bytes and records without an acknowledgement: the part of the accumulator that batches use."""
+    """Counts the unacknowledged bytes and records: the base class of the accumulator, and the only part that batches
+    use."""
 
     def add_space_waiter(self, waiter):
-        """Register ``waiter`` to be called when the buffer has room. Return False if the buffer has room now."""
+        """Register ``waiter`` to be called when a quarter of the buffer is free, or the accumulator is closed. Return
+        False, and register nothing, if the buffer has free space now, or the accumulator is closed."""
         if self.buffered_bytes < self.buffer_bytes or self.state != 0:
             return False
         self._space_waiters.append(waiter)
         return True
 
     def space_freed(self):
-        """Call the waiters if the buffer has room."""
+        """Call the waiters if a quarter of the buffer is free, or the accumulator is closed."""
         self._space_freed()
 
     cdef int _space_freed(self) except -1:
@@ -94,7 +96,8 @@ cdef class Ledger:
 
 
 cdef class SendBatch:
-    """A record batch: ``builder`` while the batch is open, ``data`` once it is sealed, then the outcome."""
+    """A record batch, from its first record to its outcome. Its records are in ``builder`` while the batch is open, and
+    in ``data`` once it is sealed."""
 
     def __cinit__(self, PartitionQueue queue, builder, data=None, int count=0):
         self.queue = queue

@@ -1,9 +1,9 @@
 # cython: language_level=3
 """RecordMetadata: the result of a record's future. The producer makes one RecordMetadata object for each record, so the
-memory layout of RecordMetadata decides the speed.
+memory layout of RecordMetadata affects the producer's speed.
 
-RecordMetadata is not a tuple, because the garbage collector tracks tuples. Collections over hundreds of thousands of
-tuples took half of the time of a program that keeps its results.
+RecordMetadata is not a tuple, because the garbage collector tracks tuples. In a program that keeps its results as
+tuples, garbage collection took half of the time.
 """
 
 cimport cython

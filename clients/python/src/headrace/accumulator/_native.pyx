@@ -348,7 +348,7 @@ cdef class Accumulator(Ledger):
         return batch
 
     cdef inline bint _is_untraced(self) noexcept:
-        """Whether the next record is not offered to the tracer."""
+        """Whether the producer sends the next record without a call of the tracer. Counts down ``untraced``."""
         if self.untraced > 0:
             self.untraced -= 1
             return True

@@ -670,7 +670,7 @@ class AsyncAdmin(Face):
 
     async def describe_sink(self, sink: str, *, timeout: float | None = None) -> SinkState:
         """Describe an exactly-once sink by its id (``__headrace_sink/QUERY/TARGET``). ``batch`` is -1 until the sink's
-        first batch is committed or aborted."""
+        first batch is committed."""
         arguments.text("sink", sink, empty=False)
         return await self._run(
             lambda calls: describe_sink(calls.transaction_coordinators, sink, deadline=calls.engine.deadline(timeout))
@@ -686,12 +686,12 @@ class AsyncAdmin(Face):
         is_final: bool = False,
         timeout: float | None = None,
     ) -> SinkState:
-        """Decide a batch of an exactly-once sink: commit the transactions of ``tokens``, abort the sink's other
-        transactions, and wait until readers see the result. The call may be repeated: if the batch is already decided,
-        the call changes nothing and returns the sink's state. ``generation``: the generation that every task of the
-        batch got from ``describe_sink``, also a task without rows; None: only the generations of the tokens are
-        checked. ``is_final``: no batch follows, so the coordinator may remove the sink's state. A batch has at most
-        10,000 tokens.
+        """Commit a batch of an exactly-once sink: commit the transactions of ``tokens``, abort the sink's other
+        transactions up to this batch, and wait until readers see the result. The call may be repeated: if this batch or
+        a later one is already committed, the call changes nothing and returns the sink's state. ``generation``: the
+        generation that every task of the batch got from ``describe_sink``, also a task without rows; None: only the
+        generations of the tokens are checked. ``is_final``: no batch follows, so the coordinator may remove the sink's
+        state. A batch has at most 10,000 tokens.
 
         Raises ProducerFencedError (the batch was aborted) and InvalidTxnStateError (a transaction is not prepared):
         write the batch again."""
@@ -717,7 +717,7 @@ class AsyncAdmin(Face):
         self, sink: str, batch: int, generation: int, *, is_final: bool = False, timeout: float | None = None
     ) -> SinkState:
         """Abort a batch of an exactly-once sink: its open transactions are aborted, and transactions of ``generation``
-        can no longer be committed. If the batch is already decided, the call changes nothing; then ``batch`` of the
+        can no longer be committed. If the batch is already committed, the call changes nothing; then ``batch`` of the
         result is at least the given ``batch``."""
         arguments.text("sink", sink, empty=False)
         arguments.whole("batch", batch)

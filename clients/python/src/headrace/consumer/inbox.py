@@ -1,5 +1,5 @@
-"""The inbox: a queue of fetched slices, limited in bytes. A slice is whole batches of one partition. The I/O thread
-fills the inbox; the caller's thread empties it."""
+"""The inbox: a queue of fetched slices, limited in bytes. A slice consists of whole batches of one partition. The I/O
+thread fills the inbox; the caller's thread empties it."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ class Assigned:
         self.high_watermark = self.last_stable_offset = self.log_start_offset = -1
 
     def epoch_before(self, offset: int) -> int:
-        """The leader epoch of the record before ``offset``; -1: unknown. Before the fetcher has seen the partition,
-        only the epoch at the committed position is known."""
+        """The leader epoch of the record before ``offset``; -1: unknown. Before the first fetch of the partition, the
+        method knows only the epoch that was committed with the committed offset."""
         read = -1 if self.epochs is None else self.epochs.before(offset)
         if read < 0 and self.begun is not None and self.begun[0] == offset:
             return self.begun[1]

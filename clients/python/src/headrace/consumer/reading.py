@@ -263,8 +263,8 @@ class Reading:
         self.inbox.notify()
 
     def shut(self, is_shut: bool) -> None:
-        """Forbid or allow the return of records. A call that allows records also interrupts the caller's wait: newly
-        fetched records would wake the caller, but records that are already queued would not."""
+        """Forbid or allow the return of records. When the return is allowed again, interrupt the caller's wait, because
+        records that are already queued do not wake the caller."""
         self.inbox.shut = is_shut
         if is_shut:
             self.under_way = None

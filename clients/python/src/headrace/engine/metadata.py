@@ -304,8 +304,8 @@ class MetadataCache:
             await call(self._connections.metadata(address).GetMetadata, request, address, timeout_s)
 
     def wrote(self, metadata_offset: int) -> None:
-        """Let every later answer include this client's change at ``metadata_offset``: forget the topics that were read
-        before the change."""
+        """Forget the topics that were read before this client's change at ``metadata_offset``, so that every later
+        answer includes the change."""
         if metadata_offset > self.written_offset:
             self.written_offset = metadata_offset
             self.snapshot = replace(self.snapshot, topics={})

@@ -1,4 +1,4 @@
-"""Calls about transactions. They need no producer."""
+"""Calls about transactions that need no producer."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class State(Enum):
 
 
 class Call(Enum):
-    """The calls of a program, as it writes them."""
+    """The producer's methods for transactions, as text for messages."""
 
     INIT = "init_transactions()"
     BEGIN = "begin_transaction()"
@@ -178,27 +178,28 @@ class ProducerTransaction:
             self._to(State.SEALED)
 
     def commits(self) -> bool:
-        """Decide to commit the transaction, whose records are all acknowledged. Return whether the coordinator must
+        """Begin to commit the transaction, after all its records are acknowledged. Return whether the coordinator must
         receive a request."""
         self.check(Call.COMMIT)
         return self._decide(State.COMMITTING)
 
     def aborts(self) -> bool:
-        """Decide to abort the transaction. Return whether the coordinator must receive a request."""
+        """Begin to abort the transaction. Return whether the coordinator must receive a request."""
         self.check(Call.ABORT)
         return self._decide(State.ABORTING)
 
     def prepares(self) -> None:
-        """Decide to prepare the transaction, whose records are all acknowledged. The producer always sends the request
-        to the coordinator, because an empty transaction has a token, too."""
+        """Begin to prepare the transaction, after all its records are acknowledged. The producer always sends the
+        request to the coordinator, because an empty transaction has a token, too."""
         self.check(Call.PREPARE)
         if self.state is not State.PREPARING:
             self._to(State.PREPARING)
         self.has_sent = True
 
     def completes(self, token: TransactionToken, *, commit: bool) -> bool:
-        """Decide the producer's own prepared transaction. Return False, without effect, if ``token`` belongs to another
-        transaction, which its coordinator completes without this producer."""
+        """Begin to commit or abort the producer's own prepared transaction. Return False, and change nothing, if
+        ``token`` belongs to another transaction: the coordinator of that transaction completes it without this
+        producer."""
         if token != self.token:
             return False
         self.check(Call.COMPLETE)

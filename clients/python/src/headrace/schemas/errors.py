@@ -1,5 +1,5 @@
-"""Errors of schemas, serializers and the registry's client. Each error is a SerializationError. If a producer or
-consumer raises it, it names the topic and the field (key or value)."""
+"""Errors of schemas, serializers and the registry's client. Each error is a SerializationError. An error that a
+producer or consumer raises names the topic and the field (key or value)."""
 
 from __future__ import annotations
 

@@ -127,7 +127,8 @@ class ProtobufSerializer(SchemaSerializer):
         return self._writings.put(key, Writing(encode, chosen, until))
 
     def _schema_of(self, file: FileDescriptor, may_wait: bool, above: tuple[str, ...]) -> Schema:
-        """The schema of a file. Its imports must already be registered, because references name their versions."""
+        """The schema of a file. The file's imports are looked up, or registered, before the file, because the
+        references in its schema name the versions of the imports."""
         references = []
         for each in dependencies(file):
             schema = self._schema_of(each, may_wait, (*above, file.name))

@@ -282,7 +282,7 @@ class SchemaRegistry:
 
     def set_mode(self, mode: Mode | str | None, subject: str | None = None, *, force: bool = False) -> None:
         """Set the mode of a subject, or of the registry; None removes the mode of a subject. ``force``: allow the mode
-        IMPORT although there are schemas."""
+        IMPORT even if schemas are registered."""
         path = "/mode" if subject is None else f"/mode/{_quoted(subject)}"
         if mode is None:
             answer = self._transport.request("DELETE", path)
@@ -412,7 +412,7 @@ class SchemaRegistry:
         version: int | str | None = None,
         schema_id: int | None = None,
     ) -> Any:
-        """The document of a successful response. Raises the error of a failed one."""
+        """Return the document of a successful response. Raise the error that any other response reports."""
         if 200 <= answer.status < 300:
             return answer.document
         document = answer.document if isinstance(answer.document, dict) else {}

@@ -81,7 +81,8 @@ class Run:
             self.assigned(self._flow.still_valid(committed))
 
     def _turn(self) -> None:
-        """Poll once; if too many records are in progress, wait for room instead."""
+        """Poll once. If too many records are in progress, handle only the group's events, and wait until handlers have
+        finished some records."""
         with self._changed:
             self._flow.regulate()
             self._flow.name_long(time.monotonic())
@@ -104,8 +105,8 @@ class Run:
             )
 
     def _take(self, most: int) -> None:
-        """Poll, and add the records to the book. If Ctrl-C comes between these two steps, ``_before_poll`` keeps its
-        value."""
+        """Poll, and add the records to the book. If Ctrl-C comes after the poll, but before the book has the records,
+        ``_before_poll`` still has the positions before the poll."""
         reading = self._core.reading
         known = {tp: reading.known_position(tp) for tp in list(reading.partitions)}
         self._before_poll = {tp: position for tp, position in known.items() if position is not None}
@@ -150,8 +151,8 @@ class Run:
             self._changed.notify_all()
 
     def _try(self, work: Work) -> BaseException | None:
-        """Call the handler; after its last try, store the record as a dead letter. Returns the error of a record that
-        is not finished."""
+        """Call the handler; after its last try, store the record as a dead letter. Returns None if the record is
+        finished, otherwise the error."""
         traces = self._core.reading.traces
         try:
             with _UNTRACED if traces is None else traces.processing(work.record):

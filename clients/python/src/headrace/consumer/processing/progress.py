@@ -19,7 +19,7 @@ WINDOW = 16_384
 
 
 def encode_done(base: int, end: int, unfinished: Iterable[int]) -> str:
-    """Encode which offsets from ``base`` up to ``end`` (exclusive) are finished, which are all offsets that are not in
+    """Encode which offsets from ``base`` up to ``end`` (exclusive) are finished: all offsets except those in
     ``unfinished``. Offsets further than WINDOW from ``base`` are left out. Returns "" if no offset is finished."""
     span = min(end - base, WINDOW)
     if span <= 0:

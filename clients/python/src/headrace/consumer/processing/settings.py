@@ -72,8 +72,8 @@ def _check_integer(name: str, value: Any, low: int, high: int) -> None:
 
 
 def described(error: BaseException) -> str:
-    """The type and the message of a handler's error. The program's own code makes the message, and that code may fail,
-    too."""
+    """The type and the message of a handler's error. The message comes from the program's own ``__str__``, which may
+    fail, too."""
     try:
         return f"{type(error).__name__}: {error}"
     except Exception:  # noqa: BLE001 - a faulty __str__ must not hide the record
@@ -116,8 +116,8 @@ def failure_of(work: Work, error: BaseException) -> ProcessingError:
 
 
 def letter_of(work: Work, error: Exception) -> dict[str, Any]:
-    """The arguments of a producer's ``send`` for the record's dead letter: its bytes and headers, and headers with the
-    reason and the source position."""
+    """The arguments of a producer's ``send`` for the dead letter of ``work.record``: the record's bytes and headers,
+    and additional headers with the reason and the record's position."""
     record: Record = work.record
     own = {
         "reason": described(error)[:8_000],
@@ -139,8 +139,8 @@ def letter_of(work: Work, error: Exception) -> dict[str, Any]:
 
 
 def producer_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration of the producer of dead letters. It has those keys of the consumer's configuration that a
-    producer also has, such as addresses and credentials."""
+    """The configuration of the producer of dead letters. The keys are taken from the consumer's configuration, if a
+    producer has them, too: for example addresses and credentials."""
     return {
         name: value
         for name, value in config.items()

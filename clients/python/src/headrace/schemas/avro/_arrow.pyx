@@ -300,7 +300,7 @@ cdef inline int put_text(State* state, Column* column, const uint8_t* data, int6
 
 
 cdef int put_null(State* state, Column* column) noexcept nogil:
-    """Append a null; in a column without nulls, append a filler value (it lies below a null record)."""
+    """Append a null. A column without nulls gets a filler value, because the record that contains the value is null."""
     cdef int fault = SOUND, at
     cdef Column* child
     if column.kind == FLAT:
@@ -349,8 +349,7 @@ cdef void clear_bits(Buffer* buffer, int64_t start, int64_t end) noexcept nogil:
 
 
 cdef void cut(State* state, Column* column, int64_t length) noexcept nogil:
-    """Remove all values from ``length`` on. The number of values to keep in a column below follows from this column's
-    values."""
+    """Remove all values from position ``length`` on, in this column and in its child columns."""
     cdef int at
     cdef int64_t row, ends
     cdef Column* child
@@ -854,7 +853,7 @@ cdef class Program:
         return self.nodes
 
     def node(self, int op, int column=-1, int64_t size=0, int64_t factor=1, constants=(), int flag=0):
-        """Add a node; return its index. A constant that is None has the size -1."""
+        """Add a node; return its index. The constant None is stored with the size -1."""
         cdef Node* nodes = <Node*>resized(self.state.nodes, self.nodes, sizeof(Node))
         self.state.nodes = nodes
         nodes[self.nodes].op = op
@@ -1161,7 +1160,8 @@ cdef inline int emit_long(Out* out, int64_t value) noexcept nogil:
 
 
 cdef inline int load(State* state, Node* node, const ArrowArray* array, int64_t at, int64_t* found) noexcept nogil:
-    """Load an integer. ``flag``: its width in bits (8, 16, 32 or 64), negative if it is unsigned."""
+    """Load an integer. The node's ``flag`` is the width of the integer in bits (8, 16, 32 or 64), negative for an
+    unsigned integer."""
     cdef const void* values = array.buffers[1]
     cdef uint64_t large
     if node.flag == 64:
@@ -1198,8 +1198,8 @@ cdef inline void span(const ArrowArray* array, int64_t at, int64_t size, int64_t
 
 
 cdef int emit_integer(Out* out, Node* node, const ArrowArray* array, int64_t at) noexcept nogil:
-    """Write an integer. ``factor``: multiply by it; if it is negative, divide by its absolute value. ``size``: 4 for an
-    int, else a long."""
+    """Write an integer. A positive ``factor`` multiplies the integer; a negative one divides it by the absolute value
+    of ``factor``. ``size``: 4 for Avro's int, another value for Avro's long."""
     cdef int64_t number, rest
     cdef int fault = load(out.state, node, array, at, &number)
     if fault:
@@ -1218,8 +1218,8 @@ cdef int emit_integer(Out* out, Node* node, const ArrowArray* array, int64_t at)
 
 
 cdef int emit_real(Out* out, Node* node, const ArrowArray* array, int64_t at) noexcept nogil:
-    """``flag``: bits of the array's values, an integer's as in ``load``, for WRITE_REAL 32 or 64. ``size``: bytes of
-    the Avro type."""
+    """Write a float or a double. ``flag``: the width of the array's values in bits; for integers as in ``load``, for
+    WRITE_REAL 32 or 64. ``size``: the number of bytes of the Avro type."""
     cdef int64_t number
     cdef double real
     cdef float single

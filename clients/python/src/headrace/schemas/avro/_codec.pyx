@@ -1166,8 +1166,8 @@ def read_uuid_bytes(data):
 
 
 cdef class DecimalBytes:
-    """The conversions of a decimal: its unscaled number as big-endian two's complement. ``length``: the length of a
-    fixed, or 0."""
+    """Converts decimals to bytes and back: the bytes are the unscaled number as big-endian two's complement.
+    ``length``: the length of Avro's type fixed; 0 for Avro's type bytes."""
 
     cdef int precision
     cdef int scale
