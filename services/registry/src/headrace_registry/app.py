@@ -119,8 +119,8 @@ class RegistryNode:
         await self.registry.run(stop)
 
     async def stop(self, *, at_once: bool = False) -> None:
-        """Stop the registry, in any state of its start. ``at_once`` stops without notice, as close to a crash as
-        possible. Idempotent."""
+        """Stop the registry, even if its start is not complete or has failed. ``at_once`` stops without notice, as
+        close to a crash as possible. Idempotent."""
         for listener in self._listeners:
             await listener.stop()
         self._listeners = []

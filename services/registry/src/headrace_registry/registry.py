@@ -264,8 +264,8 @@ class Registry:
             self._tasks.start(self._membership(), "membership")
 
     async def wait_for_writer(self, timeout_s: float) -> bool:
-        """Wait until the topic names a writer; return whether it does. The named writer may have stopped in the
-        meantime."""
+        """Wait until the topic names a writer; return whether the topic names a writer now. The named writer may have
+        stopped in the meantime."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._tasks.unless_failed(self._announcement.wait())
@@ -278,7 +278,7 @@ class Registry:
         await self._tasks.run_until(stop)
 
     async def stop(self, *, at_once: bool = False) -> None:
-        """Stop the replica, in any state of its start. Idempotent.
+        """Stop the replica, even if its start is not complete or has failed. Idempotent.
 
         Unless ``at_once``, the writer first finishes its transaction and leaves the group. Writes in progress then wait
         until the next writer is known.

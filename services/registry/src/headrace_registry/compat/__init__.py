@@ -1,5 +1,5 @@
-"""Check whether a new schema may join the versions of a subject, by Confluent's compatibility levels and with its
-messages.
+"""Check whether a new schema may join the versions of a subject, by Confluent's compatibility levels and with
+Confluent's messages.
 
 ============================= =================================== ======================
 level                         who must read whose data            compared with

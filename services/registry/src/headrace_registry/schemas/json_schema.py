@@ -267,7 +267,8 @@ def _id_key(draft: int) -> str:
 
 
 class _Reader:
-    """Reads the nodes of a schema, and of those places of its references that the schema points to."""
+    """Reads the nodes of a schema, and the nodes at those places in the referenced schemas to which the schema
+    points."""
 
     def __init__(self, value: Any) -> None:
         self._nodes: dict[int, Node] = {}  # keyed by the id() of the JSON object, which the documents keep alive
@@ -391,7 +392,7 @@ class _Reader:
         return self._shapes.setdefault((type(value), value), len(self._shapes))
 
     def pointer(self, reference: Any, place: _Place, key: str) -> Pointer:
-        """The node of a ``$ref``. The reader sets its target when it has read the other nodes."""
+        """The node of a ``$ref``. The reader sets the Pointer's target when it has read the other nodes."""
         if not isinstance(reference, str):
             place.refuse(f"a reference is a string, not {json_text.kind(reference)}", "$ref")
         pointer = Pointer(key=key)

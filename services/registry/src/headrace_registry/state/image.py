@@ -92,7 +92,8 @@ def fingerprint(schema: Schema, extras: str = "") -> bytes:
 
 
 class _Groups(Generic[_K, _J, _V]):
-    """Dicts of dicts. Copies share inner dicts, and a copy replaces an inner dict by its own before a change."""
+    """Dicts of dicts. A copy shares the inner dicts with the original; before a change, each of the two replaces a
+    shared inner dict by a copy."""
 
     def __init__(self) -> None:
         self._groups: dict[_K, dict[_J, _V]] = {}
@@ -155,7 +156,7 @@ class Image:
         self._foreign_keys: dict[SchemaKey, frozenset[bytes]] = {}
 
     def draft(self) -> Image:
-        """An image with the same state. Records that are applied to one of the two do not change the other image."""
+        """A copy of this image. Records that are applied to the image or to the copy do not change the other one."""
         found = Image()
         found.max_id, found.offset = self.max_id, self.offset
         found._versions = self._versions.copy()

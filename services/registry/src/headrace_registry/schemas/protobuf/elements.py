@@ -55,7 +55,7 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option. ``is_custom``: its name is in parentheses."""
+    """An option. ``is_custom``: whether the file has the option's name in parentheses."""
 
     name: str
     kind: OptionKind

@@ -103,7 +103,7 @@ class _Writer:
                 self._enum(one)
 
     def _block(self, head: str, body: Callable[[], None]) -> None:
-        """Write ``head {``, the body with more indent, and ``}``. An empty body leaves both braces on one line."""
+        """Write ``head {``, the body with more indent, and ``}``. If the body is empty, both braces are on one line."""
         self._line(f"{head} {{")
         self._indent += "  "
         before = len(self._lines)
