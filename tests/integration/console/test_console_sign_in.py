@@ -323,7 +323,7 @@ def test_a_typed_password_reads_no_file_of_the_console(cluster: LocalCluster, br
     path = cluster.directory / "security" / "admin.password"
     answer = opened(cluster, browsers).sign_in("admin", f"${{file:{path}:password}}")
     assert answer.status_code == 401
-    assert "cannot be used" in alert(answer.text)
+    assert "does not accept a password that contains" in alert(answer.text)
 
 
 def test_a_password_is_in_no_log_and_no_page(

@@ -272,9 +272,9 @@ def test_two_replicas_with_one_url_are_reported(replicas: Replicas, caplog: pyte
         first, second = (replicas.new("http://127.0.0.1:8081") for _ in range(2))
         await first.start()
         await replicas.writer()
-        assert "another replica announces itself" not in caplog.text
+        assert "has the same URL as this replica" not in caplog.text
         await second.start()
-        await until_async(lambda: "set registry.advertised.url of each replica" in caplog.text)
+        await until_async(lambda: "give each replica its own registry.advertised.url" in caplog.text)
 
     run_with(replicas, scenario())
 

@@ -242,7 +242,7 @@ def test_only_its_batch_commits_a_transaction(shard: Shard) -> None:
     token = shard.prepare(shard.begin(0))
     name, identity = str(token[0]), token[1]
     for request in (CompleteTransaction(name, identity, commit=True), EndTransaction(name, identity, commit=True)):
-        with pytest.raises(InvalidTxnStateError, match="only with its batch"):
+        with pytest.raises(InvalidTxnStateError, match="only together with its batch"):
             shard.ask(request)
     shard.commit(0, token)
     shard.mark()

@@ -211,7 +211,7 @@ def test_kafkas_own_file_is_taken_and_what_does_nothing_is_reported(tmp_path: Pa
         ("ssl.engine.factory.class=X", "cannot load Java classes"),
         ("sasl.enabled.mechanisms=CRAM-MD5", "must be any of PLAIN"),
         ("listener.name.client.ssl.keystor.location=x", "did you mean"),
-        ("listener.name.client.num.partitions=2", "a listener has no key 'num.partitions'"),
+        ("listener.name.client.num.partitions=2", "listener client cannot have its own 'num.partitions'"),
         ("listener.security.protocol.map=client:SSL", "does not name internal: add internal:SSL"),
         ("listener.security.protocol.map=client:SSL,internal:PLAINTEXT", "internal must be SSL"),
         ("listener.security.protocol.map=client:SASL_SSL,internal:SASL_SSL", "internal must be SSL"),

@@ -121,7 +121,7 @@ GIVEN = ["-b", "b:1", "--kafka-bootstrap-servers", "g:1"]
     [
         (["--kafka-bootstrap-servers", "g:9092"], "add --bootstrap-servers"),
         (["-b", "b:1"], "add --kafka-bootstrap-servers"),
-        (["-X", "security.protocol=SSL"], "the flags name no cluster"),
+        (["-X", "security.protocol=SSL"], "so name its cluster"),
         ([*GIVEN, "-X", "ssl.key.location=k"], "Kafka Connect does not have"),
         ([*GIVEN, "--format", "avro"], "needs a schema registry"),
         (

@@ -163,7 +163,7 @@ def test_the_command_line_names_the_cluster_of_a_run(file: Path, monkeypatch: py
     access = given_access(parser.parse_args(["--command-config", str(file)]))
     assert access is not None
     assert access.servers == "file:1", "not the variable's, whose topics it would replace"
-    with pytest.raises(InvalidConfigError, match="name no cluster"):
+    with pytest.raises(InvalidConfigError, match="so name its cluster"):
         given_access(parser.parse_args(["-X", "linger.ms=5"]))
 
 

@@ -428,7 +428,11 @@ def _has_nan(value: Any) -> bool:
         (json.dumps(record(("a", "Other"))), "fields[0].type", "unknown type 'Other'"),
         (json.dumps([["null"]]), "", "a union contains a union"),
         (json.dumps(["int", {"type": "int"}]), "", "a union has two branches int"),
-        (json.dumps({"type": "fixed", "name": "F", "size": -1}), "", "fixed F has the size -1"),
+        (
+            json.dumps({"type": "fixed", "name": "F", "size": -1}),
+            "",
+            "fixed F: the size -1 is not a whole number from 0 to",
+        ),
         (json.dumps({"type": "enum", "name": "E", "symbols": ["A", "A"]}), "", "has a symbol twice"),
         (json.dumps({"type": "enum", "name": "E", "symbols": ["A"], "default": "B"}), "", "is not a symbol of enum E"),
         (json.dumps({"type": "record", "name": "R"}), "", "has no list of fields"),

@@ -71,7 +71,7 @@ def test_a_clients_tickets_come_from_a_keytab_or_a_cache(keys: dict[str, Any], e
     ("keys", "why"),
     [
         ({}, r"sasl.mechanism=GSSAPI \(Kafka's default\) needs sasl.kerberos.service.name"),
-        ({"sasl_kerberos_service_name": "kafka/host"}, "write only its first part"),
+        ({"sasl_kerberos_service_name": "kafka/host"}, "write only the first part of the principal"),
         ({"sasl_kerberos_service_name": "kafka", "sasl_kerberos_keytab": "/k/a"}, "needs the client's principal"),
         (
             {"sasl_kerberos_service_name": "kafka", "sasl_kerberos_principal": "a/b/c"},

@@ -157,7 +157,7 @@ class Sessions:
         """Open a session; returns it and its token. Raises ServerBusyError when the connection has too many."""
         if self._of_peer.get(peer, 0) >= SESSIONS_PER_CONNECTION_MAX:
             raise ServerBusyError(
-                f"the connection has {SESSIONS_PER_CONNECTION_MAX} sessions; end one of its calls of Authenticate"
+                f"the connection has {SESSIONS_PER_CONNECTION_MAX} sessions; close one of its Authenticate calls"
             )
         token = base64.urlsafe_b64encode(secrets.token_bytes(TOKEN_BYTES)).rstrip(b"=").decode()
         session = Session(identity, peer, client_id[:CLIENT_ID_CHARS_MAX], _hash(token))
@@ -288,7 +288,9 @@ class _Call(StreamHandler[Any]):
 
     def on_request(self, request: Any) -> None:
         if self._task is not None:
-            raise IllegalSaslStateError("wait for the answer before the next message of the exchange")
+            raise IllegalSaslStateError(
+                "wait for the answer of the server before you send the next message of the exchange"
+            )
         if len(request.data) > self._sessions.receive_bytes_max:
             raise SaslAuthenticationFailedError(
                 f"the message has {len(request.data)} bytes, at most {self._sessions.receive_bytes_max} are accepted "
@@ -328,7 +330,9 @@ class _Call(StreamHandler[Any]):
                 self._exchange = sessions.mechanisms.start(self._mechanism)
             self._steps += 1
             if self._steps > STEPS_MAX:
-                raise SaslAuthenticationFailedError(f"{self._mechanism}: more than {STEPS_MAX} messages")
+                raise SaslAuthenticationFailedError(
+                    f"the exchange of {self._mechanism} has more than {STEPS_MAX} messages"
+                )
             assert self._exchange is not None
             step = await sessions.step(self._exchange, data, self._host)
             answer = security_pb2.AuthenticateResponse(data=step.data)

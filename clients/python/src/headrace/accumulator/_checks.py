@@ -123,8 +123,8 @@ def too_large(topic: str, size: int, limit: int, buffer_bytes: int) -> RecordToo
     if size > limit:
         return RecordTooLargeError(
             f"a record of {size} bytes (as a batch of its own) is too large for topic {topic!r}: the limit is "
-            f"{limit} bytes, the smaller of max.request.size and the topic's max.message.bytes; send a smaller "
-            "record, or raise both keys"
+            f"{limit} bytes; send a smaller record, or raise max.request.size and, without compression, the topic's "
+            "max.message.bytes and segment.bytes"
         )
     return RecordTooLargeError(
         f"a record of {size} bytes does not fit into buffer.memory={buffer_bytes}; send a smaller record, or raise "

@@ -269,7 +269,7 @@ class SchemaDeserializer(FieldBound):
         except Exception as error:
             place = self._place(topic, resolved)
             raise InvalidValueError(
-                f"cannot make the object (into=) from a value of "
+                "the callable of into= failed for a value of "
                 f"{named(place['subject'], place['version'], resolved.id)}: {type(error).__name__}: {error}",
                 **place,
             ) from error

@@ -63,7 +63,7 @@ def read_indexes(data: bytes, at: int) -> tuple[tuple[int, ...], int]:
     for _ in range(count):
         index, at = _read_varint(data, at)
         if index < 0:
-            raise CorruptValueError(f"the message's path has the index {index}")
+            raise CorruptValueError(f"the message's path has the negative index {index}")
         indexes.append(index)
     return tuple(indexes), at
 

@@ -27,7 +27,8 @@ _Users = Annotated[
 _Tokens = Annotated[list[str] | None, typer.Option("--delegation-token", metavar="ID", help="A delegation token's id.")]
 _Cluster = Annotated[bool, typer.Option("--cluster", help="The cluster itself.")]
 _Operations = Annotated[
-    list[str] | None, typer.Option("--operation", metavar="OPERATION", help="Read, Write, All, ...; repeatable.")
+    list[str] | None,
+    typer.Option("--operation", metavar="OPERATION", help="Read, Write, All, ...; default: All. Repeatable."),
 ]
 _Allow = Annotated[
     list[str] | None, typer.Option("--allow-principal", metavar="USER", help="User:alice; User:* is every user.")
@@ -39,7 +40,11 @@ _AllowHosts = Annotated[
 _DenyHosts = Annotated[list[str] | None, typer.Option("--deny-host", metavar="HOST", help="Like --allow-host.")]
 _Producer = Annotated[
     bool,
-    typer.Option("--producer", help="The operations that a producer needs: WRITE, DESCRIBE, CREATE on its topics."),
+    typer.Option(
+        "--producer",
+        help="The operations that a producer needs: WRITE, DESCRIBE, CREATE on topics; WRITE, DESCRIBE on "
+        "transactional ids.",
+    ),
 ]
 _Consumer = Annotated[
     bool,

@@ -40,7 +40,11 @@ Url = Annotated[
 ]
 Timeout = Annotated[
     float,
-    duration("--timeout", help="How long to wait for an answer, and for the end of a rebalance.", least_s=0.1),
+    duration(
+        "--timeout",
+        help="How long to wait for an answer of Kafka Connect, and for the end of a rebalance.",
+        least_s=0.1,
+    ),
 ]
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="The connector.")]
 _FailOn = Annotated[

@@ -64,8 +64,8 @@ def console(
         typer.Option(
             "--certificate",
             metavar="FILE",
-            help="A PEM file with a private key and its certificates: serve https. Needed for a sign-in from other "
-            "machines.",
+            help="Serve https with this PEM file, which has a private key and its certificates. A sign-in from "
+            "other machines needs https.",
         ),
     ] = None,
     sign_in: Annotated[

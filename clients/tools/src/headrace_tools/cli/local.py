@@ -87,14 +87,15 @@ def up(
             "--config",
             "-c",
             metavar="KEY=VALUE",
-            help="Set a configuration key of every node; later starts keep the value, KEY= removes it. Repeatable.",
+            help="Set a configuration key of every node. Later starts keep the value; KEY= removes it. Repeatable.",
         ),
     ] = None,
     secure: Annotated[
         bool | None,
         typer.Option(
             "--secure/--no-secure",
-            help="Encrypt all connections; clients log in with DIR/security/client.properties. Later starts keep it.",
+            help="Encrypt all connections; clients log in with DIR/security/client.properties. Later starts keep this "
+            "setting.",
         ),
     ] = None,
     racks: Annotated[

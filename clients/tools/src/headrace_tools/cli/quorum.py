@@ -90,7 +90,7 @@ def add(
     directory_id: Annotated[
         str | None,
         typer.Option(
-            help="The controller's directory.id (meta.properties); default: the directory.id that the observer reports."
+            help="The directory.id in the controller's meta.properties; default: the one that the controller reports."
         ),
     ] = None,
     address: Annotated[

@@ -93,8 +93,8 @@ class RollingRestart:
         seen, reasons = self._wait(lambda now, _: not_whole(now), 0 if dead else self._settle_s)
         if reasons and not self._ends():
             raise IllegalStateError(
-                f"nothing was restarted, the cluster is not healthy: {'; '.join(reasons)}. Retry when it is healthy "
-                f"(`headrace doctor --data {self._cluster.directory}` names cures)"
+                f"nothing was restarted, because the cluster is not healthy: {'; '.join(reasons)}. Retry when it is "
+                f"healthy (`headrace doctor --data {self._cluster.directory}` names cures)"
             )
         notes = unavoidable(seen, waiting)
         for each in notes:

@@ -162,7 +162,9 @@ async def raw(console: Console, request: web.Request) -> web.StreamResponse:
     found = await finding.one(console.cluster, topic, partition, offset)
     data = None if found is None else found.key if field == "key" else found.value
     if data is None:
-        raise Refused(404, f"the record at offset {offset:,} of {topic}-{partition} has no {field}, or does not exist")
+        raise Refused(
+            404, f"the record at offset {offset:,} of {topic}-{partition} has no such key or value, or does not exist"
+        )
     name = f"{topic}-{partition}-{offset}.{'key' if field == 'key' else 'value'}"
     return web.Response(
         body=data,

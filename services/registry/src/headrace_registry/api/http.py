@@ -1,7 +1,7 @@
 """HTTP around the handlers: media types, bodies, errors as JSON, and limits on what one client or all clients may use.
 
-Errors are ``{"error_code":N,"message":M}``, as Confluent's registry answers them. An error of HTTP itself has its
-status as the code, and a message such as Jersey's ``HTTP 404 Not Found``.
+Errors are ``{"error_code":N,"message":M}``, as Confluent's registry answers them. An error of HTTP itself has the HTTP
+status as its code, and a message such as Jersey's ``HTTP 404 Not Found``.
 """
 
 from __future__ import annotations
@@ -153,7 +153,9 @@ class Gate:
             answer = _error(
                 request,
                 PlainError(
-                    429, f"More than {ANSWERS_BYTES_MAX} bytes of answers are unread; send the request again later"
+                    429,
+                    f"Clients have not read more than {ANSWERS_BYTES_MAX} bytes of answers; send the request again "
+                    "later",
                 ),
             )
             size = answer.content_length or 0
@@ -199,7 +201,9 @@ class Gate:
             raise _too_long()
         if self._body_bytes + reserved > BODIES_BYTES_MAX:
             raise PlainError(
-                429, f"The bodies of all requests have more than {BODIES_BYTES_MAX} bytes; send the request again later"
+                429,
+                f"The bodies of the requests in progress have more than {BODIES_BYTES_MAX} bytes together; send the "
+                "request again later",
             )
         self._body_bytes += reserved
         try:

@@ -272,10 +272,10 @@ def decoder(writer: Type, reader: Type | None = None) -> codec.Decoder:
 
 
 class _ReaderBuilder:
-    """Builds the reader of each pair of types once, because types contain themselves, and because several branches of
-    a union may lead to a pair. A reader is in ``_made`` before its parts are built, so that a recursive type finds
-    itself. If the pair does not fit after all, readers that already refer to its reader must get an error for each
-    value, so that reader becomes one that refuses every value."""
+    """Builds the reader of each pair of types once, because a type may contain itself, and because several branches of
+    a union may lead to the same pair. A reader is in ``_made`` before its parts are built, so that a recursive type
+    finds itself. If the types of the pair turn out not to match, other readers may already refer to the pair's reader,
+    which then refuses every value."""
 
     def __init__(self) -> None:
         self._made: dict[tuple[Type, Type], codec.Reader] = {}
@@ -357,7 +357,9 @@ class _ReaderBuilder:
         if writer.kind == reader.kind == "fixed":
             check_names(writer, reader, path)
             if writer.size != reader.size:
-                raise Unresolvable(f"fixed {reader.name} has {reader.size} bytes, the writer's {writer.size}", path)
+                raise Unresolvable(
+                    f"the writer's fixed {writer.name} has {writer.size} bytes, the reader's has {reader.size}", path
+                )
             return _logical(codec.FixedReader(writer.size), writer, reader, path)
         if writer.kind == reader.kind and writer.kind in _READERS:
             return _logical(_READERS[writer.kind](), writer, reader, path)
@@ -458,7 +460,7 @@ def check_names(writer: Type, reader: Type, path: str) -> None:
     """Raise Unresolvable unless the reader's named type and the writer's named type match."""
     if not is_called(writer, reader):
         raise Unresolvable(
-            f"the writer's {writer.label} is not the reader's {reader.label}; give {reader.name} the alias "
-            f"{writer.name}",
+            f"the writer's {writer.label} and the reader's {reader.label} have different names; give "
+            f"{reader.name} the alias {writer.name}",
             path,
         )

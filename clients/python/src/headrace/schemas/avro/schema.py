@@ -188,7 +188,9 @@ class _Parser:
         elif kind == "fixed":
             size = document.get("size")
             if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= SCHEMA_BYTES_MAX:
-                raise AvroSchemaError(f"fixed {name} has the size {size!r:.60}", path)
+                raise AvroSchemaError(
+                    f"fixed {name}: the size {size!r:.60} is not a whole number from 0 to {SCHEMA_BYTES_MAX}", path
+                )
             made.size = size
             _with_logical(made, document)
         else:
@@ -224,7 +226,8 @@ class _Parser:
 
 
 def _with_logical(made: Type, document: Mapping[str, Any]) -> Type:
-    """Set the logical type, unless it does not suit its type: an implementation must ignore such a logical type."""
+    """Set the logical type if ``made`` can have it. Avro's specification demands that implementations ignore any other
+    logical type."""
     logical = document.get("logicalType")
     if not isinstance(logical, str):
         return made
