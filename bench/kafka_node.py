@@ -20,7 +20,7 @@ from typing import Any
 
 from kafka_settings import PRE_TOUCH, SETTINGS, WARM_UP_S, Setting
 from kafka_warm import WarmClient, compiled
-from measure import PYTHON, ROOT, WORK, json_at_the_end, run, run_json
+from measure import PYTHON, REMOVAL_DELAY_MS, ROOT, WORK, json_at_the_end, run, run_json, wait_for_removal
 
 JAVA_SOURCES = ROOT / "bench" / "java"
 PARTITIONS = 6
@@ -163,6 +163,7 @@ class KafkaNode:
             "share.coordinator.state.topic.replication.factor": replicas,
             "share.coordinator.state.topic.min.isr": minimum,
             "group.initial.rebalance.delay.ms": 0,
+            "log.segment.delete.delay.ms": REMOVAL_DELAY_MS,
         }
         if self.tls is not None:
             key, authority = self.tls
@@ -247,6 +248,7 @@ class KafkaNode:
         admin = AdminClient({"bootstrap.servers": self.bootstrap})  # the client must outlive its futures
         for future in admin.delete_topics([name]).values():
             future.result(30)
+        wait_for_removal(self.directory / "data", name)
 
     def limit_client(self, client_id: str, limits: Mapping[str, int]) -> None:
         """Set quotas of a client id with Kafka's own tool; ``limits``: quota key to its value."""

@@ -24,6 +24,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "build" / "bench"
 PYTHON = sys.executable
+REMOVAL_DELAY_MS = 1_000  #: Delay before the nodes of both systems remove the files of a deleted topic.
 
 
 #: Units of rates: a larger figure is better; in all other units a smaller figure is better.
@@ -142,6 +143,18 @@ def settle() -> None:
     """
     if os.environ.get("HEADRACE_BENCH_SETTLE") != "0":
         os.sync()
+
+
+def wait_for_removal(directory: Path, topic: str, timeout_s: float = 60.0) -> None:
+    """Wait until the nodes with data in ``directory`` have removed the files of a deleted topic from the disk.
+
+    While a file of a GiB is removed, a flush of another file may take 40 ms. By default the nodes of both systems
+    remove the files after a minute, in the middle of another workload.
+    """
+    deadline = time.monotonic() + timeout_s
+    while any(directory.glob(f"**/{topic}-*")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    settle()
 
 
 def run(command: list[str], *, timeout_s: float, env: dict[str, str] | None = None) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 import connections
 import echo
-from measure import PYTHON, Samples, peak_rss_mib, rss_mib, run_json
+from measure import PYTHON, REMOVAL_DELAY_MS, Samples, peak_rss_mib, rss_mib, run_json, wait_for_removal
 
 from headrace import Admin, LocalCluster, NewTopic, Producer
 
@@ -107,13 +107,15 @@ class Headrace:
     def new_topic(self, policy: str, *, partitions: int = PARTITIONS) -> str:
         name = f"bench-{policy}-{next(self._topics)}"
         with Admin(bootstrap_servers=self.bootstrap) as admin:
-            topic = NewTopic(name, partitions=partitions, replication_factor=self.brokers, config={"log.flush": policy})
+            config = {"log.flush": policy, "file.delete.delay.ms": str(REMOVAL_DELAY_MS)}
+            topic = NewTopic(name, partitions=partitions, replication_factor=self.brokers, config=config)
             admin.create_topics([topic], timeout=60)
         return name
 
     def delete_topic(self, name: str) -> None:
         with Admin(bootstrap_servers=self.bootstrap) as admin:
             admin.delete_topics([name])
+        wait_for_removal(self.directory, name)
 
     # -- workloads
 
