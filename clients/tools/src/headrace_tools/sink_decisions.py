@@ -1,7 +1,7 @@
 """Advice about transactions of exactly-once sinks, for ``transactions describe`` and ``doctor``. Pure.
 
-The decision of a batch commits the batch's transactions together, or aborts them. Coordinators refuse to commit one
-transaction of a batch alone, and a transaction that is aborted alone costs the whole batch."""
+The transactions of a batch are committed together, or aborted together. Coordinators refuse to commit a single
+transaction of a batch. After the abort of a single transaction, the whole batch must be written again."""
 
 from __future__ import annotations
 

@@ -74,8 +74,8 @@ def parse_json(
     """Return ``frame`` with the columns ``data``, a struct of ``schema`` (a StructType, or DDL), and ``reason``.
 
     ``column`` holds the JSON, binary or string. A value with more than ``value_bytes_max`` bytes gets a reason and is
-    not parsed. ``refuse_unknown``: a field that ``schema`` does not have is a reason; otherwise the field is ignored.
-    In a row with a reason, ``data`` is null.
+    not parsed. ``refuse_unknown``: a value with a field that ``schema`` lacks gets a reason; otherwise the field is
+    ignored. In a row with a reason, ``data`` is null.
 
     Raises UnsupportedFieldError for a type that JSON cannot hold, and InvalidColumnsError.
     """
@@ -185,8 +185,8 @@ def _entries(variant: Column) -> Column:
 
 
 def _bound(variant: Column, function: Callable[[Column], Column]) -> Column:
-    """The result of ``function`` for ``variant``, which Spark computes only once. Without ``_bound``, the expression of
-    a nested field would repeat the expression of its parent several times, at each level."""
+    """The result of ``function`` for ``variant``; Spark computes ``variant`` only once. Without ``_bound``, the
+    expression of a nested field would repeat the expression of its parent several times, at each level."""
     return F.get(F.transform(F.array(variant), function), F.lit(0))
 
 
@@ -233,8 +233,8 @@ def _member_value(variant: Column, field: StructField) -> Column:
 
 
 def _of_many(variant: Column, many: Column, name: str, path: Column, faults: Callable[[Column], Column]) -> Column:
-    """The first fault of the elements of ``many``. ``many`` is null for a value of another type; then the fault
-    says that the value should be an array or a map (``name``)."""
+    """The first fault of the elements of ``many``. If ``many`` is null, the value has another type: the fault then says
+    that the value should be an array or a map (``name``)."""
     first = F.get(F.array_compact(faults(many)), F.lit(0))
     return F.when(many.isNull(), _expected(variant, name, path)).otherwise(first)
 

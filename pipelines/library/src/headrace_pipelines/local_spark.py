@@ -86,8 +86,9 @@ def _in_utc() -> Iterator[None]:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Ctrl-C in this block, which starts a JVM, ends the JVM, and raises KeyboardInterrupt at the end of the block. An
-    error that is raised at once may be lost in a fork, and a JVM that is interrupted at its start would stay."""
+    """Ctrl-C in this block, which starts a JVM, ends the JVM, and raises KeyboardInterrupt at the end of the block.
+    Raising KeyboardInterrupt at once is not safe: the exception may be lost in a fork, and a JVM that is interrupted at
+    its start would continue to run."""
     is_raising = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if not is_raising or threading.current_thread() is not threading.main_thread():
         yield

@@ -1,7 +1,8 @@
-"""Processes of a run beside Spark. The owner starts a process again when it dies, as a supervisor does.
+"""Processes that a run starts in addition to Spark. The owner starts a process again when it dies, as a supervisor
+does.
 
-The owner writes how to reach the cluster as a line of JSON to the standard input of each process. So no argument, no
-environment variable and no file contains a password.
+The owner writes how to reach the cluster as a line of JSON to the standard input of each process. So a password is
+never in an argument, an environment variable or a file.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ RESTART_S = 1.0
 
 
 def owner_access() -> Access:
-    """Called in the process of a member: read from the owner how to reach the cluster. Call it before ``owner_ended``.
+    """In a member's process: read from the owner how to reach the cluster. Call this function before ``owner_ended``.
     Ends the process if the owner has died."""
     with open(0, "rb", buffering=0, closefd=False) as owner:
         line = owner.readline()
@@ -38,8 +39,7 @@ def owner_access() -> Access:
 
 
 def owner_ended() -> threading.Event:
-    """Called in the process of a member: return an event that is set when the owner has closed the standard input, or
-    has died."""
+    """In a member's process: return an event that is set when the owner has closed the standard input, or has died."""
     ended = threading.Event()
 
     def read() -> None:

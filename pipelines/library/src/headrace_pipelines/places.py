@@ -34,7 +34,8 @@ class Places:
         return self.root / "checkpoints" / query
 
     def begin(self, show: Show, *more: str) -> int:
-        """Continue the last run if runs.py says so; otherwise remove its files, and the files and directories ``more``.
+        """Keep the files of the last run if this run continues it (runs.py); otherwise remove them, and the files and
+        directories ``more``.
 
         Returns how many times the run was continued, 0 for a new run.
         """
@@ -73,7 +74,7 @@ def cluster_of(given: Access | None, places: Places, show: Show) -> Iterator[Acc
 
 
 def add_cluster_flags(parser: argparse.ArgumentParser, topics: str) -> None:
-    """Add the flags of a run that replaces ``topics``: the cluster, and a new beginning."""
+    """Add the flags of a run that replaces ``topics``: the flags that name the cluster, and ``--restart``."""
     add_access(
         parser, f"the command starts a cluster in DIR; in a cluster that a flag names, the run replaces topics {topics}"
     )
@@ -85,7 +86,8 @@ def add_cluster_flags(parser: argparse.ArgumentParser, topics: str) -> None:
 
 
 def add_run_flags(parser: argparse.ArgumentParser, topics: str) -> None:
-    """Add the flags of a run with Spark that replaces ``topics``: the cluster, a new beginning, Spark's master."""
+    """Add the flags of a run with Spark that replaces ``topics``: the flags of ``add_cluster_flags``, and
+    ``--master``."""
     add_cluster_flags(parser, topics)
     parser.add_argument(
         "--master", type=local_master, default="local[2]", metavar="URL",
@@ -99,7 +101,7 @@ _LOCAL = re.compile(rf"local(\[(\*|{_COUNT})(,{_COUNT})?\])?|local-cluster\[{_CO
 
 
 def local_master(text: str) -> str:
-    """A flag's Spark master on this machine, where the checkpoints are."""
+    """Check the value of ``--master``: a Spark master on this machine, where the checkpoints are."""
     if not _LOCAL.fullmatch(text):
         raise argparse.ArgumentTypeError(
             f"{text}: a Spark cluster cannot use the checkpoints in DIR; give local[N] or local-cluster[N,CORES,MB]"
@@ -108,7 +110,7 @@ def local_master(text: str) -> str:
 
 
 def positive(text: str) -> float:
-    """A flag's number above 0."""
+    """Convert the value of a flag to a number above 0."""
     try:
         value = float(text)
     except ValueError:
@@ -119,7 +121,7 @@ def positive(text: str) -> float:
 
 
 def whole(text: str) -> int:
-    """A flag's whole number, 0 or more."""
+    """Convert the value of a flag to a whole number, 0 or more."""
     try:
         value = int(text)
     except ValueError:

@@ -159,9 +159,9 @@ Started = StreamingQuery | Iterable[StreamingQuery]
 def started(start: Callable[[], Started]) -> list[StreamingQuery]:
     """Call ``start``, and wait until the sources of the queries are ready.
 
-    Spark starts a Python process for each source, and the process has ten seconds to connect (a constant). A busy
-    machine may need longer than this time. If a process was late, all queries are stopped and started again, at most
-    START_ATTEMPTS times in all.
+    Spark starts a Python process for each source, and the process must connect within ten seconds (a constant of
+    Spark). On a busy machine the process may need more time. If a process was late, all queries are stopped and started
+    again, at most START_ATTEMPTS times in all.
     """
     for attempt in range(1, START_ATTEMPTS + 1):
         made = start()

@@ -47,7 +47,7 @@ class _Ledger:
         return self.sound and self.is_done(wanted) and self.records == wanted
 
     def _excess(self, partition: int, after: int, count: int) -> int:
-        """The number of offsets beyond the partition's end, among the ``count`` offsets before ``after``."""
+        """Of the ``count`` offsets before ``after``, the number that are at or beyond the partition's end."""
         if self._ends is None or partition not in self._ends:
             return 0
         return min(count, max(0, after - self._ends[partition]))

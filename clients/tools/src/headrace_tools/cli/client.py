@@ -33,7 +33,7 @@ BOOTSTRAP_VARIABLE = "HEADRACE_BOOTSTRAP_SERVERS"
 
 def _servers_here(default: str) -> str:
     """The addresses of all brokers of the local cluster at the address ``default``; ``default`` if there is no such
-    cluster. Print a note on stderr when another cluster runs in the data directory."""
+    cluster. Print a note on stderr when the data directory has a different running cluster."""
     here = clusters_here(default)
     if here.other is not None:
         note(

@@ -91,7 +91,7 @@ def console(
 ) -> None:
     """Serve the console: the cluster, its topics, messages, groups, transactions and schemas as web pages.
 
-    Runs until Ctrl-C. The cluster may be on any machine. `headrace up --console` starts one with a local cluster.
+    Runs until Ctrl-C. The cluster may be on any machine. `headrace up --console` starts a local cluster with a console.
     Before each change a page shows the equivalent command, and asks for confirmation. On a secured cluster
     (--command-config with security.protocol=SASL_SSL) users sign in, and the cluster's ACLs decide what they see and
     do.

@@ -11,9 +11,9 @@ kcat's ``-o``, where to start and stop:
 
     beginning (earliest)  end (latest)  stored  N (absolute)  -N (the last N)  s@TIME (from)  e@TIME (up to)
 
-``s@`` and ``e@`` may be combined by passing ``-o`` twice. A TIME is milliseconds since 1970, as in kcat, or a form of
-times.py; ``-2h`` or an ISO time without ``s@`` means ``s@``. The forms of an offset are documented in kcat(1), option
--o.
+``s@`` and ``e@`` may be combined by passing ``-o`` twice. A TIME is milliseconds since 1970, as in kcat, or a duration
+or time that times.py accepts. Without ``s@``, a duration such as ``-2h`` or an ISO time means the same as with ``s@``.
+The forms of an offset are documented in kcat(1), option -o.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def _size(data: bytes | None) -> int:
 
 
 def compile_format(template: str, *, null: bytes = b"") -> Callable[[Record], bytes]:
-    """Compile a format string to a function that renders a record; ``null`` stands for a missing key or value (kcat's
-    -Z: ``NULL``).
+    """Compile a format string to a function that renders a record; ``null`` is printed for a missing key or value
+    (``NULL`` with kcat's -Z).
 
     Raises InvalidArgumentError for an unknown token.
     """

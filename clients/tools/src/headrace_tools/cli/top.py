@@ -47,8 +47,8 @@ def top(
     """Watch a cluster: records and bytes per second, leaders, lag, and partitions with problems.
 
     A terminal shows one picture, which is updated until Ctrl-C. In a pipe the pictures are printed one after the other;
-    with -o json each picture is one JSON document on its own line. A picture without an answer from any node is
-    included in --count, and the exit code is then 1. Changes nothing.
+    with -o json each picture is one JSON document on its own line. --count also counts a picture for which no node
+    answered; the exit code is then 1. Changes nothing.
 
     \b
     Examples:

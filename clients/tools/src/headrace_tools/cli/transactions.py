@@ -44,7 +44,8 @@ def register(app: typer.Typer) -> None:
 
 
 def _group() -> None:
-    """Show transactions and their producers, decide prepared transactions, and end transactions that delay readers."""
+    """Show transactions and their producers, commit or abort prepared transactions, end transactions that delay
+    readers."""
 
 
 def list_transactions(
@@ -115,7 +116,7 @@ def describe(
     output: Output = OutputFormat.TEXT,
 ) -> None:
     """Show the state, the producer, the times and the partitions of transactional ids, and the tokens of prepared
-    transactions. For a decided transaction, only partitions whose marker is missing are shown.
+    transactions. For a transaction that is being committed or aborted, only the partitions without a marker are shown.
 
     \b
     Examples:

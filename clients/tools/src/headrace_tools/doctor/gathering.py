@@ -389,7 +389,7 @@ class Gathering:
 
 
 def _with_login(tried: Tried, answer: NodeDescription | Refusal | None) -> Tried:
-    """``tried`` with the result of the login at its address."""
+    """Return ``tried``, completed with the result of the login at the tried address."""
     if isinstance(answer, Refusal):
         return dataclasses.replace(tried, trouble=Trouble.LOGIN, detail=str(answer), refusal=answer)
     return dataclasses.replace(tried, node=answer)

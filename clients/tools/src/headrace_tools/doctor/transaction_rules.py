@@ -30,8 +30,8 @@ PREPARED_MS = 60_000
 @rule("transaction-hanging")
 def transaction_hanging(facts: Facts) -> Iterator[Finding]:
     """Report transactions that are open in a partition and unknown to their coordinator. Readers with read_committed
-    stop at the first offset of a hanging transaction forever. Kafka left the hanging transactions of
-    ``__consumer_offsets``, which prevent the compaction of their partition."""
+    stop at the first offset of a hanging transaction forever. A hanging transaction in ``__consumer_offsets`` was
+    copied from Kafka; it prevents the compaction of its partition."""
     for each in facts.hanging:
         name = f"{each.topic}-{each.partition}"
         harm = "readers with read_committed stop there"
@@ -49,7 +49,8 @@ def transaction_hanging(facts: Facts) -> Iterator[Finding]:
 
 @rule("offsets-orphaned")
 def offsets_orphaned(facts: Facts) -> Iterator[Finding]:
-    """Pending offsets of groups whose transaction no coordinator has: no marker will commit or drop them."""
+    """Report pending offsets whose transaction is unknown to every coordinator: no marker will commit or drop the
+    offsets."""
     ahead_ms = {each.described.group_id: each.clock_ahead_ms for each in facts.groups}
     by_group: dict[str, list[PendingOffset]] = defaultdict(list)
     for each in facts.orphaned:
@@ -99,8 +100,8 @@ def transaction_old(facts: Facts) -> Iterator[Finding]:
 
 @rule("transaction-prepared")
 def transaction_prepared(facts: Facts) -> Iterator[Finding]:
-    """Report prepared transactions without a decision, because no timeout ends them. All transactions of a batch of an
-    exactly-once sink make one finding."""
+    """Report transactions that have been prepared for more than PREPARED_MS, because no timeout ends them. All
+    transactions of a batch of an exactly-once sink make one finding."""
     batches: dict[tuple[str, int], list[tuple[float, SinkTransaction, TransactionDescription]]] = defaultdict(list)
     for each in facts.transactions:
         found = each.described
@@ -136,7 +137,8 @@ def transaction_prepared(facts: Facts) -> Iterator[Finding]:
 
 @rule("transaction-markers")
 def transaction_markers(facts: Facts) -> Iterator[Finding]:
-    """Report decided transactions whose markers are missing, because the leader of a partition does not accept them."""
+    """Report transactions that were committed or aborted, but still lack a marker, because the leader of a partition
+    does not accept it."""
     for each in facts.transactions:
         found = each.described
         if found.state not in ("prepare-commit", "prepare-abort"):

@@ -141,8 +141,8 @@ class Tail:
         self._buffer, self._at = b"", 0
 
     def is_file_of(self, position: Position) -> bool:
-        """Whether ``position`` is one of this file; False if it is of an older file with the same inode, or the file
-        was truncated or overwritten since."""
+        """Whether ``position`` is a position in this file. False if the position is in an older file with the same
+        inode, or if this file was truncated or overwritten after the position was stored."""
         head = os.pread(self._descriptor, position.fingerprint_bytes, 0)
         return fingerprint(head) == position.fingerprint and self.size >= position.offset
 
@@ -278,9 +278,9 @@ class Files:
         ]
 
     def _open_rotated(self, last_ms: Mapping[str, int]) -> set[tuple[int, int]]:
-        """Open known files that are not read to their end, and files whose name begins with a path of ``last_ms`` and
-        that were written after the path led to its last file. The oldest file is opened first. Returns the files that
-        exist.
+        """Open known files that are not read to their end, and files that were rotated from a path of ``last_ms``:
+        their name begins with the path, and they were written after the time in ``last_ms``, when the path last led to
+        a known file. The oldest file is opened first. Returns the files that exist.
 
         A scan of a directory may miss a file that is renamed during the scan, so two scans in a row must have the same
         result."""
@@ -299,7 +299,8 @@ class Files:
         return seen
 
     def _was_truncated(self, position: Position) -> bool:
-        """Whether the path of a position leads to its file, and the file was truncated or overwritten."""
+        """Whether ``position.path`` still leads to the file of ``position``, and this file was truncated or
+        overwritten."""
         descriptor = _descriptor_of(position.path)
         tail = Tail(position.path, descriptor, 0, self._line_bytes_max)
         try:
@@ -438,8 +439,8 @@ class Files:
         """Open the file to which a path leads, after the files that had the path since the last check. Returns the
         file; None if the path leads to no regular file. Raises OSError.
 
-        The path may lead to another file before this file is open. Then the path is checked again: ``_at`` has only
-        files that were opened, so the next scan finds this file."""
+        If the path leads to another file before the first file is open, the path is checked again. ``_at`` has only
+        files that were opened, so the next scan finds the first file."""
         for _ in range(SCANS_MAX):
             before = self._at.get(path)
             try:
@@ -579,7 +580,7 @@ class Files:
         return not tail.has_path and now_s - max(tail.lost_at, tail.grown_at) >= LAST_LINE_AFTER_S
 
     def finished(self, now_s: float) -> list[Tail]:
-        """The files that have lost their path, are read to their end, and will not grow."""
+        """The files that are read to their end, and that have had no path and have not grown for CLOSED_AFTER_S."""
         found = []
         for tail in self.tails.values():
             if not tail.has_path and now_s - max(tail.lost_at, tail.grown_at) >= CLOSED_AFTER_S:
@@ -630,8 +631,9 @@ class Files:
 
 
 def _rotated_from(path: str, modified_ms: int, last_ms: Mapping[str, int]) -> str | None:
-    """The followed path from which a file was rotated while no shipper ran. The file's name begins with the path's
-    name, as logrotate names files, and it was written after the path's last position."""
+    """The followed path from which a file was rotated while no shipper ran. The file's name begins with the name of the
+    followed path, as logrotate names files. The file was written after the followed path was last seen to lead to a
+    known file."""
     modified_ms += MODIFIED_LATE_MS
     found = [name for name, at_ms in last_ms.items() if _is_rotated(path, name) and modified_ms > at_ms]
     return max(found, key=len, default=None)

@@ -3,8 +3,9 @@
     0 | schema id | Avro    -->    {"schema": {...}, "payload": {...}}
 
 Connect's Avro converters write Confluent's wire format, and Avro schemas that contain the name, type and parameters of
-Connect's own schema as ``connect.name``, ``connect.type`` and ``connect.parameters``. So both formats have the same
-columns, and all further modules read JSON. The JSON has only those parts of a value that they read.
+Connect's own schema as ``connect.name``, ``connect.type`` and ``connect.parameters``. So events in Avro and events in
+JSON give the same columns, and all other modules read JSON. The JSON has only the parts of a value that these modules
+read.
 
 Sources: Confluent's documentation ("Formats, Serializers, and Deserializers: Wire format"); AvroData of Confluent's and
 Apicurio's converters; Kafka's JsonConverter.
@@ -58,9 +59,9 @@ Text = Callable[[Any], str]
 
 
 def as_json(key: Column, value: Column, registry: SchemaRegistry) -> Column:
-    """A struct with the JSON of a record's key and value, and the reason if one of them cannot be converted. A field is
-    null for a key or value that is not in Avro. A registry that does not answer, or that refuses the client, fails the
-    task."""
+    """A struct with the JSON of a record's key and value, and the reason if one of them cannot be converted. If the key
+    or the value is not in Avro, its field is null. A registry that does not answer, or that refuses the client, fails
+    the task."""
     from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf
     from pyspark.sql.types import StringType, StructType
 
@@ -160,8 +161,8 @@ class Form(NamedTuple):
 
 
 def form_of(resolved: ResolvedSchema, *, read: Sequence[str] = (), described: Sequence[str] = ()) -> Form:
-    """The conversion for a record's schema. ``read``: the fields in the JSON; ``described``: the fields in Connect's
-    schema; without names, all fields. Raises EventSchemaError."""
+    """The conversion for a record's schema. ``read``: names of the fields in the JSON; ``described``: names of the
+    fields in Connect's schema. An empty sequence means all fields. Raises EventSchemaError."""
     builder = _Builder()
     try:
         texts = [each.text for each in (*resolved.references.values(), resolved.schema)]

@@ -202,7 +202,7 @@ def _escaped(value: str) -> str:
 
 
 class Worker:
-    """One worker of Connect. ``kill`` and ``start`` may follow each other; the output of all starts is in ``log``.
+    """One worker of Connect. A killed worker can be started again; the file ``log`` has the output of all its starts.
 
     ``servers``: the addresses of a gateway. ``keys``: keys for TLS and login, in the form for Kafka's Java clients;
     they are not written to a file.

@@ -28,8 +28,8 @@ def parsed(records: DataFrame) -> DataFrame:
     """One row for each record of the log: its position, the request, and the reason if the line is bad.
 
     ``records`` has the source's columns with headers. The result has the columns of ``records``, ``reason`` (null for a
-    good line), and the columns of a request. A line that a replay of dead letters sends again has a name of its own, so
-    that it is not dropped as a repeat of the dead letter.
+    good line), and the columns of a request. When a replay of dead letters sends a line again, the line gets a new name
+    (column ``line``), so that the query does not drop the line as a repeat.
     """
     position = F.concat_ws("-", "topic", F.concat_ws("@", "partition", "offset"))
     name = F.filter("headers", lambda each: each["key"] == LINE_HEADER)

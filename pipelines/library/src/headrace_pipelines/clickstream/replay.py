@@ -197,7 +197,7 @@ class Replay(Worker):
 
     @property
     def total(self) -> Sent:
-        """The numbers of lines that the replay and earlier runs have sent, at the end of the replay."""
+        """The numbers of lines that this replay and earlier runs have sent when the replay has ended."""
         return Sent(lines=self._lines, repeats=self._repeats)
 
 

@@ -11,11 +11,11 @@ customers. A single request for a key's state costs more time than all rules. Th
 map of buckets, and one request reads or writes the histories of all customers in a bucket. Each history contains the
 time when it ends.
 
-**Alerts do not depend on the batches**, as long as the records of a customer become visible in the order of their
-record timestamps, across both topics. All records of a customer are in one partition of each topic. The processor sorts
-the records of a batch by their timestamps. The rules use only the times in the payments, and the timestamps of the
-customer's records decide when a history ends. The wall clock decides only when a payment without an account becomes a
-dead letter, and when Spark removes a bucket that no batch writes (BUCKET_TTL_MS).
+**Alerts do not depend on how records are split into batches**, as long as the records of a customer in both topics
+become visible in the order of their timestamps. All records of a customer are in one partition of each topic. The
+processor sorts the records of a batch by their timestamps. The rules use only the times in the payments, and the
+timestamps of the customer's records decide when a history ends. The wall clock decides only when a payment without an
+account becomes a dead letter, and when Spark removes a bucket that no batch writes (BUCKET_TTL_MS).
 
 **A history that has ended stays in the state for up to seven days** (BUCKET_TTL_MS), but the rules do not use the
 history. The record that closes an account removes the customer's history.
@@ -185,7 +185,9 @@ class Detector(StatefulProcessor):
     def handleExpiredTimer(
         self, key: Any, timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo
     ) -> Iterator[pd.DataFrame]:
-        """Turn the parked payments of a shard whose wait is over into dead letters."""
+        """Turn the shard's parked payments that have waited for ACCOUNT_WAIT_MS into dead letters. If all records of
+        the shard in this batch are older than the wait, the query is behind: set the timer again, because the accounts
+        may follow."""
         now_ms = timerValues.getCurrentProcessingTimeInMs()
         if self._behind.get(key) == now_ms:
             self._handle.registerTimer(now_ms + self._account_wait_ms)

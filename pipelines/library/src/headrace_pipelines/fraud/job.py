@@ -186,8 +186,8 @@ class Job:
             time.sleep(LOOK_S)
 
     def _let_timers_fire(self, queries: Queries, traffic: Traffic) -> None:
-        """Wait for a batch that begins after the last payments have waited long enough for their accounts. Raises
-        StoppedError."""
+        """Wait for a batch that begins ``account_wait_ms`` from now or later. In this batch, timers turn the last
+        payments without an account into dead letters. Raises StoppedError."""
         until_s = time.time() + self._account_wait_ms / 1000
         while queries.progress[QUERY].began_s < until_s:
             self._look(queries, traffic)

@@ -92,7 +92,7 @@ class Customer:
 
 def events(seed: int, payments: int) -> Iterator[Event]:
     """Yield ``payments`` payments, and the accounts of their customers. The payments are in the order of their times,
-    except for payments with a wrong clock."""
+    except for payments at terminals with a wrong clock."""
     yield from _Bank(seed, payments).events()
 
 

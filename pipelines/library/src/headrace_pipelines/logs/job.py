@@ -127,7 +127,7 @@ def _follows(log: Path) -> int:
 
 
 class Job:
-    """The queries of a run, and the shipper beside them."""
+    """The queries and the shipper of a run."""
 
     def __init__(self, spark: SparkSession, site: Site, places: Places, show: Show, stop: Stop, keep_days: int) -> None:
         self._spark, self._site, self._places = spark, site, places

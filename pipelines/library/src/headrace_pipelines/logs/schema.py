@@ -7,8 +7,8 @@
       |     `-> the archive        Parquet by day
       `-> logs.lines.dead-letters  bad lines, with the reason
 
-A **tick** is a record without a value. It only moves the event time: without later lines, the last windows of a log
-would never close.
+A **tick** is a record without a value that only moves the event time. Without a tick, the last windows of a log would
+never close, because no later line follows.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
 Readers use the views ``orders``, ``customers`` and ``days``. Each row of the tables behind the views has a generation
 number. The views show the rows of the present generation, whose number is in the table ``generation``. A rebuild writes
-rows of the next generation, and then changes this number. The switch changes only one row, so in every isolation level
-a reader sees either the old rows or the new rows. (A switch cannot replace views or tables: PostgreSQL looks up names
-in its newest catalog, even for a transaction that reads an old snapshot.)
+rows of the next generation, and then writes the number of this generation into the table ``generation``. The switch
+changes only one row, so in every isolation level a reader sees either the old rows or the new rows. (A switch cannot
+replace views or tables: PostgreSQL looks up names in its newest catalog, even for a transaction that reads an old
+snapshot.)
 """
 
 from __future__ import annotations
@@ -133,12 +134,13 @@ class Database:
         return cursor
 
     def _own(self, statement: str) -> str:
-        """The statement with the driver's placeholders; no statement in this module contains any other ? or %."""
+        """The statement with the driver's placeholders (``?`` or ``%s``). The statements of this module use ``?`` only
+        as a placeholder, and have no ``%``."""
         return statement if self._is_sqlite else statement.replace("?", "%s")
 
     def put(self, view: str, generation: int, rows: Sequence[Row], *, adds: Sequence[str] = ()) -> None:
-        """Insert rows of a generation, or replace the rows with the same keys. In the columns ``adds``, the new value
-        is added to the old row's value."""
+        """Insert rows of a generation, or replace the rows with the same keys. In the columns ``adds``, a replacement
+        adds the new value to the value of the old row."""
         names = [column.split()[0] for column in VIEWS[view]]
         key, others = names[0], names[1:]
         changes = [f"{name} = {f'old.{name} + ' if name in adds else ''}excluded.{name}" for name in others]

@@ -187,7 +187,8 @@ class Job:
         return f"tables {now.behind:,} events behind, generation {now.generation}"
 
     def rebuilt(self) -> list[tuple[float, int]]:
-        """The progress in the rebuild's output: seconds since 1970, and the sum of its positions."""
+        """The progress that the rebuild has printed: pairs of a time (seconds since 1970) and the sum of the rebuild's
+        positions at this time."""
         log = self._log("rebuild")
         lines = (line.split() for line in (log.read_text(errors="replace") if log.exists() else "").splitlines())
         said = [(float(words[1]), int(words[2])) for words in lines if words[:1] == [REBUILT] and len(words) == 3]
@@ -196,13 +197,13 @@ class Job:
 
 
 def _handled(admin: Admin) -> int:
-    """The number of commands that the group has handled. It is the sum of the committed offsets, because the topic has
-    no markers and no gaps."""
+    """The number of commands that the group has handled: the sum of the committed offsets, because the topic has no
+    markers and no gaps."""
     return sum(each.offset for each in admin.list_group_offsets(schema.GROUP).values() if each is not None)
 
 
 def _sent(admin: Admin) -> int:
-    """The number of records in the commands."""
+    """The number of records in the topic of the commands."""
     parts = [TopicPartition(schema.COMMANDS, part) for part in range(PARTITIONS)]
     return sum(each.offset for each in admin.list_offsets(dict.fromkeys(parts, "latest")).values())
 

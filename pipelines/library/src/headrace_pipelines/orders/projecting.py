@@ -1,8 +1,8 @@
 """The query side: events become rows, exactly once; all tables can be rebuilt while the live tables stay in use.
 
 One transaction of the database stores the rows of a batch of events, and the positions after the batch. A projector
-that dies begins at the positions of its last transaction. Each order's row has the version of the order. An event with
-another version than the next one raises an error, so a lost or repeated event is always detected.
+that dies begins at the positions of its last transaction. Each order's row has the version of the order. An event whose
+version does not follow the order's version raises an error, so a lost or repeated event is always detected.
 
 A **rebuild** makes the next generation of rows from the first event on, while the live projector continues. When the
 new rows contain every event of the present rows, one transaction switches the views; the old rows are deleted

@@ -20,14 +20,14 @@ _SKUS = tuple(f"sku-{number:03}" for number in range(200))
 
 
 class Sent(NamedTuple):
-    """One record of the commands: ``key`` is the order."""
+    """A record for the topic of the commands; ``key`` is the id of the order."""
 
     key: bytes
     value: bytes
 
 
 def commands(orders: int, repeat_every: int, seed: int) -> Iterator[Sent]:
-    """All records in their order. About every ``repeat_every``-th command comes twice (0: none)."""
+    """All records in their order. About every ``repeat_every``-th command is in the list twice (0: no command is)."""
     rng = random.Random(f"orders {seed}")
     waiting = iter(range(orders))
     active: list[Iterator[dict[str, Any]]] = []

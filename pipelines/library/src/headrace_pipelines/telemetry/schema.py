@@ -8,8 +8,8 @@
       `-> telemetry.alarms           a device falls silent, a device speaks again
       `-> telemetry.readings.dead-letters
 
-A **tick** is a record without a value. It only moves the event time: without later records, the last windows of a
-stopped fleet would never close.
+A **tick** is a record without a value that only moves the event time. Without a tick, the last windows of a stopped
+fleet would never close, because no later record follows.
 """
 
 from __future__ import annotations
