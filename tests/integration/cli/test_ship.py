@@ -194,7 +194,7 @@ def test_a_second_shipper_of_the_name_fences_the_first(cluster: LocalCluster, tm
             time.sleep(0.05)
         assert first.returncode == 1
         assert first.stderr is not None
-        assert "has taken over; give one of them another --name" in first.stderr.read()
+        assert "has taken over the name" in first.stderr.read()
         until(lambda: read(cluster, topic)[0] == list(range(1, number + 1)), within_s=LIMIT_S)
     finally:
         for process in (first, second):

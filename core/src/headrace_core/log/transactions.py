@@ -147,7 +147,7 @@ def check_in_transaction(
     if not append.is_verified:
         raise _refusal(append)(
             f"{partition}: the batch of producer {header.producer_id} with epoch {header.producer_epoch} is not part "
-            "of an open transaction: the transaction has ended in the partition; abort it in the producer"
+            "of an open transaction: the transaction has ended in the partition; abort the transaction in the producer"
         )
     if entry is None and append.version >= EPOCH_RAISING_VERSION and header.base_sequence != 0:
         raise OutOfOrderSequenceNumberError(

@@ -67,8 +67,8 @@ def claim_configured(
     for key in ("node.id", "broker.id", "log.dirs", "log.dir", "metadata.log.dir"):
         if key in properties:
             raise InvalidConfigError(
-                f"{key} ({properties.set_in.get(key, 'set')}): conflicts with slots.dir, which sets it from the "
-                "slot; remove it"
+                f"{key} ({properties.set_in.get(key, 'set')}): conflicts with slots.dir, which sets this key from "
+                "the slot; remove the key"
             )
     cluster_id = read_cluster_id(Path(root))
     most = int(SERVER.key("slots.max").parse(properties.get("slots.max", str(SERVER.key("slots.max").default))))

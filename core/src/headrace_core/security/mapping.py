@@ -99,7 +99,7 @@ def _parse(text: str) -> tuple[_Rule, ...]:
         if match.end() != len(rule):
             raise InvalidConfigError(
                 f"{KEY}: the rule {rule!r} is not valid from {rule[match.end() :]!r} on; write "
-                "RULE:pattern/replacement/, with L or U at its end if names change their case, or DEFAULT"
+                "DEFAULT, or RULE:pattern/replacement/ with an optional L (lower case) or U (upper case) at the end"
             )
         if match[1] is not None:
             rules.append(_Rule())

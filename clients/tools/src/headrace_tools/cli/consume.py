@@ -432,7 +432,7 @@ def _check_group_flags(topics: list[str], only: list[int] | None, offsets: list[
     if offsets:
         raise typer.BadParameter(
             "this flag cannot be combined with -G: a group continues at its committed offsets, or begins at "
-            "auto.offset.reset; use `headrace groups reset-offsets` to change them",
+            "auto.offset.reset; use `headrace groups reset-offsets` to change the committed offsets",
             param_hint="-o",
         )
     if not topics:

@@ -24,7 +24,6 @@ _Path = Annotated[
         metavar="PATH", help="A node's directory, or the __cluster_metadata-0 in it. Leave PATH out with --data."
     ),
 ]
-_PLACE = "/topics/orders/0, /brokers/1, /configs, /local/quorum ..."
 
 
 def register(app: typer.Typer) -> None:
@@ -101,7 +100,10 @@ def dump(
 
 def ls(
     path: _Path = None,
-    place: Annotated[str | None, typer.Argument(metavar="[PLACE]", help=f"The directory to list: {_PLACE}")] = None,
+    place: Annotated[
+        str | None,
+        typer.Argument(metavar="[PLACE]", help="The directory to list, such as /topics/orders, /brokers or /configs."),
+    ] = None,
     data: DataPath = None,
     output: Output = OutputFormat.TEXT,
 ) -> None:
@@ -125,7 +127,12 @@ def ls(
 
 def cat(
     path: _Path = None,
-    place: Annotated[str | None, typer.Argument(metavar="PLACE", help=f"The file to print: {_PLACE}")] = None,
+    place: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="PLACE", help="The file to print, such as /topics/orders/0, /brokers/1 or /local/quorum."
+        ),
+    ] = None,
     data: DataPath = None,
     output: Output = OutputFormat.TEXT,
 ) -> None:

@@ -98,7 +98,8 @@ def ship(
     except HeadraceError as error:
         if error.code in ("PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"):
             raise type(error)(
-                f"another shipper named {name} has taken over; give one of them another --name ({error.message})"
+                f"another shipper has taken over the name {name}; give one of the two shippers another --name "
+                f"({error.message})"
             ) from error
         raise
     finally:

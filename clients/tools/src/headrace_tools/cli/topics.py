@@ -129,7 +129,7 @@ def describe(
         bool,
         typer.Option(
             "--under-min-isr-partitions",
-            help="Show only partitions with fewer in-sync replicas than min.insync.replicas; they refuse acks=all.",
+            help="Show only partitions with fewer in-sync replicas than min.insync.replicas; acks=all fails.",
         ),
     ] = False,
     unavailable: Annotated[

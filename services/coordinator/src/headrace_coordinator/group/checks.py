@@ -85,7 +85,7 @@ def _check_join(request: Heartbeat) -> None:
         raise InvalidRequestError("JoinGroup needs a subscription: topics, or topic_regex")
     if request.owned:
         raise InvalidRequestError(
-            f"a joining member must not own partitions, the request names {len(request.owned)}: revoke them first"
+            f"a joining member must not own partitions, but this member owns {len(request.owned)}: revoke them first"
         )
 
 

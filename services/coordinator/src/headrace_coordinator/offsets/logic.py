@@ -355,7 +355,8 @@ class OffsetsLogic:
         partition = TopicPartition(wanted.topic, wanted.partition)
         if partition in unstable:
             error: HeadraceError = UnstableOffsetCommitError(
-                f"{partition}: an open transaction has offsets of group {request.group_id!r}: retry when it has ended"
+                f"{partition}: an open transaction has offsets of group {request.group_id!r}: retry when the "
+                "transaction has ended"
             )
             return FetchedOffset(*partition, error=error)
         found = offsets.get(partition, _ABSENT)
