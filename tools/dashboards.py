@@ -22,8 +22,8 @@ _COLUMNS = 24
 
 @dataclass(frozen=True)
 class Panel:
-    """One panel. ``queries``: (PromQL, legend). ``red_above``: the value from which a single number is red;
-    ``red_below``: it is red below this value, too."""
+    """One panel. ``queries``: (PromQL, legend). ``red_above``: a single number is red from this value on;
+    ``red_below``: a single number is also red below this value."""
 
     title: str
     queries: tuple[tuple[str, str], ...]

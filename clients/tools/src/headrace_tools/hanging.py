@@ -48,9 +48,9 @@ class HangingTransaction:
 def hanging_transactions(
     client: Any, partitions: Iterable[TopicPartition], *, timeout_s: float
 ) -> tuple[list[HangingTransaction], tuple[str, str] | None]:
-    """Return the hanging transactions in ``partitions``, and which partitions could not be checked and why (None: all
-    were checked). A leader is asked for its producers only if the partition's last stable offset is below its high
-    watermark, because only then a transaction is open. Raises HeadraceError."""
+    """Return the hanging transactions in ``partitions``, and two texts: which partitions could not be checked, and why
+    (None: all were checked). A leader is asked for its producers only if the partition's last stable offset is below
+    its high watermark, because only then a transaction is open. Raises HeadraceError."""
     stable = log_ends(client, partitions, timeout_s=timeout_s, isolation_level="read_committed")
     ends = log_ends(client, stable.known, timeout_s=timeout_s)
     gap = stable.gap() or ends.gap()

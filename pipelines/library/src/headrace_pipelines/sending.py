@@ -14,7 +14,7 @@ from .workers import Worker
 
 
 class Sending(Worker):
-    """Sends records (key, value) to a topic in a thread, ``rate`` a second; it is idempotent, and waits for all
+    """Sends records (key, value) to a topic in a thread, ``rate`` a second, with an idempotent producer; waits for all
     acknowledgements."""
 
     def __init__(

@@ -61,11 +61,11 @@ def records_in_topic(consumer: Consumer, topic: str, *, ends: Consumer | None = 
 
 
 def await_markers(servers: str) -> None:
-    """Wait until the markers of all decided transactions are written.
+    """Wait until all committed and aborted transactions have their markers.
 
-    A commit is acknowledged when the decision is durable; read_committed consumers receive its records once the markers
-    are in their partitions, a few milliseconds later. The call does not wait for open transactions. Raises
-    RequestTimedOutError after MARKERS_S seconds."""
+    A commit is acknowledged when the coordinator's record of it is durable. Consumers with read_committed receive the
+    transaction's records once the markers are in their partitions, a few milliseconds later. The call does not wait for
+    open transactions. Raises RequestTimedOutError after MARKERS_S seconds."""
     with Admin(bootstrap_servers=servers) as admin:
         markers_written(admin)
 

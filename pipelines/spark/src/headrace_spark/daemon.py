@@ -29,8 +29,8 @@ MODULES = (
 
 
 def preload() -> None:
-    """Import the modules, and freeze them for the garbage collector, so that workers share their memory. If a module is
-    not installed, the worker whose task needs it reports so."""
+    """Import the modules, and freeze them for the garbage collector, so that workers share their memory. A module that
+    is not installed is skipped here: the worker whose task needs the module reports that it is missing."""
     for module in MODULES:
         with contextlib.suppress(ImportError):
             importlib.import_module(module)

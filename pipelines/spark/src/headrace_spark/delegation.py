@@ -84,7 +84,8 @@ def without_login(client: Mapping[str, str]) -> dict[str, str]:
 
 
 def task_login(client: Mapping[str, str], mechanism: str) -> dict[str, str]:
-    """The keys with which tasks log in: a token that is valid now. May make or renew a token. Raises HeadraceError."""
+    """The keys with which tasks log in: a token that is valid now. The call may make or renew a token. Raises
+    HeadraceError."""
     token = TokenStore(client, mechanism).token()
     return {"sasl.mechanism": mechanism, "sasl.jaas.config": token.jaas_config}
 

@@ -1,13 +1,13 @@
-"""Write exactly once: each attempt of a task writes in a prepared transaction, and one decision commits a batch.
+"""Write exactly once: each attempt of a task writes in a transaction and prepares it; one request commits the batch.
 
     task      describe the sink ---> decided: drain the rows, write nothing
                                 `--> write in a transaction of its own ---> prepare ---> token to the driver
     driver    commit: CommitSinkBatch(tokens)       the decision, and the end of all transactions
               abort:  AbortSinkBatch(generation)    changes nothing if the decision stands
 
-Spark does not tell a failed attempt, or the slower of two attempts, to abort. The decision does not name the
-transactions of these attempts, so the coordinator aborts the transactions. A restarted driver repeats a batch; then the
-first decision of the batch remains valid (docs/decisions/0021).
+Spark does not tell a failed attempt, or the slower of two attempts, to abort. CommitSinkBatch does not name the
+transactions of these attempts, so the coordinator aborts the transactions. A restarted driver repeats a batch; if the
+batch was already committed, that commit remains valid (docs/decisions/0021).
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ def batch_of_stream(target: str) -> SinkBatch:
 def write_batch(
     batches: Iterator[pa.RecordBatch], columns: SinkColumns, options: SinkOptions, batch: SinkBatch
 ) -> SinkCommit:
-    """Write the rows of one task, and prepare their transaction. If the batch is already decided, the rows are read and
-    not written. Raises SinkWriteError."""
+    """Write the rows of one task, and prepare their transaction. If the batch is already committed, the rows are read
+    and not written. Raises SinkWriteError."""
     state = worker_admin(options.client).describe_sink(batch.sink)
     nothing = SinkCommit((), batch.sink, state.generation)
     rows = (each for each in batches if each.num_rows)
@@ -141,8 +141,8 @@ def _close(begun: Future[Producer]) -> None:
 
 
 def commit_batch(options: SinkOptions, batch: SinkBatch, commits: Sequence[SinkCommit]) -> None:
-    """Decide the batch, and wait until readers see it. If the batch is already decided, the call changes nothing.
-    Raises InvalidArgumentError, before the decision, if more tasks have written rows than one decision commits."""
+    """Commit the batch, and wait until readers see it. If the batch is already committed, the call changes nothing.
+    Raises InvalidArgumentError, before the commit, if more tasks have written rows than one request can commit."""
     tokens = [commit.token for commit in commits if commit.token]
     generation = min((commit.generation for commit in commits), default=None)
     with open_admin(options.client) as admin:
@@ -150,8 +150,8 @@ def commit_batch(options: SinkOptions, batch: SinkBatch, commits: Sequence[SinkC
 
 
 def abort_batch(options: SinkOptions, batch: SinkBatch, commits: Sequence[SinkCommit]) -> str:
-    """Abort the batch. If the batch is already decided, nothing changes; a commit with an unknown outcome may have
-    decided it. Returns what happened."""
+    """Abort the batch. If the batch is already committed, nothing changes: an earlier commit with an unknown outcome
+    may have taken effect. Returns what happened."""
     with open_admin(options.client) as admin:
         generation = max((commit.generation for commit in commits), default=None)
         if generation is None:

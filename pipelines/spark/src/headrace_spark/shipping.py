@@ -66,9 +66,9 @@ def settle() -> None:
     """Exempt all current objects from garbage collection (``gc.freeze``) after each of a worker's first tasks.
 
     Spark's worker runs a full collection after each task. With pandas, pyarrow and grpc loaded, a collection walks
-    75,000 objects. A full collection takes 20 ms, or 40 to 80 ms on busy cores, after each task of each micro-batch.
-    Imported objects are never garbage, and the collector skips frozen objects. With frozen objects a stream of small
-    batches runs a quarter faster (docs/spark-running.md).
+    75,000 objects. After each task of each micro-batch, a full collection takes 20 ms, or 40 to 80 ms if other
+    processes use the cores. Imported objects are never garbage, and the collector skips frozen objects. With frozen
+    objects a stream of small batches runs a quarter faster (docs/spark-running.md).
     """
     global _tasks_done
     _tasks_done += 1

@@ -6,9 +6,9 @@ or ``abort`` on the driver with the partitions and offsets of the rows.
 *At least once*: ``commit`` does nothing, and ``abort`` cannot undo the writes, because a log is append-only. If Spark
 retries a task, or a restarted driver repeats a batch, the rows are written again.
 
-*Exactly once*: tasks write in transactions, and ``commit`` decides them together (exactly_once.py). For a stream, Spark
-calls ``write`` and ``commit`` on different writer objects in different processes. Only the commit messages pass data
-between these processes.
+*Exactly once*: tasks write in transactions, and ``commit`` commits the transactions together (exactly_once.py). For a
+stream, Spark calls ``write`` and ``commit`` on different writer objects in different processes. Only the commit
+messages pass data between these processes.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class HeadraceStreamWriter(SinkTask, DataSourceStreamArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Report the records that may have been written; a restarted query writes the rows of the batch again. An
-        exactly-once sink aborts these records, unless the batch is decided."""
+        exactly-once sink aborts these records, unless the batch is already committed."""
         found = received(messages)
         if not self.options.is_exactly_once:
             logger.warning("batch %d failed. %s", batchId, written_text(commits(messages)))

@@ -85,7 +85,8 @@ class RangeTask:
         return None if mechanism is None else task_login(self.options.client, mechanism)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Spark pickles a reader for its tasks, before it plans them; a token is in the input of a task."""
+        """Pickle the reader, without the login if tasks log in with a token: Spark pickles a reader before it plans the
+        tasks, and each task has the token in its input."""
         options = self.options
         if options.token_mechanism is not None:
             options = replace(options, client=without_login(options.client))

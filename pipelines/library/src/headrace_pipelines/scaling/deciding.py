@@ -5,7 +5,7 @@
 * Between the two limits, and for ``pause_s`` after a change, nothing changes (hysteresis).
 
 The capacity of one member is measured while the lag is above ``grow_s``, because then each member is busy. Without this
-measure a group with a steady traffic would shrink, fall behind and grow again and again.
+measurement, a group with steady traffic would shrink, fall behind and grow again and again.
 
 A partition has one member, so members do not share the traffic evenly: of 4 partitions and 3 members, one member has 2
 partitions, half of the traffic. The member with the most partitions decides whether a group can be smaller.
@@ -21,8 +21,8 @@ from headrace_core.errors import InvalidArgumentError
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """Bounds of the members, and times in seconds. ``partitions``: number of partitions of the topic, which is also the
-    maximum number of members. ``spare``: the part of a member's capacity that its partitions may use after a member was
-    stopped. Raises InvalidArgumentError."""
+    maximum number of members. ``spare``: the largest part of a member's capacity that the traffic of its partitions may
+    need after another member is stopped. Raises InvalidArgumentError."""
 
     least: int = 1
     partitions: int
@@ -63,7 +63,8 @@ class State:
 
 
 def busiest_share(members: int, partitions: int) -> float:
-    """The part of evenly distributed traffic (0 to 1) that the member with the most partitions must handle."""
+    """The part of the traffic (0 to 1) that the member with the most partitions must handle, if each partition has the
+    same traffic."""
     return -(-partitions // members) / partitions
 
 

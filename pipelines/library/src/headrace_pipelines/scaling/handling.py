@@ -1,7 +1,7 @@
 """The ways to handle records: a slow call, rows of a database, many keys at a time, a cache before the call.
 
-Every way handles records at least once: a member first notes and stores its results, and then commits. Rows are
-idempotent by partition and offset, so a record that is handled again changes nothing.
+Every way handles records at least once: a member first stores its results and writes its notes (notes.py), and then
+commits its offsets. Rows are idempotent by partition and offset, so a record that is handled again changes nothing.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def noted(record: Record, at_ns: int, word: str = "-") -> Note:
 
 
 def consumer_of(access: Access, scene: str) -> Consumer:
-    """A member of the scene's group. It commits after it has handled the records."""
+    """A member of the scene's group, which commits after it has handled the records."""
     settings = access.consumer() | {
         "group.id": schema.group(scene),
         "auto.offset.reset": "earliest",

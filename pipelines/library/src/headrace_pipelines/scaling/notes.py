@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 
 class Note(NamedTuple):
-    """``at_ns``, ``ended_ns``: when the handling began and ended, by the machine's monotonic clock. The time of a row
-    covers its INSERT, but not the commit. ``word``: ``hit`` or ``miss`` for a scene with a cache, else ``-``.
-    ``member``: the file's name."""
+    """``at_ns``, ``ended_ns``: when the handling began and ended, by the machine's monotonic clock. For a row of a
+    database, the handling includes the INSERT, but not the commit. ``word``: ``hit`` or ``miss`` for a scene with a
+    cache, else ``-``. ``member``: the file's name."""
 
     partition: int
     offset: int

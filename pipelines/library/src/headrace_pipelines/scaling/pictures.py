@@ -1,4 +1,4 @@
-"""The picture of a run: the lag over time, of each scene and of the Spark job beside the first one."""
+"""The picture of a run: the lag over time of each scene, and of the Spark job that reads the first scene's topic."""
 
 from __future__ import annotations
 

@@ -38,8 +38,9 @@ STALL_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Seconds since the start of the scene; number of records in the topic, of handled records, and of records that
-    Spark has not read."""
+    """One observation of a scene. ``at_s``: seconds since the start of the scene; ``end``: number of records in the
+    topic; ``handled``: number of records that the group has handled; ``spark_lag``: number of records that Spark has
+    not read."""
 
     at_s: float
     end: int
@@ -49,8 +50,9 @@ class Look:
 
 @dataclass(slots=True)
 class Played:
-    """The result of a scene. ``scaled``: seconds, and the members that the autoscaler wanted. ``epochs``: the group's
-    epochs before the first record and after the last record; a rebalance raises the epoch."""
+    """The result of a scene. ``scaled``: the autoscaler's decisions, each as seconds since the start of the scene and
+    the number of members. ``epochs``: the group's epochs before the first record and after the last record; a rebalance
+    raises the epoch."""
 
     looks: list[Look] = field(default_factory=list)
     deaths: dict[str, int] = field(default_factory=dict)
@@ -60,7 +62,8 @@ class Played:
 
     @property
     def rebalanced(self) -> bool:
-        """Whether a member died, or the group changed while records waited. Then a record may be handled again."""
+        """Whether a member died, or the group was rebalanced while records waited. If so, a record may have been
+        handled again."""
         began, ended = self.epochs
         return bool(self.deaths) or began is None or began != ended
 

@@ -37,7 +37,7 @@ LOOK_S = 0.5
 
 
 def member(role: str, access: Access, scene: str, out: Path, number: int = 1) -> Member:
-    """The process of a role. Its log is DIR/logs/SCENE-ROLE-NUMBER.log."""
+    """The process of a role, whose log is DIR/logs/SCENE-ROLE-NUMBER.log."""
     log = out / "logs" / f"{scene}-{role}-{number}.log"
     return Member(role, [sys.executable, "-m", MODULE, role, scene, str(out)], log, access)
 
@@ -48,7 +48,7 @@ def notes_of(scene: str, out: Path) -> Path:
 
 
 def rows_of(scene: str, out: Path) -> Path:
-    """The database of a scene with rows."""
+    """The file of the database into which the members of a scene write rows."""
     return out / f"{scene}.db"
 
 

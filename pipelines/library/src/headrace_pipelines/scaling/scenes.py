@@ -23,8 +23,9 @@ class Scene:
     """``work``: a key of handling.WORK. ``parts``: the parts of the traffic in order, each as (seconds, share of
     --rate).
 
-    ``raised``: the partitions after the first part, if they change. ``drains``: the partitions change only after the
-    group has handled all records of the first part; otherwise the group starts when both parts are in the topic.
+    ``raised``: the number of partitions after the first part of the traffic; 0: the number does not change. ``drains``:
+    the number changes only after the group has handled all records of the first part; without ``drains``, the group
+    starts only when the records of both parts are in the topic.
     """
 
     name: str

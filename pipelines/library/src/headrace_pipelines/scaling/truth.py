@@ -65,7 +65,7 @@ def check_rows(what: str, rows: Iterable[Row], arrived: list[Row], found: Found)
 
 
 def broken(notes: list[Note]) -> set[str]:
-    """The keys of which a record was first handled before an earlier record of the key."""
+    """The keys with a record that was handled before an earlier record of the key was handled for the first time."""
     last: dict[str, int] = {}
     seen: set[tuple[str, int]] = set()
     keys = set()
@@ -80,7 +80,7 @@ def broken(notes: list[Note]) -> set[str]:
 
 
 def overlapping(notes: list[Note]) -> set[str]:
-    """The keys of which two records were handled at the same time. ``notes`` are sorted by the beginning."""
+    """The keys with two records that were handled at the same time. ``notes`` are sorted by ``at_ns``."""
     ended_ns: dict[str, int] = {}
     keys = set()
     for note in notes:
@@ -91,8 +91,8 @@ def overlapping(notes: list[Note]) -> set[str]:
 
 
 def _check_steady(scene: Scene, found: Found) -> None:
-    """Check that without a death and a rebalance each record was handled once, and records of a key one after
-    another."""
+    """Check a scene in which no member died and no rebalance happened: each record was handled once, and the records of
+    a key were handled one after another."""
     if again := found.figures["handled_again"]:
         found.wrong.append(f"{scene.name}: {again} records were handled again, and no member died or changed")
     if keys := found.figures["keys_overlapping"]:

@@ -46,7 +46,7 @@ class Table:
 class ContinuousQuery:
     """A continuous query. ``target``: the table that it writes. ``application``: the id under which the sink stores the
     query's batches; each new query gets a new id. ``reads``, ``views`` and ``functions``: the tables, views and
-    functions in its text, also through views and functions."""
+    functions that its text uses, directly or through views and functions."""
 
     id: str
     target: str
@@ -59,7 +59,8 @@ class ContinuousQuery:
 
 @dataclass(slots=True)
 class Catalog:
-    """``save`` writes the catalog; an earlier process's catalog is read by ``open``. Names are in lower case."""
+    """``save`` writes the catalog to its file; ``open`` reads the file, for instance in a later process. Names are in
+    lower case."""
 
     directory: Path
     tables: dict[str, Table] = field(default_factory=dict)
@@ -92,7 +93,7 @@ class Catalog:
         return made
 
     def save(self) -> None:
-        """Write the file; a crash, also of the machine, leaves the old one or the new one."""
+        """Write the file. A crash of the process or of the machine leaves either the old file or the new file."""
         self.directory.mkdir(parents=True, exist_ok=True)
         document = {
             "tables": {name: dataclasses.asdict(each) for name, each in self.tables.items()},
@@ -118,7 +119,8 @@ class Catalog:
         return {*self.tables, *self.views}
 
     def users_of(self, kind: str, name: str) -> list[str]:
-        """Queries that use a ``table`` (read or write it), a ``view`` or a ``function``, directly or through others."""
+        """Queries that use a ``table`` (read or write it), a ``view`` or a ``function``, directly or through views and
+        functions."""
         return [query.id for query in self.queries.values() if name in _used(query, kind)]
 
     def tables_on(self, topic: str) -> list[str]:

@@ -95,7 +95,8 @@ class Definitions:
         return replace(table, key=tuple(key))
 
     def _topic_of(self, table: Table, statement: CreateTable, options: Mapping[str, str], source: Source) -> str:
-        """Create the topic if WITH has ``partitions`` and there is none; returns a text for the message."""
+        """Create the table's topic if it does not exist and WITH has ``partitions``; return a text for the statement's
+        message."""
         if table.topic in self._session.admin.list_topics():
             return ""
         if "partitions" not in options:

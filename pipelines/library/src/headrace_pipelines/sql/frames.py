@@ -48,16 +48,16 @@ def position_columns() -> dict[str, Column]:
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """The begin and the end of each partition of a topic at one time: the first offset, and one past the last."""
+    """For each partition of a topic, at one time: the first offset, and one past the last offset."""
 
     begins: Mapping[int, int]
     ends: Mapping[int, int]
 
 
 def ends_of(consumer: Consumer, admin: Admin, topic: str, is_cancelled: threading.Event) -> Ends:
-    """The offsets that a reader of committed records can read now. Waits for the markers of decided transactions, so
-    that a statement reads the rows of earlier statements. Raises UnknownTopicOrPartitionError, and the errors of
-    ``markers_written``.
+    """The offsets that a reader of committed records can read now. Waits until committed and aborted transactions have
+    all their markers, so that a statement reads the rows of earlier statements. Raises UnknownTopicOrPartitionError,
+    and the errors of ``markers_written``.
     """
     markers_written(admin, is_cancelled=is_cancelled)
     partitions = [TopicPartition(topic, number) for number in consumer.partitions_for(topic)]
@@ -111,12 +111,14 @@ class Frames:
         return self._decoded(newest(raw) if table.is_latest else raw, table, words)
 
     def stream(self, table: Table, query: str, words: Collection[str]) -> DataFrame:
-        """The rows of a stream from its first record on. ``query`` names the group of its progress."""
+        """The rows of a stream from its first record on. ``query``: the query's name, from which its consumer group
+        gets its name."""
         raw = self._spark.readStream.format("headrace").options(**self._site.read(table.topic, query=query)).load()
         return self._decoded(raw, table, words)
 
     def live(self, table: Table, words: Collection[str], starting: str) -> DataFrame:
-        """The rows as they arrive; ``starting``: earliest, or latest."""
+        """A stream of the rows as they arrive. ``starting``: the offsets at which the stream starts, ``earliest`` or
+        ``latest``."""
         options = {
             **self._site.access.source(),
             "subscribe": table.topic,

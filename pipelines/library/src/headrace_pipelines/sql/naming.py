@@ -36,7 +36,8 @@ def check_name(token: Token, kind: str, source: Source) -> None:
 
 
 def whole_number(token: Token, source: Source, what: str, *, least: int = 0, most: int = INT_MAX) -> int:
-    """The value of a whole number. ``what`` begins the message of the SqlError for another token or value."""
+    """The value of a token that is a whole number from ``least`` to ``most``. Raises SqlError for any other token;
+    ``what`` is the beginning of the error's message."""
     text = token.value
     if not (text.isascii() and text.isdecimal()):
         raise SqlError(f"{what} must be a whole number", source, token.at, token.end)
@@ -66,7 +67,8 @@ def column_fault(columns: Sequence[str]) -> str | None:
 
 
 def column_faults(columns: Iterable[str]) -> Iterator[str | None]:
-    """For each column, the reason why a table cannot have it besides the columns before it, or None."""
+    """For each column, the reason why a table that has the earlier columns cannot have it, too; None if the table
+    can."""
     known: set[str] = set()
     for column in columns:
         lower = column.lower()
@@ -80,8 +82,8 @@ def column_faults(columns: Iterable[str]) -> Iterator[str | None]:
 
 
 def key_fault(key: Sequence[str], columns: Sequence[str], groups: Sequence[str | None] | None) -> str | None:
-    """The reason why ``key`` cannot be the key of an aggregate; None if it can. ``groups``: the columns of its GROUP
-    BY, with None for a group that the SELECT does not have; None if they are not known."""
+    """The reason why ``key`` cannot be the key of an aggregate; None if it can. ``groups``: the columns of the GROUP
+    BY, with None in place of an expression that the SELECT lacks; None if the GROUP BY is not known."""
     known = {column.lower() for column in columns}
     given = {name.lower() for name in key}
     for name in key:

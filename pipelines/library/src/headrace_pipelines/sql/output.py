@@ -66,7 +66,7 @@ def _show_arriving(result: Arriving, output: str) -> None:
 
 
 def lines(columns: Sequence[str], rows: Iterable[Sequence[Any]], output: str, *, heading: bool) -> Iterable[str]:
-    """The lines of JSON or CSV. CSV has a line with the names first if ``heading``."""
+    """The lines of JSON or CSV. ``heading``: CSV begins with a line of the column names."""
     if output == "csv":
         if heading:
             yield _csv(columns)

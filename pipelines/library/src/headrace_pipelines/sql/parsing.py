@@ -149,7 +149,8 @@ class _Parser:
         return query
 
     def _continuous_query(self) -> Query:
-        """The rest of the statement. EMIT CHANGES at its end is accepted, as in ksqlDB, and has no effect."""
+        """The rest of the statement. As in ksqlDB, EMIT CHANGES at the end of the statement is accepted, and has no
+        effect."""
         words = [token.word for token in self._piece.tokens]
         last = len(words) - 2 if words[-2:] == ["EMIT", "CHANGES"] else len(words)
         query = self._query(last)

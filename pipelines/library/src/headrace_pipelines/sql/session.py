@@ -43,7 +43,7 @@ _NO_NEW_TOPICS = {"allow.auto.create.topics": "false"}
 
 
 class Session:
-    """A shell's connection. ``close`` ends it; ``resume`` starts the continuous queries of the catalog."""
+    """The state of one shell, from its start to ``close``. ``resume`` starts the continuous queries of the catalog."""
 
     def __init__(self, spark: SparkSession, access: Access, directory: Path, registry: str | None = None) -> None:
         be_quiet()
@@ -64,7 +64,7 @@ class Session:
         return self.is_cancelled
 
     def begin(self) -> None:
-        """Call in the thread of statements: ``cancel`` stops its jobs."""
+        """Let ``cancel`` stop the Spark jobs of the calling thread, which must be the thread that runs statements."""
         self.spark.sparkContext.setJobGroup(_GROUP, "a statement of the shell", interruptOnCancel=True)
 
     def cancel(self) -> None:
@@ -185,7 +185,8 @@ class Session:
             return self._analyzed(rewritten.text, frames), rewritten
 
     def _analyzed(self, text: str, frames: Mapping[str, DataFrame]) -> DataFrame:
-        """The frame of Spark's text, in which the names of ``frames`` are tables. Spark resolves them here, once."""
+        """The frame of a text for Spark, in which the names of ``frames`` are tables. Spark resolves these names during
+        this call, and not again later."""
         try:
             for name, frame in frames.items():
                 frame.createOrReplaceTempView(quoted(name))
@@ -240,9 +241,9 @@ class Session:
 
 
 def in_rounds(texts: Mapping[str, str], create: Callable[[str], str | None]) -> dict[str, str]:
-    """Create objects that may depend on each other, in any order. Calls ``create`` for each text; it returns an error
-    message or None. Repeats the failed ones as long as at least one more succeeds. Returns the remaining messages by
-    the names of ``texts``."""
+    """Create objects that may depend on each other, in any order. Calls ``create`` for each text; ``create`` returns an
+    error message or None. Repeats the failed calls as long as at least one of them then succeeds. Returns the messages
+    of the calls that still fail, by the names of ``texts``."""
     left = dict(texts)
     while True:
         faults = {name: why for name, text in left.items() if (why := create(text)) is not None}

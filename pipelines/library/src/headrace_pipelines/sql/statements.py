@@ -147,7 +147,7 @@ class Terminate:
 
 @dataclass(frozen=True, slots=True)
 class Set:
-    """SET name = value; without a name, it shows all settings."""
+    """SET name = value. SET without a name shows all settings."""
 
     name: Token | None = None
     value: str = ""

@@ -27,7 +27,7 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token. ``value`` is its meaning: a string without quotes, a word in its own case."""
+    """A token. ``value``: the content of a string without its quotes, or a word as the user wrote it."""
 
     kind: Kind
     value: str

@@ -24,7 +24,8 @@ class Uses:
 
 
 def uses_of(query: Query, catalog: Catalog) -> Uses:
-    """The tables, views and functions that a query reads. A view that reads itself is among its own views."""
+    """The tables, views and functions that a query reads. For the query of a view that reads itself, the result
+    contains this view."""
     found = Uses()
     _add_query(query, catalog, found)
     return found
@@ -38,7 +39,8 @@ def with_uses(query: ContinuousQuery, catalog: Catalog) -> ContinuousQuery:
 
 
 def uses_of_function(text: str, catalog: Catalog) -> set[str]:
-    """The functions that a function calls, whose text begins with its own name."""
+    """The functions that a function calls. ``text``: the text of the calling function, which begins with the function's
+    name."""
     found: set[str] = set()
     _add_calls(list(tokens(Source(text)))[1:], catalog.functions, found)
     return found

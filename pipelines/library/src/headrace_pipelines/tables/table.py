@@ -97,7 +97,7 @@ class LakeTable(ABC):
         return self._write(rows, "merge", tuple(keys), batch, deleted)
 
     def replace(self, rows: pa.Table, batch: Batch | None = None) -> bool:
-        """Replace all rows of the table by ``rows``, which may be none; a column that ``rows`` lack becomes null.
+        """Replace all rows of the table by ``rows``, which may be empty; a column that ``rows`` lack becomes null.
 
         Earlier versions keep their rows. Returns the same value as ``append``. Raises InvalidColumnsError,
         SchemaChangeError and TableConflictError.

@@ -37,8 +37,9 @@ def faults_of_alarms(alarms: Iterable[Alarm], planned: Plan) -> list[str]:
 
 
 def faults_of_grains(readings: int, grains: Mapping[str, tuple[int, int, int]]) -> list[str]:
-    """Differences in the grains. ``grains`` maps each topic to the number of its rows, the number of different pairs of
-    device and window, and the sum of its readings."""
+    """Differences between the rows of the grains (topics of downsampled readings) and the good ``readings`` that the
+    devices sent. ``grains`` maps each topic to the number of its rows, the number of different pairs of device and
+    window, and the sum of its readings."""
     wrong = []
     for topic, (rows, pairs, total) in grains.items():
         if rows != pairs:

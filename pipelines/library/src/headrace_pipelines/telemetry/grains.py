@@ -1,8 +1,8 @@
 """Downsampling: each device by minute, by five minutes and by fifteen minutes.
 
 The coarser grains are computed from the finer grains. Counts, lows, highs and sums of whole numbers combine exactly, so
-the results are the same as from the readings, and the coarser queries read far fewer rows. Only the query of the
-minutes has to recognize readings that were sent twice.
+the coarser grains are the same as if they were computed from the readings. The queries of the coarser grains read far
+fewer rows. Only the query of the minutes has to recognize readings that were sent twice.
 """
 
 from __future__ import annotations

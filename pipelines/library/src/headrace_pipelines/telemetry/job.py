@@ -187,7 +187,7 @@ class Job:
         raise StoppedError({"sent": traffic.sent, "queries": queries.totals()})
 
     def _close(self, queries: Queries, traffic: Traffic, topic: str, tick_ms: int, names: list[str]) -> None:
-        """Send a tick to a topic whose records are all there, and wait until the queries have read it."""
+        """Send a tick to a topic that already has all its records, and wait until the queries have read the tick."""
         with Producer(self._site.access.producer()) as producer:
             producer.send(topic, None, b"tick", timestamp_ms=tick_ms).result(timeout=60)
         if not queries.drain(names, lambda: not self._stop.is_asked):
@@ -252,8 +252,8 @@ def _counted(rows: DataFrame) -> tuple[int, int, int]:
 
 
 def _shown(rows: Mapping[str, DataFrame], alarms: list[schema.Alarm]) -> pictures.Shown:
-    """What the picture shows. Its device is the first one that was silent and sent again, or the first of all devices.
-    ``rows``: the rows of each grain."""
+    """The data of the picture. The picture shows the first device that was silent and then sent again; if there is no
+    such device, the first device of the fleet. ``rows``: the rows of each grain."""
     back = sorted(each.device for each in alarms if each.alarm == schema.CLEARED)
     device = back[0] if back else fleet.name_of(0)
     of_device = {

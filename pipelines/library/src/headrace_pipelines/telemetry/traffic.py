@@ -34,11 +34,10 @@ def sent_before(access: Access) -> Counter[int]:
 
 
 class Traffic(Worker):
-    """Sends ``deliveries``, ``speed`` seconds of the fleet in one second. ``before``: what earlier runs have sent.
-
-    ``total``: about the number of records. ``sent`` counts the records, including the records of earlier runs
-    (``sent_before``); ``kinds`` counts them by kind (fleet.KINDS). ``newest_ms`` has the latest good reading of each
-    device.
+    """Sends ``deliveries``: in one second, the records of ``speed`` seconds of the fleet. ``before``: the number of
+    records of each partition that earlier runs have sent. ``total``: the approximate number of records. ``sent`` counts
+    the records, including the records of earlier runs (``sent_before``); ``kinds`` counts them by kind (fleet.KINDS).
+    ``newest_ms`` has the latest good reading of each device.
     """
 
     def __init__(
@@ -83,7 +82,8 @@ class Traffic(Worker):
                 future.result(timeout=0)
 
     def _is_sent(self, key: bytes) -> bool:
-        """Whether an earlier run has sent the record: the producer keeps the order of each partition."""
+        """Whether an earlier run has sent the next record of the key's partition. Earlier runs have sent the first
+        records of each partition, because the producer keeps their order."""
         partition = key_partition(key, self._partitions)
         if not self._before[partition]:
             return False

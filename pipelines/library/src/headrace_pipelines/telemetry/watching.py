@@ -3,9 +3,9 @@
 **Devices are grouped into shards**, because each key of a batch costs a data frame and several state requests. The
 state of a shard is one value with all its devices.
 
-**A shard has one timer**, at the earliest time at which a device of it may be silent. A new reading moves this time,
-but does not change the timer: a timer that fires too early finds no alarm and is set again. So a batch seldom sets a
-timer.
+**A shard has one timer**, at the earliest time at which one of its devices may be silent. A new reading moves this
+time, but does not change the timer: a timer that fires too early finds no alarm and is set again. So a batch seldom
+sets a timer.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ class Watcher(StatefulProcessor):
     def handleInputRows(
         self, key: Any, rows: Iterator[pd.DataFrame], timerValues: TimerValues
     ) -> Iterator[pd.DataFrame]:
-        """Take the new readings of a shard: twins of the devices that have a later one, bad records, and alarms."""
+        """Handle the new readings of a shard. The result has the twins of devices with a later reading than before, the
+        bad records, and the alarms."""
         timer_ms, devices = self._load()
         twins: dict[str, bytes] = {}
         found: list[Row] = []
@@ -109,7 +110,8 @@ class Watcher(StatefulProcessor):
         }
 
     def _advance(self, timer_ms: int, devices: dict[str, Device], watermark_ms: int) -> list[Row]:
-        """Let the watermark pass; store the shard, and set its timer if none fires in time. Returns the alarms."""
+        """Advance the devices to the watermark; store the shard, and set its timer if no timer fires in time. Returns
+        the alarms."""
         alarms: list[Alarm] = []
         next_ms: int | None = None
         for name, device in devices.items():
@@ -138,6 +140,7 @@ def _bad(frame: pd.DataFrame) -> Iterable[Row]:
 
 
 def _frames(rows: list[Row]) -> Iterator[pd.DataFrame]:
-    """The rows as one frame. Values have at most VALUE_BYTES_MAX bytes in good records; without rows there is none."""
+    """The rows as one frame; without rows there is no frame. One frame suffices, because the values of good records
+    have at most VALUE_BYTES_MAX bytes."""
     if rows:
         yield pd.DataFrame(rows, columns=_COLUMNS).astype(object)
