@@ -526,6 +526,6 @@ def test_a_failed_start_keeps_the_racks_that_were_there(cluster: ClusterDirector
 
 @pytest.mark.parametrize("name", ["", " a", "a\nlog.dirs=/tmp/x", "r" * 250])
 def test_a_rack_has_a_printable_name(cluster: ClusterDirectory, name: str) -> None:
-    with pytest.raises(InvalidArgumentError, match="is no name of a rack"):
+    with pytest.raises(InvalidArgumentError, match="is not the name of a rack"):
         cluster.up(Topology(racks=["a", name]))
     assert not cluster.directory.exists()

@@ -92,7 +92,7 @@ def test_damage_is_named() -> None:
             decode_value(whole[:size])
     with pytest.raises(CorruptLogError, match="follow its last field"):
         decode_value(whole + b"\x00")
-    with pytest.raises(CorruptLogError, match="its status is 9"):
+    with pytest.raises(CorruptLogError, match="the status 9 is unknown"):
         decode_value(whole[:16] + b"\x09" + whole[17:])
     with pytest.raises(UnsupportedVersionError, match="has version 2"):
         decode_value(b"\x00\x02" + whole[2:])

@@ -183,7 +183,7 @@ def test_what_is_not_in_avro_is_left_alone(registry: SchemaRegistry) -> None:
     [
         ({"type": "record", "name": "R", "fields": [{"name": "x", "type": ["int", "string"]}]}, "a union of several"),
         ({"type": "record", "name": "R", "fields": [{"name": "x", "type": ["null", "R"]}]}, "R contains itself"),
-        ("string", "is no record"),
+        ("string", "is not a record"),
     ],
 )
 def test_schemas_that_are_no_tables_are_reasons(

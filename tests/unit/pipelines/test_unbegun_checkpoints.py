@@ -47,5 +47,5 @@ def test_other_files_and_a_missing_directory_are_no_checkpoints(tmp_path: Path) 
 def test_a_file_that_a_power_cut_has_damaged_is_named(tmp_path: Path, content: bytes) -> None:
     path = checkpoint(tmp_path, "minutes", "commits/3", "offsets/3") / "offsets/3"
     path.write_bytes(content)
-    with pytest.raises(PipelineFailedError, match="offsets/3: the file is damaged, as after a power cut"):
+    with pytest.raises(PipelineFailedError, match="offsets/3: the file is damaged, for example by a power cut"):
         checkpoints(tmp_path)

@@ -59,7 +59,7 @@ def test_the_first_rule_that_matches_names_the_principal(rules: str, name: str, 
         ("rule:^CN=(.*?)$/$1/", "is not valid"),
         ("RULE:^CN=(.*?)$/$1/LU", "is not valid"),
         ("RULE:^CN=(.*?/LDEFAULT", "is not valid"),
-        ("RULE:^CN=(.*?$/$1/", "is no regular expression"),
+        ("RULE:^CN=(.*?$/$1/", "is not a regular expression"),
         ("RULE:^CN=.*$/$1/", "has no group"),
     ],
 )

@@ -257,8 +257,8 @@ def read_partition_metadata(fs: FileSystem, directory: str) -> uuid.UUID | None:
     problem = _wrong_checksum(data, _TOPIC_SEAL)
     if problem is not None:
         raise CorruptLogError(
-            f"{path}, position 0: {problem}; restore the file: the log itself may be sound (docs/operations/damage.md, "
-            "partition.metadata)"
+            f"{path}, position 0: {problem}; restore the file: the log itself may be undamaged (see partition.metadata "
+            "in docs/operations/damage.md)"
         )
     values = _properties(data, ":")
     try:

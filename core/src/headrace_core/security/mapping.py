@@ -107,7 +107,9 @@ def _parse(text: str) -> tuple[_Rule, ...]:
             try:
                 pattern = re.compile(_NAMED_GROUP.sub("(?P<", match[2]))
             except re.error as error:
-                raise InvalidConfigError(f"{KEY}: the pattern {match[2]!r} is no regular expression: {error}") from None
+                raise InvalidConfigError(
+                    f"{KEY}: the pattern {match[2]!r} is not a regular expression: {error}"
+                ) from None
             if not pattern.groups and re.search(r"(?<!\\)\$\d", match[4]):
                 raise InvalidConfigError(
                     f"{KEY}: the pattern {match[2]!r} has no group, and the replacement {match[4]!r} refers to one"

@@ -128,7 +128,8 @@ def _lines(path: Path) -> list[str]:
         return []
     if not version.startswith("v"):
         raise PipelineFailedError(
-            f"{path}: the file is damaged, as after a power cut; remove the checkpoint, or begin again with --restart"
+            f"{path}: the file is damaged, for example by a power cut; remove the checkpoint, or begin "
+            "again with --restart"
         )
     if version != _VERSION:
         raise PipelineFailedError(

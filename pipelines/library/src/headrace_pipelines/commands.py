@@ -50,8 +50,8 @@ def _run_of(pipeline: Pipeline, out: Path) -> Run | None:
     run = find(out)
     if run is not None and run.pipeline != pipeline.name:
         raise InvalidArgumentError(
-            f"{out} has a run of {run.pipeline}, not of {pipeline.name}; name {run.pipeline}, or give another "
-            "directory with --out"
+            f"{out} has a run of {run.pipeline}, not of {pipeline.name}; use the command with "
+            f"{run.pipeline}, or give another directory with --out"
         )
     return run
 

@@ -150,7 +150,8 @@ class Authentication:
         if before is not None and before.principal != identity.principal:
             self.failed()
             raise SaslAuthenticationFailedError(
-                f"a connection of {before.principal} cannot become {identity.principal}'s; open another connection"
+                f"a connection that authenticated as {before.principal} cannot authenticate again as "
+                f"{identity.principal}; open another connection"
             )
         lifetime_ms: float | None = self._max_reauth_ms or None
         if identity.expires_at_ms is not None:
@@ -166,5 +167,5 @@ class Authentication:
         return 0 if lifetime_ms is None else max(int(lifetime_ms), 1)
 
     def failed(self) -> None:
-        """The exchange has failed: the connection must close."""
+        """Called when the exchange has failed: the connection must close."""
         self.state, self._exchange = State.FAILED, None

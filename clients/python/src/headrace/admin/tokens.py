@@ -20,7 +20,7 @@ def wanted_principals(name: str, principals: Iterable[str]) -> list[str]:
     found = arguments.texts(name, principals)
     for each in found:
         if ":" not in each:
-            raise InvalidArgumentError(f"{name}: {each!r} is no principal; write User:{each}")
+            raise InvalidArgumentError(f"{name}: {each!r} is not a principal; write User:{each}")
     return found
 
 

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 _Topics = Annotated[list[str] | None, typer.Option("--topic", metavar="NAME", help="A topic; * is every topic.")]
 _Groups = Annotated[list[str] | None, typer.Option("--group", metavar="ID", help="A group; * is every group.")]
 _Ids = Annotated[
-    list[str] | None, typer.Option("--transactional-id", metavar="ID", help="A transactional id; * is every one.")
+    list[str] | None,
+    typer.Option("--transactional-id", metavar="ID", help="A transactional id; * is every transactional id."),
 ]
 _Users = Annotated[
     list[str] | None,

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from headrace import Admin
     from headrace.quota_models import QuotaEntity, QuotaName
 
-_User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="The user: alice for User:alice.")]
+_User = Annotated[
+    str | None, typer.Option("--user", metavar="NAME", help="The user's name without the prefix User:, such as alice.")
+]
 _UserDefaults = Annotated[bool, typer.Option("--user-defaults", help="All users without a quota of their own.")]
 _Client = Annotated[str | None, typer.Option("--client-id", "--client", metavar="ID", help="The client.id.")]
 _ClientDefaults = Annotated[

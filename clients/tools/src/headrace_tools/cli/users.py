@@ -17,7 +17,7 @@ from .output import Output, OutputFormat, print_json, print_table
 _MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 _DEFAULT = "SCRAM-SHA-512"
 
-_User = Annotated[str, typer.Argument(metavar="USER", help="The user's name: alice for User:alice.")]
+_User = Annotated[str, typer.Argument(metavar="USER", help="The user's name without the prefix User:, such as alice.")]
 _Mechanism = Annotated[
     list[str] | None, typer.Option("--mechanism", metavar="NAME", help="SCRAM-SHA-256 or SCRAM-SHA-512; repeatable.")
 ]

@@ -87,7 +87,7 @@ class Topology:
         for rack in self.racks or ():
             if not rack or rack != rack.strip() or not rack.isprintable() or len(rack) > RACK_CHARACTERS_MAX:
                 raise InvalidArgumentError(
-                    f"racks: {rack[:RACK_CHARACTERS_MAX]!r} is no name of a rack: give 1 to {RACK_CHARACTERS_MAX} "
+                    f"racks: {rack[:RACK_CHARACTERS_MAX]!r} is not the name of a rack: give 1 to {RACK_CHARACTERS_MAX} "
                     "printable characters"
                 )
         overrides.refuse_ours(self.config or {})

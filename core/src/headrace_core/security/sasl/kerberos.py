@@ -119,7 +119,7 @@ class Acceptor:
             context = self.gssapi.SecurityContext(creds=self._credentials(), usage="accept")
         except self.gssapi.exceptions.GSSError as error:
             logger.warning("GSSAPI: %s", _keytab_trouble(error, self.principal, self.keytab))
-            raise failed(GSSAPI, "the server cannot read its keytab; its log says why") from None
+            raise failed(GSSAPI, "the server cannot read its keytab; the server's log says why") from None
         context.__DEFER_STEP_ERRORS__ = False
         return context
 

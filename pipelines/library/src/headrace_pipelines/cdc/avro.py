@@ -174,7 +174,7 @@ def form_of(resolved: ResolvedSchema, *, read: Sequence[str] = (), described: Se
         raise EventSchemaError(f"schema id {resolved.id} cannot be read: {error}") from error
     fields = found.connect.get("fields")
     if fields is None:
-        raise EventSchemaError(f"schema id {resolved.id} is no record: is this topic one of Debezium's?")
+        raise EventSchemaError(f"schema id {resolved.id} is not a record: is this a topic of Debezium?")
     schema = found.connect | {"fields": [each for each in fields if not described or each["field"] in described]}
     text = found.text if not read else _record({name: each for name, each in found.parts.items() if name in read})
     return Form(json.dumps(schema, ensure_ascii=False), decoder, text)

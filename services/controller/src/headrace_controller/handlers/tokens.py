@@ -106,7 +106,7 @@ class Tokens:
     def _key(self) -> str:
         if not self._secret_key:
             raise DelegationTokenAuthDisabledError(
-                "the cluster has no delegation tokens: set delegation.token.secret.key on all nodes"
+                "delegation tokens are disabled in the cluster: set delegation.token.secret.key on all nodes"
             )
         return self._secret_key
 

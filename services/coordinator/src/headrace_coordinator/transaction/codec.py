@@ -117,7 +117,7 @@ def decode_value(value: bytes) -> Transaction:
     try:
         state = TransactionState(status)
     except ValueError:
-        raise CorruptLogError(f"the value of a transaction is damaged: its status is {status}") from None
+        raise CorruptLogError(f"the record of a transaction is damaged: the status {status} is unknown") from None
     partitions: list[TopicPartition] = []
     for _ in range(reader.varint() - 1 if is_compact else reader.int32()):
         topic = reader.string(reader.varint() - 1 if is_compact else reader.int16())

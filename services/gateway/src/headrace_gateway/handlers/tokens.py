@@ -45,7 +45,7 @@ def _check_tokens(call: Call) -> None:
     """Raise DelegationTokenAuthDisabledError if this gateway could not authenticate a token."""
     if not call.settings.has_tokens:
         raise DelegationTokenAuthDisabledError(
-            "the gateway has no delegation tokens: set delegation.token.secret.key on all nodes"
+            "delegation tokens are disabled on this gateway: set delegation.token.secret.key on all nodes"
         )
 
 
