@@ -121,7 +121,8 @@ STREAMS_GRACE_S = 2.0
 
 
 class Broker:
-    """A broker in one event loop. Call ``start``, then ``run`` until the broker should stop, then ``stop``."""
+    """A broker that runs in one event loop. Call ``start``, then ``run`` until the broker should stop, then
+    ``stop``."""
 
     def __init__(self, config: NodeConfig, *, fs: FileSystem | None = None, events: Emitter | None = None) -> None:
         self.config = config

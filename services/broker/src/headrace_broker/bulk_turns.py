@@ -34,7 +34,7 @@ REST_MAX_S = 0.1  #: The longest rest in seconds, for a process that was stopped
 
 
 class BulkTurns:
-    """The turns of one event loop, first come first served. All methods are called in the event loop."""
+    """The turns of one event loop, first come first served. Call all methods in the event loop."""
 
     __slots__ = ("_began_s", "_is_busy", "_loop", "_noted_s", "_now_s", "_quiet", "_waiting")
 

@@ -65,8 +65,8 @@ class StreamBrake:
         self._until_s = 0.0
 
     def begin(self, key: str) -> None:
-        """Called when the stream begins: hold the stream while its client must wait because of other or earlier
-        streams. ``key``: the quota of the stream's bytes."""
+        """Called when the stream begins: hold the stream while the client must wait because of its other or earlier
+        streams. ``key``: the configuration key of the quota that limits the stream's bytes."""
         now_s = time.monotonic()
         self._wait(max(self.limits.first_wait_s(each, now_s) for each in (key, REQUEST_PERCENTAGE)))
 

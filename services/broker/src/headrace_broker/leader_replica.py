@@ -414,7 +414,7 @@ class LeaderReplica:
 
     def hold(self) -> None:
         """Hold appends until ``release``, because the log is about to change directories. Appends that were passed to
-        the writer before ``hold`` are written before the writer's next work."""
+        the writer before ``hold`` are written before any later work of the writer."""
         if self._held is None:
             self._held, self._released = [], asyncio.Event()
 

@@ -197,7 +197,8 @@ class Moves:
             await move.ended.wait()
 
     async def _run(self, move: Move) -> None:
-        """Run a move to its end. A failed move raises no error: the directories and the log show the result."""
+        """Run a move until it is complete, has failed or was cancelled. A failed move raises no error: the directories
+        and the log show the result."""
         try:
             await self._copy_and_take_over(move)
         except MoveCancelledError as error:
@@ -273,14 +274,13 @@ class Moves:
             mover.release(partition, current, writer)
         mover.arrived(partition)
         try:
-            await source.run(functools.partial(source.directory.remove_released, old))
-            source.directory.remove_deleted()
+            await source.run(functools.partial(source.directory.remove_released, old))  # retention removes its files
         except HeadraceError as error:  # continue: the next start finds the old log and its marker
             logger.warning("%s: cannot remove the files left in %s: %s", move.source.root, partition, error)
 
     async def _commit(self, move: Move) -> None:
-        """Make the copy the partition's log. After any error but MoveInDoubtError, the copy is not the partition's
-        log."""
+        """Replace the partition's log by the copy. After any error but MoveInDoubtError, the copy is not the
+        partition's log."""
         log, source, target = move.log, move.source_writer, move.target_writer
         try:
             outcome: MoveError | bool = False

@@ -65,8 +65,8 @@ class PartitionTable:
         return replica
 
     def readable(self, partition: TopicPartition) -> Readable:
-        """The replica on this broker that a consumer may read up to the replica's high watermark: the leader, or a
-        follower (KIP-392). Raises as ``leader``."""
+        """The replica on this broker from which a consumer may read, up to the replica's high watermark: the leader, or
+        a follower (KIP-392). Raises as ``leader``."""
         if self.refusal is not None:
             raise self.refusal.copy()
         followed = self.followed.get(partition)

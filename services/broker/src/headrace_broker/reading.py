@@ -42,7 +42,7 @@ class ReadState(Versioned, Protocol):
 
 
 class Readable(Protocol):
-    """A replica that a consumer may read: ``LeaderReplica`` or ``FollowerReplica``."""
+    """A replica from which a consumer may read: ``LeaderReplica`` or ``FollowerReplica``."""
 
     @property
     def partition(self) -> TopicPartition: ...
@@ -69,8 +69,8 @@ class Readable(Protocol):
 
 
 class _Candidate(NamedTuple):
-    """A follower that a consumer could read. The best follower has the highest log end; among followers with the same
-    log end, the latest caught-up time decides (Kafka's ReplicaView.comparator)."""
+    """A follower from which a consumer could read. The best follower has the highest log end; among followers with the
+    same log end, the latest caught-up time decides (Kafka's ReplicaView.comparator)."""
 
     log_end: int
     caught_up_ms: int

@@ -473,8 +473,8 @@ class Roles:
 
     def _is_open(self, partition: TopicPartition, topic: TopicImage) -> bool:
         """Whether the log is open and belongs to the topic with the id ``topic_id``. A log without a topic id is
-        created again, with the id: the broker crashed during the log's creation. A log with the id of another topic is
-        refused."""
+        created again, with the id, because the broker crashed during the log's creation. A log with the id of another
+        topic is refused."""
         log = self._storage.log(partition)
         return log is not None and log.topic_id is not None and log.topic_id.bytes == topic.topic_id
 

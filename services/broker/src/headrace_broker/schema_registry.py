@@ -189,7 +189,7 @@ def _basic(user_info: str) -> str:
 
 
 async def ask_subjects(address: RegistryAddress, schema_id: int) -> list[str] | None:
-    """Ask one address for the subjects of a schema id; see ``Ask``. The caller limits the time."""
+    """Ask one address for the subjects of a schema id; see ``Ask``. The caller limits the duration of the request."""
     parts = urlsplit(address.url)
     is_tls = parts.scheme == "https"
     port = parts.port or (443 if is_tls else 80)

@@ -35,8 +35,8 @@ class BrokerTraces:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> BrokerTraces | None:
-        """From the broker's configuration; None if the broker exports no traces. Raises InvalidConfigError,
-        MissingDependencyError."""
+        """Make a BrokerTraces from the broker's configuration; None if the broker exports no traces. Raises
+        InvalidConfigError, MissingDependencyError."""
         node = NodeTraces.of("broker", values)
         return None if node is None else cls(node)
 

@@ -568,7 +568,7 @@ class FetchStream(StreamHandler[Any]):
                 self._refused.append(self._failure(partition, item.fetch_offset, error))
 
     def _check_again(self) -> None:
-        """Called when the ACLs have changed: drop the partitions that the caller may no longer read."""
+        """Called when the ACLs have changed: drop the partitions that the caller is no longer authorized to read."""
         self._acls = self._access.version
         refused = self._access.refused(
             (each.topic for each in self._session.partitions()), Operation.READ, ResourceType.TOPIC

@@ -127,7 +127,7 @@ class ProduceService(produce_pb2_grpc.ProduceServicer):
 
 
 def _refused(access: Access, resource_type: ResourceType, name: str) -> HeadraceError | None:
-    """Return the error if the caller may not write to the resource."""
+    """Return the authorization error if the caller is not authorized to write to the resource, else None."""
     if access.allows(Operation.WRITE, resource_type, name):
         return None
     return refusals.refusal(Operation.WRITE, resource_type, name, access.caller.principal)

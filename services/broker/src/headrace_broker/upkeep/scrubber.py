@@ -35,8 +35,8 @@ ROUND_S_MIN = 3600.0  #: Shortest time in seconds between the starts of two scru
 
 
 class Scrubber:
-    """The scrubber's thread and its pace. Call ``start`` and ``stop`` in the event loop; all other methods run on the
-    scrubber's thread."""
+    """The scrubber's thread, and the limit on its reading rate. Call ``start`` and ``stop`` in the event loop; all
+    other methods run on the scrubber's thread."""
 
     def __init__(
         self,
