@@ -40,7 +40,7 @@ DRAIN_S = 1.0  #: Seconds that a stopping console has to answer requests in prog
 
 
 class ConsoleNode:
-    """A console in one event loop. Call ``start``, then ``run`` until the console should stop, then ``stop``.
+    """A console that runs in one event loop. Call ``start``, then ``run`` until the console should stop, then ``stop``.
     ``config``: the configuration of a console node, with a state file and metrics; None for `headrace console`."""
 
     def __init__(

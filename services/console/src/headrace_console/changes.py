@@ -54,7 +54,7 @@ class Change(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AlterTopicConfig:
-    """Set a key of a topic, or with ``value`` None, reset the key to the default."""
+    """Set a configuration key of a topic, or, if ``value`` is None, reset the key to the default."""
 
     kind: ClassVar[str] = "alter-topic-config"
     topic: str

@@ -71,13 +71,13 @@ class Connections:
         self._timeouts[protocol] = loop.call_later(self._first_request_s, self._close, protocol)
 
     def is_busy(self, protocol: Any) -> None:
-        """A request has begun."""
+        """Called when a request on the connection has begun."""
         self._end_timeout(protocol)
         self._idle.pop(protocol, None)
         self._busy.add(protocol)
 
     def is_idle(self, protocol: Any, address: str) -> None:
-        """A request has ended."""
+        """Called when a request on the connection has ended."""
         self._busy.discard(protocol)
         if protocol.transport is not None:
             self._idle[protocol] = network_of(address)

@@ -99,7 +99,7 @@ class Site:
     # -- URLs and commands
 
     def url(self, page: str = "", /, **parameters: object) -> str:
-        """The URL of a page, below the prefix. Parameters of None or "" are left out."""
+        """The URL of a page, below the prefix. Parameters with the value None or "" are left out."""
         query = urlencode({name: value for name, value in parameters.items() if value not in (None, "")})
         return f"{self.settings.path_prefix}/{page}{'?' if query else ''}{query}"
 
@@ -108,7 +108,7 @@ class Site:
         return f"{self.settings.path_prefix}/static/{name}?{self._digests[name]}"
 
     def command(self, *words: object) -> str:
-        """A command line for this cluster, to paste."""
+        """A command line for this cluster, which the user can paste into a shell."""
         return shlex.join(command(self.settings, *map(str, words)))
 
     def here(self, request: web.Request) -> str:
@@ -276,7 +276,7 @@ class Console:
     # -- samples
 
     async def view(self, wait_s: float = FIRST_S) -> View | None:
-        """The last sample of the cluster; None before the first."""
+        """The last sample of the cluster; None before the first sample."""
         found = await self.watching.view.viewed(wait_s)
         return None if found is None else found.value
 

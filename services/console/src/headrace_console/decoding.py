@@ -30,7 +30,7 @@ HEADERS_MAX = 100
 
 @dataclass(frozen=True, slots=True)
 class ShownRecord:
-    """A record for a page."""
+    """A record as a page shows it."""
 
     record: Record
     key: Shown
@@ -74,9 +74,9 @@ class Decoding:
     async def refusal(self) -> str:
         """Why this user is not authorized to see schemas; "" if the user is.
 
-        The registry does not know the cluster's users, and the console authenticates there as itself. Therefore the
-        cluster decides: a user with READ on the topic in which the registry stores its schemas may see the schemas
-        here, too.
+        The registry does not know the cluster's users, and the console authenticates there with its own credentials.
+        Therefore the cluster decides: a user with READ on the topic in which the registry stores its schemas may see
+        the schemas here, too.
         """
         settings = self._cluster.settings
         if self.registry is None or not settings.has_sign_in:

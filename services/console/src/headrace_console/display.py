@@ -147,7 +147,7 @@ def noun(count: float | None, one: str) -> str:
 
 
 def size(count: float | None) -> str:
-    """Bytes with a binary unit."""
+    """A number of bytes as text with a binary unit, such as "1.5 MiB"."""
     if count is None:
         return "–"
     value = float(count)

@@ -35,7 +35,7 @@ _READ_MAX = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Records, and the progress of the search.
+    """The result of a search: the records, and how far the search has read.
 
     ``before``: for each partition, the offset below which a search by key has not searched yet; empty: the search has
     read the whole log. ``starts``, ``ends``: the first and the end offset of each partition for the search's isolation

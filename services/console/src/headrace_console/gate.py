@@ -129,7 +129,7 @@ def is_refusal(error: HeadraceError) -> bool:
 
 
 class Gate:
-    """The middleware of all requests. ``show_error`` makes the page of an error. ``guard``: for listeners without a
+    """The middleware of all requests. ``show_error`` renders the error page. ``guard``: for listeners without a
     sign-in, admits only requests with a certificate or a token."""
 
     def __init__(

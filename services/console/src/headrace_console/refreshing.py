@@ -78,7 +78,7 @@ class Refreshing(Generic[T]):
         return self.last
 
     async def run(self) -> None:
-        """Sample until the task is cancelled."""
+        """Take samples until the task is cancelled."""
         while True:
             self._wanted.clear()
             self._is_running = True

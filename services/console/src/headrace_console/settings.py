@@ -148,7 +148,7 @@ class ConsoleSettings:
         return ",".join(self.bootstrap_servers)
 
     def url(self, port: int) -> str:
-        """The URL for people on this machine. ``port``: the bound port of the first listener."""
+        """The console's URL for a browser on this machine. ``port``: the bound port of the first listener."""
         host = self.listeners[0].host
         shown = "127.0.0.1" if host in _WILDCARDS else host
         return f"{self.listeners[0].name}://{shown}:{port}{self.path_prefix}/"

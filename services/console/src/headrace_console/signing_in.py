@@ -1,4 +1,4 @@
-"""The user of each request: the console of the request's user, the sign-in page, and sign-out.
+"""Find the user of each request and this user's console, and serve the sign-in page and the sign-out.
 
     GET  /sign-in    the form; ``next`` is the page to which the browser returns
     POST /sign-in    name and password ──> the cluster (SASL, a new connection) ──> a session with a new random id

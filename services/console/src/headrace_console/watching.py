@@ -83,7 +83,7 @@ class View:
 
     @functools.cached_property
     def refused(self) -> Mapping[str, str]:
-        """The subjects that this user may not see, each with the cluster's error message."""
+        """The subjects that this user is not authorized to see, each with the cluster's error message."""
         found = (_REFUSAL.match(error) for error in self.sample.errors)
         return {each["what"]: each["why"] for each in found if each is not None}
 
@@ -98,7 +98,7 @@ class View:
 
     @property
     def knows_sizes(self) -> bool:
-        """Whether a broker reported the sizes of its logs. If no broker did, the sizes are unknown, not 0."""
+        """Whether a broker reported the sizes of its logs. If no broker reported them, the sizes are unknown, not 0."""
         return bool(self.sample.sizes_at_s)
 
     def broker(self, broker_id: int) -> BrokerInfo | None:

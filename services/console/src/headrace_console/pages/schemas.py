@@ -36,7 +36,7 @@ async def subject(console: Console, request: web.Request) -> web.StreamResponse:
 
 
 async def _check(console: Console) -> None:
-    """Raises Refused for a user who may not see the schemas."""
+    """Raises Refused for a user who is not authorized to see the schemas."""
     if refusal := await console.decoding.refusal():
         raise Refused(403, refusal)
 
