@@ -156,6 +156,6 @@ def _lacks(part: PartitionImage) -> bool:
 
 
 def _missing(replica: ReplicaStatus, end: int) -> int:
-    """Records that the replica lacks; the whole log while the leader does not know up to which offset the logs
-    agree."""
+    """Number of records that the replica lacks; all records of the log while the leader does not know up to which
+    offset the logs agree."""
     return end - max(replica.match, 0)
