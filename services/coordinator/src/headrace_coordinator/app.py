@@ -95,7 +95,7 @@ STREAMS_GRACE_S = 0.5
 
 
 class Coordinator:
-    """A coordinator in one event loop. Call ``start``, then ``run`` until the coordinator should stop, then
+    """A coordinator that runs in one event loop. Call ``start``, then ``run`` until the coordinator should stop, then
     ``stop``."""
 
     def __init__(self, config: NodeConfig, *, events: Emitter | None = None) -> None:

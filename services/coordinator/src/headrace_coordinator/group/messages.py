@@ -58,7 +58,8 @@ class Heartbeat(NamedTuple):
     assignment, the answer contains the assignment. ``topic_regex``: "" ends a subscription by a pattern. ``assignor``:
     "" means that the member prefers no assignor. ``connection``: the number of the member's stream. ``principal``: the
     authenticated member, whose pattern includes only topics that it may describe; "" if it may describe every topic.
-    ``principal_host``: the address from which the member has authenticated; ``client_host`` is only shown.
+    ``principal_host``: the address from which the member has authenticated; ``client_host`` is only shown in
+    descriptions.
     """
 
     group_id: str

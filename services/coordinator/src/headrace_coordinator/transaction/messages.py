@@ -149,9 +149,10 @@ class SinkState(NamedTuple):
 
 
 class ListTransactions(NamedTuple):
-    """An empty filter selects all. ``states``: pairs (state, is prepared). ``open_for_ms``: list only transactions that
-    have been open for at least this many milliseconds. ``prefix``: list only transactional ids that begin with this
-    prefix. ``after``: list only transactional ids that sort after this id. The reply is sorted by transactional id."""
+    """An empty filter selects all transactions. ``states``: pairs (state, is prepared). ``open_for_ms``: list only
+    transactions that have been open for at least this many milliseconds. ``prefix``: list only transactional ids that
+    begin with this prefix. ``after``: list only transactional ids that sort after this id. The reply is sorted by
+    transactional id."""
 
     states: frozenset[tuple[TransactionState, bool]] = frozenset()
     producer_ids: frozenset[int] = frozenset()
