@@ -14,8 +14,8 @@ from collections.abc import Callable
 
 
 class Rounds:
-    """Starts pieces of work in order, at most ``most`` in one iteration of the event loop. An object belongs to one
-    event loop."""
+    """Starts pieces of work in order, at most ``most`` in one iteration of the event loop. Each Rounds object belongs
+    to one event loop."""
 
     __slots__ = ("_is_scheduled", "_left", "_most", "_waiting")
 

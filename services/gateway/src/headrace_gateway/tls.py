@@ -64,10 +64,11 @@ class SecuredProtocol(Protocol):
     def connection_lost(self, error: Exception | None, /) -> None: ...
 
     def secured(self, certificate: bytes | None, /) -> None:
-        """The handshake is complete. ``certificate``: the client's certificate (DER), verified; None without one."""
+        """Called when the handshake is complete. ``certificate``: the client's verified certificate (DER); None if the
+        client sent none."""
 
     def unsecured(self, why: str, /) -> None:
-        """The handshake failed; the transport closes."""
+        """Called when the handshake has failed: the transport closes."""
 
 
 class TlsTransport(asyncio.Protocol):
@@ -113,7 +114,8 @@ class TlsTransport(asyncio.Protocol):
         self._above.connection_lost(error)
 
     def _gone(self) -> None:
-        """The client has closed the connection. Many clients that do not trust the certificate give no other sign."""
+        """Called when the client has closed the connection. Many clients that do not trust the gateway's certificate
+        close the connection without a TLS alert."""
         if self._is_greeted:
             self._failed("the client closed the connection; it may not trust this certificate")
 
@@ -218,7 +220,7 @@ class TlsTransport(asyncio.Protocol):
 
 
 def _reason(error: ssl.SSLError) -> str:
-    """Why a handshake failed, in OpenSSL's words."""
+    """Why a handshake failed, with OpenSSL's text."""
     reason = (error.reason or str(error)).lower().replace("_", " ")
     hints = {
         "wrong version number": "the client does not speak TLS, or only a version before 1.2",

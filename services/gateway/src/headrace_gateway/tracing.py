@@ -32,8 +32,8 @@ class GatewayTraces:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> GatewayTraces | None:
-        """From the gateway's configuration; None if the gateway exports no traces. Raises InvalidConfigError,
-        MissingDependencyError."""
+        """Make a GatewayTraces from the gateway's configuration; None if the gateway exports no traces. Raises
+        InvalidConfigError, MissingDependencyError."""
         node = NodeTraces.of("gateway", values)
         return None if node is None else cls(node)
 

@@ -91,7 +91,8 @@ def _cluster_part(call: Call, request: Message, topics: list[dict[str, Any]]) ->
 
 
 def _describable(call: Call, names: Iterable[str], *, are_named: bool) -> list[str]:
-    """The topics that the client may describe. ``are_named``: the client named the topics, so refusals are audited."""
+    """The topics that the client is authorized to describe. ``are_named``: the client named the topics, so refusals are
+    audited."""
     granted = call.access.granted(DESCRIBE, TOPIC)
     if granted is None:
         return list(names)
@@ -101,8 +102,8 @@ def _describable(call: Call, names: Iterable[str], *, are_named: bool) -> list[s
 
 async def _named(call: Call, request: Message) -> tuple[list[str], list[dict[str, Any]]]:
     """The names of the requested topics without duplicates, and the answer's entries for unknown topic ids and for
-    topics that the client may not describe. Creates missing topics if the request allows this. If a request has topic
-    ids, its names are ignored, as in Kafka."""
+    topics that the client is not authorized to describe. Creates missing topics if the request allows this. If a
+    request has topic ids, its names are ignored, as in Kafka."""
     ids = [topic.topic_id for topic in request.topics if topic.topic_id != NO_UUID]
     if ids:
         found = [(topic_id, call.cluster.topic_by_id(topic_id)) for topic_id in dict.fromkeys(ids)]
