@@ -37,7 +37,8 @@ DRAIN_S = 2.0  #: Seconds that a stopping registry has to answer requests in pro
 
 
 class RegistryNode:
-    """A registry in one event loop. Call ``start``, then ``run`` until the registry should stop, then ``stop``."""
+    """A registry that runs in one event loop. Call ``start``, then ``run`` until the registry should stop, then
+    ``stop``."""
 
     def __init__(self, config: NodeConfig, *, events: Emitter | None = None) -> None:
         self.config = config

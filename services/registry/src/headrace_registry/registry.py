@@ -491,7 +491,7 @@ class Registry:
                 backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
 
     def _why_ended(self, term: asyncio.Task[None]) -> str:
-        """Why a term ended. Raises the term's error if it is a bug, which stops this replica."""
+        """Return the reason why a term ended. Raises the term's error if it is a bug, which stops this replica."""
         if term.cancelled():
             return self._end_reason
         error = term.exception()

@@ -37,7 +37,7 @@ async def ensure_topic(settings: RegistrySettings) -> int:
     ``init_timeout_s``.
 
     Raises InvalidConfigError if the topic exists and could lose schemas (cleanup.policy) or has several partitions;
-    otherwise the last HeadraceError of the cluster.
+    raises the cluster's last HeadraceError if the topic is not ready after ``init_timeout_s``.
     """
     servers = ",".join(settings.bootstrap_servers)
     loop = asyncio.get_running_loop()
@@ -81,7 +81,8 @@ async def _create(admin: AsyncAdmin, settings: RegistrySettings, *, takes_fewer:
 
 
 async def _checked(admin: AsyncAdmin, settings: RegistrySettings) -> int:
-    """Return the limit of a record's bytes. Warn of fewer replicas than wanted. Raises InvalidConfigError."""
+    """Return the limit of a record's bytes. Log a warning if the topic has fewer replicas than configured. Raises
+    InvalidConfigError."""
     topic = settings.topic
     (found,) = await admin.describe_topics([topic])
     if len(found.partitions) != 1:

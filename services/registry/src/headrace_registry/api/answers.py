@@ -10,7 +10,8 @@ from ..state.records import schema_fields
 
 
 def version(found: Version, text: str | None = None) -> dict[str, Any]:
-    """A version of a subject. ``text``: the schema's text in another format; None for the stored text."""
+    """The answer for a version of a subject. ``text``: the schema's text in another format; None for the stored
+    text."""
     stored = found.stored
     return {
         "subject": found.subject,
@@ -22,8 +23,8 @@ def version(found: Version, text: str | None = None) -> dict[str, Any]:
 
 
 def schema(found: StoredSchema, text: str, max_id: int | None) -> dict[str, Any]:
-    """A schema by its id. The field ``schema`` precedes ``references``; in the answer for a version, it follows
-    them."""
+    """The answer for a schema id. The field ``schema`` precedes ``references``; in the answer for a version, ``schema``
+    follows ``references``."""
     fields = schema_fields(found.schema.type, found.schema.references, found.extras)
     answer: dict[str, Any] = {"schemaType": fields.pop("schemaType")} if "schemaType" in fields else {}
     answer |= {"schema": text, **fields}

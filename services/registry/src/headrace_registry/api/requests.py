@@ -102,7 +102,8 @@ def flag(request: web.Request, name: str) -> bool:
 
 
 def page(request: web.Request, default: int, most: int) -> tuple[int, int]:
-    """Offset and limit of a list. A limit that is not positive, or above ``most``, is replaced by ``default``."""
+    """The offset and the limit in the query of a request for a list. A limit that is not positive, or above ``most``,
+    is replaced by ``default``."""
     offset = _number(request.query.get("offset", "0"))
     limit = _number(request.query.get("limit", "-1"))
     return max(offset, 0), limit if 0 < limit <= most else default

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 
 def largest_matching(partners: Sequence[Sequence[int]]) -> int:
-    """The number of pairs in a largest matching. ``partners[i]`` has the right elements that left element i may take.
+    """The number of pairs in a largest matching. ``partners[i]`` has the elements of the right side with which element
+    i of the left side may be paired.
 
     The time is proportional to the number of allowed pairs times the square root of the number of elements.
     """
@@ -22,8 +23,8 @@ def largest_matching(partners: Sequence[Sequence[int]]) -> int:
 
 
 def _layers(partners: Sequence[Sequence[int]], right_of: dict[int, int], left_of: dict[int, int]) -> dict[int, int]:
-    """The distance of each left element from the free left elements; empty when no free right element can be
-    reached."""
+    """The distance of each element of the left side from the free elements of the left side; empty if no free element
+    of the right side can be reached."""
     layers = {left: 0 for left in range(len(partners)) if left not in right_of}
     edge = list(layers)
     reached = False

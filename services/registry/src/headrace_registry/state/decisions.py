@@ -301,7 +301,8 @@ class Deciding:
     # --- settings ----------------------------------------------------------------------------------------------------
 
     def set_config(self, image: Image, subject: str | None, config: Config) -> Decision[None]:
-        """Change the settings of a subject or of the registry (None). Settings that ``config`` leaves out stay."""
+        """Change the settings of a subject or of the registry (None). A setting that ``config`` does not contain keeps
+        its value."""
         _check_writable(image, subject)
         merged = (image.config(subject) or Config()).updated(config)
         return Decision(((encode_key(ConfigKey(subject)), encode_config(subject, merged)),), None)

@@ -218,7 +218,8 @@ class Image:
     # --- schemas -----------------------------------------------------------------------------------------------------
 
     def schema(self, schema_id: int) -> StoredSchema | None:
-        """The schema with an id. Soft-deleted versions keep their schemas."""
+        """The schema with the id ``schema_id``, even if all versions with this schema are soft-deleted; None if there
+        is no such schema."""
         return self._stored.get(schema_id)
 
     def uses(self, schema_id: int, *, deleted: bool = False) -> list[Version]:
@@ -276,7 +277,7 @@ class Image:
         return self.mode(subject) or self._modes.get(None, Mode.READWRITE)
 
     def sets_mode(self, subject: str | None) -> bool:
-        """Whether a mode was set for this subject, or for the registry (None), itself."""
+        """Whether the subject itself, or the registry (None), has a mode, so that the mode is not inherited."""
         return subject in self._modes
 
     # --- replay ------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from headrace_registry.schemas.protobuf.elements import Enum, File, Message
 class FoundType:
     """A type by its full name, without a leading dot.
 
-    ``reference`` is the reference by which the schema has the type, if the schema names the reference itself.
+    ``reference`` is the reference whose file defines the type; None if the schema does not itself list this reference.
     """
 
     name: str
