@@ -279,8 +279,8 @@ def prepare(
         if batch_size > config.message_bytes_max and not header.is_control:
             raise RecordTooLargeError(
                 f"a record batch of {batch_size} bytes ({header.record_count} records) is above the topic's "
-                f"max.message.bytes={config.message_bytes_max}: send smaller batches (the producer's batch.size), or "
-                "raise the topic's limit"
+                f"max.message.bytes={config.message_bytes_max}: lower the producer's batch.size, or raise the "
+                "topic's limit"
             )
         last_offset = offset + header.last_offset_delta
         buffers.append(with_base(batch, at, offset, leader_epoch))
@@ -301,7 +301,7 @@ def prepare(
     if size > config.segment_bytes:
         raise RecordListTooLargeError(
             f"{size} bytes of record batches in one append are above the topic's segment.bytes={config.segment_bytes}: "
-            "send smaller batches (the producer's batch.size), or raise the topic's limit"
+            "lower the producer's batch.size, or raise the topic's limit"
         )
     return Write(
         buffers,

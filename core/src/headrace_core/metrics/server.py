@@ -155,7 +155,7 @@ class MetricsServer:
         if not self._is_full:
             self._is_full = True
             logger.warning(
-                "%d connections of scrapers are open, which is the limit; %d of them come from %s; closing connections",
+                "%d connections of scrapers are open, which is the limit; closing some of the %d connections of %s",
                 CONNECTIONS_MAX,
                 count(last),
                 self._open[last],

@@ -586,7 +586,7 @@ class GroupConsumer:
         if self.subscription is None or not (self.is_evicted or reported_losses != self._losses):
             return None
         return UnknownMemberIdError(
-            f"group {self.group_id!r}: cannot commit, the partitions are lost: {self._lost_why}"
+            f"group {self.group_id!r}: cannot commit, because this member lost its partitions: {self._lost_why}"
         )
 
     def _commit_behind_the_scenes(

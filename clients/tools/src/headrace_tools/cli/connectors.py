@@ -122,7 +122,11 @@ def create(
         bool, typer.Option("--replace", help="Give an existing connector this configuration, and restart its tasks.")
     ] = False,
     wait: Annotated[
-        float | None, duration("--wait", help="Wait until the new connector and its tasks run; fail when one fails.")
+        float | None,
+        duration(
+            "--wait",
+            help="How long to wait until the new connector and its tasks run; fails when one of them fails.",
+        ),
     ] = None,
     url: Url = DEFAULT_URL,
     timeout: Timeout = _TIMEOUT_S,

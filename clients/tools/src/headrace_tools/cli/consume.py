@@ -99,7 +99,8 @@ def consume(
     isolation: Annotated[
         _Isolation | None,
         typer.Option(
-            help="read_committed: no records of aborted or open transactions. Default: read_uncommitted, all records."
+            help="read_committed prints no records of aborted or open transactions; "
+            "read_uncommitted (the default) prints all."
         ),
     ] = None,
     formats: Annotated[

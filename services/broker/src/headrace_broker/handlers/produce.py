@@ -381,7 +381,7 @@ class ProduceStream(StreamHandler[Any]):
         if record_bytes > most:
             return RecordListTooLargeError(
                 f"the request has {record_bytes} bytes of records, more than socket.request.max.bytes={most}; "
-                "send smaller requests (the producer's batch.size and max.request.size)"
+                "lower the producer's batch.size and max.request.size"
             )
         return None
 

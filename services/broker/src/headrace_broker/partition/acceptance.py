@@ -59,14 +59,13 @@ def accept(
     if len(records) > config.segment_bytes:
         raise RecordListTooLargeError(
             f"{partition}: {len(records)} bytes of records do not fit into a segment "
-            f"(segment.bytes={config.segment_bytes}): send smaller batches (the producer's batch.size), or raise the "
-            "topic's limit"
+            f"(segment.bytes={config.segment_bytes}): lower the producer's batch.size, or raise the topic's limit"
         )
     first = read_header(records)
     if first.size > config.message_bytes_max and config.compression_type == "producer":
         raise RecordTooLargeError(
             f"{partition}: a batch of {first.size} bytes is larger than max.message.bytes={config.message_bytes_max}: "
-            "send smaller batches (the producer's batch.size), or raise the topic's limit"
+            "lower the producer's batch.size, or raise the topic's limit"
         )
     data, headers = validate(records, config, now_ms, allow_transactional=allow_transactional, schemas=schemas)
     return in_topic_codec(data, headers, config)
