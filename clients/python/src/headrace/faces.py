@@ -1,4 +1,4 @@
-"""The base class of all clients. It provides ``repr``, refuses copies, and returns results that may be awaited.
+"""The base class of all clients, which provides ``repr``, refuses copies, and returns results that may be awaited.
 
 Every method of an asyncio client may be awaited, so users need not know which methods wait. Methods that never wait
 (assign, seek, pause, metrics, ...) take effect when they are called. Methods that never wait return ``Done``, an
@@ -36,7 +36,7 @@ class Face:
 
 
 class ConsumerFace(Face):
-    """Base class of Consumer and AsyncConsumer. A producer uses it to recognize a consumer without importing the
+    """Base class of Consumer and AsyncConsumer. With this class a producer recognizes a consumer without importing the
     consumer classes."""
 
     def _offsets_for_transaction(self) -> Any:

@@ -5,8 +5,8 @@ Without a serializer, keys and values must be bytes or None.
 
 A serializer that calls a service (``headrace.schemas``) must not block an event loop, and must not wait longer than the
 client's call may take. If a serializer has a method ``serialize_nowait`` (a deserializer: ``deserialize_nowait``),
-clients call it in place of ``serialize``. This method raises WouldWait instead of waiting; the client waits for the end
-of the request, then calls the method again.
+clients call it in place of ``serialize``. The method ``serialize_nowait`` raises WouldWait instead of waiting; the
+client waits for the end of the request, then calls the method again.
 """
 
 from __future__ import annotations

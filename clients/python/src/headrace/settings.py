@@ -31,7 +31,7 @@ def resolve(definition: ConfigDef, config: Mapping[str, Any] | None, settings: M
     """Merge a dict and keywords into typed values by dotted name, with defaults for all other keys; a key in both is an
     error.
 
-    Raises InvalidConfigError, with a "did you mean" for an unknown key. Notes of accepted keys are logged at INFO.
+    Raises InvalidConfigError, with a "did you mean" for an unknown key. Notes about accepted keys are logged at INFO.
     """
     if config is not None and not isinstance(config, Mapping):
         raise InvalidConfigError(

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class DelegationToken:
-    """A token: a client with its ``hmac`` may act as ``owner`` until it expires. Times are milliseconds since 1970.
+    """A token: a client with the token's ``hmac`` may act as ``owner`` until the token expires. Times are milliseconds
+    since 1970.
 
     Log in with SCRAM: the user is ``token_id``, the password is ``password``, and the login module has the option
     tokenauth="true". ``requester``: the principal that requested the token. ``renewers``: the principals that may renew
-    it, besides the owner."""
+    the token, in addition to the owner."""
 
     token_id: str
     hmac: bytes = field(repr=False)

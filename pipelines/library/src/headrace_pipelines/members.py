@@ -87,7 +87,7 @@ class Member:
         return self._process.poll()
 
     def look(self) -> None:
-        """Start the process again if it has died. Raises PipelineFailedError if it dies again and again."""
+        """Start the process again if it has died. Raises PipelineFailedError if the process dies again and again."""
         if self.is_alive or time.monotonic() - self._started_s < RESTART_S:
             return
         self.deaths += 1

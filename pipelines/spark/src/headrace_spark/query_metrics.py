@@ -26,8 +26,8 @@ class QueryMetrics:
     milliseconds.
 
     The values are those of the last batch that Spark has reported, and stay available when the query ends. Before the
-    first report there are no metrics. Sources of other formats are included in the rates, but not in the metrics of
-    partitions.
+    first report there are no metrics. The rates include the query's sources of other formats; the metrics of partitions
+    do not.
     """
 
     def __init__(self, query: StreamingQuery) -> None:

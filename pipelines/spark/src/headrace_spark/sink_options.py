@@ -62,7 +62,7 @@ class SinkOptions:
 
     @property
     def target(self) -> str:
-        """The target of the rows, as a part of the id of an exactly-once sink."""
+        """The name of the rows' target in the id of an exactly-once sink."""
         return self.topic or EACH_TOPIC
 
 

@@ -336,8 +336,9 @@ class AsyncAdmin(Face):
         timeout: float | None = None,
     ) -> DelegationToken:
         """Create a delegation token (KIP-48): its holder may act as ``owner`` (default: this user) until it expires.
-        Another owner needs the right CREATE_TOKENS on that user. ``renewers``: principals that may renew the token.
-        ``max_lifetime_ms``: at most the cluster's delegation.token.max.lifetime.ms; None or -1: that maximum.
+        For another owner, this user needs the right CREATE_TOKENS on that owner. ``renewers``: principals that may
+        renew the token. ``max_lifetime_ms``: at most the cluster's delegation.token.max.lifetime.ms; None or -1: that
+        maximum.
 
         Raises DelegationTokenAuthDisabledError for a cluster without tokens. Raises
         DelegationTokenRequestNotAllowedError for a client that is not authenticated, or that has authenticated with a
@@ -392,9 +393,9 @@ class AsyncAdmin(Face):
         strict: bool = False,
         timeout: float | None = None,
     ) -> dict[QuotaEntity, dict[str, float]]:
-        """Quotas by entity (KIP-546). Each argument selects the entities with such a part (a user, a client id or an IP
-        address): QuotaName.DEFAULT is the default of a type, QuotaName.ANY matches every name. ``strict``: the entities
-        have no other parts. Without arguments: all quotas."""
+        """Quotas by entity (KIP-546). Each argument selects the entities with this user, client id or IP address.
+        QuotaName.DEFAULT selects the default of all users, client ids or addresses; QuotaName.ANY selects every name
+        and the default. ``strict``: the entities have no other parts. Without arguments: all quotas."""
         wanted = quotas.wanted_filter(user, client_id, ip)
         return await self._run(
             lambda calls: quotas.describe_client_quotas(calls, wanted, strict, timeout), strict=strict

@@ -78,8 +78,8 @@ class ConsumerCore:
         group.subscribe(subscription_of(topics, pattern), callbacks)
 
     def refuse_during_process(self, what: str) -> None:
-        """Raise IllegalStateError while ``process`` runs: records that ``what`` took would never reach its handler, and
-        would be committed."""
+        """Raise IllegalStateError while ``process`` runs: records that the method ``what`` took would never reach the
+        handler of ``process``, and would be committed."""
         if self.group is not None and self.group.is_processing:
             raise IllegalStateError(
                 f"{what}: process() runs, and its handler gets the records of this consumer; use another consumer, or "
@@ -89,10 +89,10 @@ class ConsumerCore:
     def offsets_to_commit(
         self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | Record | None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The offsets to commit for the argument of a commit. While ``process`` runs, the offsets cover its finished
-        records. After ``process``, they still list the finished records that follow the position. Raises
-        InvalidArgumentError; IllegalStateError for given offsets while ``process`` runs, because records before them
-        may be unfinished."""
+        """The offsets to commit, for the argument ``offsets`` of a commit. While ``process`` runs, the offsets cover
+        the records that its handlers have finished. After ``process``, the offsets still list the finished records that
+        follow the position. Raises InvalidArgumentError; IllegalStateError for given offsets while ``process`` runs,
+        because records before them may be unfinished."""
         group = self.in_group("commit")
         if offsets is None:
             return group.positions()

@@ -277,7 +277,7 @@ class FetchLink:
         self._event.set()
 
     def _gone(self, tp: TopicPartition, tracked: Tracked) -> None:
-        """Note that the broker's session no longer has the partition."""
+        """Forget a partition that the broker has removed from the session."""
         del self.members[tp]
         self._named.discard(tp)
         tracked.link = None

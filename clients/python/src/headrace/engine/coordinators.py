@@ -158,10 +158,10 @@ class Coordinators:
         attempt_timeout_s: float | None = None,
         traceparent: str | None = None,
     ) -> Any:
-        """Call ``method`` at the key's coordinator. Retry until ``deadline`` (time.monotonic()), after a change of
-        coordinator at the new coordinator. ``check`` raises the error in a response; the call is retried if that error
-        is retriable. ``attempt_timeout_s``: timeout of one attempt; None: request.timeout.ms. ``traceparent``: the
-        context of the program's span."""
+        """Call ``method`` at the key's coordinator, with retries until ``deadline`` (time.monotonic()). After a change
+        of coordinator, the retries call the new coordinator. ``check`` raises the error in a response; the call is
+        retried if that error is retriable. ``attempt_timeout_s``: timeout of one attempt; None: request.timeout.ms.
+        ``traceparent``: the context of the program's span."""
 
         async def attempt(timeout_s: float) -> Any:
             if attempt_timeout_s is not None:
@@ -311,9 +311,9 @@ class Coordinators:
         """The coordinator and epoch of each shard, and the addresses of the coordinators; both are empty if the topic
         of the shards does not exist. Raises CoordinatorNotAvailableError.
 
-        A user who may not describe that topic cannot know the shards. Then each live coordinator stands for one shard,
-        as Kafka's clients ask all live brokers: the result lacks the groups or transactions of a shard without a
-        coordinator."""
+        A user who is not authorized to describe the topic of the shards cannot learn the shards. For such a user each
+        live coordinator stands for one shard, as Kafka's clients ask all live brokers. The result then lacks the groups
+        or transactions of shards without a coordinator."""
         engine, topic_name = self._engine, self._kind.topic
         request = metadata_pb2.MetadataRequest(topics=[topic_name])
         answer = await engine.metadata.ask(request, engine.deadline(timeout_s))

@@ -190,7 +190,8 @@ class ProducerCore:
             raise self.stopped(gone, sum(run[2] for run in runs), len(items)) from None
 
     def stopped(self, error: HeadraceError, sent: int, count: int) -> HeadraceError:
-        """Add the number of records sent to ``error``, which interrupted a send_many call."""
+        """If records were queued before ``error`` interrupted a send_many call, add their number to the error's
+        message."""
         if sent:
             error.args = (f"{error.message}; the first {sent} of {count} records are being sent", *error.args[1:])
         return error

@@ -13,7 +13,7 @@
     ABORTING     the coordinator answers                              READY
     any          an error that ends the producer                      DEAD
 
-A call whose answer is lost leaves its state (COMMITTING, ABORTING, PREPARING), in which the same call is legal again.
+If the answer to a call is lost, the state stays COMMITTING, ABORTING or PREPARING, and the same call is legal again.
 The coordinator recognizes a repeated request by the producer's identity.
 
 **Identities.** Under transaction version 2 (KIP-890) each end of a transaction that was sent to the coordinator returns

@@ -15,8 +15,8 @@ from .serde import SchemaDeserializer
 
 class RegistryDeserializer(SchemaDeserializer):
     """Reads values of every schema type: Avro and JSON values become the Python values of their JSON form, Protobuf
-    messages become dicts (proto JSON with the fields' own names). Use it in programs that show or route data of types
-    that they do not know. JSON values are not validated.
+    messages become dicts (proto JSON with the fields' own names). Use this class in a program that shows or routes
+    values without knowing their types. JSON values are not validated.
     """
 
     def __init__(self, registry: SchemaRegistry, *, is_key: bool = False) -> None:

@@ -23,8 +23,8 @@ class AvroSerializer(PlainValueSerializer):
         with Producer(value_serializer=serializer) as producer:
             producer.send("orders", {"id": 1, "customer": "c-7"})
 
-    ``schema``: JSON text, a dict, or a Schema (with references). The registry must have it under the topic's subject
-    (``headrace schemas register``), unless ``auto_register_schemas`` is set. Without a schema pass
+    ``schema``: JSON text, a dict, or a Schema (with references). The registry must have this schema under the topic's
+    subject (``headrace schemas register``), unless ``auto_register_schemas`` is set. Without a schema pass
     ``use_latest_version=True``. A value is a dict, a dataclass, a pydantic model, an attrs object or a named tuple;
     ``to_dict(value)`` converts any other object first. A field that a value lacks gets its default; dict keys that are
     not fields are ignored. Set ``is_key`` only if you call the serializer yourself, without a client.

@@ -3,7 +3,7 @@
 A blocking caller makes the request in its own thread; other callers that need the same data wait for its result. A
 caller in an event loop never waits: a worker thread makes the request, and the caller gets WouldWait. For a short time
 after a failure, calls raise the same error without a request. So neither kind of caller sends a request per record to a
-dead registry.
+registry that is down.
 """
 
 from __future__ import annotations

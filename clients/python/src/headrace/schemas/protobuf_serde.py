@@ -36,10 +36,10 @@ class ProtobufSerializer(SchemaSerializer):
         producer.send("orders", Order(id=1))
 
     The schema is the file of the message's class; its imports are references, each under the subject of its file name.
-    The registry must have them (``headrace schemas register``), unless ``auto_register_schemas`` is set.
-    ``message_class``: the only class that the serializer accepts; it then also accepts dicts (proto JSON). Without
-    ``message_class``, the serializer accepts any message. Set ``is_key`` only if you call the serializer yourself,
-    without a client.
+    The registry must have the schema and its references (``headrace schemas register``), unless
+    ``auto_register_schemas`` is set. ``message_class``: the only class that the serializer accepts; it then also
+    accepts dicts (proto JSON). Without ``message_class``, the serializer accepts any message. Set ``is_key`` only if
+    you call the serializer yourself, without a client.
     """
 
     _type = SchemaType.PROTOBUF

@@ -325,9 +325,9 @@ class SchemaRegistry:
         return self._flights.find((subject, schema, normalize, register), self._ids, fetch, may_wait=may_wait)
 
     def latest(self, subject: str, *, serialized: bool = False, may_wait: bool = True) -> LatestVersion:
-        """The subject's latest version; cached. When it is older than latest.cache.ttl.ms, the client asks again in the
-        background, and returns the old version until the answer arrives. Raises SchemaNotFoundError; WouldWait unless
-        ``may_wait``."""
+        """The subject's latest version; cached. When the cached version is older than latest.cache.ttl.ms, the client
+        asks again in the background, and returns the cached version until the answer arrives. Raises
+        SchemaNotFoundError; WouldWait unless ``may_wait``."""
         key = (subject, serialized)
 
         def fetch() -> _Latest:

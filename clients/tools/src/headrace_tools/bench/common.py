@@ -209,7 +209,7 @@ class Pace:
 
 
 def portion_of(options: BenchOptions, wanted: int) -> int:
-    """Number of records per call. With a rate, this is at most the number of records that are due within 5 ms."""
+    """Number of records per call. With a rate, the result is at most the number of records that are due within 5 ms."""
     return wanted if options.rate is None else max(1, min(wanted, int(options.rate * 0.005)))
 
 

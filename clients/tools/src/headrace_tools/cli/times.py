@@ -38,7 +38,7 @@ def duration_ms(text: str) -> int:
 
 
 def _bounded(ms: float, text: str) -> int:
-    """``ms`` as an integer. Raises ValueError if no protocol field has room for it."""
+    """``ms`` as an integer. Raises ValueError if ``ms`` does not fit into the protocol's 64-bit fields."""
     if ms >= 1 << 63:
         raise ValueError(f"{text[:40]!r}: must be less than 2^63 milliseconds")
     return round(ms)

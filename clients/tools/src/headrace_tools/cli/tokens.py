@@ -124,7 +124,8 @@ def list_(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """List the tokens that the user owns, has requested, may renew or may describe. Their secrets are not shown.
+    """List the tokens that the user owns, has requested, may renew or may describe. The secrets of the tokens are not
+    shown.
 
     \b
     Examples:
@@ -169,7 +170,7 @@ def expire(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Remove a token, or let it expire soon. Its sessions end within two seconds after the removal or the
+    """Remove a token, or let it expire soon. The token's sessions end within two seconds after the removal or the
     expiry.
 
     \b

@@ -41,8 +41,8 @@ class Restarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rolled:
-    """The result. ``left``: nodes that were not restarted, because the roll was ended. ``notes``: effects that clients
-    may notice."""
+    """The result of a rolling restart. ``left``: nodes that were not restarted, because the roll was ended. ``notes``:
+    effects that clients may notice."""
 
     restarted: tuple[Restarted, ...]
     left: tuple[NodeName, ...]

@@ -54,9 +54,9 @@ def replicate(
 ) -> StreamingQuery:
     """Start the query that replicates the tables of ``topics`` into each lake.
 
-    ``registry``: the schema registry of events in Avro: a client, its settings, or its URL. Without it, the keys of
-    ``site`` name the registry (``schema.registry.url``); if they name none, events in Avro become dead letters. Raises
-    InvalidArgumentError if two topics have the same table.
+    ``registry``: the schema registry of events in Avro: a client, its settings, or its URL. Without ``registry``, the
+    keys of ``site`` name the schema registry (``schema.registry.url``); if they name no registry, events in Avro become
+    dead letters. Raises InvalidArgumentError if two topics have the same table.
     """
     doubled = [name for name, count in Counter(map(table_of, topics)).items() if count > 1]
     if doubled:
@@ -78,7 +78,7 @@ def replicate(
 
 
 def _client(site: Site, registry: SchemaRegistry | Registry) -> SchemaRegistry | None:
-    """The client of the registry that the arguments of ``replicate`` name; None if they name none."""
+    """The client of the registry that the arguments of ``replicate`` name; None if they name no registry."""
     if isinstance(registry, SchemaRegistry):
         return registry
     settings = registry if isinstance(registry, Mapping) else site.access.registry(registry)

@@ -254,8 +254,8 @@ def _check(figures: dict[str, Any], *, is_continued: bool) -> None:
     """Check that every line is a request, a dead letter, or counted as late, and that every view is counted for its
     page.
 
-    The queries of earlier runs may have dropped rows. A continued run therefore only checks that there are not too many
-    rows.
+    In a continued run, the queries of earlier runs may have dropped rows, so the run only checks that there are not too
+    many rows.
     """
     late = figures["late_dropped"]
     dead = sum(figures["dead_letters"].values())

@@ -17,10 +17,11 @@ INCIDENT_MS = 3_600_000
 def scores(alerts: Iterable[Alert], truth: Mapping[int, Fraud]) -> dict[str, dict[str, Any]]:
     """The scores of each kind of fraud. ``truth`` maps payments to their planted fraud.
 
-    An alert is right if its payment belongs to a planted fraud of the alert's kind. A long fraud has many alerts and
-    one incident; an incident is right if one of its alerts is right. ``precision``: the share of right incidents among
-    all incidents. ``precision_of_alerts``: the share of right alerts among all alerts. ``recall``: the share of planted
-    frauds with a right alert among all planted frauds. A score is None if there is nothing to divide by.
+    An alert is right if the alert's payment belongs to a planted fraud of the alert's kind. A long fraud has many
+    alerts and one incident; an incident is right if one of its alerts is right. ``precision``: the share of right
+    incidents among all incidents. ``precision_of_alerts``: the share of right alerts among all alerts. ``recall``: the
+    share of planted frauds with a right alert among all planted frauds. A score is None if there is nothing to divide
+    by.
     """
     by_kind: dict[str, list[Alert]] = {kind: [] for kind in KINDS}
     for alert in alerts:

@@ -112,7 +112,7 @@ class Traffic(Worker):
                 self._begin(producer)
 
     def _is_sent(self, event: Event) -> bool:
-        """Whether an earlier run has sent the event; counts the event then."""
+        """Whether an earlier run has sent the event. Counts an event that was sent: see ``payments`` and ``truth``."""
         partition = (_topic(event), key_partition(event.customer.encode(), self._partitions))
         if not self._before.events[partition]:
             return False
@@ -136,7 +136,8 @@ class Traffic(Worker):
         return time.monotonic()
 
     def _wait_until(self, due_s: float) -> bool:
-        """Wait if the payment is not due in this slice. Returns False if the traffic was stopped."""
+        """Wait for ``due_s`` (time.monotonic()) if that time is more than one slice (_SLICE_S) ahead. Returns False if
+        the traffic was stopped."""
         left_s = due_s - time.monotonic()
         if left_s > _SLICE_S:
             self.is_stopped.wait(left_s)

@@ -32,7 +32,7 @@ class Lake:
 
 
 def lakes(directory: Path) -> tuple[Lake, Lake]:
-    """The lake with the same tables in both formats."""
+    """One lake with Delta Lake tables, and one with the same tables in Iceberg."""
 
     def delta(name: str) -> LakeTable:
         return DeltaLakeTable(directory / "delta" / name.replace(".", "/"), name=name)

@@ -2,9 +2,9 @@
 
     DIR/archive/day=2015-05-18/batch-000003.parquet
 
-A batch writes one file for each of its days. The file's name is the number of the batch, and it gets this name when it
-is whole. Spark repeats a batch that failed with the same number and the same rows, so a repeated batch replaces its own
-files.
+A batch writes one file for each of its days. The file's name contains the number of the batch; the file gets this name
+only when it is complete. Spark repeats a batch that failed with the same number and the same rows, so a repeated batch
+replaces its own files.
 """
 
 from __future__ import annotations

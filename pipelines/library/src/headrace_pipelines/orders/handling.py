@@ -10,12 +10,12 @@ the partition reads the command again.
 2. the events from this position on. An order skips the events that its snapshot already contains.
 
 A handler writes snapshots of all changed orders, and the position, after every SNAPSHOT_EVERY events of a partition. So
-a restore reads at most SNAPSHOT_EVERY events plus the events of one batch. It also reads the last snapshot of each
-order, and older snapshots that are not compacted yet (schema.py).
+a restore reads at most SNAPSHOT_EVERY events plus the events of one batch. A restore also reads the last snapshot of
+each order, and older snapshots that are not compacted yet (schema.py).
 
-**A restore reads all committed events.** It reads up to the high watermarks, not only up to the last stable offsets: a
-transaction of the former owner that is committed may not have its markers yet, and the restore waits for them. The
-group gives a partition to a new owner only when no offsets of the partition are pending in a transaction.
+**A restore reads all committed events.** The restore reads up to the high watermarks, not only up to the last stable
+offsets. A committed transaction of the former owner may not have its markers yet; the restore waits for these markers.
+The group gives a partition to a new owner only when no offsets of the partition are pending in a transaction.
 """
 
 from __future__ import annotations

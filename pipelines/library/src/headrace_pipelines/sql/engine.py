@@ -181,7 +181,7 @@ class Engine:
 def _rows(
     running: StreamingQuery, arrived: Arrivals, limit: int | None, is_cancelled: threading.Event
 ) -> Iterator[Sequence[Any]]:
-    """The rows of a query as they arrive. The end of the iterator, or its close, stops the query."""
+    """The rows of a query as they arrive. The query is stopped when the iterator ends or is closed."""
     count = 0
     try:
         while (limit is None or count < limit) and not is_cancelled.is_set():

@@ -1,4 +1,4 @@
-"""The text of a SELECT for Spark, whose tables are temporary views. Pure.
+"""Rewrite the text of a SELECT for Spark, where the tables are temporary views. Pure.
 
 A table with AS OF is another view, because a statement may read a table at several positions:
 
@@ -42,7 +42,8 @@ class AsOf:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """A table or view in a query, first named from ``at`` to ``end``. ``view``: the name of Spark's view."""
+    """A table or view that a query uses; its first name in the text is at the characters ``at`` to ``end``. ``view``:
+    the name of Spark's view."""
 
     name: str
     view: str

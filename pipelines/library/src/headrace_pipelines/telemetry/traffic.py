@@ -91,7 +91,8 @@ class Traffic(Worker):
         return True
 
     def _wait_until(self, due_s: float) -> bool:
-        """Wait if the record is not due in this slice. Returns False if the traffic was stopped."""
+        """Wait for ``due_s`` (time.monotonic()) if that time is more than one slice (_SLICE_S) ahead. Returns False if
+        the traffic was stopped."""
         left_s = due_s - time.monotonic()
         if left_s > _SLICE_S:
             self.is_stopped.wait(left_s)

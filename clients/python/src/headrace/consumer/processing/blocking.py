@@ -28,8 +28,8 @@ _UNTRACED: AbstractContextManager[None] = nullcontext()
 
 
 class Run:
-    """One run of ``process``. It implements ``Progress``, from which the consumer's group takes the offsets to commit.
-    ``poll(timeout_s, max_records)`` returns records; ``begin_poll()`` only handles the group's events."""
+    """One run of ``process``. The class implements ``Progress``, from which the consumer's group takes the offsets to
+    commit. ``poll(timeout_s, max_records)`` returns records; ``begin_poll()`` only handles the group's events."""
 
     def __init__(
         self,

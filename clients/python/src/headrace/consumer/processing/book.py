@@ -164,7 +164,7 @@ class Book:
         self._advance(work)
 
     def again(self, work: Work, at: float) -> None:
-        """Handle a record again at the time ``at``; later records with its key wait."""
+        """Handle a record again at the time ``at``; later records with the same key wait."""
         self._stopped(work)
         if work.part.closing:
             self._advance(work)

@@ -921,7 +921,7 @@ cdef class Decoding(Program):
         free(self.state.columns)
 
     def column(self, int kind, bint nullable, int width=0, children=()):
-        """Add a column; return its index. Its children exist already."""
+        """Add a column; return its index. The column's children must have been added before."""
         cdef Column* made
         cdef int each
         cdef int64_t weight = width + (4 if kind in (TEXT, LIST, DENSE) else 1)
@@ -1104,7 +1104,7 @@ cdef int looked_up(int64_t wanted, const int64_t* ids, const int* nodes, int cou
 
 
 def schema_ids(capsule, bint wide):
-    """The different schema ids of a binary array's framed values. Values without a frame have none."""
+    """The different schema ids of the framed values in a binary array. A value without a frame has no schema id."""
     cdef ArrowArray* array = <ArrowArray*>PyCapsule_GetPointer(capsule, "arrow_array")
     cdef int64_t row, at, start, end, known = -1, found
     cdef const uint8_t* data = <const uint8_t*>array.buffers[2]

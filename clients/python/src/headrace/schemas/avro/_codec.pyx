@@ -7,9 +7,9 @@
     bytes, string   length, bytes                     record       its fields, one after the other
 
 A record is written from a dict or from the attributes of an object, and is read to a dict. While a value is written or
-read, ``names`` and ``indexes`` record the path to the current field. An error takes its path from there, so that the
-fast path has no ``try``. A reader limits the cost of hostile bytes: nesting by DEPTH_MAX, items by the size of the
-data. Source: the Avro specification 1.12, "Binary encoding".
+read, ``names`` and ``indexes`` record the path to the current field. An error takes its path from ``names`` and
+``indexes``, so that the fast path has no ``try``. A reader limits the cost of hostile bytes: nesting by DEPTH_MAX,
+items by the size of the data. Source: the Avro specification 1.12, "Binary encoding".
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
