@@ -49,12 +49,13 @@ _Producer = Annotated[
 ]
 _Consumer = Annotated[
     bool,
-    typer.Option(
-        "--consumer", help="The operations that a consumer needs: READ, DESCRIBE on its topics, READ on its groups."
-    ),
+    typer.Option("--consumer", help="The operations that a consumer needs: READ, DESCRIBE on topics; READ on groups."),
 ]
 _Idempotent = Annotated[
-    bool, typer.Option("--idempotent", help="With --producer: IDEMPOTENT_WRITE on the cluster (older clients).")
+    bool,
+    typer.Option(
+        "--idempotent", help="With --producer: also IDEMPOTENT_WRITE on the cluster, which older clients need."
+    ),
 ]
 _PATTERNS = ("literal", "prefixed", "match", "any")
 

@@ -73,7 +73,7 @@ class TokenEndpoint:
         except urllib.error.HTTPError as error:
             if error.code in (400, 401, 403):
                 raise self._refused(error.code) from None
-            raise OSError(f"the token endpoint answered {error.code}") from None
+            raise OSError(f"the token endpoint answered with HTTP status {error.code}") from None
         token = json.loads(raw).get("access_token")
         if not isinstance(token, str):
             raise ValueError("the token endpoint's answer has no access_token")

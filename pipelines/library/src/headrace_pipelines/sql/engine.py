@@ -161,7 +161,7 @@ class Engine:
         name, value, at = statement.name.value.lower(), statement.value, statement.value_at
         if name in SETTINGS:
             if name in _CHOICES and value.lower() not in _CHOICES[name]:
-                raise SqlError(f"{name} is {' or '.join(_CHOICES[name])}", source, at.at, at.end)
+                raise SqlError(f"{name} must be {' or '.join(_CHOICES[name])}", source, at.at, at.end)
             if name == "rows.max":
                 value = str(whole_number(at, source, name, most=ROWS_MAX))
             settings[name] = value.lower()

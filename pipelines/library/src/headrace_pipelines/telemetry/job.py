@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_flags(parser, "telemetry.*")
     parser.add_argument(
         "--devices", type=whole, default=DEVICES, metavar="N",
-        help=f"devices, each with a reading in {fleet.PERIOD_S} seconds (default %(default)s)",
+        help=f"number of devices; each sends a reading every {fleet.PERIOD_S} seconds (default %(default)s)",
     )  # fmt: skip
     parser.add_argument(
         "--minutes", type=whole, default=MINUTES, metavar="N",
