@@ -39,8 +39,8 @@ class UnreadAnswers:
 class ByteBudget:
     """Bytes of the requests in progress, summed over all streams. While requests in progress have more than ``limit``
     bytes, a stream that calls ``take`` is paused. Paused streams resume, in the order of their pauses, when the
-    requests in progress are below ``limit``. One request may exceed the limit, because the size of a request is known
-    only after its arrival."""
+    requests in progress have at most ``limit`` bytes. One request may exceed the limit, because the size of a request
+    is known only after its arrival."""
 
     __slots__ = ("_emptied", "_paused", "limit", "used")
 

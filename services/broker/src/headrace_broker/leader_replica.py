@@ -376,8 +376,8 @@ class LeaderReplica:
             check = functools.partial(self._check, append)
 
     def _finish_check(self, append: _Appending, check: Callable[[], None]) -> bool:
-        """Finish the check of an append. ``check`` returns the checked batches, or raises their error. Returns False if
-        the append waits for the schema registry."""
+        """Finish the check of an append. ``check`` checks the batches and stores the result in the append, or raises an
+        error. Returns False if the append waits for the schema registry."""
         try:
             self._check_may_append(append.committed)  # check again: the append may have waited for a thread or a move
             check()

@@ -42,7 +42,7 @@ class Placement:
         self._held = held
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """They were deleted."""
+        """Forget ``partitions``, which were deleted."""
         for partition in partitions:
             self.at.pop(partition, None)
             self.refused.pop(partition, None)

@@ -70,8 +70,8 @@ class WorkThreads:
         return self._loop.run_in_executor(self._pool, work)
 
     def run_rested(self, lane: Hashable, work: Callable[[], T]) -> asyncio.Future[T]:
-        """Run ``work`` in one of the threads, for work whose duration depends on a client (see ``Rests``). Only one
-        piece of work of a lane runs at a time."""
+        """Run ``work`` in one of the threads, for work whose duration depends on a client (see ``Rests``). The caller
+        must run only one piece of work of a lane at a time."""
 
         def timed() -> T:
             began_s = time.thread_time()

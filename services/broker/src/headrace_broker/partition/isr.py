@@ -333,7 +333,7 @@ class InSyncSet:
         return life if could_join and follower.durable_end >= high_watermark else None
 
     def proposed(self, change: IsrChange) -> None:
-        """``change`` was sent."""
+        """Called when ``change`` is about to be sent."""
         self._asked = change
         self._repeat = False
         self._set_maximal()

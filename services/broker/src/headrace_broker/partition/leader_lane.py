@@ -446,7 +446,7 @@ class LeaderLane:
         self._updates[replica] = None
 
     def end(self, replica: JoinedReplica, error: HeadraceError | None, *, other_lane: bool = False) -> None:
-        """End this handle."""
+        """End the join of the replica, with a message to the follower."""
         if self.forget(replica):
             self._ended.append(Ended(replica.handle, error, other_lane))
             self._wake()
@@ -658,7 +658,7 @@ class LeaderLane:
 
     @property
     def in_flight_bytes(self) -> int:
-        """Unacknowledged records."""
+        """Bytes of the records that the follower has not acknowledged."""
         return self._in_flight_bytes
 
     def partition_of(self, handle: int) -> TopicPartition | None:

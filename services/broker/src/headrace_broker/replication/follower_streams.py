@@ -268,7 +268,7 @@ class _Stream:
             self._call.cancel()
 
     def end(self) -> None:
-        """Soon."""
+        """Begin to end the stream; the call does not wait for the end."""
         self._is_ending = True
         self._changed.set()
         if self._call is not None:
