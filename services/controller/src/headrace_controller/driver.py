@@ -220,7 +220,7 @@ class ControllerDriver:
         self._wake.set()
 
     def forget(self, key: ReplicaKey) -> None:
-        """It has disconnected."""
+        """Called when a non-voting replica has disconnected: notify the controller."""
         self.controller.forget(key)
 
     def start(self) -> None:
@@ -306,7 +306,7 @@ class ControllerDriver:
             timer.cancel()
 
     def _look_after_snapshots(self) -> None:
-        """Call between turns."""
+        """Complete a snapshot whose thread has finished, or start a due snapshot; call this method between turns."""
         if self._snapshot is not None and self._snapshot[1].done():
             (job, future), self._snapshot = self._snapshot, None
             try:

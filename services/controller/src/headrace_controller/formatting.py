@@ -25,7 +25,7 @@ def write_voters(
     fs: FileSystem, root: str, voters: Sequence[InitialVoter], *, users: Sequence[ScramCredentialRecord] = ()
 ) -> None:
     """Write or replace the first voters and the first users, durably. A controller that was formatted without voters
-    waits until it is added to a quorum. OSError."""
+    waits until it is added to a quorum. Raises OSError."""
     path = f"{root.rstrip('/')}/{FIRST_USERS}"
     if users:
         make_directories(fs, root)
@@ -49,7 +49,8 @@ def new_user(user: str, mechanism: ScramMechanism, password: str, iterations: in
 
 
 def read_users(fs: FileSystem, root: str) -> tuple[ScramCredentialRecord, ...]:
-    """The first users that ``format`` wrote; empty without any. Raises CorruptLogError for a damaged file. OSError."""
+    """The first users that ``format`` wrote; empty without any. Raises CorruptLogError for a damaged file. Raises
+    OSError."""
     path = f"{root.rstrip('/')}/{FIRST_USERS}"
     if not fs.exists(path):
         return ()

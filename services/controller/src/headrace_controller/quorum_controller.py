@@ -354,7 +354,7 @@ class QuorumController:
         self._raft.observe(key)
 
     def forget(self, key: ReplicaKey) -> None:
-        """It has disconnected."""
+        """Called when a non-voting replica has disconnected."""
         self._observers.discard(key)
         self._raft.forget(key)
 

@@ -119,8 +119,8 @@ class SnapshotJob:
 
 
 def _check_file(fs: FileSystem, path: str, place: Place) -> SnapshotId:
-    """Raise CorruptLogError unless the file is complete, undamaged, and a snapshot of ``place``. FileNotFoundError,
-    OSError."""
+    """Raise CorruptLogError unless the file is complete, undamaged, and a snapshot of ``place``. Raises
+    FileNotFoundError, OSError."""
     try:
         found = check_snapshot(read_file(fs, path))
     except CorruptLogError as error:
@@ -138,7 +138,7 @@ class SnapshotStore:
     has the damaged snapshots."""
 
     def __init__(self, fs: FileSystem, directory: str) -> None:
-        """Read and check every snapshot file, and remove unfinished files. OSError."""
+        """Read and check every snapshot file, and remove unfinished files. Raises OSError."""
         self.directory = directory
         self.snapshots: list[SnapshotId] = []
         self.damaged: list[DamagedSnapshot] = []
@@ -174,7 +174,8 @@ class SnapshotStore:
         return f"{self.directory}/{snapshot_name(*place)}"
 
     def load(self, snapshot: SnapshotId) -> MetadataImage:
-        """Load the image of a snapshot; may run in any thread. CorruptLogError, UnsupportedVersionError, OSError."""
+        """Load the image of a snapshot; may run in any thread. Raises CorruptLogError, UnsupportedVersionError,
+        OSError."""
         if snapshot.place == BEGINNING:
             return EMPTY_IMAGE
         path = self.path(snapshot.place)
@@ -291,7 +292,7 @@ def write_first_voters(fs: FileSystem, root: str, voters: VoterSet) -> None:
     it is added to a quorum.
 
     Raises InvalidConfigError if the directory already names other voters, or has a metadata log, which must not be
-    started again. Raises CorruptLogError if the snapshot file in the directory is damaged. OSError.
+    started again. Raises CorruptLogError if the snapshot file in the directory is damaged. Raises OSError.
     """
     directory = f"{root.rstrip('/')}/{METADATA_DIRECTORY}"
     path = f"{directory}/{snapshot_name(*BEGINNING)}"

@@ -130,7 +130,7 @@ class MetadataStorage:
     def __init__(
         self, fs: FileSystem, directory: LogDirectory, clock: Clock, reserve_bytes: int, config: LogConfig
     ) -> None:
-        """Use ``open``."""
+        """Do not call the constructor; use ``open``."""
         # Create the log if it is missing: a directory that was formatted with its first voters has no log yet.
         self._log = directory.create(METADATA_PARTITION, METADATA_TOPIC_ID, config)
         self._fs = fs
@@ -241,7 +241,7 @@ class MetadataStorage:
 
     def stored(self, default_voters: VoterSet) -> Stored:
         """Raft's initial state. ``default_voters`` are used if the disk has no voters. Raises CorruptLogError if the
-        log shows that there were other voters, whose names have been lost. OSError."""
+        log shows that there were other voters, whose names have been lost. Raises OSError."""
         with contextlib.suppress(DiskFullError):
             self._settle()
         pending = self._pending
@@ -428,7 +428,7 @@ class MetadataStorage:
 
     def load_image(self) -> MetadataImage:
         """Load the image of the newest snapshot, or an empty image if there is no snapshot. The log continues from the
-        image's ``next_offset``. Any thread. CorruptLogError, UnsupportedVersionError, OSError."""
+        image's ``next_offset``. Any thread. Raises CorruptLogError, UnsupportedVersionError, OSError."""
         newest = self._snapshots.newest
         return EMPTY_IMAGE if newest is None else self._snapshots.load(newest)
 

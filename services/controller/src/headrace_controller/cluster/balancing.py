@@ -83,7 +83,7 @@ def drain(view: View, request: DrainBroker) -> Decision:
 
 def unregister(view: View, request: UnregisterBroker) -> Decision:
     """Unregister a broker, as ``kafka-cluster unregister`` does, but only a broker that is down and has no replicas.
-    Guard: a partition must not have a replica on a broker that does not exist. BrokerIdNotRegisteredError,
+    Guard: a partition must not have a replica on a broker that does not exist. Raises BrokerIdNotRegisteredError,
     InvalidRequestError."""
     image = view.image
     broker = _registered(image, request.broker_id)

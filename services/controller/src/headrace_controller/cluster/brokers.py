@@ -230,8 +230,8 @@ def _choose_id(image: MetadataImage, request: RegisterBroker) -> int:
 
 
 def known(image: MetadataImage, broker_id: int, broker_epoch: int) -> BrokerImage:
-    """The registered broker with this id and epoch; raises an error if there is none. BrokerIdNotRegisteredError,
-    StaleBrokerEpochError."""
+    """The registered broker with this id and epoch; raises an error if there is none. Raises
+    BrokerIdNotRegisteredError, StaleBrokerEpochError."""
     broker = image.brokers.get(broker_id)
     if broker is None:
         raise BrokerIdNotRegisteredError(f"broker {broker_id} is not registered")

@@ -51,7 +51,7 @@ from .requests import AlteredPartition, AlterPartition, PartitionResult
 
 
 def alter(view: View, request: AlterPartition) -> Decision:
-    """Returns one PartitionResult for each partition. BrokerIdNotRegisteredError, StaleBrokerEpochError."""
+    """Returns one PartitionResult for each partition. Raises BrokerIdNotRegisteredError, StaleBrokerEpochError."""
     brokers.known(view.image, request.broker_id, request.broker_epoch)
     altering = Altering(view, request)
     records: list[MetadataRecord] = []

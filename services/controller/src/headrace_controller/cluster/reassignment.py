@@ -283,7 +283,7 @@ class _Steps:
         return _copying_brokers(after, partition, partition.adding)
 
     def cancel(self, key: Key, name: str) -> None:
-        """NoReassignmentInProgressError, InvalidReplicaAssignmentError."""
+        """Raises NoReassignmentInProgressError, InvalidReplicaAssignmentError."""
         ledger = self.view.image.ledger
         if key in ledger.reassigning:
             self._record(moves.cancelled(self._electorate, key))

@@ -111,7 +111,7 @@ def heartbeat(view: View, request: CoordinatorHeartbeat) -> Decision:
 
 
 def heartbeats_ended(view: View, request: CoordinatorHeartbeatsEnded) -> Decision:
-    """Start its grace."""
+    """Start the coordinator's grace period, because its heartbeat stream broke."""
     return Decision(
         coordinator=CoordinatorContact(
             request.coordinator_id, request.coordinator_epoch, view.now_ms, stream=request.stream, connected=False
@@ -120,7 +120,7 @@ def heartbeats_ended(view: View, request: CoordinatorHeartbeatsEnded) -> Decisio
 
 
 def known(image: MetadataImage, coordinator_id: int, coordinator_epoch: int) -> CoordinatorImage:
-    """Guard: return the registered coordinator with this id and epoch; raise an error if there is none.
+    """Guard: return the registered coordinator with this id and epoch; raise an error if there is none. Raises
     BrokerIdNotRegisteredError, StaleBrokerEpochError."""
     coordinator = image.ledger.coordinators.get(coordinator_id)
     if coordinator is None:

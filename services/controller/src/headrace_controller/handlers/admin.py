@@ -480,7 +480,7 @@ def _deadline_s(timeout_ms: int) -> float:
 
 async def _again_until(attempt: Callable[[], Awaitable[T]], deadline_s: float, what: str) -> T:
     """Repeat ``attempt`` until it succeeds or fails permanently. Repeating helps, because a replica may catch up, or an
-    earlier change may be committed, a moment later. RequestTimedOutError."""
+    earlier change may be committed, a moment later. Raises RequestTimedOutError."""
     waited_for: HeadraceError | None = None
     try:
         async with asyncio.timeout_at(deadline_s):

@@ -54,7 +54,7 @@ class FollowedLog(Quorum, Protocol):
         """Call ``watcher`` whenever the leader or the voters may have changed; there is no way to unsubscribe."""
 
     def read(self, offset: int) -> tuple[bytes, int]:
-        """Committed batches from ``offset`` on, about 1 MiB, and the offset after the last batch.
+        """Committed batches from ``offset`` on, about 1 MiB, and the offset after the last batch. Raises
         OffsetOutOfRangeError."""
 
     def epoch_below(self, offset: int) -> int | None:
@@ -145,7 +145,7 @@ class FollowService:
 
 
 class _Following(PushHandler[Response]):
-    """One follower."""
+    """The stream to one metadata follower."""
 
     def __init__(
         self,
@@ -188,7 +188,7 @@ class _Following(PushHandler[Response]):
 
     def _check(self) -> bool:
         """Whether the follower's metadata history is a prefix of this controller's history. Returns False while this
-        controller is behind the follower, because it cannot compare the histories. DivergingMetadataError."""
+        controller is behind the follower, because it cannot compare the histories. Raises DivergingMetadataError."""
         end = self._log.image.next_offset
         if self._offset > end:
             index = self._barriers.confirmed_since(self._began_ms)

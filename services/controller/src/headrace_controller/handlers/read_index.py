@@ -63,7 +63,7 @@ class Quorum(Protocol):
 
     @property
     def leader_id(self) -> int:
-        """-1: unknown."""
+        """Node id of the quorum's leader; -1 if no leader is known."""
 
     @property
     def term(self) -> int: ...
@@ -164,7 +164,8 @@ class ReadIndexBarriers:
         return self._newest[1].offset if self._newest is not None and self._newest[0] >= ms else None
 
     async def read(self, *, is_deferred: bool = False) -> ReadIndex:
-        """Wait for a barrier that begins after this call. NotControllerError, RequestTimedOutError, NetworkError."""
+        """Wait for a barrier that begins after this call. Raises NotControllerError, RequestTimedOutError,
+        NetworkError."""
         queue = self._queues[is_deferred]
         if queue.next is None:
             queue.next = asyncio.get_running_loop().create_future()

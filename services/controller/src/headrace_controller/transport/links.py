@@ -147,7 +147,7 @@ class PeerLinks(raft_pb2_grpc.RaftServicer):
         return envelope
 
     def greeted(self, envelope: Envelope) -> ReplicaKey:
-        """Check a hello; returns the sender's key. InvalidRequestError, InconsistentClusterIdError,
+        """Check a hello; returns the sender's key. Raises InvalidRequestError, InconsistentClusterIdError,
         InvalidVoterKeyError."""
         if not envelope.HasField("hello") or envelope.messages:
             raise InvalidRequestError("a Raft stream must begin with a hello message")

@@ -171,7 +171,7 @@ def read_key(key: raft_pb2.RaftReplicaKey) -> ReplicaKey:
 
 
 def check_address(address: str) -> str:
-    """Return ``address`` if it is a "host:port" that a VOTERS entry can contain, else raise an error.
+    """Return ``address`` if it is a "host:port" that a VOTERS entry can contain, else raise an error. Raises
     InvalidRequestError."""
     _check(
         len(address) <= _ADDRESS_MAX, f"address={address[:40]}...: {len(address)} characters, at most {_ADDRESS_MAX}"
@@ -184,7 +184,7 @@ def check_address(address: str) -> str:
 
 
 def read_envelope(envelope: raft_pb2.RaftEnvelope) -> list[Body]:
-    """The messages of an envelope, in order. InvalidRequestError, CorruptMessageError."""
+    """The messages of an envelope, in order. Raises InvalidRequestError, CorruptMessageError."""
     _check(not envelope.HasField("hello"), "a stream has a second hello")
     return [_read_message(message) for message in envelope.messages]
 
