@@ -349,7 +349,7 @@ class Coordinator:
         await self._tasks.run_until(stop)
 
     def current_shards(self) -> Shards:
-        """The shards of the current registration. CoordinatorLoadInProgressError, ServerShuttingDownError."""
+        """The shards of the current registration. Raises CoordinatorLoadInProgressError, ServerShuttingDownError."""
         if self._stopping:
             raise ServerShuttingDownError("this coordinator is shutting down; look up the coordinator again")
         if self._shards is None or not self._in_force:

@@ -36,7 +36,7 @@ REBALANCE_TIMEOUT_MS_MAX = 2**31 - 1
 
 
 def check_group_id(group_id: str, settings: GroupSettings) -> None:
-    """InvalidGroupIdError."""
+    """Raises InvalidGroupIdError."""
     if not group_id:
         raise InvalidGroupIdError("the group id is empty: set group.id")
     if (size := len(group_id.encode())) > settings.name_bytes_max:
@@ -119,7 +119,7 @@ def check_size(group: Group, settings: GroupSettings) -> None:
 
 
 def check_leave(request: Leave, settings: GroupSettings) -> None:
-    """InvalidGroupIdError, InvalidRequestError."""
+    """Raises InvalidGroupIdError, InvalidRequestError."""
     check_group_id(request.group_id, settings)
     if request.member_epoch not in (LEAVE_EPOCH, AWAY_EPOCH):
         raise InvalidRequestError(
@@ -155,7 +155,8 @@ def known_member(group: Group | None, group_id: str, member_id: str, instance_id
 
 
 def check_connection(member: Member, connection: int | None) -> None:
-    """Guard: raise an error for a stream that is older than the member's latest stream. FencedMemberEpochError."""
+    """Guard: raise an error for a stream that is older than the member's latest stream. Raises
+    FencedMemberEpochError."""
     if connection is not None and connection < member.session.connection:
         raise FencedMemberEpochError(f"member {member.member_id!r} has a newer connection; this connection is closed")
 
@@ -182,7 +183,7 @@ def owned_that_counts(request: Heartbeat, member: Member) -> Parts | None:
 def check_epoch(member: Member, epoch: int) -> None:
     """Check a heartbeat's epoch, which must be an epoch that the member got after it joined. The epoch in a heartbeat
     may be older than the member's latest epoch, whose push may still be in flight. The coordinator recognizes an older
-    process of a member by the lower number of its connection. FencedMemberEpochError."""
+    process of a member by the lower number of its connection. Raises FencedMemberEpochError."""
     current = member.current
     if not current.first_epoch <= epoch <= current.epoch:
         raise FencedMemberEpochError(
@@ -192,7 +193,7 @@ def check_epoch(member: Member, epoch: int) -> None:
 
 
 def check_commit(group: Group, member: Member, epoch: int, parts: Iterable[Part] | None) -> None:
-    """Check that the member may commit with the epoch of its request. StaleMemberEpochError.
+    """Check that the member may commit with the epoch of its request. Raises StaleMemberEpochError.
 
     With its current epoch a member may commit, except for partitions of another member. After a disconnection longer
     than the grace period, the member learns the new epoch before it releases partitions that were reassigned. With an
@@ -225,7 +226,7 @@ def check_commit(group: Group, member: Member, epoch: int, parts: Iterable[Part]
 
 
 def known_group(group: Group | None, group_id: str) -> Group:
-    """GroupIdNotFoundError."""
+    """Raises GroupIdNotFoundError."""
     if group is None or group.value is None:
         raise GroupIdNotFoundError(f"group {group_id!r} does not exist")
     return group

@@ -120,7 +120,7 @@ class Groups:
         self._other_rights: set[str] = set()
 
     def replay(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None:
-        """Apply a record of one of the kinds that groups use. CorruptLogError, UnsupportedVersionError."""
+        """Apply a record of one of the kinds that groups use. Raises CorruptLogError, UnsupportedVersionError."""
         where = decode_key(key)
         self._state.apply(where, None if value is None else decode_value(where.kind, value))
 
@@ -228,7 +228,7 @@ class Groups:
         return turn.decision(self._rebalancing.reply_to(group, member, with_assignment=True))
 
     def _new_member(self, request: Heartbeat, turn: Turn, group: Group | None) -> tuple[Member, list[str]]:
-        """Add a new member, which may replace a static member; returns the reasons for a new target.
+        """Add a new member, which may replace a static member; returns the reasons for a new target. Raises
         GroupMaxSizeReachedError, UnreleasedInstanceIdError."""
         instance_id = request.instance_id
         holder_id = group.statics.get(instance_id) if group is not None and instance_id is not None else None
@@ -584,7 +584,7 @@ class Groups:
         return Decision(reply=tuple(each for each in listed if not request.states or each.state in request.states))
 
     def _explain(self, request: ExplainGroup, turn: Turn) -> Decision:
-        """Explain a group's rebalances: returns a tuple of Rebalance, oldest first. GroupIdNotFoundError."""
+        """Explain a group's rebalances: returns a tuple of Rebalance, oldest first. Raises GroupIdNotFoundError."""
         return Decision(
             reply=stories.history(checks.known_group(self._state.groups.get(request.group_id), request.group_id))
         )

@@ -239,8 +239,8 @@ class OffsetsLogic:
 
         Under version 2, a marker with the epoch of the pending offsets is a late marker of the previous transaction
         (KAFKA-17754). A marker is also late if its coordinator epoch is below the epoch that confirmed the offsets:
-        TransactionCoordinatorFencedError. For retention and lag, the commit time is the time of the marker, and not the
-        time at which the offset became pending."""
+        Raises TransactionCoordinatorFencedError. For retention and lag, the commit time is the time of the marker, and
+        not the time at which the offset became pending."""
         of_producer = self.book.pending.of_producer(request.producer_id)
         is_bumping = request.version >= BUMPING_VERSION
         for pending in of_producer.values():
@@ -456,7 +456,7 @@ class OffsetsLogic:
             )
 
     def started(self, now_ms: int) -> None:
-        """All is replayed."""
+        """Called when the replay is complete."""
         self._sweep.start(now_ms)
 
     def check_clock(self, now_ms: int) -> None:
@@ -480,7 +480,7 @@ class OffsetsLogic:
         return Decision()
 
     def describe_lag(self, request: DescribeLag, now_ms: int) -> Decision:
-        """GroupIdNotFoundError."""
+        """Raises GroupIdNotFoundError."""
         self._check_known(request.group_id)
         return Decision(reply=self.lags.describe(request.group_id, self.book.of(request.group_id), now_ms))
 

@@ -89,7 +89,7 @@ def encode_pending_key(key: PendingKey) -> bytes:
 
 
 def decode_pending_key(key: bytes) -> PendingKey:
-    """CorruptLogError."""
+    """Raises CorruptLogError."""
     try:
         return PendingKey(*_key_decoder.decode(key[2:]))
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

@@ -70,11 +70,11 @@ class Shards:
         return self._of(TRANSACTIONS_TOPIC, transactional_id, "transactional id")
 
     def of_shard(self, shard: TopicPartition) -> ShardRunner:
-        """The runner of a shard. NotCoordinatorError."""
+        """The runner of a shard. Raises NotCoordinatorError."""
         return self._of_shard(shard, f"{shard}")
 
     def shard_of_group(self, group_id: str) -> TopicPartition:
-        """The shard to which a group belongs. CoordinatorNotAvailableError."""
+        """The shard to which a group belongs. Raises CoordinatorNotAvailableError."""
         return self._shard(OFFSETS_TOPIC, group_id)
 
     def _of(self, topic: str, key: str, kind: str) -> ShardRunner:
@@ -111,7 +111,7 @@ class Shards:
             runner.put(self._topics.current)
 
     def begin(self, image: MetadataImage) -> None:
-        """The first image."""
+        """Apply the first metadata image."""
         self._topics.begin(image)
         self._own(image)
 
@@ -166,7 +166,7 @@ class Shards:
         task.add_done_callback(self._ending.discard)
 
     async def close(self) -> None:
-        """All resign."""
+        """Stop all runners: their shards resign."""
         self._closed = True
         running, self._running = self._running, {}
         for _, _, runner in running.values():

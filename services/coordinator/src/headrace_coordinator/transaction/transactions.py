@@ -443,7 +443,7 @@ class TransactionsStateMachine:
         return Decision() if missing else self._complete(request.transactional_id, transaction, now_ms)
 
     def _describe(self, request: DescribeTransaction, now_ms: int) -> Decision:
-        """TransactionalIdNotFoundError."""
+        """Raises TransactionalIdNotFoundError."""
         transactional_id, transaction = self._described(request.transactional_id)
         missing = self._missing.get(transactional_id, transaction.partitions)
         return Decision(reply=transaction._replace(partitions=missing))

@@ -39,7 +39,7 @@ class Brokers:
         self._channels: NodeLinks[LiveChannel] = NodeLinks(metadata)
 
     def leader_of(self, partition: TopicPartition) -> Leader:
-        """The leader of a partition, according to the current metadata. UnknownTopicOrPartitionError,
+        """The leader of a partition, according to the current metadata. Raises UnknownTopicOrPartitionError,
         LeaderNotAvailableError."""
         image = self.metadata.image
         topic = image.topic(partition.topic)
