@@ -88,7 +88,7 @@ async def describe_groups(call: Call, request: Message) -> Fields:
 
 
 async def consumer_group_describe(call: Call, request: Message) -> Fields:
-    """Groups of KIP-848."""
+    """Describe groups of KIP-848 (ConsumerGroupDescribe)."""
 
     def described(group: Any) -> Fields:
         if group.type != CONSUMER:

@@ -83,7 +83,7 @@ class Cursor:
         return _FLOAT64.unpack_from(self.data, self.skip(8))[0]  # type: ignore[no-any-return]
 
     def uuid(self) -> bytes:
-        """16 bytes."""
+        """A UUID, as 16 bytes."""
         start = self.skip(16)
         return self.data[start : start + 16]
 
