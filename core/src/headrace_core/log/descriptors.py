@@ -62,9 +62,9 @@ class CachedFile:
         self._file: File | None = None
         self._is_used = True
         self._unsynced = False  #: Whether the file was written or truncated since its last sync.
-        #: Whether the search for a descriptor to close (the clock hand) found the file unsynced and set it aside.
+        #: Whether the clock hand, in search of a descriptor to close, found the file unsynced and set it aside.
         self._is_held = False
-        #: The errno that says why the file (closed or retired) must not be opened by name; 0 while opening is allowed.
+        #: The errno for an attempt to reopen the file after it was closed or retired; 0 while the file may be reopened.
         self._why_gone = 0
 
     @property
@@ -162,7 +162,7 @@ class DescriptorCache:
         #: garbage-collected files.
         self._ring: deque[ref[CachedFile]] = deque()
         self._held: WeakSet[CachedFile] = WeakSet()  #: Files that the clock hand set aside until they are synced.
-        #: For each directory: a dictionary by name of the files that are in use and not retired.
+        #: The files that are in use and not retired, by directory and then by name.
         self._files: dict[str, dict[str, ref[CachedFile]]] = {}
 
     @property
@@ -187,7 +187,7 @@ class DescriptorCache:
         with self._lock:
             directory, name = _split(path)
             here = self._files.setdefault(directory, {})
-            # If the file is opened twice, only one of the two objects follows a rename.
+            # Retire an object that is already open for this name, because a rename updates only one of the two objects.
             if (known := _alive(here.get(name))) is not None:
                 self._retire(known)
             if create:
@@ -294,6 +294,11 @@ class DescriptorCache:
         with self._lock:
             self._retire_at(path)
         self._fs.unlink(path)
+
+    def unlink_gradually(self, path: str) -> None:
+        with self._lock:
+            self._retire_at(path)
+        self._fs.unlink_gradually(path)
 
     def rename(self, old: str, new: str) -> None:
         with self._lock:

@@ -75,7 +75,7 @@ _DELETED = "-delete"
 PARTITION_DIRECTORY = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d{1,10})\Z")
 _NAME_BYTES_MAX = 255
 
-#: Returns a topic's settings for its name and its id (None if unknown).
+#: Returns the settings of a topic; arguments: the topic's name and its id (None if unknown).
 ConfigOf = Callable[[str, uuid.UUID | None], LogConfig]
 
 
@@ -133,8 +133,7 @@ class LogDirectory:
         self._log_starts: dict[TopicPartition, int] = {}
         self._knows_log_starts = True
         self._high_watermarks: dict[TopicPartition, int] = {}
-        #: For each partition with a log that is about to be renamed into this directory: the end offset of the durable
-        #: records.
+        #: End offset of the durable records of each log that is about to be renamed into this directory.
         self._expected: dict[TopicPartition, int] = {}
         #: Names of the checkpoints whose files are out of date, because the disk was full.
         self._unwritten: set[str] = set()
@@ -357,8 +356,8 @@ class LogDirectory:
         # Ignore damage here: closing would complete an index, perhaps from damaged data.
         with contextlib.suppress(CorruptLogError):
             log.close(flush=False)
-        # If a full disk has no room for the quarantine file, a clean stop records the damaged log. Recovery after an
-        # unclean stop finds the damage again.
+        # A full disk may have no room for the quarantine file. Then a clean stop records the damage, and after an
+        # unclean stop the recovery finds the damage again.
         with _full_disk_left_out(self.root):
             path = log.directory
             why = (
@@ -419,9 +418,9 @@ class LogDirectory:
         self.deleted.add(path, size, due_ms=self._clock.monotonic_ms() + delay_ms)
 
     def remove_deleted(self, *, everything: bool = False) -> Removed:
-        """Remove files of deleted segments and logs whose delay is over. ``everything``: remove all deleted files now,
-        because the disk is full. The removal of files may take long and may run in any thread, because no log uses
-        deleted files."""
+        """Remove files of deleted segments and logs whose delay is over, about 1 GiB in a call, which takes a second.
+        ``everything``: remove all deleted files now, because the disk is full. The removal may run in any thread,
+        because no log uses deleted files."""
         return self.deleted.remove(None if everything else self._clock.monotonic_ms())
 
     def truncate(self, log: PartitionLog, offset: int, last_epoch: int = NO_EPOCH) -> None:
@@ -653,7 +652,7 @@ class LogDirectory:
         """Make the partition's checkpointed offset ``offset`` at most, durably."""
         offsets = self._checkpoints()[name]
         known = offsets.get(partition, 0)
-        # (The offset in memory may be lower than on the disk, if the disk was full.)
+        # If the last write failed on a full disk, the offset in the file may be higher than in memory, so write it now.
         if known > offset or name in self._unwritten:
             offsets[partition] = min(known, offset)
             self._write(name, offsets)

@@ -315,6 +315,9 @@ class CrashingFileSystem:
 
         self._do("unlink", path, effect)
 
+    def unlink_gradually(self, path: str) -> None:
+        self.unlink(path)
+
     def rename(self, old: str, new: str) -> None:
         def effect() -> None:
             directory, name = self._parent(old)
