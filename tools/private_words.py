@@ -113,7 +113,7 @@ def area(name: str) -> str:
 
 
 def lower(counts: dict[str, Counter[str]]) -> None:
-    """Write the current counts of private words into this file where they are below the limits."""
+    """Lower the limits in this file to the current counts of private words, where a count is below its limit."""
     here = Path(__file__)
     text = here.read_text()
     for name, limit in LIMITS.items():

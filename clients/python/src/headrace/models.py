@@ -51,7 +51,7 @@ class OffsetAndMetadata(NamedTuple):
 
 class TransactionToken(NamedTuple):
     """The token of a prepared transaction (KIP-939). Any client that has the token can commit or abort the transaction,
-    also after the producer has ended. ``str(token)`` is its text; ``TransactionToken.parse`` reads the text."""
+    also after the producer has ended. ``str(token)`` is the token's text; ``TransactionToken.parse`` reads the text."""
 
     transactional_id: str
     producer_id: int

@@ -23,7 +23,8 @@ class ScramCredentialInfo:
 
 @dataclass(frozen=True, slots=True)
 class UserScramCredentialUpsertion:
-    """A new password of a user. The client salts it; the password itself is not sent. ``salt``: random by default."""
+    """A new password of a user. The client salts the password, and does not send the password itself. ``salt``: random
+    by default."""
 
     user: str
     password: str = field(repr=False)

@@ -131,8 +131,8 @@ class ProducerTraces:
     def begin(self, topic: str, key: Any, headers: Any) -> SendTrace | None:
         """Begin the span of one record; None if the application's sampler does not sample the record.
 
-        The span's parent is the current span, or without one the context in the record's headers: an application that
-        passes on the headers of a record that it has consumed continues the trace.
+        The span's parent is the current span. Without a current span, the parent is the context in the record's
+        headers. So an application that sends the headers of a consumed record again continues its trace.
         """
         try:
             given = [] if headers is None else header_list(headers)
@@ -169,8 +169,9 @@ class ProducerTraces:
         return SendTrace(list(spans.values()), rows=with_contexts(table, contexts))
 
     def current(self) -> str | None:
-        """The trace context of the program's current span, as ``traceparent``; None if it is not sampled. (A call of
-        the program runs on the I/O thread in the program's context, because asyncio copies the context variables.)"""
+        """The trace context of the program's current span, as ``traceparent``; None if the span is not sampled. A call
+        of the program runs in the program's context on the I/O thread, too, because asyncio copies the context
+        variables."""
         return _current(self._api)
 
     def _started(self, topic: str, parent: TraceContext | None, attributes: dict[str, Any]) -> Span | None:
@@ -201,7 +202,7 @@ class ConsumerTraces:
             self._attributes["messaging.consumer.group.name"] = config["group.id"]
 
     def current(self) -> str | None:
-        """The trace context of the program's current span, as ``traceparent``; None if it is not sampled."""
+        """The trace context of the program's current span, as ``traceparent``; None if the span is not sampled."""
         return _current(self._api)
 
     def polled(self, records: Sequence[Record], began_ns: int) -> None:

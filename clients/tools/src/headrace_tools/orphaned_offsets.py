@@ -1,11 +1,11 @@
-"""Orphaned pending offsets: a group has offsets of a transaction that its coordinator does not have, for ``doctor`` and
-``groups describe``.
+"""Find orphaned pending offsets, for ``doctor`` and ``groups describe``: a group has offsets of a transaction, but the
+transaction's coordinator does not have the transaction.
 
 No marker will ever commit or drop orphaned offsets, so readers that ask for stable offsets wait for them forever. The
-order of the requests makes the result certain, as for hanging transactions (hanging.py). The owner of the group's shard
-adds its partition to the transaction before it takes the offsets. If the coordinator does not have the partition later,
-the transaction has ended. If the group, asked again after the coordinator, still has the same offsets, then they are
-orphaned.
+order of the requests makes the result certain, as for hanging transactions (hanging.py). The group's coordinator adds
+the group's partition of ``__consumer_offsets`` to the transaction before it stores the offsets. If the transaction's
+coordinator later does not have this partition in a transaction, the transaction has ended. After that, the tool
+describes the group again: offsets that the group still has are orphaned.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .hanging import OFFSETS_TOPIC
 
 @dataclass(frozen=True, slots=True)
 class OrphanedOffset:
-    """A pending offset of a group, without a transaction that could end it."""
+    """A pending offset of a group that no transaction will commit or drop."""
 
     group_id: str
     pending: PendingOffset

@@ -142,8 +142,8 @@ def access_of(arguments: argparse.Namespace, servers: str | None = None) -> Acce
 
 def given_access(arguments: argparse.Namespace) -> Access | None:
     """The access that the flags describe; None if the command line has none of these flags. Environment variables
-    cannot name the cluster, because a run replaces topics: the command line must name it, by ``-b``, by ``-X`` or by
-    its file.
+    cannot name the cluster, because a run replaces topics: the command line must name the cluster with ``-b``, with
+    ``-X`` or in the file of ``--command-config``.
 
     Raises InvalidConfigError if the command line names no cluster, and the errors of ``access_of``.
     """
@@ -159,7 +159,8 @@ def given_access(arguments: argparse.Namespace) -> Access | None:
 
 
 def named_servers(arguments: argparse.Namespace) -> str | None:
-    """The addresses that the command line names, by ``-b``, by ``-X`` or by its file. Raises InvalidConfigError."""
+    """The addresses that the command line names with ``-b``, with ``-X`` or in the file of ``--command-config``. Raises
+    InvalidConfigError."""
     typed = arguments.bootstrap_servers or dict(arguments.properties or ()).get(_SERVERS)
     if typed or not arguments.command_config:
         return typed or None

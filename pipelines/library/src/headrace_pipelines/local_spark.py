@@ -51,8 +51,8 @@ def local_spark(
     """A context manager for a session that ``make`` creates. The session ends with the block, and logs only errors.
     ``master``: ``local[N]``, or ``local-cluster[N,CORES,MB]``, which gets the settings of a local session, too.
 
-    Ctrl-C raises KeyboardInterrupt, as without Spark. Spark's own handler calls the JVM while another call to it may be
-    open, which prints tracebacks.
+    Ctrl-C raises KeyboardInterrupt, as without Spark. Spark's own handler may call the JVM during another call to the
+    JVM, and then prints tracebacks.
 
     In the block the time zone of the process is UTC, like that of the session: ``collect`` returns timestamps without a
     zone, in the zone of the process."""

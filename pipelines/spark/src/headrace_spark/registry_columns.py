@@ -63,7 +63,7 @@ def from_registry(
 
     ``column``: a column of type binary. ``registry``: a SchemaRegistry, its URLs, or its settings. The result has the
     type of ``subject``'s ``version`` (``latest``: the version that is the latest at the time of this call), or of your
-    own Avro ``schema``. Values of other versions are resolved to it by Avro's rules. A null stays null.
+    own Avro ``schema``. Values of other versions are resolved to this version by Avro's rules. A null stays null.
 
     ``mode``: with ``failfast`` a bad value fails the query. With ``permissive`` the column is a struct of ``value``,
     null for a bad value, and ``reason``, null for a good one. An unavailable registry fails the task in both modes.
@@ -112,8 +112,8 @@ def to_registry(
 
 @contextlib.contextmanager
 def _client(registry: SchemaRegistry | str | Mapping[str, Any] | None) -> Iterator[SchemaRegistry]:
-    """The caller's client, or a new client that is closed at the end. Workers make their own clients from its
-    settings."""
+    """The caller's client, or a new client that is closed at the end of the block. Workers make their own clients from
+    the settings of this client."""
     if isinstance(registry, SchemaRegistry):
         yield registry
     else:

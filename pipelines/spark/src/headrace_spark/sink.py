@@ -78,7 +78,7 @@ class SinkTask:
         return commit
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Spark pickles a writer for its tasks when it plans them, and a batch writer for ``commit`` also."""
+        """Spark pickles a writer for the tasks when it plans the tasks, and a batch writer also for ``commit``."""
         options = self.options
         if options.token_mechanism is not None:
             login = task_login(options.client, options.token_mechanism)

@@ -209,7 +209,7 @@ class HeadraceStreamReader(RangeTask, DataSourceStreamReader, SupportsTriggerAva
         contain the start (see offsets.py).
 
         The result is False when the user set the starting offsets, when "earliest" was 0 in every partition, and when
-        the batch is empty. Batches without a start get their start from ``_true_start``.
+        the batch is empty. If the end of a batch contains no start, ``_true_start`` returns the start.
         """
         if START_KEY in start or begin != self._initial:
             return False

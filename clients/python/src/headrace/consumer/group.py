@@ -13,10 +13,10 @@ asyncio consumer use the same generator ``steps``: it yields calls for the I/O t
 their results.
 
 **Losses.** A member that has lost all partitions joins its group again automatically, while its caller still processes
-old records. After a member has lost its partitions, its commits are refused until the caller has processed the loss
-(until ``on_lost`` has run). A commit before the end of ``on_lost`` would belong to the new membership, although other
-members may have read further. The I/O thread and the caller's thread each count the losses of partitions; a commit is
-valid only if the two counts are equal.
+old records. After a member has lost its partitions, the client refuses the caller's commits until the caller has
+processed the loss (until ``on_lost`` has run). A commit before the end of ``on_lost`` would belong to the new
+membership, although other members may have read further. The I/O thread and the caller's thread each count the losses
+of partitions; a commit is valid only if the two counts are equal.
 
 A record is auto-committed only after the caller has asked for the next record.
 """
@@ -446,7 +446,7 @@ class GroupConsumer:
     def leave_steps(self, timeout_s: float | None = 30.0, *, commits: bool = True) -> Steps:
         """Steps of unsubscribe and close: revoke all partitions, then leave the group. ``commits`` is False to skip the
         auto-commit, because the last records were not processed. ``timeout_s``: time limit of all steps; the
-        auto-commit leaves a part of it for the leave request."""
+        auto-commit leaves a part of this time for the leave request."""
         if self._is_leaving:
             return
         if self.subscription is None:  # without a subscription, the program itself has assigned the partitions (if any)

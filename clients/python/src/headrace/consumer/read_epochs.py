@@ -2,7 +2,7 @@
 
 Pure. Kafka's consumer remembers only the last leader epoch and compares offsets. After an unclean election, a
 comparison of offsets can skip records if the new log is at least as long as the old log. Headrace's consumer remembers
-where the last leader epochs that it read start, so it goes back to the first record that differs.
+the start offsets of the last leader epochs that it has read, so it goes back to the first record that differs.
 """
 
 from __future__ import annotations
@@ -62,6 +62,6 @@ class ReadEpochs:
 
     def go_back(self, offset: int) -> None:
         """Drop the leader epochs that begin at ``offset`` or later, because the log does not have their records.
-        Records before ``offset`` may differ too: the next fetch request names their last epoch, so the search continues
-        until the last common record is found."""
+        Records before ``offset`` may differ, too: the next fetch request names the last leader epoch that remains, so
+        the search continues until the last common record is found."""
         self._starts = [each for each in self._starts if each[1] < offset]

@@ -71,7 +71,8 @@ class Reading:
         self._dirty = False
 
     def traceparent(self) -> str | None:
-        """The trace context of the program's current span, for the request of a commit; None if it is not sampled."""
+        """The trace context of the program's current span, for the request of a commit; None if the span is not
+        sampled."""
         return None if self.traces is None else self.traces.current()
 
     def _room(self) -> None:

@@ -11,8 +11,8 @@ seconds of a clock that never goes back and counts suspensions of the machine (c
 
 Changes are processed one at a time: the member releases partitions before it takes new ones, and each event is
 delivered before the next event is computed. Because changes are processed one at a time, the owned partitions in a
-heartbeat are always exact. A revocation drops a queued Assign event, because finding its start offsets may take long
-while other members wait for the revoked partitions. Events other than Assign are never dropped.
+heartbeat are always exact. A revocation drops a queued Assign event: to find the start offsets for this event may take
+long, and other members wait for the revoked partitions. Events other than Assign are never dropped.
 
 **The lease.** A member may have lost its partitions after the session timeout without a response, or after the grace
 period without a connection. The coordinator, too, measures session timeout and grace period, but it starts later: when

@@ -88,7 +88,7 @@ class Transactions:
         return self.producer.identity
 
     def numbered(self, sequences: PartitionSequences[SendBatch]) -> None:
-        """Note that a partition gives its first sequence number in the open transaction."""
+        """Note that a partition assigns its first sequence number in the open transaction."""
         self.producer.sent()
         self._numbered.append(sequences)
 

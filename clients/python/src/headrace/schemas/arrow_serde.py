@@ -69,8 +69,8 @@ class AvroArrowDeserializer:
 
     def deserialize(self, values: pa.Array) -> Converted:
         """Deserialize an array of type binary; null stays null. Raises RegistryUnavailableError, BatchTooLargeError. If
-        a writer's schema is unknown, or the reader's schema cannot read it, its values become null, with that
-        reason."""
+        a writer's schema is unknown, or does not match the reader's schema, the values of this writer's schema become
+        null, with the reason."""
         unusable = {}
         with self._decoder.lock:
             for schema_id in self._decoder.missing(values):

@@ -7,9 +7,9 @@
   acknowledged and the end offsets grew by the same number. A consume run is verified if all CRCs are valid (check.crcs)
   and every offset from the earliest on was read once. A latency run is verified if every record came back unchanged.
 
-The meaning of ``latency_ms`` depends on the workload. For produce, it is the time from send to acknowledgement (samples
-with object and async, whole calls with many and arrow). For consume, it is the time of a call for more records. For
-latency, it is the time from send to receipt.
+The meaning of ``latency_ms`` depends on the workload. For produce, ``latency_ms`` is the time from send to
+acknowledgement (samples with object and async, whole calls with many and arrow). For consume, ``latency_ms`` is the
+time of a call for more records. For latency, ``latency_ms`` is the time from send to receipt.
 """
 
 from __future__ import annotations

@@ -132,7 +132,8 @@ def create(
     timeout: Timeout = _TIMEOUT_S,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Create a connector. Connect checks the configuration first, and starts the tasks later: --wait waits for them.
+    """Create a connector. Connect checks the configuration first, and starts the tasks later: --wait waits for the
+    tasks.
 
     \b
     Examples:

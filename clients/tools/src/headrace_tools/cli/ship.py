@@ -52,7 +52,7 @@ def ship(
 
     A transaction has the lines of a batch and the positions of their files (topic headrace-ship-positions), so after a
     crash, readers with read_committed see no lost or repeated lines. A file is followed through renames and truncation;
-    a file that is new under a path or a pattern begins at its first line. Copytruncate can lose lines that are written
+    a new file under a path or a pattern is read from its first line on. Copytruncate can lose lines that are written
     between the copy and the truncation: rotate by renaming.
 
     \b

@@ -92,8 +92,8 @@ class Logins:
         self._open_admin, self._keys = open_admin, keys
 
     def try_at(self, address: str, timeout_s: float) -> NodeDescription | Refusal | None:
-        """Log in, and ask the node to describe itself. Returns its answer, or why the login failed; None: the call
-        failed for another reason."""
+        """Log in, and ask the node to describe itself. Returns the node's answer, or the reason why the login failed;
+        None: the call failed for another reason."""
         try:
             with self._open_admin(address) as client:
                 return client.describe_node(address, timeout=timeout_s)

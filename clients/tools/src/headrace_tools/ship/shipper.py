@@ -56,8 +56,8 @@ class Settings:
 
 
 class Shipper:
-    """Ships until ``stop`` is set. ``on_batch`` is called after each batch, and ``on_open`` when the files that exist
-    are open and their positions are stored: from then on, no line is lost if the shipper dies."""
+    """Ships until ``stop`` is set. ``on_batch`` is called after each batch. ``on_open`` is called when the existing
+    files are open and their positions are stored; from then on, no line is lost if the shipper dies."""
 
     def __init__(
         self,

@@ -377,8 +377,8 @@ class Files:
         return seen, sorted(wanted)
 
     def _open_all(self, wanted: Iterable[_Rotated]) -> bool:
-        """Open files in their order. If one of them was renamed after the scan, open none and return False. Raises
-        OSError if descriptors or memory run out."""
+        """Open the files of a scan, in the given order. If one of the files was renamed after the scan, open none and
+        return False. Raises OSError if descriptors or memory run out."""
         opened: list[tuple[int, _Rotated]] = []
         try:
             for each in wanted:

@@ -60,9 +60,9 @@ class EventSchemaError(InvalidArgumentError):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column. ``json``: the type of its values in the event's JSON, as DDL; with STRING, an object stays JSON text.
-    ``cast``: the Arrow type to which a number that represents a date or a time is converted. ``is_base64``: the text
-    represents bytes."""
+    """A column. ``json``: the type of the column's values in the event's JSON, as DDL; with STRING, an object stays
+    JSON text. ``cast``: the Arrow type to which a number that represents a date or a time is converted. ``is_base64``:
+    the text represents bytes."""
 
     name: str
     json: str

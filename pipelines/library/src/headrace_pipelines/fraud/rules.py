@@ -47,9 +47,9 @@ class History(NamedTuple):
 
     ``amounts`` (their number), ``mean`` and ``squares`` (the sum of squared deviations) describe the logarithms of the
     customer's amounts, including the prior. The last place is None until the first payment at a terminal. ``recent_ms``
-    and ``small_ms`` are the times of the last payments; they have the number of times that the rules for velocity and
-    card testing need. ``recent_ms``, ``small_ms`` and the place come from the payments that were received last, so the
-    history soon forgets a payment with a wrong clock.
+    and ``small_ms`` are the times of the last payments, as many as the rules for velocity and card testing need.
+    ``recent_ms``, ``small_ms`` and the place come from the payments that were received last, so the history soon
+    forgets a payment with a wrong clock.
     """
 
     amounts: int

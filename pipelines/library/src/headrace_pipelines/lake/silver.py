@@ -1,4 +1,4 @@
-"""Turn records into rows of silver: typed rows that keep the rules of their source, and bad rows with a reason."""
+"""Turn records into rows of silver: typed rows that meet the rules of their source, and bad rows with a reason."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ version does not follow the order's version raises an error, so a lost or repeat
 A **rebuild** makes the next generation of rows from the first event on, while the live projector continues. When the
 new rows contain every event of the present rows, one transaction switches the views; the old rows are deleted
 afterwards. So a reader never sees an older state than before, and never waits. The live projector sees the switch at
-its next batch, and continues with the new rows, from their positions.
+its next batch, and continues with the new rows, from the positions that are stored with them.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Projector:
 
 def project(database: Database, generation: int, events: Sequence[Event], positions: Mapping[int, int]) -> None:
     """Change the rows of a generation by events, in the open transaction. ``positions``: the offset of the next event
-    of each partition. Raises ValueError if an event does not follow its order's row."""
+    of each partition. Raises ValueError if an event does not have the next version of its order."""
     orders = _orders(database, generation, {event["order"] for event in events})
     rejected: Counter[str] = Counter()
     placed: Counter[str] = Counter()

@@ -26,8 +26,9 @@ _NONE = Token(Kind.SIGN, "", 0, 0)
 
 @dataclass(slots=True)
 class _Level:
-    """A pair of parentheses, or the whole query. ``in_tables``: a comma is followed by a table. ``expects``: a table
-    may come next. ``is_query``: it has SELECT, or WITH. ``defines``: names of WITH may follow."""
+    """The state of the parser within a pair of parentheses, or in the whole query. ``in_tables``: a comma is followed
+    by a table. ``expects``: a table may come next. ``is_query``: the parentheses contain SELECT or WITH. ``defines``:
+    names of WITH may follow."""
 
     expects: bool = False
     in_tables: bool = False

@@ -1,8 +1,8 @@
 """Text -> tokens with their positions, and statements, which end with semicolons. Pure.
 
-The rules are Spark's: ``'text'`` and ``"text"`` are strings, with a backslash or a doubled quote for a quote; names may
-be in backticks; ``r'text'`` has no escapes; ``--`` begins a comment that ends with its line, and ``/* */`` encloses a
-comment, in which comments may be nested.
+The rules are Spark's. ``'text'`` and ``"text"`` are strings, with a backslash or a doubled quote for a quote;
+``r'text'`` has no escapes. Names may be in backticks. ``--`` begins a comment that ends with its line. ``/* */``
+encloses a comment, in which comments may be nested.
 """
 
 from __future__ import annotations

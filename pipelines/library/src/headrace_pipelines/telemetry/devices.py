@@ -14,8 +14,9 @@ from .schema import CLEARED, SILENT, SILENT_MS, Alarm
 
 
 class Device(NamedTuple):
-    """The state that the job stores for a device. ``newest_ms``: its latest reading. ``last_ms``: its latest reading
-    that the watermark has passed (0 if there is none). ``waiting_ms``: its readings above the watermark, in order."""
+    """The state that the job stores for a device. ``newest_ms``: the time of the device's latest reading. ``last_ms``:
+    the time of the latest reading that the watermark has passed (0: there is no such reading). ``waiting_ms``: the
+    times of the readings above the watermark, in order."""
 
     name: str
     newest_ms: int = 0

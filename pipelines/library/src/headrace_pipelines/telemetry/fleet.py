@@ -47,8 +47,8 @@ class Delivery(NamedTuple):
 
 
 class Outage(NamedTuple):
-    """A device sends nothing from second ``from_s`` to second ``to_s`` of the run. ``is_kept``: it sends the readings
-    of this time afterwards. A dead device has no end (``math.inf``)."""
+    """A device sends nothing from second ``from_s`` to second ``to_s`` of the run. ``is_kept``: the device sends the
+    readings of this time afterwards. A dead device has no end (``math.inf``)."""
 
     from_s: int
     to_s: float

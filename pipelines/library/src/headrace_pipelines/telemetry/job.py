@@ -246,7 +246,8 @@ class Job:
 
 
 def _counted(rows: DataFrame) -> tuple[int, int, int]:
-    """The number of rows of a grain, of its different pairs of device and window, and of its readings."""
+    """For a grain: the number of rows, the number of different pairs of device and window, and the number of
+    readings."""
     (found,) = rows.agg(F.count("*"), F.countDistinct("device", "window"), F.sum("readings")).collect()
     return found[0], found[1], found[2] or 0
 

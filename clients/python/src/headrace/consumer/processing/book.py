@@ -227,15 +227,15 @@ class Book:
             self.bytes -= part.bytes
 
     def too_far(self) -> set[TopicPartition]:
-        """The partitions that get no more records now, because their first unfinished offset is WINDOW behind the last
-        one."""
+        """The partitions that get no more records now, because their last offset is WINDOW or more after their first
+        unfinished offset."""
         return {
             tp for tp, part in self._parts.items() if (first := part.first) is not None and part.end - first >= WINDOW
         }
 
     def positions(self, read: Mapping[TopicPartition, OffsetAndMetadata]) -> dict[TopicPartition, OffsetAndMetadata]:
         """The offsets to commit, without leader epochs. ``read``: the positions after the records that the consumer has
-        returned; they hold for partitions without unfinished records."""
+        returned, which are committed for partitions without unfinished records."""
         return {
             tp: OffsetAndMetadata(*_progress(self._parts[tp], position.offset)) if tp in self._parts else position
             for tp, position in read.items()

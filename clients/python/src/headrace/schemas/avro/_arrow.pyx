@@ -1242,8 +1242,8 @@ cdef int emit_real(Out* out, Node* node, const ArrowArray* array, int64_t at) no
 
 
 cdef int emit_decimal(Out* out, Node* node, const ArrowArray* array, int64_t at) noexcept nogil:
-    """Write a decimal of ``flag`` bytes as big-endian two's complement: in ``size`` bytes, or for 0 in as few bytes as
-    possible, after its length. The node's two texts are the bounds."""
+    """Write a decimal of ``flag`` bytes as big-endian two's complement: in ``size`` bytes; with ``size`` 0 in as few
+    bytes as possible, after the number of these bytes. The node's two texts are the bounds."""
     cdef int width = node.flag, used, place, fault
     cdef const uint8_t* data = <const uint8_t*>array.buffers[1] + at * width
     cdef uint8_t sign = 0xFF if data[width - 1] & 0x80 else 0

@@ -1,8 +1,8 @@
 """Avro values to Arrow arrays and back: programs for the compiled codec (``_arrow``).
 
-ArrowDecoder turns a binary array into an array of the reader's type; its values may come from several writers'
-schemas. ArrowEncoder turns an array into a binary array. A value that cannot be decoded or encoded becomes null, and
-has a reason; all other values are kept.
+ArrowDecoder turns a binary array, with values of one or more writers' schemas, into an array of the reader's type.
+ArrowEncoder turns an array into a binary array. A value that cannot be decoded or encoded becomes null, and has a
+reason; all other values are kept.
 
 ``arrow_types.py`` has the table of types. Source: the Avro specification 1.12, "Schema Resolution".
 """

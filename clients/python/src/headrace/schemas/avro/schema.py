@@ -82,8 +82,8 @@ class Type:
 
 
 def parse(text: str, references: Iterable[str] = ()) -> Type:
-    """Parse a schema. ``references``: texts of the schemas to which it refers; a schema stands after the schemas that
-    it needs itself. Raises AvroSchemaError."""
+    """Parse a schema. ``references``: texts of the schemas to which the parsed schema refers; each text stands after
+    the texts of the schemas that it needs. Raises AvroSchemaError."""
     names: dict[str, Type] = {}
     for each in references:
         _Parser(names, may_repeat=True).type(_loaded(each), "", "", 0)
