@@ -134,7 +134,7 @@ def test_a_contradiction_a_wrong_broker_or_a_fenced_one_moves_nothing() -> None:
     with pytest.raises(InvalidRequestError, match="names a partition twice"):
         world.alter(one=[TOPIC(topic="a", partitions=[0])], two=[TOPIC(topic="a")])
     request = admin_pb2.AlterReplicaLogDirsRequest(broker_id=2)
-    with pytest.raises(InvalidRequestError, match="the request is for broker 2, this is broker 1"):
+    with pytest.raises(InvalidRequestError, match="the request is for broker 2, but this is broker 1"):
         asyncio.run(alter_replica_log_dirs(world.broker, world.log_dirs, request))
     world.refusal = FencedBrokerError("fenced")
     with pytest.raises(FencedBrokerError):

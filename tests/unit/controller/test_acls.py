@@ -115,7 +115,7 @@ def test_an_older_log_takes_none() -> None:
     update = FeatureUpdate(METADATA_VERSION_FEATURE, 2, UpgradeType.SAFE_DOWNGRADE)
     (lowered,) = world.ask(UpdateFeatures((update,)))
     assert lowered.error is None
-    with pytest.raises(UnsupportedVersionError, match=r"need metadata\.version 3, the cluster has 2"):
+    with pytest.raises(UnsupportedVersionError, match=r"need metadata\.version 3, but the cluster has 2"):
         create(world, entry())
 
 

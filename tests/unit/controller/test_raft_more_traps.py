@@ -555,7 +555,9 @@ def test_a_disk_that_lost_what_it_acknowledged_is_informed_by_the_leader() -> No
     del third.disk.entries_[2:]
     world.restart(third)
     world.tick(1)
-    with pytest.raises(CorruptLogError, match=r"controller 1@\w+ received acknowledgements up to 4, the log ends at 2"):
+    with pytest.raises(
+        CorruptLogError, match=r"controller 1@\w+ received acknowledgements up to 4, but the log ends at 2"
+    ):
         world.settle()
 
 

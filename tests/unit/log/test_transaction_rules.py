@@ -119,7 +119,7 @@ def test_no_batch_enters_where_the_former_epoch_is_open() -> None:
 
 
 def test_an_unknown_producer_begins_with_sequence_0_under_version_2() -> None:
-    with pytest.raises(OutOfOrderSequenceNumberError, match="sequence 3, must be 0"):
+    with pytest.raises(OutOfOrderSequenceNumberError, match="sequence 3, but must begin with 0"):
         check(VERIFIED, None, sequence=3)
     check(TransactionalAppend(1, True), None, sequence=3)
 

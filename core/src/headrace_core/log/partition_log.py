@@ -76,7 +76,7 @@ _CLOSED_AT_ONCE = 64  #: Maximum number of logs closed at the same time, because
 DELETED_SUFFIX = ".deleted"  #: Suffix of files that the log will remove later.
 
 
-#: The error for a refused batch of a producer.
+#: Error class for each reason to refuse a producer's batch.
 _REFUSALS: dict[Check, type[HeadraceError]] = {
     Check.FENCED: InvalidProducerEpochError,
     Check.OUT_OF_ORDER: OutOfOrderSequenceNumberError,
@@ -341,7 +341,7 @@ class PartitionLog(LogReader):
         if known is not None and known.cuts == self.cuts:
             if known.end == end:
                 return known.epoch
-            # The group has further batches after the append to which ``known`` belongs.
+            # ``known`` comes from an earlier append of this group, which is not in the segments yet.
             if known.end > self.log_end_offset:
                 return max(known.epoch, largest_epoch(self._segments))
         found = largest_epoch(self._segments)
@@ -792,8 +792,8 @@ class PartitionLog(LogReader):
         file = self._next_segment_file()
         self._forget_places()
         with _half_done():
-            # Delete the old empty segment before the new segment is created: if a crash left both segments, the old
-            # segment would seem to lack records.
+            # Delete the old empty segment before the new segment is created: if both were left after a crash, recovery
+            # would think that the old segment has lost records.
             self._delete_from(len(self._segments) - 1)
             self._segments = (*self._segments, self._create_segment(base_offset, file))
 
@@ -833,7 +833,7 @@ class PartitionLog(LogReader):
         end."""
         if before_offset > self.log_end_offset:
             raise OffsetOutOfRangeError(
-                f"{self.topic_partition}: cannot delete records before {before_offset}, the log ends at "
+                f"{self.topic_partition}: cannot delete records before {before_offset}, but the log ends at "
                 f"{self.log_end_offset}"
             )
         if before_offset > self.log_start_offset:

@@ -121,11 +121,11 @@ class ProducerEntry:
     last_timestamp_ms: int = -1  #: Timestamp of the producer's last batch or marker.
     #: Offset of the first record in the producer's open transaction; None when no transaction is open.
     transaction_first_offset: int | None = None
-    #: The bytes of this producer's entry in the last snapshot; None if the entry has changed since that snapshot. With
-    #: the packed bytes a roll is cheaper: a roll writes the whole table (up to a million producers), and few entries
-    #: have changed.
+    #: The bytes of this producer's entry in the last snapshot; None if the entry has changed since that snapshot. The
+    #: bytes make a roll cheaper: a roll writes the whole table (up to a million producers), of which few entries have
+    #: changed.
     packed: bytes | None = field(default=None, compare=False, repr=False)
-    #: Whether the log has recent batches of the producer that ``batches`` lacks, because a snapshot holds only the last
+    #: Whether the log has recent batches of the producer that are not in ``batches``: a snapshot holds only the last
     #: batch.
     is_cut_short: bool = field(default=False, compare=False)
     #: Time when this replica appended the producer's last batch or marker, or loaded the table; see
@@ -184,7 +184,7 @@ class ProducerTable:
         self._entries = {entry.producer_id: entry for entry in entries}
         #: End offset of the producer table: the table has the state after all records before this offset.
         self.next_offset = next_offset
-        #: Local time, in milliseconds of a monotonic clock, which the next updates of the producer table store.
+        #: Present time of a monotonic clock in milliseconds, which the next updates of the producer table store.
         self.local_ms = 0.0
         #: Aborted transactions that the owner has not yet added to the transaction index.
         self.aborted: list[AbortedTransaction] = []
@@ -241,7 +241,7 @@ class ProducerTable:
                 Check.OUT_OF_ORDER,
                 why=(
                     f"producer {header.producer_id} starts epoch {header.producer_epoch} with sequence "
-                    f"{header.base_sequence}, must be 0"
+                    f"{header.base_sequence}, but must be 0"
                 ),
             )
         last = entry.last_batch

@@ -152,7 +152,7 @@ def check_in_transaction(
     if entry is None and append.version >= EPOCH_RAISING_VERSION and header.base_sequence != 0:
         raise OutOfOrderSequenceNumberError(
             f"{partition}: producer {header.producer_id} begins its transaction with sequence {header.base_sequence}, "
-            "must be 0"
+            "but must begin with 0"
         )
 
 

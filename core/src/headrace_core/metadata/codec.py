@@ -47,8 +47,8 @@ def decode_record(value: bytes | memoryview | None) -> MetadataRecord:
         raise CorruptLogError("a metadata record is empty; the metadata log is damaged")
     if value[0] != FRAMING_VERSION:
         raise UnsupportedVersionError(
-            f"metadata record has framing version {value[0]}, this node supports at most {FRAMING_VERSION}: upgrade "
-            "this node"
+            f"metadata record has framing version {value[0]}, but this node supports at most {FRAMING_VERSION}: "
+            "upgrade this node"
         )
     try:
         return _decoder.decode(memoryview(value)[1:])
@@ -75,7 +75,7 @@ def decode_batches(data: bytes | memoryview) -> Iterator[MetadataBatch]:
     position = 0
     while position < len(data):
         header = read_header(data, position)
-        # Check also the CRC of control batches, because the CRC covers the control bit.
+        # Decode control batches too, which checks their CRC: a flipped control bit must not hide a batch of records.
         decoded = decode_batch(data, position)
         records = () if header.is_control else tuple(decode_record(record.value) for record in decoded)
         yield MetadataBatch(header.base_offset, header.next_offset, header.leader_epoch, records)

@@ -47,7 +47,7 @@ class InitialVoter:
         return f"{self.node_id}@{self.address}:{id_to_text(self.directory_id)}"
 
 
-#: Writes the first voters into a controller's directory, durably: (file system, root, voters).
+#: Writes the first voters durably into a controller's directory; arguments: file system, path of the directory, voters.
 WriteVoters = Callable[[FileSystem, str, Sequence[InitialVoter]], None]
 
 
@@ -137,7 +137,7 @@ def parse_directory_id(text: str, *, key: str) -> bytes:
             f"{key}: the directory's id {error.message}; `headrace random-uuid` makes one"
         ) from None
     if int.from_bytes(raw, "big") < _RESERVED_IDS:
-        raise InvalidConfigError(f"{key}: {text} is a reserved id; `headrace random-uuid` makes one for a directory")
+        raise InvalidConfigError(f"{key}: {text} is a reserved id; `headrace random-uuid` makes an id for a directory")
     return raw
 
 

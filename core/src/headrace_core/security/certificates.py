@@ -97,7 +97,8 @@ def node_identity(pem: bytes) -> NodeIdentity:
     if identity is None:
         raise SaslAuthenticationFailedError(
             f"the certificate of {certificate.subject or 'the client'} is not a node's: it must have one URI such as "
-            f"headrace:broker:1 among its alternative names; issue one with `headrace certs issue broker`"
+            f"headrace:broker:1 among its alternative names; issue a node's certificate with "
+            "`headrace certs issue broker`"
         )
     return identity
 

@@ -68,7 +68,7 @@ def user_principal(pem: bytes, mapper: PrincipalMapper) -> Principal:
     name = subject_name(pem)
     if is_node(pem):
         raise SaslAuthenticationFailedError(
-            f"the certificate of {_shown(name)} is a node's and names no user; issue one with "
+            f"the certificate of {_shown(name)} is a node's and names no user; issue a user's certificate with "
             "`headrace certs issue user NAME`"
         )
     found = Principal(USER, mapper.name_of(name))

@@ -40,7 +40,7 @@ def lag(
     ] = None,
     alert: Annotated[
         bool,
-        typer.Option("--alert", help="Exit with 3 when a group is above a limit, or has the status STOP or STALL."),
+        typer.Option("--alert", help="Exit with 3 when a group is above a limit, or gets the verdict STOP or STALL."),
     ] = False,
     max_time: Annotated[
         float, duration("--max-time", least_s=0.0, help="Highest allowed age of a group's first unread record.")

@@ -48,7 +48,9 @@ def produce(
     ] = None,
     key: Annotated[str | None, typer.Option("-k", "--key", help="Use this key for every record.")] = None,
     key_delimiter: Annotated[str | None, typer.Option("-K", help="The delimiter between key and value.")] = None,
-    delimiter: Annotated[str, typer.Option("-D", help="The delimiter between records on stdin.")] = r"\n",
+    delimiter: Annotated[
+        str, typer.Option("-D", help="The delimiter between records on stdin, and with -l in files.")
+    ] = r"\n",
     headers: Annotated[list[str] | None, typer.Option("-H", metavar="NAME=VALUE", help="A header; repeatable.")] = None,
     compression: Annotated[
         str | None, typer.Option("-z", help="The compression type: none, gzip, snappy, lz4 or zstd.")

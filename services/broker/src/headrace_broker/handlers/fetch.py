@@ -72,8 +72,8 @@ QUEUED_BYTES_MAX = 2 * ANSWER_BYTES_MAX
 #: Maximum bytes of a fetch response while clients leave too many response bytes unread over all streams
 #: (UnreadAnswers).
 CROWDED_ANSWER_BYTES_MAX = 64 * 1024
-#: After requests of one stream with more partitions than this number, the event loop runs other tasks before the broker
-#: handles the stream's next request.
+#: When requests of one stream have named more partitions than this number, the event loop runs other tasks before the
+#: broker handles the stream's next request.
 TURN_PARTITIONS_MAX = 500
 #: Maximum number and maximum bytes of queued fetch requests; above either maximum the broker does not read the stream.
 #: Each fetch stream has its own limit: under a shared limit, clients that read no responses would stop all other
@@ -84,7 +84,7 @@ QUEUED_REQUEST_BYTES_MAX = 64 * 1024
 #: not free.
 _OVERHEAD_BYTES = 64
 _ABORTED_BYTES = 24  #: Bytes counted for an aborted transaction in a fetch response.
-#: Milliseconds between two searches of a leader for a replica that is nearer to a consumer than the leader (KIP-392).
+#: Milliseconds between two searches for a replica that is nearer to a consumer than the leader (KIP-392).
 NEARER_LOOK_MS = 5_000
 _EMPTY = b""
 
@@ -195,8 +195,8 @@ class FetchStream(StreamHandler[Any]):
         self._looked_s = 0.0  # when the broker began to collect the response
         self._started_s = 0.0  # when the handling of the request in progress began
         self._committed = False  # whether the request in progress is read_committed.
-        #: Partitions whose committed bytes beyond the last stable offset a read_committed session may not read yet,
-        #: each with its last stable offset.
+        #: Partitions with committed bytes above the last stable offset, which a read_committed session may not read
+        #: yet, each with its last stable offset.
         self._held_back: dict[TopicPartition, tuple[Readable, int]] = {}
         self._refused: list[Any] = []  # results for partitions that the current request named wrongly
         self._cold: dict[TopicPartition, _ColdRead] = {}
@@ -666,7 +666,7 @@ def _out_of_range(entry: SessionPartition, replica: Readable) -> OffsetOutOfRang
     reads = replica.reads
     if entry.position > reads.log_end and not isinstance(replica, LeaderReplica):
         return OffsetNotAvailableError(
-            f"{entry.partition}: offset {entry.position} has not reached this follower yet, its log ends at "
+            f"{entry.partition}: offset {entry.position} has not reached this follower yet, whose log ends at "
             f"{reads.log_end}; retry, or read from the leader"
         )
     return OffsetOutOfRangeError(

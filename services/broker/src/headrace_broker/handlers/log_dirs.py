@@ -79,7 +79,7 @@ async def alter_replica_log_dirs(broker: BrokerContext, log_dirs: LogDirs, reque
 def _check_meant(broker: BrokerContext, request: Any) -> None:
     if request.HasField("broker_id") and request.broker_id != broker.broker_id:
         raise InvalidRequestError(
-            f"wrong broker: the request is for broker {request.broker_id}, this is broker {broker.broker_id}; "
+            f"wrong broker: the request is for broker {request.broker_id}, but this is broker {broker.broker_id}; "
             "refresh the metadata"
         )
 

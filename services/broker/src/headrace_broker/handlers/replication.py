@@ -114,7 +114,7 @@ class ReplicationService(replication_pb2_grpc.ReplicationServicer):
         image, broker_id = self._broker.metadata.image, self._broker.broker_id
         if hello.cluster_id != image.cluster_id:
             raise InconsistentClusterIdError(
-                f"broker {hello.broker_id} belongs to cluster {hello.cluster_id!r}, this broker to cluster "
+                f"broker {hello.broker_id} belongs to cluster {hello.cluster_id!r}, but this broker belongs to cluster "
                 f"{image.cluster_id!r}; check the listeners' addresses of both brokers"
             )
         if hello.leader_id != broker_id:

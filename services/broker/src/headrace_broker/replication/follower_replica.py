@@ -131,8 +131,8 @@ class FollowerReplica:
         #: Whether the directory writer refused an append of this replica; the writer then also refuses the next
         #: appends.
         self._is_failing = False
-        #: Whether the replica asked for at most one unacknowledged byte in its join, because the disk was short of
-        #: space. After a join that asked for one byte, the replica's next join asks for the normal number of bytes.
+        #: Whether the replica's last join asked the leader for at most one unacknowledged byte, because the disk was
+        #: short of space. The next join asks for the normal number of bytes again.
         self._is_probing = False
         #: After this error, records that the replica receives may never reach the thread that writes to the log
         #: directory.
@@ -550,7 +550,7 @@ class FollowerReplica:
         records at that offset."""
         if offset > self.log_end:
             raise OffsetNotAvailableError(
-                f"{self.partition}: offset {offset} has not reached this follower yet, its log ends at "
+                f"{self.partition}: offset {offset} has not reached this follower yet, whose log ends at "
                 f"{self.log_end}; retry, or read from the leader"
             )
         check_not_truncated(self.log, offset, last_fetched_epoch)

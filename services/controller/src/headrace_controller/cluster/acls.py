@@ -18,7 +18,7 @@ from headrace_core.security.acl_types import ACLS_MAX
 from .decision import Decision, View
 from .requests import AclResult, CreateAcls, DeleteAcls, DeleteAclsResult
 
-#: The level of metadata.version at which the log may have access control entries.
+#: The first level of metadata.version at which the metadata log may have access control entries.
 LEVEL = 3
 
 
@@ -106,8 +106,8 @@ def described(image: MetadataImage, wanted: AclFilter) -> list[AclRecord]:
 def _check_level(image: MetadataImage) -> None:
     if image.metadata_version < LEVEL:
         raise UnsupportedVersionError(
-            f"access control entries need metadata.version {LEVEL}, the cluster has {image.metadata_version}; upgrade "
-            "all nodes, then run headrace features upgrade"
+            f"access control entries need metadata.version {LEVEL}, but the cluster has {image.metadata_version}; "
+            "upgrade all nodes, then run headrace features upgrade"
         )
 
 

@@ -15,7 +15,7 @@ from headrace_core.quotas.entities import check_key
 from .decision import Decision, View
 from .requests import AlterClientQuotas, QuotaAlteration, QuotaResult
 
-#: The level of metadata.version at which the log may have quotas.
+#: The first level of metadata.version at which the metadata log may have quotas.
 LEVEL = 3
 #: Maximum number of entities with quotas: every node keeps all of them in memory.
 ENTITIES_MAX = 100_000
@@ -26,8 +26,8 @@ def alter(view: View, request: AlterClientQuotas) -> Decision:
     image = view.image
     if image.metadata_version < LEVEL:
         raise UnsupportedVersionError(
-            f"quotas need metadata.version {LEVEL}, the cluster has {image.metadata_version}; upgrade all nodes, then "
-            "run headrace features upgrade"
+            f"quotas need metadata.version {LEVEL}, but the cluster has {image.metadata_version}; "
+            "upgrade all nodes, then run headrace features upgrade"
         )
     records: list[MetadataRecord] = []
     results = []

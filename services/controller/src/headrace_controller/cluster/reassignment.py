@@ -46,8 +46,7 @@ from .throttles import Copying
 
 _STEP = 100  #: Maximum number of reassignments that one upkeep decision completes or begins.
 _LOOK_AGAIN_MS = 5_000.0
-#: Maximum number of queued reassignments that one step examines; the free brokers of a cluster can begin fewer than
-#: this number.
+#: Maximum number of queued reassignments that one step examines, more than the free brokers of a cluster can begin.
 _LOOK = 2_000
 
 
@@ -130,8 +129,8 @@ def _alter_one(steps: _Steps, item: Reassignment, request: AlterPartitionReassig
     factor = len(planned_replicas(partition))
     if len(item.targets) != factor and not request.allow_replication_factor_change:
         raise InvalidReplicationFactorError(
-            f"{item.topic}-{item.partition} has {counted(factor, 'replica')}, the request names {len(item.targets)} "
-            "and does not allow the replication factor to change"
+            f"{item.topic}-{item.partition} has {counted(factor, 'replica')}, but the request names "
+            f"{len(item.targets)} and does not allow the replication factor to change"
         )
     steps.move(key, QueuedReassignment(item.targets, automatic=False))
 
@@ -168,7 +167,8 @@ def begin(view: View) -> Decision:
     ledger = view.image.ledger
     if not ledger.queued:
         return Decision()
-    # The comparison of states leaves out leaders, which change too often; a full check runs every _LOOK_AGAIN_MS.
+    # Skip this step if nothing has changed since a step that began no reassignment. The comparison leaves out leaders,
+    # which change too often; so a full check runs every _LOOK_AGAIN_MS.
     where = (ledger.queued, ledger.reassigning, view.image.brokers, view.image.configs, view.now_ms // _LOOK_AGAIN_MS)
     if len(view.agenda.nothing_begins) == len(where) and all(map(_is_same, view.agenda.nothing_begins, where)):
         return Decision()

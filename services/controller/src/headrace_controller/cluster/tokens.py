@@ -27,14 +27,14 @@ from headrace_core.security.principal import USER, parse_principal
 from .decision import Decision, View
 from .requests import CreateToken, ExpireToken, RemoveExpiredTokens, RenewToken
 
-#: The level of metadata.version at which the log may have tokens.
+#: The first level of metadata.version at which the metadata log may have delegation tokens.
 LEVEL = 3
 TOKENS_MAX = 10_000  #: Maximum number of tokens: every node keeps all of them in memory.
 #: Maximum number of tokens that one principal may request, so that one user cannot use up the limit of the cluster.
 TOKENS_OF_REQUESTER_MAX = 1_000
 RENEWERS_MAX = 100  #: Maximum number of a token's renewers.
 PRINCIPALS_BYTES_MAX = 4_096  #: Maximum bytes of a token's owner and renewers: every node keeps all of them in memory.
-TIME_MAX_MS = 2**62  #: Later times are replaced by this time, so that sums fit into 64 bits.
+TIME_MAX_MS = 2**62  #: Times above this maximum are replaced by the maximum, so that sums fit into 64 bits.
 
 
 def create(view: View, request: CreateToken) -> Decision:
@@ -42,8 +42,8 @@ def create(view: View, request: CreateToken) -> Decision:
     image, settings = view.image, view.settings
     if image.metadata_version < LEVEL:
         raise UnsupportedVersionError(
-            f"delegation tokens need metadata.version {LEVEL}, the cluster has {image.metadata_version}; upgrade all "
-            "nodes, then run headrace features upgrade"
+            f"delegation tokens need metadata.version {LEVEL}, but the cluster has {image.metadata_version}; "
+            "upgrade all nodes, then run headrace features upgrade"
         )
     if len(image.security.tokens) >= TOKENS_MAX:
         raise PolicyViolationError(f"a cluster can have at most {TOKENS_MAX} delegation tokens; expire some")

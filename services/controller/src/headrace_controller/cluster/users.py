@@ -30,7 +30,7 @@ from headrace_core.security.sasl.scram import (
 from .decision import Decision, View
 from .requests import AlterScramCredentials, ScramDeletion, ScramResult, ScramUpsertion
 
-#: The level of metadata.version at which the log may have users.
+#: The first level of metadata.version at which the metadata log may have users.
 LEVEL = 3
 USERS_MAX = 100_000  #: Maximum number of credentials: every node keeps all of them in memory.
 
@@ -41,8 +41,8 @@ def alter(view: View, request: AlterScramCredentials) -> Decision:
     image = view.image
     if image.metadata_version < LEVEL:
         raise UnsupportedVersionError(
-            f"users need metadata.version {LEVEL}, the cluster has {image.metadata_version}; upgrade all nodes, then "
-            "run headrace features upgrade"
+            f"users need metadata.version {LEVEL}, but the cluster has {image.metadata_version}; "
+            "upgrade all nodes, then run headrace features upgrade"
         )
     changes: list[ScramUpsertion | ScramDeletion] = [*request.upsertions, *request.deletions]
     named = Counter((each.user, each.mechanism) for each in changes)

@@ -143,7 +143,7 @@ class RaftLog:
         if offset > self.end_offset:
             raise CorruptLogError(
                 f"this disk lost acknowledged entries of the metadata log: controller {leader} received "
-                f"acknowledgements up to {offset}, the log ends at {self.end_offset}"
+                f"acknowledgements up to {offset}, but the log ends at {self.end_offset}"
             )
 
     def entries(self, offset: int, max_bytes: int) -> tuple[Entry, ...]:

@@ -471,7 +471,7 @@ class ClassicGroups:
         ):
             if said is not None and said != known:
                 raise InconsistentGroupProtocolError(
-                    f"group {group.group_id!r} has a protocol of {what} {known!r}, the request names {said!r}"
+                    f"group {group.group_id!r} has a protocol of {what} {known!r}, but the request names {said!r}"
                 )
         if group.state is ClassicState.PREPARING_REBALANCE:
             self._touch(turn, group, member)
@@ -673,7 +673,8 @@ def _described(group: ClassicGroup, member: Member) -> DescribedClassicMember:
 def _check_generation(group: ClassicGroup, generation: int) -> None:
     if generation != group.generation:
         raise IllegalGenerationError(
-            f"group {group.group_id!r} is in generation {group.generation}, the request has {generation}; join again"
+            f"group {group.group_id!r} is in generation {group.generation}, but the request has {generation}; "
+            "join again"
         )
 
 

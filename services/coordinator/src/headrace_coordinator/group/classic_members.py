@@ -180,7 +180,7 @@ class ClassicMembers:
             if said is not None and said not in known:
                 raise InconsistentGroupProtocolError(
                     f"group {group.group_id!r}: member {member.member_id!r} has protocols of {what} "
-                    f"{', '.join(known)}, the request names {said!r}"
+                    f"{', '.join(known)}, but the request names {said!r}"
                 )
         member.session.touch(NO_STREAM, turn.steady_ms)
         if member.current.epoch < group.said.target_epoch and not member.current.revoking:
@@ -265,8 +265,8 @@ class ClassicMembers:
         member = self._known(group, request.member_id, request.instance_id)
         if request.generation != member.current.epoch:
             raise IllegalGenerationError(
-                f"group {group.group_id!r}: member {member.member_id!r} is in generation {member.current.epoch}, the "
-                f"request has {request.generation}; join again"
+                f"group {group.group_id!r}: member {member.member_id!r} is in generation {member.current.epoch}, but "
+                f"the request has {request.generation}; join again"
             )
         classic = member.said.classic
         assert classic is not None

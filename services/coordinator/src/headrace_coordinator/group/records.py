@@ -179,7 +179,7 @@ def decode_value(kind: RecordKind, data: bytes) -> Value:
         raise CorruptLogError(f"a {kind.name} record is damaged: {len(data)} bytes are too few for a version")
     if version > VERSION:
         raise UnsupportedVersionError(
-            f"a {kind.name} record has version {version}, this coordinator supports at most {VERSION}: "
+            f"a {kind.name} record has version {version}, but this coordinator supports at most {VERSION}: "
             "upgrade the coordinator"
         )
     return _decode(_VALUES[kind], data[2:], kind.name)

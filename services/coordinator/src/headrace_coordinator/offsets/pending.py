@@ -111,8 +111,8 @@ def decode_pending(key: PendingKey, value: bytes) -> PendingOffsets:
     version = int.from_bytes(value[:2], "big", signed=True)
     if version > VERSION:
         raise UnsupportedVersionError(
-            f"a record of pending offsets has version {version}, this coordinator supports at most {VERSION}: upgrade "
-            "the coordinator"
+            f"a record of pending offsets has version {version}, but this coordinator supports at most {VERSION}: "
+            "upgrade the coordinator"
         )
     try:
         found = _value_decoder.decode(value[2:])

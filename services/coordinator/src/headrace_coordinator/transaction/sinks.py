@@ -128,8 +128,8 @@ def decided(request: CommitSinkBatch, record: SinkRecord, now_ms: int) -> SinkRe
     or batch, or there are too many tokens. ProducerFencedError: the request or a token has an older generation."""
     if request.generation not in (None, record.generation):
         raise ProducerFencedError(
-            f"batch {request.batch} of {request.sink!r} was written under generation {request.generation}, its sink "
-            f"has generation {record.generation}: the batch was aborted meanwhile; write the batch again"
+            f"batch {request.batch} of {request.sink!r} was written under generation {request.generation}, but "
+            f"its sink has generation {record.generation}: the batch was aborted meanwhile; write the batch again"
         )
     seen: set[int] = set()
     for transaction, _ in request.tokens:
@@ -167,7 +167,7 @@ def check_open(transaction: SinkTransaction, record: SinkRecord) -> None:
 
 def old_generation(transaction: SinkTransaction, record: SinkRecord) -> HeadraceError:
     return ProducerFencedError(
-        f"transaction {str(transaction)!r} has generation {transaction.generation}, its sink has generation "
+        f"transaction {str(transaction)!r} has generation {transaction.generation}, but its sink has generation "
         f"{record.generation}: batch {transaction.batch} was aborted meanwhile; write the batch again"
     )
 
