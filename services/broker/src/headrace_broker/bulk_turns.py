@@ -20,17 +20,18 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-#: Size in bytes of a message from which it is bulk traffic.
+#: Minimum size in bytes of a message that counts as bulk traffic.
 BULK_BYTES = 64 * 1024
-#: Passes of the event loop without a small message before a turn. gRPC reports a message in one pass, and the message
-#: is handled in the next pass, so one pass is not enough.
+#: Number of passes of the event loop without a small message before a turn. gRPC reports a message in one pass, and the
+#: message is handled in the next pass, so one pass is not enough.
 QUIET_PASSES = 2
-#: Passes after which a turn is over: the stream writes the response in the second pass after the turn.
+#: Number of passes of the event loop that a turn lasts: the stream writes the response in the second pass after the
+#: turn began.
 TURN_PASSES = 3
 WAIT_MAX_S = 0.003  #: The longest time in seconds that a turn waits for quiet passes.
-#: Live traffic: a small message within this time in seconds.
+#: Traffic is live if a small message was received or sent within this number of seconds.
 LIVE_S = 0.02
-REST_MAX_S = 0.1  #: The longest rest in seconds, for a process that was stopped during a turn.
+REST_MAX_S = 0.1  #: Longest pause after a turn in seconds, which matters if the process was stopped during the turn.
 
 
 class BulkTurns:

@@ -18,7 +18,7 @@ from .context import BrokerContext
 from .leader_replica import LeaderReplica
 from .storage import Storage
 
-#: A transaction is late when it is open this much longer than transaction.max.timeout.ms, in ms (as in Kafka).
+#: A transaction counts as late after transaction.max.timeout.ms plus this number of milliseconds (as in Kafka).
 LATE_AFTER_MS = 5 * 60_000
 #: Kafka's states of a broker (kafka.server:type=KafkaServer,name=BrokerState).
 _STARTING, _RUNNING, _STOPPING = 1, 3, 6

@@ -152,7 +152,7 @@ def check_free(fs: FileSystem, directory: HeldDirectory) -> None:
 
 
 def put_offline(directory: HeldDirectory, error: Exception) -> None:
-    """Mark the directory offline until the broker restarts. The caller of ``fail`` then logs the remaining directories
+    """Mark the directory offline until the broker restarts. The caller then logs how many directories are left
     (``tell_left``)."""
     why = error.message if isinstance(error, HeadraceError) else f"{type(error).__name__}: {error}"
     directory.start_failure = StorageError(

@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 _GAPS_MAX = 100  #: Maximum number of gaps at the ends of leader epochs that a replica remembers (``past_gap``).
 
-#: To save memory, all replicas share this event until their log moves to another directory for the first time; nearly
+#: All replicas share this event until their log first moves to another directory. Sharing saves memory, because nearly
 #: all logs never move.
 _NEVER_HELD = asyncio.Event()
 _NEVER_HELD.set()
@@ -107,7 +107,7 @@ class _Appending:
         self.fence = fence
         self.trace: AppendTrace | None = None
         self.transaction: TransactionalAppend | Marker | None = None
-        #: The schema ids of the batches; None if the topic has no schema validation, or the ids are accepted.
+        #: The check of the batches' schema ids; None if the topic has no schema validation, or the ids are accepted.
         self.schemas: SchemaCheck | None = None
         self.checked: Append | None = None  #: The checked batches for the log; None until the broker has checked them.
 

@@ -37,7 +37,7 @@ class Placement:
         self.at: dict[TopicPartition, HeldDirectory] = {}
         #: Partitions whose logs are on the disk but must not be used, each with the reason.
         self.refused: dict[TopicPartition, HeadraceError] = {}
-        #: Partitions with a log that may be in a directory that was offline when the broker started.
+        #: Partitions whose log may be in a directory that was offline when the broker started.
         self.withheld: set[TopicPartition] = set()
         self._held = held
 

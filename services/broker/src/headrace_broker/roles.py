@@ -116,7 +116,7 @@ class Roles:
         self._isr_due = isr_due
         self._healing: dict[TopicPartition, HealingReplica] = {}
         #: Replicas that start over because their disk is gone: maps (topic id, partition) to the metadata offset from
-        #: which the controllers know the loss; None while the report has no answer.
+        #: which the controllers know the loss; None until the controllers have answered the report.
         self._fresh: dict[tuple[bytes, int], int | None] = {}
         self._settings = settings
         self._events = events

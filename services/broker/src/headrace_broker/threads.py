@@ -13,7 +13,7 @@ from headrace_core.rpc.event_loop import StartedThreads
 T = TypeVar("T")
 
 #: Seconds of CPU time above which a piece of work counts as long, such as decompressing a batch of 32 MiB. After long
-#: work, the next work for the same owner waits for REST_TIMES the length of the work. With these pauses, all long work
+#: work, owners whose last work was long wait for REST_TIMES the length of the work. With these pauses, all long work
 #: together uses a quarter of a core.
 LONG_S, REST_TIMES = 0.05, 3
 

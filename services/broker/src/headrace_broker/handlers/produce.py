@@ -60,13 +60,14 @@ _DURABILITY = {
     FlushPolicy.INTERVAL: produce_pb2.DURABILITY_INTERVAL,
     FlushPolicy.OS: produce_pb2.DURABILITY_OS,
 }
-#: When a client leaves more than UNREAD_BYTES_MAX bytes of answers unread, the broker stops reading its stream.
+#: While a client leaves more than UNREAD_BYTES_MAX bytes of answers unread, the broker does not read the client's
+#: stream.
 UNREAD_BYTES_MAX = 1024 * 1024
 #: Reasons why the broker does not read a produce stream: the stream's own limit, the broker's limit for all streams,
 #: unread answers, a quota of the client, or the wait for the turn after a large request (``BulkTurns``).
 _OWN_LIMIT, _BROKER_LIMIT, _UNREAD_ANSWERS, _QUOTA, _TURN = 1, 2, 4, 8, 16
-#: Error codes for a produce request with invalid records. A produce request that fails only with codes for invalid
-#: records counts against its connection.
+#: Error codes for a produce request with invalid records. A request whose errors all have these codes counts against
+#: its connection.
 _WORTHLESS = ("CORRUPT_MESSAGE", "INVALID_RECORD", "INVALID_TIMESTAMP", "MESSAGE_TOO_LARGE", "RECORD_LIST_TOO_LARGE")
 #: Maximum number of invalid records that one produce answer lists, over all partitions.
 _FAULTS_MAX = 100
@@ -191,15 +192,15 @@ class _Pending(Expiring):
         #: an append that waits for its transaction's coordinator does not delay the answers of other producers.
         self.order: list[Hashable] = partitions  # type: ignore[assignment]
         self.results: list[Any] = [None] * len(partitions)
-        #: The leader replicas that receive the records. With acks=all, a timeout error contains the leader replica's
-        #: reason for the late commit.
+        #: The leader replicas that receive the records. With acks=all, the error after a timeout contains the replica's
+        #: reason why the records are not committed yet.
         self.replicas: list[LeaderReplica | None] = [None] * len(partitions)
         self.remaining = len(partitions)
         self.size = 0
         self.faults_left = _FAULTS_MAX
         self.started_s = time.perf_counter()  #: When the request arrived.
         self.local_s = 0.0  #: When all records were in the log; 0 before that.
-        self.throttle_s = 0.0  #: How long the client must wait because of a quota.
+        self.throttle_s = 0.0  #: Seconds that the client must wait because of a quota.
         self.worthless = 0  #: Number of the request's partitions that were refused because their records are invalid.
         self.answered = False
         #: Indexes in the request of the partitions whose records are not yet in the log.

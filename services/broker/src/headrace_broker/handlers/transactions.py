@@ -30,7 +30,8 @@ from ..deadlines import Expiring
 _INT16_MAX = 2**15 - 1
 #: Maximum number of uncommitted markers of one stream; at the maximum the broker stops reading the stream.
 _PENDING_MAX = 10_000
-_DESCRIBED_AT_ONCE = 20  #: Number of producers that are described before the event loop may do other work.
+#: Number of producers that DescribeProducers describes before the event loop may do other work.
+_DESCRIBED_AT_ONCE = 20
 _VERSIONS = (1, 2)
 
 
@@ -228,7 +229,7 @@ class ProducersService(transactions_pb2_grpc.ProducersServicer):
                 f"{partition}: no transaction of producer {request.producer_id} begins at offset "
                 f"{request.transaction_start_offset}: list open transactions with DescribeProducers"
             )
-        # Only under version 1 may a marker have the epoch of the transaction that it ends.
+        # Version 1, because only under this version may a marker have the epoch of the transaction that it ends.
         marker = Marker(entry.producer_id, entry.epoch, False, max(entry.coordinator_epoch, 0), 1)
         done: asyncio.Future[AppendInfo | HeadraceError] = asyncio.get_running_loop().create_future()
         replica.append_marker(

@@ -57,9 +57,9 @@ Alive = Callable[[int], int | None]
 #: Milliseconds between a refused AlterPartition and the next attempt, unless newer metadata arrives earlier.
 RETRY_BACKOFF_MS = 100
 
-#: Milliseconds that a follower has to reconnect after its stream broke. A slow follower may lag for
-#: replica.lag.time.max.ms, but a follower without a stream makes no progress at all. A broken replication stream is
-#: restored within milliseconds. A restarting broker is fenced, which also removes its replicas from the ISR.
+#: Milliseconds within which a follower must reconnect after its stream broke, to stay in the ISR. A slow follower may
+#: lag for replica.lag.time.max.ms, but a follower without a stream makes no progress at all. A broken replication
+#: stream is restored within milliseconds. A restarting broker is fenced, which also removes its replicas from the ISR.
 REJOIN_MS = 2_000
 
 #: Milliseconds after which a follower without a stream leaves the ISR, if its stream did not break. Such a follower has
@@ -213,7 +213,8 @@ class InSyncSet:
         self.maximal = frozenset(self.committed)
         self._followers: dict[int, FollowerProgress] = {}
         self._asked: IsrChange | None = None
-        #: Whether the controllers may have applied an attempt at the AlterPartition proposal, or may still apply it.
+        #: Whether the controllers may have applied an earlier attempt to send the AlterPartition proposal, or may still
+        #: apply it.
         self._is_uncertain = False
         self._repeat = False  #: Whether to send the AlterPartition proposal again.
         self._next_ms = _UNSEEN  #: No proposal before.

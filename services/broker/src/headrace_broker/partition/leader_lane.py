@@ -56,7 +56,7 @@ from .versions import check_epoch
 
 T = TypeVar("T")
 
-#: Maximum number of unacknowledged bytes that a follower may allow for a stream or for a partition (the window).
+#: Maximum window of a stream or a partition: the number of unacknowledged bytes that the follower allows.
 WINDOW_BYTES_MAX = 64 * 1024 * 1024
 #: Maximum bytes of records in one message; larger messages are no faster and delay the messages behind them.
 MESSAGE_BYTES = 1024 * 1024
@@ -64,8 +64,8 @@ SHARE_BYTES_MIN = 64 * 1024  #: Minimum bytes that a partition gets in a message
 #: Bytes behind the leader's log end above which a replica changes to the catch-up stream.
 CATCH_UP_BYTES = 8 * 1024 * 1024
 HAND_OVER_BYTES = 1024 * 1024  #: Bytes behind the leader's log end below which a replica returns to the live stream.
-#: Milliseconds after which the leader sends new offsets in a message without records; most offsets are sent with the
-#: next push of records.
+#: Milliseconds after which the leader sends changed offsets, such as the high watermark, in a message without records.
+#: The next push of records carries most of these changes.
 UPDATE_DELAY_MS = 20
 PACED_LOOK_MS = 500  #: Longest wait in milliseconds between two checks of the replication throttle.
 COLD_READS_MAX = 2  #: Maximum number of disk reads that run at the same time for one replication stream.
@@ -73,8 +73,8 @@ COLD_READS_MAX = 2  #: Maximum number of disk reads that run at the same time fo
 #: message.
 SILENCE_MS = 3_000
 ITEM_BYTES = 32  #: Bytes counted for an item in a replication message, in addition to the item's records.
-#: Maximum bytes of the producers in an answer to a join: 700,000 producers. If a log has more producers, its
-#: new follower begins without producer state.
+#: Maximum bytes of producer state in an answer to a join: 700,000 producers. If a log has more producers, its new
+#: follower begins without producer state.
 PRODUCERS_MAX = 32 * 1024 * 1024
 ENDED_QUEUED_MAX = 1_000  #: Maximum number of ended joins that the queues of a stream may contain.
 ITEMS_MAX = 2_000  #: Maximum number of items (such as pushes or answers to joins) in one replication message.
@@ -280,7 +280,9 @@ class LeaderLane:
         self._cold: deque[JoinedReplica] = deque()
         self._wants_cold: list[ColdRead] = []
         self._resigned: list[JoinedReplica] = []
-        self._reading = 0  #: Number of joined replicas on the stream with a disk read in progress or an unsent result.
+        #: Number of the stream's joined replicas with a disk read in progress, or with records that were read and not
+        #: sent.
+        self._reading = 0
         self._joined: deque[Joined] = deque()
         #: Partitions whose followers must restart with an empty log, by the handle of the queued answer.
         self._beginning: dict[int, tuple[bytes, int]] = {}

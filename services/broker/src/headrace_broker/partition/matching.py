@@ -35,10 +35,10 @@ from headrace_core.types import NO_EPOCH
 
 from .messages import Divergence
 
-#: (the largest known epoch not above the requested epoch, the offset after its last record); (-1, -1) when there is
-#: none, also for an epoch above the last epoch. For an epoch below the log's first epoch, Kafka's OffsetForLeaderEpoch
-#: returns the start of the first epoch (``PartitionLog.epoch_end_offset``). Headrace treats an epoch below the log's
-#: first epoch as unknown.
+#: Returns (the largest known epoch that is not above the requested epoch, the offset after its last record). Returns
+#: (-1, -1) if there is no such epoch, or if the requested epoch is above the last epoch. For an epoch below the log's
+#: first epoch, Kafka's OffsetForLeaderEpoch returns the start of the first epoch (``PartitionLog.epoch_end_offset``).
+#: Headrace treats an epoch below the log's first epoch as unknown.
 EndOf = Callable[[int], tuple[int, int]]
 
 

@@ -65,8 +65,8 @@ class Request(NamedTuple):
     joins: tuple[Join, ...] = ()
     leaves: tuple[int, ...] = ()
     acks: tuple[Ack, ...] = ()
-    #: Numbers of joins that end because the follower's log takes no appends; the leader removes the followers from the
-    #: in-sync set.
+    #: Handles of the joins that end because the follower's log takes no appends; the leader removes these followers
+    #: from the in-sync set.
     cannot_append: frozenset[int] = frozenset()
 
 

@@ -50,7 +50,8 @@ _HEARTBEAT = wire.request_to_proto(Request())
 #: First and longest pause in milliseconds between two attempts to connect to a leader. After a stream that lasted
 #: _LASTED_S seconds, the follower reconnects at once.
 _RETRY_FIRST_MS, _RETRY_MOST_MS, _LASTED_S = 50.0, 1_000.0, 1.0
-_CONFIRM_AGAIN_S = 1.0  #: Seconds until the follower repeats a failed action that follows a confirmed leave.
+#: Seconds until the follower repeats an action that failed after the leader had confirmed a leave.
+_CONFIRM_AGAIN_S = 1.0
 
 T = TypeVar("T")
 _Call = Duplex[Any, Any]

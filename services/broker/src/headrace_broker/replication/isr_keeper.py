@@ -118,8 +118,8 @@ class IsrKeeper:
         self._look_at(leader, now_ms if looked_ms is None else max(now_ms, looked_ms + LOOK_MS))
 
     def metadata_changed(self, leaders: Iterable[PartitionLeader]) -> None:
-        """Called when the metadata of ``partitions`` changed, or the metadata of brokers with replicas of these
-        partitions."""
+        """Called when the metadata of the partitions that ``leaders`` lead has changed, or the metadata of brokers with
+        replicas of these partitions."""
         now_ms = self._now_ms()
         for leader in leaders:
             self._look_at(leader, now_ms)
