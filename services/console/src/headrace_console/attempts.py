@@ -17,11 +17,11 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-#: Allowed wrong passwords in a row: from one address, and for one user name from all addresses.
+#: Maximum number of wrong passwords in a row: from one address, and for one user name from all addresses.
 PER_ADDRESS_MAX, PER_USER_MAX = 10, 30
 #: Seconds after which one more attempt is allowed.
 REFILL_S = 30.0
-#: Buckets, and pairs of a user and an address, that are kept; the oldest are removed.
+#: Maximum number of buckets, and of pairs of a user and an address, that are kept; the oldest are removed.
 KEPT_MAX = 10_000
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network

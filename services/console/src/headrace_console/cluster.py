@@ -21,16 +21,17 @@ T = TypeVar("T")
 
 #: Seconds that a page waits for one request to the cluster.
 REQUEST_S = 5.0
-#: Number of threads for blocking requests: of the samples and the doctor, and of the schema registry. A registry that
-#: does not answer holds threads for minutes, so it has separate threads.
+#: Number of threads for blocking requests: for the samples and the doctor, and for the schema registry. The schema
+#: registry has separate threads, because a registry that does not answer blocks them for minutes.
 _THREADS, _REGISTRY_THREADS = 6, 4
 #: Maximum number of bytes that a page reads at once, of one partition and of all partitions.
 _PARTITION_BYTES, _FETCH_BYTES = 1 << 20, 8 << 20
 
 
-#: References that the SDK replaces in passwords: a typed password must not read a file of the console's machine.
+#: References that the SDK would replace in a password. The console refuses a typed password with a reference, because
+#: it must not read a file of the console's machine.
 _REFERENCE = re.compile(r"\$\{(env|file):")
-#: The file that shown commands name in place of a user's credentials.
+#: The name of the file with a user's credentials in the commands that the console shows.
 _CLIENT_FILE = "client.properties"
 
 

@@ -23,7 +23,7 @@ logger = logging.getLogger("headrace.console")
 
 #: Maximum number of connections; less if the process may not open enough files.
 CONNECTIONS_MAX = 1_000
-#: File descriptors that the clients of the sessions need.
+#: Number of file descriptors that are reserved for the sessions' clients of the cluster.
 _CLIENTS_FILES = 256
 #: Seconds within which the header of the first request must arrive.
 FIRST_REQUEST_S = 15.0

@@ -42,7 +42,7 @@ STATIC = Path(__file__).parent / "static"
 FIRST_S = 0.4
 #: Seconds between two refreshes of a page's live part.
 REFRESH_S = 5
-#: Messages about changes that were made, until their page shows them.
+#: Maximum number of messages about completed changes that are kept until a page shows them.
 _DONE_MAX = 100
 PER_PAGE = 50
 #: Seconds for which a check of the user's password is valid.
@@ -171,9 +171,10 @@ class Console:
         self.watching = Watching(cluster, is_shared=user is None)
         self.decoding = Decoding(cluster)
         self.tailing = Tailing(cluster, self.decoding, site.watchers, user)
-        #: The token of the forms of a user's session; None: it belongs to the browser's cookie.
+        #: The token of the forms of a signed-in user's session; None if the token belongs to the browser's cookie.
         self.token: str | None = None
-        #: Ends the user's session, because the cluster refuses the password; returns the sentence that says so.
+        #: Ends the user's session, because the cluster refuses the password; returns the sentence that explains this to
+        #: the user.
         self.turn_away: Callable[[], str] = lambda: "the cluster refuses the credentials of the console"
         self.url, self.command = site.url, site.command
         self._done: OrderedDict[str, str] = OrderedDict()

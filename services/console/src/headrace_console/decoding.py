@@ -18,11 +18,11 @@ from headrace_core.records import Record
 from .cluster import Cluster
 from .display import LISTED_BYTES_MAX, LISTED_MAX, Beginning, Shown, json_text, shown, size
 
-#: Seconds that all records of a page may take to decode.
+#: Seconds within which all records of a page must be decoded.
 DECODE_S = 2.0
-#: Values longer than this are not decoded.
+#: Values with more bytes than this number are not decoded.
 _BYTES_MAX = 1 << 20
-#: Seconds for which the console caches the cluster's answer whether the user may read the schemas.
+#: Seconds for which the console remembers whether the cluster lets the user read the schemas.
 _ALLOWED_S = 20.0
 #: Maximum number of headers that are shown for a record.
 HEADERS_MAX = 100

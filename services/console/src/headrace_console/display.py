@@ -13,12 +13,12 @@ from typing import Literal
 
 from headrace_core.visible import escaped
 
-#: Characters of a value in a list, and of a value on the page of its record.
+#: Maximum number of characters that the console shows of a value: in a list, and on the page of the value's record.
 LISTED_MAX = 300
 WHOLE_MAX = 100_000
-#: A JSON text longer than this is shown as it is, because parsing costs time.
+#: A JSON text with more bytes than this number is not formatted, because parsing costs time.
 _JSON_BYTES_MAX = 1_000_000
-#: A list keeps keys and values up to this size; of a longer value it keeps the first _BEGINNING bytes.
+#: Maximum size of a key or value that a list keeps whole; of a longer one the list keeps the first _BEGINNING bytes.
 LISTED_BYTES_MAX, _BEGINNING = 65_536, 2_048
 _HEX_ROW = 16
 #: Maximum fraction of invalid bytes with which a value still counts as text with some broken characters.

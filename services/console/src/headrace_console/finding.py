@@ -25,8 +25,8 @@ PAGE = 50
 SEARCH_S = 6.0
 #: Seconds to wait for records that a partition should have.
 _READ_S = 4.0
-#: A search by key reads backwards from the log's end: the maximum number of offsets in all, and of one partition at
-#: once.
+#: A search by key reads backwards from the log's end: at most SCANNED_MAX offsets in all, and _STRIDE offsets of one
+#: partition at a time.
 SCANNED_MAX = 300_000
 _STRIDE = 20_000
 #: Maximum number of records that a page of a topic with many partitions reads in all.

@@ -119,7 +119,7 @@ def is_same_origin(request: web.Request, allowed: frozenset[str]) -> bool:
         name = (parts.hostname or "").rstrip(".")
     except ValueError:
         return False
-    # Behind a proxy, the Host header may differ from the browser's.
+    # Behind a proxy, the Host header may differ from the host that the browser uses.
     return parts.netloc == request.headers.get("Host") or name in allowed
 
 

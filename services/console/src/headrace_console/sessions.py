@@ -23,7 +23,8 @@ from .display import duration
 
 T = TypeVar("T")
 
-#: Sessions of one user, and of all users. A sign-in above the limit ends the session whose last use is the oldest.
+#: Maximum number of sessions of one user, and of all users. A sign-in above the limit ends the session whose last use
+#: is the oldest.
 PER_USER_MAX, SESSIONS_MAX = 5, 64
 #: Maximum number of ended sessions whose reason the sign-in page can still show.
 REASONS_MAX = 1_000

@@ -20,7 +20,7 @@ from headrace_core.security.protocols import SecurityProtocol
 from .attempts import Network
 
 DEFAULT_PORT = 9090
-#: The address that commands use without -b.
+#: The address that Headrace's commands use without -b.
 DEFAULT_BOOTSTRAP = "127.0.0.1:9095"
 _PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)+\Z")
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?\Z")

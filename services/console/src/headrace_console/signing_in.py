@@ -43,18 +43,19 @@ logger = logging.getLogger("headrace.console")
 NAME_MAX, PASSWORD_MAX = 1_024, 4_096
 #: Maximum number of sign-ins that the cluster checks at the same time; further sign-ins wait, at most WAIT_S.
 AT_ONCE_MAX, WAIT_S = 8, 15.0
-#: Maximum number of sign-ins in progress of one address, slow forms included, so that others' requests have room.
+#: Maximum number of sign-ins in progress from one address, slow forms included, so that other addresses can sign in.
 IN_PROGRESS_MAX = 16
-#: Seconds between two checks for sessions whose time is over.
+#: Seconds between two checks for expired sessions.
 _SWEEP_S = 1.0
 #: The challenge of a 401 answer: HTTP has no standard name for authentication by form and cookie.
 _CHALLENGE = 'Cookie realm="headrace"'
-#: The id of the part of a page that refreshes itself, which htmx sends as HX-Trigger; such a request is no action of
-#: the user.
+#: The HTML id of the part of a page that refreshes itself. htmx sends the id as HX-Trigger; a request with this id is
+#: no action of the user.
 _REFRESHED = "live"
 
 WRONG = "The cluster refuses this user name and password."
-#: Leave out the error's text, which contains paths of the console's machine, because this visitor is not signed in.
+#: This visitor is not signed in, so the page does not show the error's text, which contains paths of the console's
+#: machine.
 MISCONFIGURED = "The console cannot reach the cluster with its own configuration; its log says why."
 
 

@@ -17,9 +17,9 @@ from .decoding import Decoding, ShownRecord
 from .display import Shown, when
 from .finding import listed
 
-#: Watchers of one console, and of one user who has signed in; each watcher has a separate consumer.
+#: Maximum number of live views in one console, and of one signed-in user; each live view has a separate consumer.
 WATCHERS_MAX, USER_WATCHERS_MAX = 24, 6
-#: Maximum number of records per second for one watcher; further records are only counted.
+#: Maximum number of records per second in one live view; further records are only counted.
 RECORDS_PER_S = 40
 #: Seconds after which a live view ends; the page offers to continue.
 LIFE_S = 900.0

@@ -26,11 +26,12 @@ from .cluster import REQUEST_S, Cluster
 from .history import ClusterPoint, History, LagPoint
 from .refreshing import Refreshing
 
-#: Seconds between two samples: while pages are viewed, and otherwise, for the charts.
+#: Seconds between two samples of the cluster: while pages are viewed, and at other times, when only the charts need
+#: samples.
 SAMPLE_S, IDLE_SAMPLE_S = 4.0, 30.0
-#: Errors of a sample that mean that the user lacks the right.
+#: Pattern of a sample's errors that mean that the user lacks a permission.
 _REFUSAL = re.compile(r"(?P<what>[^:]+): (?P<why>.*) \[\w+_AUTHORIZATION_FAILED\]\Z", re.DOTALL)
-#: The request of a sample that needs DESCRIBE on the cluster.
+#: The name of the request in a sample that needs DESCRIBE on the cluster.
 _CLUSTER_QUESTION = "reassignments"
 #: Seconds between two runs of the doctor, which sends more requests; it runs only while pages are viewed.
 DOCTOR_S = 15.0

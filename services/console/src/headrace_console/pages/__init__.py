@@ -36,7 +36,7 @@ PAGES: dict[str, Page] = {
     "/subject": schemas.subject,
 }
 CHANGES: dict[str, Page] = {"/review": changing.review, "/apply": changing.apply}
-#: Suffix of a file -> its media type.
+#: Maps the suffix of a static file to the file's media type.
 _TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml", "txt": "text/plain"}
 
 

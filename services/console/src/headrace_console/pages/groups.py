@@ -23,7 +23,7 @@ _ORDERS: dict[str, Callable[[GroupRow], Any]] = {
     "lag": lambda row: (-(row.lag or 0), row.group),
     "name": lambda row: row.group,
 }
-#: What the verdicts mean, the worst first (Burrow's rules).
+#: The meaning of each verdict on a group, the worst first (Burrow's rules).
 VERDICTS = {
     "STOP": "the group has unread records, but no longer commits: its members have ended, or hang",
     "STALL": "the group commits, but its offset does not move: a record blocks it, or its processing",

@@ -21,7 +21,7 @@ from ..gate import HEADERS, Refused, is_refusal
 from ..tailing import failed
 
 WAYS = ("latest", "key", "time", "offset")
-#: Partitions that one search reads.
+#: Maximum number of partitions that one search reads.
 PARTITIONS_MAX = 1_000
 _PARTITION_MAX = (1 << 31) - 1
 _CONTAINS_MAX = 200

@@ -10,7 +10,7 @@ from ..console import Console, Paged, required, text_of
 from ..display import WHOLE_MAX, shown
 from ..gate import Refused
 
-#: Versions of a subject on its page, the newest first.
+#: Maximum number of versions that the page of a subject shows, the newest first.
 _VERSIONS_MAX = 50
 
 

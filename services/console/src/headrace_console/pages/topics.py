@@ -17,7 +17,7 @@ from ..cluster import REQUEST_S
 from ..console import Console, Paged, required, text_of
 from ..watching import View
 
-#: Order of the list -> key of a row. Numbers sort from large to small.
+#: Maps each order of the list to the sort key of a row. Numbers sort from large to small.
 _ORDERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "name": lambda row: row["name"],
     "partitions": lambda row: (-row["partitions"], row["name"]),
