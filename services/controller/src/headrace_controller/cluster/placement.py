@@ -131,7 +131,7 @@ class Placer:
 
     def _follower_order(self, leader: int, racks: set[str | None]) -> Callable[[int], tuple[bool, int, int, int]]:
         slots = self._slots
-        # Each further partition of the same leader rotates the order of replicas by one more.
+        # Rotate the order of the followers by one more for each further partition of the topic with the same leader.
         turn = slots[leader].topic_leaders
 
         def order(i: int) -> tuple[bool, int, int, int]:

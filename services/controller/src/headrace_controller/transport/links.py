@@ -6,7 +6,7 @@ one of the two; messages use the newest stream. A controller that knows no voter
 cluster's id, the sender's key (node id and directory id), and the key that the sender expects at the other end. An
 unexpected node gets an error with a code, and this controller tries to connect to it less often than to an absent node.
 
-``Peers.send`` never waits. A message that cannot be sent is dropped when the queue is full and another message arrives
+``Peers.send`` never waits. A full queue drops messages, and a queue without a connection drops all large messages
 (peers.py); Raft tolerates the loss of messages. A queued message is written in the present event loop pass or in the
 next pass. ``peer_lost`` is called when the last stream to a replica has broken. A killed process closes its sockets, so
 Raft need not wait for a timeout. A machine that fails closes no sockets; the kernel ends its connections after two
@@ -258,8 +258,8 @@ class _Accepted(StreamHandler[Envelope]):
     def wake(self) -> None:
         stream, peer = self._stream, self._peer
         if stream.closed or stream.queued_bytes or peer is None:
-            # ``on_written`` sends the next envelope: with one envelope at a time, an urgent message waits for one
-            # envelope at most.
+            # ``on_written`` sends the next envelope. Only one envelope is sent at a time, so an urgent message waits
+            # for one envelope at most.
             return
         taken = peer.take(self)
         if taken is not None:

@@ -54,7 +54,7 @@ class Peer:
         return len(self._streams)
 
     def put(self, body: Body) -> None:
-        """Queue a message, and call ``wake`` to send it."""
+        """Queue a message; the caller then calls ``wake`` to send it."""
         self.outbox.put(body, wire.size_of(body))
 
     def wake(self) -> None:
