@@ -64,8 +64,8 @@ class RetentionSweep:
         self._todo.clear()
 
     def check_clock(self, now_ms: int) -> None:
-        """Set the current time, ``now_ms``. If ``now_ms`` is before the last check, the clock was set back, and the
-        next check would be late. After the clock was set back, the next check is scheduled one interval from now."""
+        """Compare the current time ``now_ms`` with the time of the last check. If ``now_ms`` is earlier, the clock was
+        set back, and the next check would be late. The next check is then scheduled one interval from now."""
         if self._checked_ms is not None and now_ms < self._checked_ms:
             self.start(now_ms)
 

@@ -52,8 +52,9 @@ class WatermarkHistory:
         """Add a leader's current high watermark.
 
         A high watermark below the previous high watermark means an unclean election, or a new leader without
-        acknowledgements so far. In both cases, the samples above the new high watermark are dropped. After the clock
-        was set back, the whole history is dropped, so that no reported duration is longer than the real duration.
+        acknowledgements so far. In both cases, the samples above the new high watermark are dropped. If the clock was
+        set back, all samples are moved back by the same time, so that no reported duration is longer than the real
+        duration.
         """
         times, offsets = self._times_ms, self._offsets
         self.log_start = log_start

@@ -62,10 +62,10 @@ def _must_be_fenced(request: Any) -> bool:
 
 
 class _Parked:
-    """A request that waits until a transaction has ended. Exactly one of its callbacks is called: ``ended``; ``moved``
-    when this coordinator stops serving the shard of ``runner``; ``expired`` when the request's time limit ends.
-    ``is_next``: the request is for the next transaction, so it need not wait until the completion of the former
-    transaction is committed."""
+    """A request that waits until a transaction has ended. Unless the caller disconnects, exactly one callback is
+    called: ``ended``; ``moved`` when this coordinator stops serving the shard of ``runner``; ``expired`` when the
+    request's time limit ends. ``is_next``: the request is for the next transaction, so it need not wait until the
+    completion of the former transaction is committed."""
 
     __slots__ = ("asked", "ended", "expired", "is_next", "moved", "runner", "timer")
 
