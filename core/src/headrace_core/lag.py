@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-#: The verdicts, from good to bad. WARN: the group commits, and its lag grows. REWIND: the committed offset went back.
-#: STALL: the same offset is committed again and again. STOP: no more commits.
+#: The verdicts on a group, from good to bad. WARN: the group commits, but its lag grows. REWIND: the committed offset
+#: went back. STALL: the group commits the same offset again and again. STOP: the group has stopped committing.
 VERDICTS = ("OK", "WARN", "REWIND", "STALL", "STOP")
-#: Verdicts that need a full window of commits.
+#: Verdicts that need a full window: the last ten commits of a partition.
 _TAKE_A_WINDOW = ("STALL", "WARN")
 
 

@@ -15,10 +15,10 @@ from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 _PREFIX = "__headrace_sink/"
-#: Maximum number of bytes of a sink's id. Maximum number of bytes of the random text in a task's transactional id. The
+#: Maximum number of bytes of a sink's id, and of the random text in a task's transactional id. With these limits, the
 #: tokens of the largest batch fit into one request.
 SINK_BYTES_MAX, NONCE_BYTES_MAX = 512, 64
-TASKS_MAX = 10_000  #: Maximum number of tasks with rows in a batch, because one request decides them.
+TASKS_MAX = 10_000  #: Maximum number of tasks with rows in a batch, because one CommitSinkBatch request names them all.
 _DIGITS_MAX = 18  #: Maximum number of digits of a number in an id, so that the number fits into an int64.
 
 

@@ -54,7 +54,7 @@ QUARANTINE = "headrace-quarantine"
 
 _VERSION = "0"
 _BITS = 32
-#: The text before and the text after the eight digits of the checksum at a checkpoint file's end.
+#: The text before and the text after the eight hexadecimal digits of the checksum that ends a checkpoint file.
 _META_SEAL = (b"#crc32c=", b"\n")
 _TOPIC_SEAL = (b"\ncrc32c: ", b"")
 _STOP_SEAL = (b', "crc32c": "', b'"}')

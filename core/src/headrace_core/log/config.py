@@ -11,7 +11,7 @@ from ..config import INT_MAX, LONG_MAX, fields_from, from_key
 from ..config.topic_keys import TOPIC
 from ..types import FlushPolicy, TimestampType
 
-#: Flush interval in milliseconds of a topic with ``log.flush=interval`` when neither flush.ms of the topic nor
+#: Flush interval in milliseconds for ``log.flush=interval``. It applies if neither flush.ms of the topic nor
 #: log.flush.interval.ms of the broker is set.
 DEFAULT_FLUSH_INTERVAL_MS = 1_000
 
@@ -75,7 +75,8 @@ class LogConfig:
     #: Whether recovery treats a complete last batch with a wrong CRC as damage, not as a torn tail.
     #: ``refuse_whole_tail`` is True for the metadata log, because a voter must not lose records that it acknowledged.
     refuse_whole_tail: bool = False
-    #: Under which subjects brokers accept the schema ids of keys and of values; None: brokers do not check the ids.
+    #: Strategies for the subjects under which the schema ids of keys and of values must be registered; None: brokers do
+    #: not check the ids.
     key_schemas: SubjectStrategy | None = None
     value_schemas: SubjectStrategy | None = None
 

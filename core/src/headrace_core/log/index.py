@@ -70,8 +70,8 @@ class IndexFile:
         self._entry_bytes = entry_bytes
         self._size = 0
         self._pending: bytearray | None = None
-        #: Whether this process has changed the index file since its last sync. If the previous process stopped cleanly,
-        #: it synced its changes; after a crash, the start rebuilds the index.
+        #: Whether this process has changed the index file since its last sync. Earlier changes do not count: a clean
+        #: stop synced them, and after a crash the start rebuilds the index.
         self._unsynced = False
         self._syncing: File | None = None
 
@@ -201,7 +201,7 @@ class _SparseIndex:
 
     _entry: struct.Struct
     _column_types: tuple[str, str]
-    _kept_for_seal = 0  #: Number of index entries reserved for ``sealing``, as in Kafka.
+    _kept_for_seal = 0  #: Number of index entries that only a call with ``sealing`` may use, as in Kafka.
 
     def __init__(self, fs: FileSystem, path: str, base_offset: int, size_max_bytes: int) -> None:
         self.base_offset = base_offset
@@ -290,7 +290,7 @@ class OffsetIndex(_SparseIndex):
             return
         assert 0 <= relative <= RELATIVE_OFFSET_MAX, f"{self.file.path}: offset {offset} is out of the segment's range"
         assert not offsets or relative > offsets[-1], f"{self.file.path}: offset {offset} is not above the last entry"
-        # The position comes first, because a reader searches offsets, then takes the position.
+        # Append the position before the offset: a concurrent reader searches the offsets, then takes the position.
         positions.append(position)
         offsets.append(relative)
         self.file.append(OFFSET_ENTRY.pack(relative, position))
@@ -311,7 +311,7 @@ class OffsetIndex(_SparseIndex):
     def entry_before(self, position: int) -> IndexEntry:
         """Return the last entry at or below ``position``."""
         offsets, positions = self.loaded()
-        # Ignore index positions without an offset: the writer publishes a position before its offset.
+        # Ignore a position that has no offset yet: the writer appends the position first.
         found = bisect_right(positions, position, 0, len(offsets)) - 1
         return IndexEntry(positions[found], self.base_offset + offsets[found]) if found >= 0 else _NO_ENTRY
 

@@ -56,7 +56,8 @@ MARKER = "moved-to"
 FUTURE_SUFFIX = "-future"
 CHUNK_BYTES = 1024 * 1024
 _NAME_BYTES_MAX = 255
-_RECONSIDER_S = 0.5  #: Seconds between two checks for a new limit, while a copy waits for its rate limit.
+#: Seconds between two checks whether the rate limit has changed, while a copy waits because of the limit.
+_RECONSIDER_S = 0.5
 _FUTURE = re.compile(r"(.+)-(\d{1,10})\.[0-9a-f]{32}-future\Z")
 _SEGMENT_FILE = re.compile(r"\d{20}\.(log|index|timeindex|txnindex|snapshot)\Z")
 #: Suffixes of the files that a move copies with each sealed segment.
@@ -423,8 +424,8 @@ def remove_marker(fs: FileSystem, log_directory: str) -> None:
 class Leftovers(NamedTuple):
     """The traces of interrupted moves in a log directory: unfinished copies and markers."""
 
-    #: The partition of each unfinished copy, by the name of the copy's directory; None if the name is too short to show
-    #: the partition.
+    #: The partition of each unfinished copy, by the name of the copy's directory; None if the name was shortened, so
+    #: that it does not show the partition.
     futures: dict[str, TopicPartition | None]
     markers: dict[TopicPartition, MoveMarker]
     #: Partitions with an unreadable move marker, each with the reason why the marker is unreadable.

@@ -219,8 +219,8 @@ class _Opening:
     def rebuild(self, segment: LogSegment, found: Scan, *, sealed: bool) -> None:
         try:
             if sealed and found.has_markers:
-                # Mark the transaction index as damaged until it is rebuilt: after a crash the next start would trust a
-                # missing file, which means that the index has no entry.
+                # Mark the transaction index as damaged until it is rebuilt: after a crash, the next start would take a
+                # missing file for an index without entries.
                 segment.txn_index.doubt()
             segment.rebuild_indexes(found.batches)
             if sealed:
@@ -257,8 +257,8 @@ def open_segments(
     epochs = LeaderEpochs(fs, directory)
     epochs_known = epochs.load()
     if epochs_known and segments and not epochs.entries and opening.first_epoch(segments[0]) >= 0:
-        # An epoch file without entries comes from Kafka, which lost the entries in a crash; Headrace always writes the
-        # epoch file before the batches.
+        # Only Kafka leaves an epoch file without entries, after a crash: Headrace always writes the epoch file before
+        # the batches.
         epochs_known = False
     if not segments:
         if recovery_point > log_start_offset:
@@ -275,7 +275,7 @@ def open_segments(
         scans = _scan_unflushed(opening, segments, recovery_point, checksummed)
         log_end_offset = scans[len(segments) - 1].next_offset
         if not epochs.is_checksummed:
-            epochs_known = False  # Write a checksum only after a rebuild from the batches, not for unverified entries.
+            epochs_known = False  # Rebuild unverified entries from the batches before the file gets a checksum.
     _remove(opening, segments[0].base_offset)
     doubtful = {number for number, found in scans.items() if not opening.is_flushed_whole(segments[number], found)}
     if doubtful:
@@ -299,7 +299,8 @@ def open_segments(
 
     log_start_offset = max(log_start_offset, segments[0].base_offset)
     if epochs_known and epochs.entries and epochs.entries[0].start_offset > log_start_offset:
-        # After a deletion of records, the start of the first epoch is a second copy of the log start.
+        # After a deletion of records, the first epoch starts at the log start, so the epoch checkpoint has a copy of
+        # the log start.
         if not start_is_known and opening.first_epoch(segments[0]) >= 0:
             log_start_offset = epochs.entries[0].start_offset
             opening.notes.append(

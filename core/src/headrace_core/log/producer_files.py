@@ -65,8 +65,8 @@ class ProducerSnapshots:
         self._fs = fs
         self._directory = directory
         self._offsets = set(offsets)
-        #: Offsets of producer snapshots that an earlier process wrote. The earlier process may have failed to flush its
-        #: snapshots, and a flush now would not write the same pages again.
+        #: Offsets of producer snapshots that an earlier process wrote and perhaps failed to flush. A flush alone would
+        #: not write their pages again, because the kernel counts these pages as clean.
         self._inherited = set(self._offsets)
 
     @property
@@ -183,7 +183,8 @@ def load_producers(
     table, known_from, notes = _believed(fs, snapshots, segments, log_end_offset, clean=clean)
     table.aborted.clear()
     if high_watermark is not None and high_watermark < known_from and table.has_markers:
-        # A producer snapshot contains open transactions, but not transactions that have ended.
+        # A producer snapshot contains only open transactions. Find the ended transactions whose markers may be
+        # uncommitted in the log before the snapshot.
         try:
             before = _table_at(fs, snapshots, segments, max(high_watermark, segments[0].base_offset), notes)
             replay(before, segments, known_from, notes)
@@ -385,8 +386,8 @@ def correct_open_transactions(table: ProducerTable, segments: Sequence[LogSegmen
             first_offset = missing.get(header.producer_id)
             if first_offset is not None and header.base_offset >= first_offset and _is_transactional_data(header):
                 begins.setdefault(header.producer_id, header.base_offset)
-        # A deletion of records may also remove the first batch of an open transaction; then the log after the snapshot
-        # shows whether a marker may be missing.
+        # If a deletion of records removed the first batch of an open transaction, the log after the snapshot shows
+        # whether compaction may have removed a marker.
         is_below_start = min(missing.values()) < segments[0].base_offset
         may_lack_markers = is_below_start and show_compaction(_segments_from(segments, table.next_offset))
     except CorruptLogError as error:

@@ -296,8 +296,8 @@ class LogReader:
         data_end = end = self._end_of(up_to, segment, following, places)
         next_offset = up_to if following is None else min(up_to, following)
         if end <= position:
-            # The read returns no records, because the first batch reaches to ``up_to``, or because a compaction has
-            # just removed all records from ``offset`` on.
+            # Return no records: the batch at ``position`` does not lie below ``up_to``, or a compaction has just
+            # removed all records from ``offset`` on.
             is_gap = end < segment.size and segment.header_at(end).base_offset >= up_to
             return ReadResult(b"", up_to if is_gap else offset)
         if end - position > max_bytes:
@@ -313,7 +313,8 @@ class LogReader:
                 f"{len(records)}"
             )
         is_exact = self._check(records, segment, following, position, offset, next_offset)
-        # A batch header alone is no proof of a gap, so the reader continues at the end of the records that it has read.
+        # The header of the next batch does not prove that a gap precedes it, so the reader continues directly after
+        # these records.
         if not is_exact and end < data_end:
             next_offset = _end_offset(records)
         places.put(next_offset, segment, end)
@@ -340,8 +341,8 @@ class LogReader:
             expected = _end_offset(memoryview(records)[:verdict]) if verdict else offset
             what = slice_fault(records, verdict, expected, next_offset, entries)
             raise CorruptLogError(f"{segment.path}, position {position + verdict}, offset {expected}: {what}")
-        # The offsets that were read contain a gap, or a gap follows them, so damage may have lowered the first batch's
-        # base offset unnoticed.
+        # Because of a gap in or after these records, the check cannot detect a base offset of the first batch that
+        # damage has lowered.
         before, first = segment.offset_before(position), read_header(records)
         if first.base_offset < before:
             raise CorruptLogError(

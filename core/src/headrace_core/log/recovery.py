@@ -163,7 +163,7 @@ def scan(
         found.batches.append(BatchMeta.of(header))
         found.has_markers |= header.is_control
         if not found.epochs or header.leader_epoch > found.epochs[-1].epoch:
-            # Compaction may have removed the first records of the epoch (see ``epoch_starts``).
+            # Begin the epoch where the batch before it ends: compaction may have removed the epoch's first records.
             start_offset = found.next_offset if len(found.batches) > 1 else header.base_offset
             found.epochs.append(EpochStart(header.leader_epoch, start_offset))
         found.end += header.size
@@ -232,8 +232,8 @@ def has_hole(file: File, start: int, end: int, next_offset: int) -> bool:
     are compared in the last block, too. ``next_offset``: the lowest possible offset of the bad batch."""
     boundary = -(-start // _BLOCK_BYTES) * _BLOCK_BYTES
     rest = file.pread(min(boundary, end) - start, start)
-    # A sound batch begins with its offset, an int64 whose upper bytes are usually zeros. If the first block contains
-    # only such bytes of the offset, its zeros do not prove a hole.
+    # A batch begins with its offset, an int64 whose upper bytes are usually zeros. If the rest of this block has room
+    # only for such bytes, its zeros do not prove a hole.
     if any(_BASE_OFFSET.pack(next_offset)[: len(rest)]) and not any(rest):
         return True
     # Recovery checks the whole last block for zeros, although the block may contain the first bytes of the next batch's

@@ -127,7 +127,8 @@ def epoch_starts(headers: Sequence[BatchHeader], latest_epoch: int, log_end_offs
         if after.leader_epoch > before.leader_epoch
     ]
     first = headers[0]
-    # Replace also the start of the latest epoch, whose recorded start may be too high.
+    # Replace the start of the first batch's epoch even if it is the latest known epoch: its recorded start may be too
+    # high.
     if first.leader_epoch >= max(latest_epoch, 0):
         starts.insert(0, (first.leader_epoch, min(first.base_offset, log_end_offset)))
     return starts

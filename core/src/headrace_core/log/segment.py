@@ -30,8 +30,8 @@ LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX = ".log", ".index", ".timeindex"
 
 logger = logging.getLogger(__name__)
 
-#: Suffix for the index names of a segment whose files were replaced; no file has such a name, because the segment's
-#: indexes are only in memory.
+#: Suffix of the index names of a replaced segment. No file has such a name, because the indexes of a replaced segment
+#: are only in memory.
 RETIRED_SUFFIX = ".retired"
 _WALK_BYTES = 8192  #: Bytes that one read takes while the log walks over batch headers: more than an index interval.
 _WINDOW_BYTES = 1024 * 1024  #: Bytes that one read takes while the log walks over whole batches.
@@ -151,8 +151,8 @@ class LogSegment:
                 with _shortages_tolerated() if file is not None else contextlib.nullcontext():
                     index.create()
         except (OSError, ServerBusyError):
-            # Remove the new segment's files, because the log may continue in the previous segment and pass the new
-            # segment's base offset.
+            # Remove the new segment's files, because the log may continue in the previous segment and grow beyond the
+            # new segment's base offset.
             with contextlib.suppress(OSError, ServerBusyError):
                 segment.delete_files()
             raise

@@ -32,9 +32,8 @@ RESERVE_PART_MAX = 20  #: The reserve is at most the disk's size divided by RESE
 #: Free bytes above the reserve at which a shortage of disk space ends; on a small disk, a twentieth of its size is
 #: enough.
 RESUME_BYTES = 64 * 1024 * 1024
-#: Minimum duration in milliseconds of the first shortage of disk space, and limit of the minimum duration, which grows
-#: with repeated shortages. The minimum duration doubles for a shortage of disk space that begins soon after the last
-#: shortage ended (within twice the last minimum duration).
+#: Minimum duration of a shortage of disk space in milliseconds: its first value and its maximum. The minimum duration
+#: doubles if a shortage begins soon after the last one ended (within twice the last minimum duration).
 SHORTAGE_FIRST_MS, SHORTAGE_MOST_MS = 5_000.0, 60_000.0
 _MEASURE_INTERVAL_MS = 100.0
 #: With much free space, the process measures the disk again after it has written the free bytes divided by

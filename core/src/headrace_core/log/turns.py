@@ -25,7 +25,7 @@ from .partition_log import PartitionLog
 _GAUGE_DECAY = 0.9
 #: Number of recent flushes whose median is reported, and the minimum number of flushes for a median.
 RECENT_SYNCS, _SYNCS_TO_JUDGE = 64, 16
-#: Number of queued requests in which a turn beside another turn searches for small appends.
+#: Number of queued requests that are searched for small appends, which a second turn can write while a long turn runs.
 LOOK_AHEAD = 256
 Done = Callable[[Any], None]  #: Called in the event loop with the outcome of a request: a value or an exception.
 

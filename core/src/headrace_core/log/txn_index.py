@@ -56,11 +56,12 @@ class TransactionIndex:
         #: All entries of the transaction index; None if the entries are only in the file.
         self._data: bytes | bytearray | None = b""
         self._changes = 0
-        #: Whether the file, together with its pending entries, has the same content as the memory.
+        #: Whether the file, together with its pending entries, has the same entries as ``_data``.
         self._is_file_sound = True
         self._is_name_durable = True
         self._is_pinned = False
-        #: (``changes``, lowest first offset, highest last stable offset) of the entries; None before the first use.
+        #: (``changes`` when the bounds were computed, lowest first offset, highest last stable offset) of the entries;
+        #: None before the first use.
         self._bounds: tuple[int, int, int] | None = None
 
     def attach(self) -> None:

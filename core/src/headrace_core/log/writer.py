@@ -67,8 +67,8 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-#: Error numbers of a failed read that do not show a failed disk: there is no free descriptor or memory, or the file was
-#: removed. (ESTALE: descriptors.py could not keep the file of a deleted segment open for its readers.)
+#: Error numbers of a failed read on a disk that may be sound: no descriptor or memory is free, or the file was removed.
+#: (ESTALE: descriptors.py could not keep the file of a deleted segment open for its readers.)
 _NOT_THE_DISK = (
     errno.ENOENT,
     errno.EBADF,
@@ -83,9 +83,8 @@ _NOT_THE_DISK = (
 INLINE_BYTES_MAX = 64 * 1024
 TURN_BYTES_MAX = 32 * 1024 * 1024
 INLINE_SYNC_MS_MAX = 1.0
-#: Called with logs whose new bytes are written but not forced to the disk, and with a callback. The callback of
-#: OnWritten must be called once, when the new bytes are sent to the followers, or immediately if there are no bytes to
-#: send.
+#: Called with the logs whose new bytes are written but not forced to the disk, and with a callback. The function must
+#: call the callback once: when the new bytes are sent to the followers, or immediately if there is nothing to send.
 OnWritten = Callable[[Sequence[PartitionLog], Callable[[], None]], None]
 
 
@@ -187,11 +186,11 @@ class DirectoryWriter:
         self._queue: deque[Entry] = deque()
         self._is_scheduled = False
         self._running: Turn | None = None
-        self._beside: Turn | None = None  #: A small turn to other logs while ``_running`` is on the thread.
-        #: The logs that ``_running`` writes, if small turns may run beside it.
+        self._beside: Turn | None = None  #: A small turn for other logs, which runs while ``_running`` is in progress.
+        #: The logs that ``_running`` writes, which ``_beside`` must not write; None if no small turn may run now.
         self._busy: frozenset[PartitionLog] | None = None
-        #: The requests whose bytes are written, and are flushed as soon as the leader has sent them to the followers;
-        #: None if there are none.
+        #: The turn whose bytes are written, and are flushed as soon as the leader has sent them to the followers; None
+        #: if there is no such turn.
         self._sending: tuple[Turn, _Begun] | None = None
         self._is_closed = False
         self._idle: asyncio.Future[None] | None = None

@@ -8,8 +8,8 @@ from ..errors import HeadraceError, NetworkError, NotControllerError
 from ..rpc.outage import Backoff
 from .controllers import Controllers
 
-#: Maximum number of NOT_CONTROLLER responses in a row whose named leader is asked without a pause. The limit on
-#: NOT_CONTROLLER responses matters when two controllers each name the other as leader.
+#: Maximum number of successive NOT_CONTROLLER responses after which the node asks the named leader without a pause. The
+#: limit matters when two controllers each name the other as leader.
 _HOPS_MAX = 2
 
 

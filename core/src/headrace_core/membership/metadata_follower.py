@@ -287,7 +287,7 @@ class MetadataFollower:
         read: asyncio.Future[Any] | None = None
         try:
             while True:
-                # Never cancel a read of a metadata stream alone: only cancelling the call ends its read.
+                # Never cancel only this read: gRPC ends a read of the stream only when the whole call is cancelled.
                 read = asyncio.ensure_future(read_message(call))
                 message = await self._next_message(read)
                 if message is grpc.aio.EOF:

@@ -24,11 +24,10 @@ from ..errors import (
 
 logger = logging.getLogger(__name__)
 
-#: Share of a block of producer ids that is used when the broker requests the next block (as in Kafka's
-#: ProducerIdManager).
+#: Used share of a block of producer ids at which the broker requests the next block (as in Kafka's ProducerIdManager).
 PREFETCH_AT = 0.9
-#: The highest producer epoch that Kafka assigns to a producer. The epoch above the highest producer epoch is reserved
-#: for the transaction coordinator, which uses it to fence the last producer.
+#: The highest producer epoch that Kafka assigns to a producer. The transaction coordinator uses the next epoch to fence
+#: the producer that has the highest epoch.
 EPOCH_MAX = 2**15 - 2
 
 

@@ -235,7 +235,8 @@ def describe_broker(
     return described
 
 
-_Set = tuple[str, Any, ConfigSource]  #: A configured value: (the key's name at the source, raw value, source).
+#: A configured value: (name of the key at the place where it is set, raw value, source).
+_Set = tuple[str, Any, ConfigSource]
 
 
 def _declared(name: str) -> ConfigKey | None:

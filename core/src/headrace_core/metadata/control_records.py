@@ -37,8 +37,8 @@ _HEADER = struct.Struct(">hq")
 _FOOTER = struct.Struct(">h")
 _VERSION = struct.Struct(">hh")
 _PLACE = struct.Struct(">q")
-_PLACE_TAG = 10_000  #: Number of the tagged field in a snapshot's header that contains the end offset of the image.
-#: Number of the tagged field in a LeaderChangeMessage's voter that contains the id of the voter's directory.
+_PLACE_TAG = 10_000  #: In a snapshot's header: number of the tagged field with the end offset of the image.
+#: In a voter of a LeaderChangeMessage: number of the tagged field with the id of the voter's directory.
 _DIRECTORY_TAG = 10_000
 _KRAFT_VERSION = 1
 _ITEMS_MAX = 1_000

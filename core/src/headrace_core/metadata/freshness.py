@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-#: Maximum number of remembered confirmations whose offset the metadata copy has not reached; the copy reaches the
-#: oldest confirmations first.
+#: Maximum number of remembered confirmations that wait until the metadata copy reaches their offset. The copy reaches
+#: the oldest confirmations first.
 _WAITING_MAX = 64
 
 
@@ -61,7 +61,7 @@ class Freshness:
             self._reached(began_ms)
             return
         if self._waiting and self._waiting[-1][0] == offset:
-            # Keep the younger of two confirmations with the same offset, because a later response may contain an older
+            # For two confirmations with the same offset, keep the later start: a later response may report an older
             # barrier.
             began_ms = max(began_ms, self._waiting.pop()[1])
         if len(self._waiting) < _WAITING_MAX:

@@ -263,8 +263,8 @@ class ImageBuilder:
         self._same: dict[tuple[bytes, ...], tuple[bytes, ...]] = {}
 
     def replay(self, record: MetadataRecord) -> None:
-        """Apply one record. Apply one record. Raises CorruptLogError when the record names an entity that does not
-        exist, because the log then lacks records."""
+        """Apply one record. Raises CorruptLogError when the record names an entity that does not exist, because the log
+        then lacks records."""
         _REPLAY[type(record)](self, record)
 
     def finish(self, next_offset: int, epoch: int = -1) -> tuple[MetadataImage, MetadataDelta]:
@@ -518,7 +518,7 @@ class ImageBuilder:
             self._changed_configs.add(resource)
         self._changed_partitions.pop(record.topic_id, None)
         if record.topic_id in self._created:
-            # A topic that was added and removed in one change is never published.
+            # The topic was added and removed in the same change, so no image ever had it.
             self._created.discard(record.topic_id)
         else:
             self._removed[record.topic_id] = self._base.topics[record.topic_id]

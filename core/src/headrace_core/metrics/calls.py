@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .histogram import Histogram
 
-#: Largest number of different requests of a listener. Names come from the services, not from clients.
+#: Maximum number of different request names of one listener. The names come from the services, not from clients.
 _REQUESTS_MAX = 200
 
 

@@ -84,8 +84,8 @@ def in_columns(items: Sequence[T]) -> Iterator[Sequence[T]]:
     return (items[begin : begin + COLUMN_MAX] for begin in range(0, len(items), COLUMN_MAX))
 
 
-#: The rows of one part of a node. None is a place where the event loop may do other work, for a collector that computes
-#: for a long time before its next row.
+#: The rows of one part of a node. A collector that computes for a long time yields None where the event loop may do
+#: other work.
 Rows = Iterator[Row | Column | None]
 #: Returns rows. The rows are read in several turns of the event loop, so a collector must copy a list or dict before it
 #: iterates over it.

@@ -81,7 +81,7 @@ class NodeMetrics:
         self._metrics = metrics
         self._loop_delay = LoopDelay()
         self._calls: list[CallTimes] = []
-        #: The key is the id() of a histogram, which its RecentQuantiles keeps alive.
+        #: The key is the id() of a histogram. The value keeps the histogram alive, so no other object gets the same id.
         self._recent: dict[int, RecentQuantiles] = {}
         self._server: MetricsServer | None = None
         if events is not None:

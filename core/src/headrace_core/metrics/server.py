@@ -28,17 +28,17 @@ from .text import OPENMETRICS_TYPE, PROMETHEUS_TYPE, wants_openmetrics
 
 logger = logging.getLogger("headrace.metrics")
 
-#: Connections at a time, handshakes included. When a further connection arrives, the server closes another connection
-#: of the address with the most connections: the longest idle one or, if none is idle, the oldest. An address never
-#: loses a connection to an address that has more connections. Therefore a client with many connections cannot keep out
-#: a Prometheus at another address.
+#: Maximum number of open connections, including connections in the TLS handshake. When a further connection arrives,
+#: the server closes another connection of the address with the most connections: the longest idle one or, if none is
+#: idle, the oldest. An address never loses a connection to an address that has more connections. Therefore a client
+#: with many connections cannot keep out a Prometheus at another address.
 CONNECTIONS_MAX = 16
 BACKLOG = 128  #: Maximum number of connections that wait in the kernel.
 HANDSHAKE_S = 10.0  #: Seconds for the TLS handshake.
 CLOSING_S = 3.0  #: Seconds in which a client must answer the closing message of TLS.
 PAUSE_S = 0.5  #: Seconds between two attempts to accept connections when no file descriptor is free.
 CHUNK_BYTES = 128 * 1024  #: Bytes of an answer that a slow reader can hold in memory, in addition to the shared text.
-REQUEST_BYTES_MAX = 8 * 1024  #: Bytes of a request: the request line and the headers.
+REQUEST_BYTES_MAX = 8 * 1024  #: Maximum bytes of a request: of its request line and its headers.
 REQUEST_S = 10.0  #: Seconds in which a request must arrive whole, after its first byte.
 IDLE_S = 300.0  #: Seconds that a connection may be idle between two scrapes.
 ANSWER_S = 30.0  #: Seconds in which a client must read an answer.

@@ -169,7 +169,8 @@ def settle_memory(*thresholds: int) -> None:
         return
     gc.collect()
     gc.freeze()
-    # Python delays a full collection until a quarter of the objects are newer than the last full collection.
+    # Python starts a full collection only when the new objects are a quarter of the objects that survived the last full
+    # collection. Collect again, so that the frozen objects do not count as survivors.
     gc.collect()
     if thresholds:
         gc.set_threshold(*thresholds)

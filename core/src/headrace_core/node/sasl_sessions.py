@@ -49,14 +49,14 @@ SERVICE = "headrace.v1.Authentication"
 TOKEN_BYTES = 32
 CLIENT_ID_CHARS_MAX = 255
 EXCHANGE_S_MAX = 30.0  #: Seconds that one exchange may take.
-STEPS_MAX = 12  #: Messages of a client in one exchange.
-#: Maximum number of exchanges in progress, at a listener and for one host.
+STEPS_MAX = 12  #: Maximum number of messages of a client in one exchange.
+#: Maximum number of exchanges in progress: at one listener, and from one host.
 EXCHANGES_MAX, EXCHANGES_PER_HOST_MAX = 1_000, 100
 SESSIONS_PER_CONNECTION_MAX = 8
-TOKENS_LOOK_S = 1.0  #: Seconds between two checks of the tokens of sessions.
-#: After this number of failures a connection is refused for FAILURES_KEPT_S, before any computation. gRPC names a
-#: connection only by its host and port, and does not report its end. So the next connection from the same port is
-#: refused, too, and may belong to another client. The refusal is therefore short, and clients retry.
+TOKENS_LOOK_S = 1.0  #: Seconds between two checks whether the delegation tokens of the sessions are still valid.
+#: After this number of failed exchanges, the node refuses a connection for FAILURES_KEPT_S, before any computation.
+#: gRPC names a connection only by its host and port, and does not report its end. So the next connection from the same
+#: port is refused, too, and may belong to another client. The refusal is therefore short, and clients retry.
 FAILURES_PER_CONNECTION_MAX = 10
 FAILURES_KEPT_S, FAILURES_KEPT_MAX = 10.0, 10_000
 

@@ -30,7 +30,8 @@ class TokenBucket:
         self.burst = burst
         self._tokens = burst
         self._at_s = now_s
-        #: When a stream last waited for less than the client's whole debt (ClientLimits.first_wait_s).
+        #: Time at which a stream last waited only FIRST_WAIT_S_MAX, less than the client's whole debt
+        #: (ClientLimits.first_wait_s).
         self.excused_s = -math.inf
 
     def set_rate(self, rate: float, burst: float, now_s: float) -> None:

@@ -23,9 +23,9 @@ WINDOW_S, WINDOWS = 1.0, 11
 #: Maximum number of buckets. Clients choose their client ids, so the number of buckets must be bounded; full buckets
 #: are removed first.
 BUCKETS_MAX = 10_000
-#: No response announces the wait of a stream's first request to the client, so the wait should be shorter than the
-#: request timeouts of clients (30 s). If every stream had this limit, a client with many streams would exceed its
-#: quota.
+#: Maximum wait in seconds before a stream's first request. No response announces this wait to the client, so it should
+#: be shorter than the request timeouts of clients (30 s). Only one stream at a time has this maximum: otherwise a
+#: client with many streams would exceed its quota.
 FIRST_WAIT_S_MAX = 20.0
 
 _BucketKey = tuple[str, str | None, str | None]
@@ -47,11 +47,12 @@ class QuotaManager:
         self._defaults = dict(defaults)
         self._quotas: Mapping[QuotaEntity, Mapping[str, float]] = {}
         self._buckets: dict[_BucketKey, TokenBucket] = {}
-        #: The present quotas. After each change it is a new object, so ``ClientLimits`` needs to compare only one
+        #: The present quotas. Each change creates a new table, so ``ClientLimits`` detects a change by comparing one
         #: reference.
         self.table = QuotaTable({}, self._defaults)
-        self.throttled = dict.fromkeys(QUOTA_KEYS, 0)  #: How often a client had to wait, by quota key.
-        self.throttled_ms = dict.fromkeys(self.throttled, 0)  #: How long clients had to wait in all, by quota key.
+        self.throttled = dict.fromkeys(QUOTA_KEYS, 0)  #: Number of waits of clients, by quota key.
+        #: Total milliseconds that clients had to wait, by quota key.
+        self.throttled_ms = dict.fromkeys(self.throttled, 0)
 
     def apply(
         self, quotas: Mapping[QuotaEntity, Mapping[str, float]], defaults: Mapping[str, float] | None = None

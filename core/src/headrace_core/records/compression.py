@@ -30,8 +30,8 @@ _XERIAL_HEADER_AS_LENGTH = _INT.unpack(_XERIAL_MAGIC[:4])[0]
 #: Largest ratio of snappy's output to its input: a copy element of three bytes makes at most 64 bytes of output.
 _SNAPPY_GROWTH_MAX = 22
 
-#: Kafka's allowed compression levels (KIP-390) and default level. For lz4, the default level 9 selects the fast
-#: compressor; every other level selects the high-compression one.
+#: Kafka's compression levels of each codec (KIP-390): lowest, highest, default. For lz4, the default level 9 selects
+#: the fast compressor; every other level selects the high-compression one.
 LEVELS: dict[Compression, tuple[int, int, int]] = {
     Compression.GZIP: (1, 9, 6),
     Compression.LZ4: (1, 17, 9),

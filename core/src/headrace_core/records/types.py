@@ -146,7 +146,7 @@ DEFAULT_LIMITS = DecodeLimits()
 SCHEMA_IDS_MAX = 1_000
 #: Maximum number of records of one batch that ``SchemaIds`` lists for one schema id.
 SCHEMA_PLACES_MAX = 100
-#: Stands for the id of a key or value that does not begin with a magic byte 0 and the id of a schema.
+#: Stands for the schema id of a key or value that does not begin with a magic byte 0 and a schema id.
 NO_SCHEMA = -1
 
 

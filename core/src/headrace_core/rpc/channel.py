@@ -15,8 +15,8 @@ from typing import Protocol
 import grpc
 import grpc.aio
 
-#: gRPC's message limit is above every limit that Headrace enforces (socket.request.max.bytes is 100 MiB). Because gRPC
-#: accepts larger messages, a record that is too large gets a typed error and never gRPC's RESOURCE_EXHAUSTED.
+#: gRPC's message limit, above every limit that Headrace enforces (socket.request.max.bytes is at most 100 MiB). Because
+#: gRPC accepts larger messages, a record that is too large gets a typed error and never gRPC's RESOURCE_EXHAUSTED.
 MAX_MESSAGE_BYTES = 112 * 1024 * 1024
 
 COMMON_OPTIONS: tuple[tuple[str, int], ...] = (
@@ -65,8 +65,8 @@ _BETWEEN_PEERS = (
 )
 
 
-#: Milliseconds that an attempt to connect may take at least. gRPC calls this limit the minimum reconnect backoff; it
-#: does not delay an attempt. Each attempt costs CPU time on both sides, with TLS some milliseconds. With a short limit,
+#: Milliseconds that gRPC allows for an attempt to connect. gRPC calls this limit the minimum reconnect backoff; it does
+#: not delay an attempt. Each attempt costs CPU time on both sides, with TLS some milliseconds. With a short limit,
 #: every handshake with a busy node times out, and the repeated attempts keep the node busy. (50 ms without TLS left
 #: three controllers on two full cores without a leader for 55 s.) The limit also bounds how long a call waits for an
 #: unreachable node. With TLS, channels for Raft and heartbeats have a shorter limit than other channels, because

@@ -74,14 +74,14 @@ class Duplex(Generic[Request, Response]):
         """Connect to ``address`` (``host:port``) and begin the call that ``open_call`` makes on the channel.
         ``channels`` opens the channel."""
         self.address = address
-        self.ended = False  #: Whether the call has ended, so that the stream certainly sends no later write.
+        self.ended = False  #: Whether the call has ended; the stream then sends nothing more.
         self._channel = channels.open(address, purpose)
         self._call = open_call(self._channel)
         self._call.add_done_callback(self._note_status)
         self._status: grpc.aio.AioRpcError | None = None
         self._why: HeadraceError | None = None
         self._cancelled = asyncio.get_running_loop().create_future()
-        #: Tasks that await a gRPC operation, so the stream must not cancel them.
+        #: Tasks that wait for a gRPC operation; the stream must not cancel these tasks.
         self._busy: set[asyncio.Task[Any] | None] = set()
 
     def cancel(self, why: HeadraceError | None = None) -> None:

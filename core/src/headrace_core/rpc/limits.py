@@ -25,8 +25,8 @@ ITEMS_MAX = 10_000  #: Maximum number of items of one kind in a request, unless 
 #: Maximum number of bytes of one name (topic, group, member, host), which is Kafka's maximum length of a string.
 NAME_BYTES_MAX = 32_767
 REQUEST_BYTES_MAX = 8 * MIB  #: Maximum number of bytes of one request, unless LIMITS has a different maximum.
-#: Maximum number of partitions in a request that is handled without interruption: Produce, Fetch, DeleteRecords, and
-#: all requests for committed offsets. Kafka limits the bytes of such requests, but not their partitions. 2,000 is
+#: Maximum number of partitions in a request that the event loop handles without a pause: Produce, Fetch, DeleteRecords,
+#: and all requests for committed offsets. Kafka limits the bytes of such requests, but not their partitions. 2,000 is
 #: Kafka's limit for a response to DescribeTopicPartitions (max.request.partition.size.limit, KIP-966).
 PARTITIONS_MAX = 2_000
 #: Maximum number of bytes of a request that commits offsets. The records of a commit must fit into one batch, of at
@@ -300,7 +300,7 @@ class _Step:
 
 
 _CONTINUED = bytes(range(128, 256))
-#: String fields whose length is not limited as the length of a name: configuration values, metadata of commits, paths.
+#: String fields to which NAME_BYTES_MAX does not apply: configuration values, metadata of commits, paths, messages.
 _NOT_NAMES = ("value", "metadata", "path", "message")
 #: The numbers of protobuf's FieldDescriptor.TYPE_STRING and TYPE_BYTES.
 _TYPE_STRING, _TYPE_BYTES = 9, 12

@@ -81,7 +81,8 @@ class Penalties:
         until_s, now = self._until_s, self._clock()  # connection -> end of its penalty, in the order of the ends
         until_s.pop(peer, None)
         until_s[peer] = self._free_s
-        # On a busy machine even the new penalty may be over: the process may wait longer than 2 ms for a processor.
+        # Remove penalties that are over. On a busy machine even the new penalty may be over: the process may wait
+        # longer than 2 ms for a processor.
         while until_s and until_s[first := next(iter(until_s))] <= now:
             del until_s[first]
 

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 PACKED_MAX = 100  #: Maximum number of requests in one message.
 
-#: Messages of a stream; requests and responses have a field ``correlation_id``.
+#: The types of a stream's requests and responses; each message has a field ``correlation_id``.
 Request = TypeVar("Request", bound=Any)
 Response = TypeVar("Response", bound=Any)
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Maximum bytes of single requests in progress on one listener; see RequestBytes.
+#: Maximum bytes of single requests (of calls without a request stream) in progress on one listener; see RequestBytes.
 UNARY_BYTES_MAX = 64 * 1024 * 1024
 SMALL_REQUEST_BYTES = 16 * 1024
 #: Bytes by which a message may exceed its limit before gRPC refuses it, so that a small excess gets a typed error.
@@ -343,10 +343,12 @@ class Listener:
         self._credentials = credentials
         self._both = BothProtocols() if takes_plaintext and credentials is not None else None
         self._gate = gate
-        #: Bytes of the requests in progress: of single requests, and of requests with a response stream.
+        #: Bytes of the single requests in progress: of calls with a single response, and of calls with a response
+        #: stream.
         self.requests, self.watches = RequestBytes(), RequestBytes()
         self.calls = CallTimes(name)  #: Times and errors of calls, for the metrics.
-        self.answers = AnswerBytes()  #: Bytes of single answers that clients have not read yet.
+        #: Bytes of single answers (of calls without a response stream) that clients have not read yet.
+        self.answers = AnswerBytes()
         self._services: list[str] = []
         self._server: grpc.aio.Server | None = None
         self._health = health.aio.HealthServicer()

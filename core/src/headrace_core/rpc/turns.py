@@ -31,8 +31,8 @@ TURN_S = 0.0015
 PAUSE_S = 0.0045
 PAUSE_S_MAX = 1.0
 PAUSE_S_MIN = 0.001  #: A shorter pause is left out, because the event loop's timers have whole milliseconds.
-SHORT_ITEMS = 200  #: Number of items up to which work does not count as long work.
-DESCRIPTION_ITEMS = 20  #: Number of items as which the description of one configuration counts.
+SHORT_ITEMS = 200  #: Maximum number of items in work that does not count as long.
+DESCRIPTION_ITEMS = 20  #: Number of items that the description of one configuration counts as.
 
 
 class TurnOrder(Generic[Piece]):

@@ -50,7 +50,7 @@ class Authorization:
     def __init__(self, authorizer: Decider | None = None, observe: Observer | None = None, sample: int = 0) -> None:
         self.authorizer = authorizer
         self.observe = observe
-        #: The observer gets one of this number of permissions; 0: none.
+        #: The observer gets every ``sample``-th permission, and with 0 no permission; it gets every refusal.
         self.sample = sample if observe is not None else 0
         self._allowed = 0
 
@@ -163,7 +163,8 @@ class Access:
         return found
 
 
-EVERYTHING = Access(NO_CALLER, None)  #: The access outside of calls, and on listeners without security.
+#: The access of code outside of any call, and of calls on listeners without security.
+EVERYTHING = Access(NO_CALLER, None)
 
 _current: ContextVar[Access] = ContextVar("headrace-access", default=EVERYTHING)
 

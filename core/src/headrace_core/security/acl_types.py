@@ -67,9 +67,10 @@ class Permission(enum.IntEnum):
 
 
 WILDCARD = "*"  #: Stands for every name in a literal pattern, and for every host.
-EVERYBODY = "User:*"  #: The principal of entries for all principals.
+EVERYBODY = "User:*"  #: The principal of ACL entries that apply to all principals.
 CLUSTER_NAME = "kafka-cluster"  #: The only resource of type CLUSTER.
-#: Maximum lengths, in characters. Kafka limits them only by the maximum length of a string in its protocol.
+#: Maximum lengths of a resource's name and of a host, in characters. Kafka has only its protocol's maximum length of a
+#: string.
 RESOURCE_CHARS_MAX, HOST_CHARS_MAX = 1_024, 64
 #: Maximum number of entries of a cluster: every node keeps all of them in memory, at about 600 bytes each.
 ACLS_MAX = 100_000
@@ -107,7 +108,7 @@ OPERATIONS_OF: Mapping[ResourceType, tuple[Operation, ...]] = {
     ResourceType.USER: (Operation.CREATE_TOKENS, Operation.DESCRIBE_TOKENS),
 }
 
-#: For an allowed operation: the operation that it also allows.
+#: Maps an operation to the operation that a permission for it includes, as in Kafka.
 IMPLIED: Mapping[Operation, Operation] = {
     Operation.READ: Operation.DESCRIBE,
     Operation.WRITE: Operation.DESCRIBE,

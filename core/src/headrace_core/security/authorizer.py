@@ -43,7 +43,7 @@ from .acl_types import (
 from .caller import Caller
 
 #: Maximum number of cached outcomes, and of names in sets. At the maximum the whole cache is emptied. Without a
-#: maximum, callers could fill it, because they choose the names.
+#: maximum, callers could fill the memory, because they choose the names.
 KEPT_MAX = 10_000
 #: Longest name, in characters, whose outcome is cached. A name in a request may have 32,767 bytes, and 10,000
 #: outcomes of such names would use 320 MiB.
@@ -72,7 +72,8 @@ class _Masks:
         self.entries = entries
         self.all_hosts = [0, 0]
         self.hosts: dict[Address, list[int]] = {}
-        #: Key: (IP version, prefix length). Value: the mask of each network, by the network's address shifted right.
+        #: The permissions of networks. Key: (IP version, prefix length). Value: maps a network's address, shifted
+        #: right, to the network's masks.
         self.networks: dict[tuple[int, int], dict[int, list[int]]] = {}
         for entry in entries:
             allowed = entry.permission == Permission.ALLOW

@@ -31,16 +31,16 @@ from .rules import MethodAccess, access_of
 from .shapes import HANDLED, SHAPES
 
 INTERNAL, GATEWAY = "internal", "gateway"
-#: Metadata of a call: the token of a SASL session, and the client's id.
+#: Metadata keys of a call: for the token of a SASL session, and for the client's id.
 SESSION_KEY, CLIENT_ID_KEY = "headrace-session", "headrace-client-id"
-#: Metadata with which a gateway names its client.
+#: Metadata keys with which a gateway names its client's principal and host.
 PRINCIPAL_KEY, HOST_KEY = "headrace-principal", "headrace-client-host"
 CLIENT_ID_CHARS_MAX = 255
-#: Methods of libraries: those that every caller may call, and those that need authentication.
+#: Prefixes of the methods of gRPC's libraries: every caller may call the first; the second needs authentication.
 _HEALTH = "/grpc.health.v1.Health/"
 _REFLECTION = "/grpc.reflection."
 _HOSTS_MAX = 10_000
-_REUSED = [b"true"]  #: gRPC's property of a connection whose client resumed a TLS session.
+_REUSED = [b"true"]  #: Value of gRPC's property for a connection whose client resumed a TLS session.
 
 
 class NodeCertificate(Protocol):

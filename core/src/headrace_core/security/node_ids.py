@@ -40,8 +40,8 @@ def _gets_producer_ids(request: Any) -> Claim:
     return _coordinator(request) if request.HasField("coordinator_id") else _broker(request)
 
 
-#: For each call: how to find the sender that a request names. In the streams Exchange and Follow, the first message
-#: names the sender.
+#: For each call: the function that returns which node the request claims to come from. In the streams Exchange and
+#: Follow, the first message names the sender.
 CLAIMS: Mapping[str, Callable[[Any], Claim]] = {
     "Cluster/RegisterBroker": lambda request: Claim("broker", request.wanted_broker_id),
     "Cluster/BrokerHeartbeat": _broker,

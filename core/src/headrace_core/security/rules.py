@@ -45,7 +45,7 @@ class MethodAccess:
     is_open: bool
     is_authenticated: bool
     roles: frozenset[str]
-    #: The rules whose refusal fails the whole call.
+    #: The rules for the call as a whole: if one of them refuses the caller, the call fails.
     of_call: tuple[Rule, ...] = field(init=False)
     alternatives: tuple[Rule, ...] = field(init=False)
 

@@ -296,7 +296,7 @@ _TRANSACTIONS_DESCRIBED = Items(
     transactions_pb2.DescribeTransactionsResponse,
 )
 
-#: The shapes by "Service/Method".
+#: Maps "Service/Method" to the shape of the method's request and answer.
 SHAPES: dict[str, Shape] = {
     "Admin/CreateTopics": Items(
         "topics",

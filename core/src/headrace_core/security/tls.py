@@ -34,14 +34,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger("headrace.tls")
 
 LOOK_S = 1.0  #: Seconds between two checks of the files of a TlsSource.
-#: Seconds after which a server on Python's sockets verifies the certificate of every client again that resumes a
-#: session: a resumed session is not verified, and OpenSSL lets clients resume for two hours and longer.
+#: Seconds after which a server on Python's sockets replaces its TLS context, so that every client's certificate is
+#: verified again. The server does not verify a resumed session, and OpenSSL lets clients resume for two hours and
+#: longer.
 CONTEXT_S_MAX = 300.0
 FILE_BYTES_MAX = 4 * 1024 * 1024  #: Maximum size of a file with keys or certificates.
-#: Suites that gRPC always offers; its list of ciphers is for TLS 1.2.
+#: TLS 1.3 suites, which gRPC always offers: gRPC's list of ciphers applies only to TLS 1.2.
 TLS_13_SUITES = ("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256")
 CIPHERS_VARIABLE = "GRPC_SSL_CIPHER_SUITES"  #: gRPC reads this variable once in a process, at the first use of TLS.
-#: Java's names of the suites of TLS 1.2 that gRPC has, with OpenSSL's names.
+#: Maps Java's name of each TLS 1.2 suite that gRPC has to OpenSSL's name.
 TLS_12_SUITES = {
     "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256": "ECDHE-ECDSA-AES128-GCM-SHA256",
     "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384": "ECDHE-ECDSA-AES256-GCM-SHA384",

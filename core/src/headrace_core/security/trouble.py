@@ -108,8 +108,7 @@ async def _with_tls(host: str, port: int, tls: TlsSource) -> TlsTrouble | None:
     except ssl.SSLError as error:
         return _failed(error, tls)
     try:
-        # A gRPC server sends the first bytes, unless it refuses the client's certificate: then it closes the
-        # connection.
+        # A gRPC server sends the first bytes. If it refuses the client's certificate, it closes the connection instead.
         async with asyncio.timeout(_REFUSAL_S):
             if await reader.read(1):
                 return None

@@ -164,8 +164,7 @@ def _under(path: str, old: str, new: str) -> str:
 class _FileState:
     number: int
     path: str
-    #: Changes since the file's last sync: maps the number of each journal entry to the pages that the change made
-    #: dirty.
+    #: Changes since the file's last sync: the number of each journal entry, and the pages that the change made dirty.
     unsynced: dict[int, range] = field(default_factory=dict)
     #: For each write with a failed sync: the number of its journal entry, and the pages that did not reach the disk.
     lost: dict[int, set[int]] = field(default_factory=dict)
@@ -193,8 +192,8 @@ class _Pending:
 
     def __init__(self) -> None:
         self.files: dict[int, _FileState] = {}
-        #: For each journal entry that changes a name: the present name of the directory whose sync makes the change
-        #: durable.
+        #: For each journal entry that changes a name: the present name of the directory. A sync of this directory makes
+        #: the change durable.
         self.names: dict[int, str] = {}
         self.next_entry = 0
 

@@ -11,11 +11,10 @@ from collections import OrderedDict
 from ..records import BatchHeader
 from ..types import TopicPartition
 
-#: Maximum number of batches; the oldest batch is removed first. For a follower that is further behind, the leader makes
-#: no span.
+#: Maximum number of remembered traced batches; the oldest batch is removed first. The leader makes no span for a
+#: follower that is further behind.
 BATCHES_MAX = 1_024
-#: Maximum number of seconds after a partition's last traced batch during which its pushes are searched for traced
-#: batches.
+#: Seconds after a partition's last traced batch during which the partition's pushes are searched for traced batches.
 KEPT_S = 10.0
 
 BatchKey = tuple[int, int, int]
@@ -41,7 +40,7 @@ class RecentTraces:
         self._contexts: OrderedDict[tuple[TopicPartition, BatchKey], str] = OrderedDict()
         #: Time of the last traced batch of each partition.
         self._last_s: dict[TopicPartition, float] = {}
-        #: How many pushes of traced batches each partition still expects.
+        #: For each partition: the number of pushes of traced batches that are still expected.
         self._left: dict[TopicPartition, int] = {}
 
     def __len__(self) -> int:

@@ -144,8 +144,8 @@ class _Round:
         try:
             return self._run()
         except (CorruptLogError, FileNotFoundError) as error:
-            # The error does not show damage if the directory writer removed or cut segments while the cleaner read the
-            # segments.
+            # If the directory writer removed or cut segments while the cleaner read them, the error is no sign of
+            # damage.
             if not self._is_overtaken():
                 raise
             logger.info(
@@ -422,7 +422,8 @@ def swap_segments(
     if not is_as_read or log.cuts != cuts:
         cleaned.discard()
         return False
-    # The snapshots of all but the first segment are removed.
+    # The swap removes the producer snapshots of all old segments but the first, so the newest snapshot must be durable
+    # first.
     if len(old) > 1 and not log.force_newest_snapshot():
         cleaned.discard()
         raise ServerBusyError(
@@ -439,7 +440,7 @@ def swap_segments(
         finish_swap(fs, log.directory, cleaned.base_offset, [segment.base_offset for segment in old])
         txn_index = f"{log.directory}/{segment_name(cleaned.base_offset)}{TXN_INDEX_SUFFIX}"
         has_txn_index = fs.exists(txn_index)
-        # The new index replaced an index whose transactions had no data left.
+        # The new transaction index is empty if the old index had only transactions without remaining data.
         if has_txn_index and not fs.file_size(txn_index):
             fs.unlink(txn_index)
             has_txn_index = False

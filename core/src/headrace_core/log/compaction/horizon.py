@@ -26,7 +26,8 @@ class Verdict(enum.IntFlag):
 
     KEEP = 0
     DISCARD = 1  #: Remove its records.
-    #: The batch is the marker of a transaction without records: a marker without a delete horizon gets one.
+    #: The batch ends a transaction that has no records left. The cleaning gives the batch a delete horizon if it has
+    #: none.
     OF_NOTHING = 2
 
 

@@ -52,8 +52,8 @@ class TransactionJudge:
     def __init__(self, aborted: Iterable[AbortedTransaction], now_ms: int) -> None:
         self._coming = deque(sorted(aborted, key=lambda transaction: transaction.first_offset))
         self._now_ms = now_ms
-        #: Maps each producer id with an aborted transaction in progress to whether the pass has met a batch of the
-        #: transaction.
+        #: Key: the id of a producer whose aborted transaction is in progress. Value: whether the pass has met a batch
+        #: of this transaction.
         self._aborting: dict[int, bool] = {}
         self._committing: set[int] = set()
 
@@ -61,8 +61,8 @@ class TransactionJudge:
         """Return the ``Verdict`` on a batch, as a plain int for the compiled caller."""
         while self._coming and self._coming[0].first_offset <= header.last_offset:
             transaction = self._coming.popleft()
-            # Ignore a transaction that ended before the batch: the compaction pass began behind the transaction's
-            # marker.
+            # Skip a transaction that ended before this batch: its marker lies before the position at which the pass
+            # began.
             if transaction.last_offset >= header.base_offset:
                 self._aborting.setdefault(transaction.producer_id, False)
         if not header.is_control:

@@ -23,9 +23,10 @@ logger = logging.getLogger("headrace.security")
 BODY_BYTES_MAX = 1024 * 1024
 KEYS_MAX = 1_000
 TIMEOUT_S = 10.0
-#: Seconds between two reads that unknown key ids cause, so that wrong tokens cannot flood the authority.
+#: Minimum seconds between two reads of the keys because of an unknown key id, so that wrong tokens cannot flood the
+#: authority.
 UNKNOWN_S = 10.0
-FILE_LOOK_S = 10.0  #: Seconds between two reads of a file.
+FILE_LOOK_S = 10.0  #: Maximum seconds between two reads of a file with keys.
 
 
 class SameOrSafer(urllib.request.HTTPRedirectHandler):

@@ -38,7 +38,7 @@ class TokenRules:
     needs_issued_at: bool = True
 
 
-#: Returns the keys (RFC 7517, as dicts) with an id; with None, all keys.
+#: Returns the keys with the given id, or all keys for None; each key is a dict as in RFC 7517.
 KeysOf = Callable[[str | None], Sequence[Mapping[str, Any]]]
 CheckToken = Callable[[str], Identity]
 

@@ -40,7 +40,7 @@ BAD_INTEGRITY, TICKET_EXPIRED, TICKET_NOT_YET_VALID, REPLAY, NOT_OURS, CLOCK_SKE
 MODIFIED, NO_KEY_OF_VERSION, NO_KEY = 41, 44, 45
 NO_CACHE, WRONG_SERVICE, REALM_UNKNOWN, KDC_UNREACHABLE, NO_CACHE_FILE = 141, 144, 154, 156, 195
 NOT_IN_KEYTAB, NOT_THIS_VERSION = 181, 230
-#: The ticket is encrypted with a key that is not in the keytab.
+#: Errors of a ticket that is for another service, or that no key of the keytab can decrypt.
 _OTHER_KEY = (
     BAD_INTEGRITY, MODIFIED, NO_KEY_OF_VERSION, NO_KEY, NOT_OURS, WRONG_SERVICE, NOT_IN_KEYTAB, NOT_THIS_VERSION
 )  # fmt: skip
@@ -237,7 +237,8 @@ class Initiator:
         except self.gssapi.exceptions.GSSError as error:
             if not self._is_expired(error):
                 raise
-        # The library could not renew the tickets in time, and would try again only after 30 s.
+        # The library did not renew the tickets in time, and would try again only after 30 s: log in with an empty
+        # cache.
         self._memory = _new_cache()
         return self._begin(host)
 

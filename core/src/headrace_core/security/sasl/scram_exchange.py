@@ -50,8 +50,8 @@ class Subject:
     expires_at_ms: int | None = None
 
 
-#: Returns the subject for a name (a user's, or a token's id when the flag is True); for an unknown name, a subject with
-#: a made-up credential.
+#: Returns the subject for a name. The name is a token's id if the flag is True, else a user's name. The subject of an
+#: unknown name has a made-up credential.
 Lookup = Callable[[str, bool], Subject]
 
 

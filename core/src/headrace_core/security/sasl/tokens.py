@@ -12,7 +12,7 @@ from collections import OrderedDict
 
 from .scram import ITERATIONS_DEFAULT, ScramCredential, ScramMechanism, credential_of, salted_password
 
-CREDENTIALS_MAX = 10_000  #: Maximum number of credentials in memory.
+CREDENTIALS_MAX = 10_000  #: Maximum number of cached credentials of tokens.
 
 
 def token_hmac(secret_key: str, token_id: str) -> bytes:

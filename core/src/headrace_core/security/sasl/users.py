@@ -26,7 +26,8 @@ from .scram import ITERATIONS_DEFAULT, SALT_BYTES, SHA_256, SHA_512, ScramCreden
 from .scram_exchange import Subject
 from .tokens import TokenCredentials
 
-#: Maximum number of forms from which the form of a made-up credential is drawn: the most frequent forms.
+#: Maximum number of forms (salt length and iterations) among which a made-up credential's form is drawn: the most
+#: frequent forms of real credentials.
 FORMS_MAX = 64
 _Form = tuple[int, int]  # length of the salt in bytes, iterations
 
