@@ -72,35 +72,52 @@ GC_COLLECTIONS = _process(
     Kind.COUNTER, "python_gc_collections", "Collections of Python's garbage collector.", ("generation",)
 )
 
-BUILD_INFO = _ours(Kind.GAUGE, "build_info", ALL, "Always 1; the labels name the node.", ("role", "node_id", "version"))
+BUILD_INFO = _ours(
+    Kind.GAUGE,
+    "build_info",
+    ALL,
+    "Always 1; the labels have the node's role, id and version.",
+    ("role", "node_id", "version"),
+)
 THREADS = _ours(Kind.GAUGE, "process_threads", ALL, "Threads that Python knows.")
 TIME_SECONDS = _ours(
     Kind.GAUGE,
     "time_seconds",
     ALL,
-    "The node's clock when the scrape arrived, in seconds since 1970; the alert on clock skew uses it.",
+    "Time of the node's clock when the scrape arrived, in seconds since 1970. The alert on clock skew uses this "
+    "metric.",
 )
 LOOP_DELAY = _ours(
     Kind.HISTOGRAM,
     "event_loop_delay_seconds",
     ALL,
-    "How late the event loop runs a timer, measured four times a second.",
+    "How late the node's event loop runs a timer, measured four times a second.",
 )
 EVENTS = _ours(
-    Kind.COUNTER, "events", ALL, "Events by type; the node's log has a line for each (level of the event).", ("event",)
+    Kind.COUNTER,
+    "events",
+    ALL,
+    "Events by type. The node's log has a line for each event whose level it shows (log.level).",
+    ("event",),
 )
 CERTIFICATE_EXPIRY = _ours(
     Kind.GAUGE,
     "certificate_not_after_seconds",
     ALL,
-    "When a certificate of this node expires, in seconds since 1970; no rows without TLS.",
+    "Time at which a certificate of this node expires, in seconds since 1970. A node without TLS has no rows.",
     ("certificate",),
 )
 COLLECTOR_ERRORS = _ours(
-    Kind.COUNTER, "metrics_collector_errors", ALL, "Collectors of metrics that failed; the node's log has the reasons."
+    Kind.COUNTER,
+    "metrics_collector_errors",
+    ALL,
+    "How often the collection of a part of the metrics failed; the node's log has the reasons.",
 )
 SCRAPE_SECONDS = _ours(
-    Kind.GAUGE, "metrics_collect_seconds", ALL, "Time that the collection of this text took, pauses included."
+    Kind.GAUGE,
+    "metrics_collect_seconds",
+    ALL,
+    "How long the node took to collect the metrics of this response, pauses included.",
 )
 
 REQUESTS = _jmx(
@@ -116,7 +133,7 @@ REQUEST_ERRORS = _jmx(
     "kafka_network_requestmetrics_errors",
     ALL,
     "kafka.network:type=RequestMetrics,name=ErrorsPerSec",
-    "Requests that were answered with an error, by its code.",
+    "Requests that the node answered with an error; the label has the code of the error.",
     ("request", "listener", "error"),
 )
 TOTAL_TIME_MS = _jmx(
@@ -132,7 +149,7 @@ LOCAL_TIME_MS = _jmx(
     "kafka_network_requestmetrics_localtimems",
     BROKER,
     "kafka.network:type=RequestMetrics,name=LocalTimeMs",
-    "The part of the total time until the leader's log has the records, in ms (Produce).",
+    "For Produce requests: time from a request's arrival until the leader's log has the records, in ms.",
     ("request", "listener"),
 )
 REMOTE_TIME_MS = _jmx(
@@ -140,7 +157,7 @@ REMOTE_TIME_MS = _jmx(
     "kafka_network_requestmetrics_remotetimems",
     BROKER,
     "kafka.network:type=RequestMetrics,name=RemoteTimeMs",
-    "The part of the total time that waits for other replicas, in ms (Produce).",
+    "For Produce requests: time that a request waits for other replicas, in ms.",
     ("request", "listener"),
 )
 REQUEST_SECONDS = _ours(
@@ -154,7 +171,8 @@ REQUEST_LOCAL_SECONDS = _ours(
     Kind.HISTOGRAM,
     "request_local_seconds",
     BROKER,
-    "The part of request_seconds until the leader's log has the records; the rest is the wait for other replicas.",
+    "For Produce requests: time from a request's arrival until the leader's log has the records. The rest of "
+    "headrace_request_seconds is the wait for other replicas.",
     ("request", "listener"),
 )
 
@@ -179,7 +197,7 @@ METADATA_FOLLOWER = {
         "kafka_server_broker_metadata_metrics_last_applied_record_lag_ms",
         FOLLOWERS,
         "kafka.server:type=broker-metadata-metrics",
-        "Age of the node's metadata, in ms; idle clusters show up to 1,600.",
+        "Age of the node's metadata, in ms; up to 1,600 in an idle cluster.",
     ),
     "metadata-load-error-count": _jmx(
         Kind.GAUGE,
@@ -247,14 +265,14 @@ FAILED_PRODUCES = _jmx(
     "kafka_server_brokertopicmetrics_failedproducerequests",
     BROKER,
     _TOPIC_BEAN + "FailedProduceRequestsPerSec",
-    "Partitions of produce requests that got an error.",
+    "Errors in responses to Produce requests; each partition with an error counts.",
 )
 FAILED_FETCHES = _jmx(
     Kind.COUNTER,
     "kafka_server_brokertopicmetrics_failedfetchrequests",
     BROKER,
     _TOPIC_BEAN + "FailedFetchRequestsPerSec",
-    "Partitions of fetch requests that got an error.",
+    "Errors in responses to Fetch requests; each partition with an error counts.",
 )
 REPLICATION_IN = _jmx(
     Kind.COUNTER,
@@ -281,14 +299,14 @@ QUOTA_THROTTLES = _ours(
     Kind.COUNTER,
     "broker_quota_throttles",
     BROKER,
-    "How often a client over a quota had to wait, by the quota's key.",
+    "How often the broker made a client that exceeded a quota wait; the label has the quota's key.",
     ("quota",),
 )
 QUOTA_THROTTLE_SECONDS = _ours(
     Kind.COUNTER,
     "broker_quota_throttle_seconds",
     BROKER,
-    "How long clients over a quota had to wait, in seconds, by the quota's key.",
+    "How long the broker made clients that exceeded a quota wait, in seconds; the label has the quota's key.",
     ("quota",),
 )
 
@@ -300,14 +318,14 @@ LEADER_COUNT = _jmx(
     "kafka_server_replicamanager_leadercount",
     BROKER,
     _REPLICAS + "LeaderCount",
-    "Partitions that it leads.",
+    "Partitions that this broker leads.",
 )
 PARTITION_COUNT = _jmx(
     Kind.GAUGE,
     "kafka_server_replicamanager_partitioncount",
     BROKER,
     _REPLICAS + "PartitionCount",
-    "Replicas that it has.",
+    "Replicas on this broker.",
 )
 OFFLINE_REPLICAS = _jmx(
     Kind.GAUGE,
@@ -321,60 +339,61 @@ UNDER_REPLICATED = _jmx(
     "kafka_server_replicamanager_underreplicatedpartitions",
     BROKER,
     _REPLICAS + "UnderReplicatedPartitions",
-    "Partitions that the broker leads with a replica that is not in sync, except replicas that a reassignment only "
-    "adds.",
+    "Partitions that the broker leads and that have a replica that is not in sync; replicas that a reassignment is "
+    "adding do not count.",
 )
 UNDER_MIN_ISR = _jmx(
     Kind.GAUGE,
     "kafka_server_replicamanager_underminisrpartitioncount",
     BROKER,
     _REPLICAS + "UnderMinIsrPartitionCount",
-    "Partitions that the broker leads with fewer replicas in sync than min.insync.replicas: acks=all fails.",
+    "Partitions that the broker leads and that have fewer in-sync replicas than min.insync.replicas, so writes with "
+    "acks=all fail.",
 )
 AT_MIN_ISR = _jmx(
     Kind.GAUGE,
     "kafka_server_replicamanager_atminisrpartitioncount",
     BROKER,
     _REPLICAS + "AtMinIsrPartitionCount",
-    "Partitions that the broker leads with exactly min.insync.replicas replicas in sync.",
+    "Partitions that the broker leads and that have exactly min.insync.replicas in-sync replicas.",
 )
 LATE_TRANSACTIONS = _jmx(
     Kind.GAUGE,
     "kafka_server_replicamanager_partitionswithlatetransactionscount",
     BROKER,
     _REPLICAS + "PartitionsWithLateTransactionsCount",
-    "Partitions that the broker leads with a transaction that has been open longer than transaction.max.timeout.ms "
-    "and five minutes.",
+    "Partitions that the broker leads and that have a transaction that has been open for longer than "
+    "transaction.max.timeout.ms plus five minutes.",
 )
 REASSIGNING_PARTITIONS = _jmx(
     Kind.GAUGE,
     "kafka_server_replicamanager_reassigningpartitions",
     BROKER,
     _REPLICAS + "ReassigningPartitions",
-    "Partitions that the broker leads whose replicas are being moved.",
+    "Partitions that the broker leads and whose replicas a reassignment is changing.",
 )
 ISR_SHRINKS = _jmx(
     Kind.COUNTER,
     "kafka_server_replicamanager_isrshrinks",
     BROKER,
     _REPLICAS + "IsrShrinksPerSec",
-    "Shrinks of an ISR that this broker proposed as the leader. When a broker dies, the controller shrinks the ISRs, "
-    "which does not count, as in Kafka.",
+    "How often this broker, as the leader of a partition, shrank its ISR. When a broker dies, the controllers shrink "
+    "ISRs; as in Kafka, this metric does not count these changes.",
 )
 ISR_EXPANDS = _jmx(
     Kind.COUNTER,
     "kafka_server_replicamanager_isrexpands",
     BROKER,
     _REPLICAS + "IsrExpandsPerSec",
-    "Growths of an ISR that this broker proposed as the leader.",
+    "How often this broker, as the leader of a partition, added a replica to its ISR.",
 )
 ISR_FAILURES = _jmx(
     Kind.COUNTER,
     "kafka_server_replicamanager_failedisrupdates",
     BROKER,
     _REPLICAS + "FailedIsrUpdatesPerSec",
-    "Changes of an ISR that this broker proposed and the controllers did not make; the broker repeats the changes "
-    "that are still needed.",
+    "Changes of an ISR that this broker, as the leader, proposed and the controllers did not make. The broker "
+    "proposes a change again if it is still needed.",
 )
 PURGATORY = _jmx(
     Kind.GAUGE,
@@ -396,7 +415,8 @@ FOLLOWER_LAG = _ours(
     Kind.GAUGE,
     "replica_lag_records",
     BROKER,
-    "Records that the slowest replica of the node's partitions lacks, by follower broker.",
+    "For each follower broker (the label), the largest number of records that one of its replicas lacks, over the "
+    "partitions that this node leads.",
     ("follower",),
 )
 
@@ -409,7 +429,7 @@ LOG_START = _jmx(
     "kafka_log_log_logstartoffset",
     BROKER,
     _LOG_BEAN + "LogStartOffset",
-    "First offset of a log.",
+    "Log start offset of a replica.",
     _PARTITION,
 )
 LOG_END = _jmx(
@@ -417,18 +437,24 @@ LOG_END = _jmx(
     "kafka_log_log_logendoffset",
     BROKER,
     _LOG_BEAN + "LogEndOffset",
-    "Offset after the last record.",
+    "Log end offset of a replica: the offset after its last record.",
     _PARTITION,
 )
 LOG_SEGMENTS = _jmx(
-    Kind.GAUGE, "kafka_log_log_numlogsegments", BROKER, _LOG_BEAN + "NumLogSegments", "Segments of a log.", _PARTITION
+    Kind.GAUGE,
+    "kafka_log_log_numlogsegments",
+    BROKER,
+    _LOG_BEAN + "NumLogSegments",
+    "Segments of a replica's log.",
+    _PARTITION,
 )
 FLUSH_MS = _jmx(
     Kind.SUMMARY,
     "kafka_log_logflushstats_logflushrateandtimems",
     BROKER,
     "kafka.log:type=LogFlushStats,name=LogFlushRateAndTimeMs",
-    "Time of a flush of a log directory, in ms; the quantiles are over the last five minutes. The label is ours.",
+    "Duration of a flush of a log directory, in ms; the quantiles are over the last five minutes. Kafka's metric does "
+    "not have the label.",
     ("dir",),
 )
 OFFLINE_DIRECTORIES = _jmx(
@@ -446,21 +472,21 @@ FSYNC = _ours(
     Kind.HISTOGRAM,
     "log_fsync_seconds",
     ("broker", "controller"),
-    "Time of a flush to the disk. On a controller: write and flush of a turn of the metadata log.",
+    "Duration of a flush to the disk. On a controller, duration of one write to the metadata log with its flush.",
     ("dir",),
 )
 COMMIT_APPENDS = _ours(
     Kind.HISTOGRAM,
     "log_group_commit_appends",
     BROKER,
-    "Appends that one turn of the writer commits together.",
+    "Number of appends that the writer of a log directory writes and flushes together.",
     ("dir",),
 )
 COMMIT_BYTES = _ours(
-    Kind.COUNTER, "log_group_commit_bytes", BROKER, "Bytes that the writer's turns appended.", ("dir",)
+    Kind.COUNTER, "log_group_commit_bytes", BROKER, "Bytes that the writer of a log directory has appended.", ("dir",)
 )
 WRITE_QUEUE = _ours(
-    Kind.GAUGE, "log_pending_bytes", BROKER, "Bytes that the writer of a directory has not written yet.", ("dir",)
+    Kind.GAUGE, "log_pending_bytes", BROKER, "Bytes of appends that wait for the writer of a log directory.", ("dir",)
 )
 DIR_FREE = _ours(
     Kind.GAUGE, "log_dir_free_bytes", BROKER, "Free bytes of the file system of a log directory.", ("dir",)
@@ -470,53 +496,78 @@ DIR_RESERVE = _ours(
     Kind.GAUGE,
     "log_dir_reserve_bytes",
     BROKER,
-    "Free bytes below which the directory refuses appends (log.dir.reserve.bytes).",
+    "Number of free bytes below which the broker refuses appends to the log directory (log.dir.reserve.bytes).",
     ("dir",),
 )
 DIR_FULL = _ours(
-    Kind.GAUGE, "log_dir_full", BROKER, "1 while the directory refuses appends for lack of space.", ("dir",)
+    Kind.GAUGE,
+    "log_dir_full",
+    BROKER,
+    "1 while the broker refuses appends to the log directory for lack of space, otherwise 0.",
+    ("dir",),
 )
-DIR_OFFLINE = _ours(Kind.GAUGE, "log_dir_offline", BROKER, "1 after the directory has failed.", ("dir",))
+DIR_OFFLINE = _ours(
+    Kind.GAUGE, "log_dir_offline", BROKER, "1 after the log directory has failed, otherwise 0.", ("dir",)
+)
 
 # -- brokers: credit -------------------------------------------------------------------------------------------------
 
 PRODUCE_IN_FLIGHT = _ours(
-    Kind.GAUGE, "produce_in_flight_bytes", BROKER, "Bytes of produce requests that have no answer yet."
+    Kind.GAUGE, "produce_in_flight_bytes", BROKER, "Bytes of Produce requests that the broker has not answered yet."
 )
 PRODUCE_IN_FLIGHT_MAX = _ours(
-    Kind.GAUGE, "produce_in_flight_limit_bytes", BROKER, "Above this limit the broker reads no more produce requests."
+    Kind.GAUGE,
+    "produce_in_flight_limit_bytes",
+    BROKER,
+    "Limit of headrace_produce_in_flight_bytes, above which the broker reads no more Produce requests.",
 )
-UNREAD_ANSWERS = _ours(Kind.GAUGE, "unread_answer_bytes", BROKER, "Bytes of fetch answers that clients have not read.")
+UNREAD_ANSWERS = _ours(
+    Kind.GAUGE, "unread_answer_bytes", BROKER, "Bytes of responses to Fetch requests that clients have not read yet."
+)
 CLIENT_STREAMS = _ours(Kind.GAUGE, "client_streams", BROKER, "Open produce and fetch streams of clients and gateways.")
-FENCED = _ours(Kind.GAUGE, "broker_fenced", BROKER, "1 while the broker serves no partition.")
+FENCED = _ours(
+    Kind.GAUGE, "broker_fenced", BROKER, "1 while the broker is fenced and serves no partition, otherwise 0."
+)
 
 # -- partitions and topics, as kafka_exporter names them -------------------------------------------------------------
 
 CURRENT_OFFSET = _exporter(
-    "kafka_topic_partition_current_offset", BROKER, "High watermark of a partition, by its leader.", _PARTITION
+    "kafka_topic_partition_current_offset", BROKER, "High watermark of a partition, as its leader knows it.", _PARTITION
 )
 OLDEST_OFFSET = _exporter(
-    "kafka_topic_partition_oldest_offset", BROKER, "First offset of a partition, by its leader.", _PARTITION
+    "kafka_topic_partition_oldest_offset",
+    BROKER,
+    "Log start offset of a partition, as its leader knows it.",
+    _PARTITION,
 )
 BROKERS = _exporter("kafka_brokers", CONTROLLER, "Brokers that are not fenced.")
 BROKER_INFO = _exporter("kafka_broker_info", CONTROLLER, "Always 1; the labels name a broker.", ("id", "address"))
 TOPIC_PARTITIONS = _exporter("kafka_topic_partitions", CONTROLLER, "Partitions of a topic.", ("topic",))
 PARTITION_LEADER = _exporter(
-    "kafka_topic_partition_leader", CONTROLLER, "Leader of a partition; -1 while it has none.", _PARTITION
+    "kafka_topic_partition_leader",
+    CONTROLLER,
+    "Broker id of a partition's leader; -1 while the partition has no leader.",
+    _PARTITION,
 )
 PARTITION_REPLICAS = _exporter("kafka_topic_partition_replicas", CONTROLLER, "Replicas of a partition.", _PARTITION)
 PARTITION_ISR = _exporter("kafka_topic_partition_in_sync_replica", CONTROLLER, "Replicas in sync.", _PARTITION)
 PREFERRED = _exporter(
-    "kafka_topic_partition_leader_is_preferred", CONTROLLER, "1 if the first replica leads.", _PARTITION
+    "kafka_topic_partition_leader_is_preferred",
+    CONTROLLER,
+    "1 if the preferred (first) replica leads the partition, otherwise 0.",
+    _PARTITION,
 )
 PARTITION_UNDER_REPLICATED = _exporter(
-    "kafka_topic_partition_under_replicated_partition", CONTROLLER, "1 if a replica is not in sync.", _PARTITION
+    "kafka_topic_partition_under_replicated_partition",
+    CONTROLLER,
+    "1 if a replica of the partition is not in sync, otherwise 0.",
+    _PARTITION,
 )
 TOPIC_UNDER_REPLICATED = _ours(
     Kind.GAUGE,
     "topic_under_replicated_partitions",
     CONTROLLER,
-    "Partitions of a topic with a replica that lags.",
+    "Partitions of a topic that have a replica that is not in sync.",
     ("topic",),
 )
 TOPIC_OFFLINE = _ours(
@@ -573,7 +624,7 @@ IMBALANCE = _jmx(
     "kafka_controller_kafkacontroller_preferredreplicaimbalancecount",
     CONTROLLER,
     _CONTROLLER + "PreferredReplicaImbalanceCount",
-    "Partitions whose leader is not the first replica.",
+    "Partitions whose leader is not the preferred (first) replica.",
 )
 LAST_APPLIED = _jmx(
     Kind.GAUGE,
@@ -594,14 +645,17 @@ UNCLEAN_ELECTIONS = _jmx(
     "kafka_controller_controllerstats_uncleanleaderelections",
     CONTROLLER,
     "kafka.controller:type=ControllerStats,name=UncleanLeaderElectionsPerSec",
-    "Leaders that may lack acknowledged records, because no in-sync or eligible replica worked. The active controller "
-    "counts them.",
+    "Unclean elections: the elected leader may lack acknowledged records, because no in-sync or eligible replica "
+    "worked. Only the active controller counts them.",
 )
 CLUSTER_UNDER_REPLICATED = _ours(
-    Kind.GAUGE, "cluster_under_replicated_partitions", CONTROLLER, "Partitions of the cluster with a replica that lags."
+    Kind.GAUGE,
+    "cluster_under_replicated_partitions",
+    CONTROLLER,
+    "Partitions of the cluster that have a replica that is not in sync.",
 )
 REASSIGNMENTS = _ours(
-    Kind.GAUGE, "cluster_reassigning_partitions", CONTROLLER, "Partitions whose replicas are being moved."
+    Kind.GAUGE, "cluster_reassigning_partitions", CONTROLLER, "Partitions whose replicas a reassignment is changing."
 )
 
 _RAFT = "kafka.server:type=raft-metrics"
@@ -612,10 +666,18 @@ RAFT_EPOCH = _jmx(
     Kind.GAUGE, "kafka_server_raft_metrics_current_epoch", CONTROLLER, _RAFT, "Epoch (term) of the quorum."
 )
 RAFT_COMMITTED = _jmx(
-    Kind.GAUGE, "kafka_server_raft_metrics_high_watermark", CONTROLLER, _RAFT, "End of the committed metadata records."
+    Kind.GAUGE,
+    "kafka_server_raft_metrics_high_watermark",
+    CONTROLLER,
+    _RAFT,
+    "Offset after the last committed metadata record.",
 )
 RAFT_END = _jmx(
-    Kind.GAUGE, "kafka_server_raft_metrics_log_end_offset", CONTROLLER, _RAFT, "End of this controller's metadata log."
+    Kind.GAUGE,
+    "kafka_server_raft_metrics_log_end_offset",
+    CONTROLLER,
+    _RAFT,
+    "Offset after the last record of this controller's metadata log.",
 )
 RAFT_VOTERS = _jmx(Kind.GAUGE, "kafka_server_raft_metrics_number_of_voters", CONTROLLER, _RAFT, "Voters of the quorum.")
 RAFT_STATE = _jmx(
@@ -630,18 +692,22 @@ VOTER_LAG_RECORDS = _ours(
     Kind.GAUGE,
     "quorum_replica_lag_records",
     CONTROLLER,
-    "Metadata records that a controller lacks; the leader reports it.",
+    "Metadata records that a controller lacks. Only the quorum's leader serves this metric.",
     ("controller", "kind"),
 )
 VOTER_LAG_SECONDS = _ours(
     Kind.GAUGE,
     "quorum_replica_lag_seconds",
     CONTROLLER,
-    "Time since a controller last had the leader's whole log, +Inf if never under this leader; the leader reports it.",
+    "Time since a controller last had the leader's whole log; +Inf if it has not had the whole log under this leader. "
+    "Only the quorum's leader serves this metric.",
     ("controller", "kind"),
 )
 QUORUM_REQUESTS = _ours(
-    Kind.GAUGE, "controller_queued_requests", CONTROLLER, "Requests that wait for the controller's next turn."
+    Kind.GAUGE,
+    "controller_queued_requests",
+    CONTROLLER,
+    "Requests that the controller has received and not decided yet.",
 )
 
 # -- coordinators ----------------------------------------------------------------------------------------------------
@@ -694,7 +760,7 @@ GROUPS_COMPLETING = _jmx(
 )
 GROUP_MEMBERS = _exporter("kafka_consumergroup_members", COORDINATOR, "Members of a group.", ("consumergroup",))
 GROUP_OFFSET = _exporter(
-    "kafka_consumergroup_current_offset", COORDINATOR, "Committed offset of a group in a partition.", _GROUP_PARTITION
+    "kafka_consumergroup_current_offset", COORDINATOR, "Committed offset of a group for a partition.", _GROUP_PARTITION
 )
 GROUP_LAG = _exporter(
     "kafka_consumergroup_lag",
@@ -703,12 +769,16 @@ GROUP_LAG = _exporter(
     _GROUP_PARTITION,
 )
 GROUP_OFFSET_SUM = _exporter(
-    "kafka_consumergroup_current_offset_sum", COORDINATOR, "Sum of the committed offsets.", ("consumergroup", "topic")
+    "kafka_consumergroup_current_offset_sum",
+    COORDINATOR,
+    "Sum of a group's committed offsets for the partitions of a topic.",
+    ("consumergroup", "topic"),
 )
 GROUP_LAG_SUM = _exporter(
     "kafka_consumergroup_lag_sum",
     COORDINATOR,
-    "Sum of the known lags; no row while the coordinator knows none of them.",
+    "Sum of a group's lags in the partitions of a topic whose lag the coordinator knows. No row while it knows none "
+    "of these lags.",
     ("consumergroup", "topic"),
 )
 GROUP_LAG_SECONDS = _ours(
@@ -723,22 +793,28 @@ GROUP_LAG_SECONDS_MAX = _ours(
     Kind.GAUGE,
     "group_lag_seconds_max",
     COORDINATOR,
-    "The largest group_lag_seconds of a group; no row while the coordinator knows no lag of the group, for up to some "
-    "seconds after it has taken over the group.",
+    "The largest headrace_group_lag_seconds of a group. For some seconds after the coordinator has taken over a "
+    "group, it knows no lag of the group, and serves no row.",
     ("consumergroup",),
 )
 GROUP_STATUS = _ours(
     Kind.GAUGE,
     "group_status",
     COORDINATOR,
-    "1 for the group's present verdict by Burrow's rules (OK, WARN, STALL, STOP or REWIND: the worst partition), else "
-    "0. `headrace lag` and `headrace doctor` say the same.",
+    "One row for each verdict of Burrow's rules (OK, WARN, STALL, STOP, REWIND): 1 for the present verdict of the "
+    "group's worst partition, 0 for the others. `headrace lag` and `headrace doctor` show the same verdict.",
     ("consumergroup", "status"),
 )
 GROUP_RECORDS_LOST = _ours(
-    Kind.GAUGE, "group_records_lost", COORDINATOR, "Records deleted before the group read them.", ("consumergroup",)
+    Kind.GAUGE,
+    "group_records_lost",
+    COORDINATOR,
+    "Records that were deleted before the group had read them.",
+    ("consumergroup",),
 )
-SHARDS = _ours(Kind.GAUGE, "coordinator_shards", COORDINATOR, "Shards by state.", ("topic", "state"))
+SHARDS = _ours(
+    Kind.GAUGE, "coordinator_shards", COORDINATOR, "The coordinator's shards, by their state.", ("topic", "state")
+)
 TRANSACTIONS = _ours(
     Kind.GAUGE, "transactions", COORDINATOR, "Transactional ids by the state of their transaction.", ("state",)
 )
@@ -752,7 +828,7 @@ TRANSACTION_AGE = _ours(
     Kind.GAUGE,
     "transaction_oldest_seconds",
     COORDINATOR,
-    "Age of the oldest open or ending transaction; 0 without one.",
+    "Age of the oldest open or ending transaction; 0 if there is none.",
 )
 
 # -- gateways and registries -------------------------------------------------------------------------------------------
@@ -775,9 +851,13 @@ GATEWAY_IN = _ours(Kind.COUNTER, "gateway_bytes_in", GATEWAY, "Bytes of requests
 GATEWAY_OUT = _ours(Kind.COUNTER, "gateway_bytes_out", GATEWAY, "Bytes of answers to Kafka clients.")
 GATEWAY_QUEUED = _ours(Kind.GAUGE, "gateway_queued_bytes", GATEWAY, "Bytes of requests in the gateway's memory.")
 GATEWAY_UNREAD = _ours(
-    Kind.GAUGE, "gateway_unread_answer_bytes", GATEWAY, "Bytes of answers that clients have not read."
+    Kind.GAUGE, "gateway_unread_answer_bytes", GATEWAY, "Bytes of responses that clients have not read yet."
 )
 
-REGISTRY_WRITER = _ours(Kind.GAUGE, "registry_is_writer", REGISTRY, "1 on the replica that accepts writes.")
-REGISTRY_SCHEMAS = _ours(Kind.GAUGE, "registry_schemas", REGISTRY, "Schemas, each counted once.")
+REGISTRY_WRITER = _ours(
+    Kind.GAUGE, "registry_is_writer", REGISTRY, "1 on the replica that is the writer, 0 on the other replicas."
+)
+REGISTRY_SCHEMAS = _ours(
+    Kind.GAUGE, "registry_schemas", REGISTRY, "Schemas in the registry; a schema of several subjects counts once."
+)
 REGISTRY_SUBJECTS = _ours(Kind.GAUGE, "registry_subjects", REGISTRY, "Subjects that are not deleted.")
