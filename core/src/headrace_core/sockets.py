@@ -8,10 +8,10 @@ import socket
 
 async def bound_socket(host: str, port: int, *, key: str) -> socket.socket:
     """A socket that is bound to ``host``:``port`` and does not listen yet. An empty host: all addresses. Raises
-    OSError, which names the address and the ``key`` of the configuration that has it.
+    OSError, which names the address and ``key``, the configuration key that sets the address.
 
-    The function does not resolve the address through the event loop: uvloop would start libuv's threads for that, and a
-    forked child would crash at its exit when it joins them.
+    The function does not resolve the address through the event loop, because uvloop would start libuv's threads for
+    that. A forked child would crash when it joins these threads at its exit.
     """
     name = host.strip("[]") or None
     try:

@@ -23,7 +23,7 @@ def escaped(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """``escaped``, with tabs and newlines as escapes too: for a name within a line."""
+    """Like ``escaped``, but with escapes also in place of tabs and newlines: for a name within a line."""
     return _IN_LINE.sub(_escape, text)
 
 

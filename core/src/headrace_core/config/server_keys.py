@@ -127,8 +127,8 @@ SERVER = ConfigDef(
 
 
 def effective(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``values``, with keys in coarser units (hours, minutes) in ``given`` converted to the keys in
-    milliseconds."""
+    """Return ``values`` with the keys in milliseconds set from the keys in coarser units (hours, minutes) of ``given``.
+    A key that ``given`` sets in milliseconds has priority."""
     result = dict(values)
     fixed = set(given)
     for coarse, (fine, factor) in COARSE_DEFAULT_KEYS.items():  # keys with finer units come first

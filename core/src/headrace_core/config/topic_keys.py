@@ -5,8 +5,7 @@ The controller validates topic configurations with ``TOPIC``, and the SDK shows 
 except for keys with ``source=HEADRACE``. A key that is not implemented is accepted, stored and described, with a note
 that says so.
 
-``server_key`` is the broker's key with the default for topics that do not set a topic key, such as ``log.retention.ms``
-for ``retention.ms``.
+``server_key``: the broker's key that sets a topic key's default, such as ``log.retention.ms`` for ``retention.ms``.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ def _check_strategy(name: str | None) -> str | None:
 
 
 def _schema_keys(side: str, null: str) -> tuple[ConfigKey, ...]:
-    """The keys of the validation of the schema ids in a topic's keys or values (``side``)."""
+    """The configuration keys of schema validation for one ``side`` of a topic's records: "key" or "value"."""
     return (
         honoured(
             f"{side}.schema.validation",

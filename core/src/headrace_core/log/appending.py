@@ -168,7 +168,7 @@ def validate(
 ) -> tuple[Buffer, list[BatchHeader]]:
     """Check a producer's batches against the topic's rules: CRC, structure of every record, timestamp bounds (KIP-937),
     keys in a compacted topic. ``prepare`` checks the sizes of the batches. ``validate`` reads all bytes once; it runs
-    before the append, in any thread. ``schemas`` collects the schema ids of the batches, which the caller judges.
+    before the append, in any thread. ``schemas`` collects the schema ids of the batches; the caller checks the ids.
 
     Returns the bytes (corrected where a max timestamp was wrong) and the headers of the batches, as arguments for
     ``Append``. Raises the errors of ``records.validate_batches``: CorruptMessageError, InvalidRecordError,
@@ -201,8 +201,8 @@ def validate(
 
 
 def _faults(data: Buffer, *, require_keys: bool, earliest_ms: int, latest_ms: int) -> tuple[tuple[int, str], ...]:
-    """The records of the first batch that break the topic's rules, at most FAULTS_MAX: the place in the batch, and what
-    is wrong. The result is empty for a batch that cannot be read."""
+    """The first FAULTS_MAX records of the first batch that break the topic's rules: each record's index in the batch,
+    and what is wrong with it. The result is empty for a batch that cannot be read."""
     faults: list[tuple[int, str]] = []
     try:
         for index, record in enumerate(RecordIterator(memoryview(data)[: read_header(data).size])):

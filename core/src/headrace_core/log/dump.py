@@ -214,12 +214,12 @@ TXN_INDEX_CURE = (
 
 
 def torn_tail(file: File, found: Scan, *, recovery_point: int, is_last: bool) -> Note | Problem | None:
-    """Report the bytes that the next start would truncate from the end of a log; None if it would truncate no bytes.
-    Bytes that a crash has left are reported as a Note. A complete batch with a wrong CRC is reported as a Problem,
-    because it may have been damaged after it was acknowledged.
+    """Report the bytes that the next start of a broker would truncate from the end of a log. Bytes that a crash has
+    left are reported as a Note. A complete batch with a wrong CRC is reported as a Problem, because it may have been
+    damaged after it was acknowledged.
 
-    ``found`` is a scan from the file's beginning. Bytes after a gap in the offsets are not called torn, because without
-    compaction the gap is damage.
+    ``found`` is a scan from the file's beginning. Returns None if the start would truncate no bytes, or if the sound
+    batches have a gap in their offsets: the gap may be damage, so the caller reports the bytes as a Problem.
     """
     if found.problem is None:
         return None

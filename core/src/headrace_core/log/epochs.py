@@ -120,8 +120,9 @@ class LeaderEpochs:
 
     def truncate_from_end(self, end_offset: int, last_epoch: int = NO_EPOCH) -> None:
         """Remove epochs that start at or after ``end_offset``, the log's new end. ``last_epoch``: the leader epoch of
-        the record before ``end_offset``, if that is known. If the cut leaves the log empty, because the record before
-        ``end_offset`` is deleted, the entry that ``truncate_from_start`` kept stays.
+        the record before ``end_offset``, if that is known. If the cut leaves the log empty (the record before
+        ``end_offset`` was deleted earlier), the entry that ``truncate_from_start`` kept stays, unless its epoch is
+        above ``last_epoch``.
 
         If the file cannot be written for lack of room or descriptors, it is written before the next batch is appended.
         A crash before the file is written does no harm, because opening the log also cuts the epochs at the log's

@@ -416,7 +416,7 @@ def read_marker(fs: FileSystem, log_directory: str) -> MoveMarker | None:
 
 
 def remove_marker(fs: FileSystem, log_directory: str) -> None:
-    """Remove the marker, durably, because ``log_directory`` is the partition's log."""
+    """Remove the marker, durably: from then on ``log_directory`` is the partition's log at every start."""
     fs.unlink(f"{log_directory}/{MARKER}")
     fs.sync_directory(log_directory)
 

@@ -126,7 +126,7 @@ class _Opening:
     def reaches(self, segment: LogSegment, offset: int) -> bool:
         """Whether the segment has batches at or above ``offset``, by the headers after its last index entry. The
         offsets of the segment must have no gap, because it was the active segment, which is never compacted. Unreadable
-        bytes are ignored, because other checks of the segment judge them."""
+        bytes are ignored here, because other checks of the segment report them."""
         try:
             position = segment.index.last_position() if segment.indexes_fit() else 0
             position = position if position < segment.size else 0

@@ -625,10 +625,10 @@ class PartitionLog(LogReader):
         self._forget_places()
 
     def force_newest_snapshot(self) -> bool:
-        """Make the newest producer snapshot durable, before the log loses a snapshot, or batches from which the table
-        could be rebuilt. After a power loss the newer snapshots can be torn, and the log no longer has the batches that
-        compaction removed. Without a durable snapshot the state of such producers would be lost. Returns False if the
-        disk is full or no descriptor is free."""
+        """Make the newest producer snapshot durable, before the log loses a snapshot, or batches from which the
+        producer table could be rebuilt. After a power loss, snapshots that were not forced can be torn, and the log
+        lacks the batches that compaction removed. Without a durable snapshot, the state of these batches' producers
+        would be lost. Returns False if the disk is full or no descriptor is free."""
         newest = self._snapshots.offsets[-1:]
         if newest:
             self._fs.sync_directory(self.directory)  # the roll that wrote the snapshot did not force it to the disk
@@ -683,8 +683,8 @@ class PartitionLog(LogReader):
         does.
 
         ``last_epoch``: the leader epoch of the record before ``offset``, if the caller knows it. If the cut leaves the
-        log empty, because all records before ``offset`` are deleted, the log keeps ``last_epoch`` and its producers,
-        whose records the cut did not remove.
+        log empty (all records before ``offset`` were deleted earlier), the log keeps ``last_epoch``, and the state of
+        the producers of the deleted records.
 
         After the cut, the log ends at the end of its last batch, as a start after a crash would find. If ``offset`` is
         inside a gap that compaction left, the log therefore ends at the beginning of the gap. (Only an unclean election

@@ -15,10 +15,10 @@ snapshots, opening a log replays at most the headers of the active segment, and 
 A log without producers never has snapshots, so a log without any snapshot had no producers. Rolls do not force
 snapshots to the disk. If a snapshot is torn, its checksum shows the damage, and the snapshot before it is used.
 Snapshots above the log's end must be removed durably before the log can grow over their offsets again. Before batches
-are deleted, the snapshot that replaces the batches is forced to the disk. Before a cut, and before compaction merges
-segments and so removes their snapshots, the newest snapshot that stays is forced: compaction may have removed batches
-that a snapshot names. For the same reason a roll forces its snapshot before it removes a snapshot that belongs to no
-segment.
+are deleted, the snapshot that replaces the batches is forced to the disk. The newest snapshot that stays is forced
+before a cut of the log, and before compaction merges segments and so removes their snapshots. Without this snapshot,
+the table could not be rebuilt: compaction may have removed batches that a snapshot names. For the same reason a roll
+forces its snapshot before it removes a snapshot that belongs to no segment.
 
 A snapshot can be older than a compaction. It may say that a transaction is open although compaction has removed the
 transaction's data and, later, its marker. Then no marker follows that would end the transaction, and a later
@@ -83,9 +83,9 @@ class ProducerSnapshots:
         return offset not in self._offsets and bool(len(table) or self._offsets)
 
     def take(self, table: ProducerTable, offset: int, bases: Iterable[int]) -> None:
-        """Write a snapshot for ``offset``. Remove older snapshots that do not belong to a segment (``bases``: the
-        segments' base offsets); only then the new snapshot is durable. Raises OSError (a full disk) or ServerBusyError,
-        and then leaves no part of the snapshot."""
+        """Write a snapshot for ``offset``, and remove older snapshots that do not belong to a segment (``bases``: the
+        segments' base offsets). The new snapshot is forced to the disk only if there are such older snapshots. Raises
+        OSError (a full disk) or ServerBusyError, and then leaves no part of the snapshot."""
         if not self.is_wanted(table, offset):
             return
         path = self.path(offset)
@@ -368,9 +368,10 @@ def _segments_from(segments: Sequence[LogSegment], offset: int) -> Sequence[LogS
 
 
 def correct_open_transactions(table: ProducerTable, segments: Sequence[LogSegment], notes: list[str]) -> None:
-    """Let each transaction that a snapshot calls open begin with its first batch in the log, and close a transaction
-    that has no batch (see the module's docstring). Reads one header for each open transaction; only where that batch
-    is missing, also the headers after it. If the log is damaged there, the snapshot is trusted."""
+    """Correct the open transactions of a loaded snapshot: a transaction begins with its first batch in the log, and a
+    transaction without a batch is closed (see the module's docstring). Reads one header for each open transaction. If
+    the batch at the transaction's first offset is missing, also reads the headers after it. If the log is damaged at
+    these headers, the snapshot is trusted."""
     try:
         missing = {
             entry.producer_id: first_offset

@@ -19,7 +19,8 @@ block or, at the end of the file, the beginning of the batch's last block. One g
 power loss may persist any of these blocks. In a file that only grew, the blocks that a power loss destroyed read as
 zeros. Batches after the hole can be sound, but they belong to the same group commit, which was never acknowledged. Bit
 rot in acknowledged bytes does not leave a 4-KiB block of zeros. (Without the rule for holes, a power loss could make a
-partition with one replica refuse to start.) A few zeros prove a hole only where a sound batch would have other bytes.
+partition with one replica refuse to start.) The zeros of a part of a block prove a hole only where a sound batch would
+have other bytes.
 
 A log that ends below its recovery point has lost flushed bytes, which is corruption too. Recovery never repairs
 corruption: the files stay unchanged, and the broker does not serve the log. The broker fetches a new copy from another

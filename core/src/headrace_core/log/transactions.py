@@ -34,8 +34,8 @@ _VALUE = struct.Struct(">hi")  #: Value of a marker's record: version, coordinat
 class TransactionalAppend(NamedTuple):
     """An append of a producer's transactional batches. ``version``: the client's transaction version.
 
-    ``is_verified``: the coordinator has confirmed, after the last marker of the producer in this partition, that the
-    partition belongs to the open transaction of the batches' epoch (KIP-890)."""
+    ``is_verified``: since the producer's last marker in this partition, the coordinator has confirmed that the
+    partition belongs to the producer's open transaction with the batches' epoch (KIP-890)."""
 
     version: int
     is_verified: bool

@@ -5,7 +5,8 @@ Requests queue up during a turn; the next turn takes all queued requests, up to 
 under load. Appends to the same log within a turn become one write. An action on a log (truncate, roll, delete, ...)
 keeps its order relative to the appends to that log. An action on the directory keeps its order relative to all appends.
 
-A *turn beside* takes small appends that would otherwise wait for a large turn to other logs.
+A *turn beside* is a small turn that runs at the same time as a large turn. It takes small appends to logs that the
+large turn does not write.
 """
 
 from __future__ import annotations
@@ -81,9 +82,10 @@ def plan_turn(queue: deque[Entry], *, bytes_max: int, inline_bytes_max: int) -> 
 
 
 def plan_turn_beside(queue: deque[Entry], *, busy: Collection[PartitionLog], bytes_max: int) -> Turn | None:
-    """Take the requests of a turn beside off the queue; the other turn writes the ``busy`` logs. The turn has at
-    most ``bytes_max`` bytes. Returns None if no request may go ahead: an append never passes an earlier append to its
-    log, or an action. Only the first ``LOOK_AHEAD`` requests are considered, so a long queue costs no more time."""
+    """Take the requests of a turn beside off the queue: appends of at most ``bytes_max`` bytes to logs other than
+    ``busy``, the logs that the large turn writes. An append never passes an earlier append to the same log, or an
+    action; returns None if no append may go ahead. Only the first ``LOOK_AHEAD`` requests are considered, so a long
+    queue costs no more time."""
     steps: dict[PartitionLog, list[Append]] = {}
     staying: list[Entry] = []
     blocked = set(busy)

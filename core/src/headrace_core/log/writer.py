@@ -9,7 +9,7 @@ Small turns run in the event loop: a flush of a few KiB takes about 0.1 ms, less
 thread runs large turns, turns with an action such as a roll, and all turns on a disk whose small flushes are slow.
 
 Turns do not overlap, with one exception. While a large turn of appends is on the thread, a second thread runs small
-turns to other logs (*turns beside*), so a client that writes much does not delay clients that write little. Two turns
+turns to other logs (*turns beside*). A client that writes much thus does not delay clients that write little. Two turns
 at the same time never write the same log, and an action runs alone.
 
 A failed write or flush is final, because the state of the disk is unknown. After a failure all queued and all later
@@ -285,7 +285,7 @@ class DirectoryWriter:
             self._loop.call_soon(self._start_turn)
 
     def _may_go_ahead(self, entry: Entry) -> bool:
-        """Whether a new request may run beside the large turn on the thread."""
+        """Whether a new request may run at the same time as the large turn on the thread."""
         if self._busy is None or self._beside is not None or not isinstance(entry, tuple):
             return False
         log, append = entry
@@ -309,7 +309,7 @@ class DirectoryWriter:
             self._run_inline(turn)
 
     def _start_beside(self) -> None:
-        """Run small appends now that would wait for the large turn on the thread, if there are any."""
+        """If small appends are waiting for the large turn on the thread, run them now in a turn beside."""
         if self._busy is None or self._beside is not None:
             return
         turn = plan_turn_beside(self._queue, busy=self._busy, bytes_max=self._inline_bytes_max)

@@ -77,8 +77,9 @@ class MetadataView:
         controllers: Mapping[int, str] | None = None,
     ) -> metadata_pb2.MetadataResponse:
         """Build the response to ``request`` from ``image``. In the response, the entry of a missing topic has an error.
-        Topics that the caller may not describe are left out; such a topic that the request names has an error.
-        ``lag_ms``: age of the image; None: unknown. ``controllers``: address (``host:port``) of each controller by id.
+        Topics that the caller is not authorized to describe are left out; if the request names such a topic, its entry
+        has an error. ``lag_ms``: age of the image; None: unknown. ``controllers``: address (``host:port``) of each
+        controller by id.
 
         A long request yields to the event loop every few milliseconds.
         """

@@ -1,5 +1,5 @@
-"""The quota of controller mutations (KIP-599), on the node that gets a client's call: topics for which the client is
-over its quota are refused with THROTTLING_QUOTA_EXCEEDED, and the other topics are sent to the controller.
+"""The quota of controller mutations (KIP-599), on the node that a client calls. The node refuses topics for which the
+client is over its quota with THROTTLING_QUOTA_EXCEEDED, and sends the other topics to the controller.
 
 The quota counts the partitions that a request creates, adds or deletes. As in Kafka, a request that only validates is
 not counted.
@@ -30,8 +30,8 @@ async def limited(
     *,
     partitions_default: int = 1,
 ) -> Any:
-    """Answer a call of LIMITED: ``send`` gets the request without the topics that the quota refuses. ``image`` gives
-    the number of partitions of existing topics. ``partitions_default``: num.partitions."""
+    """Answer a call of ``method``, which is in LIMITED. ``send`` gets the request without the topics that the quota
+    refuses. ``image`` gives the number of partitions of existing topics. ``partitions_default``: num.partitions."""
     if not limits.has_mutation_quota or getattr(request, "validate_only", False):
         return await send(request)
     refused: dict[int, ThrottlingQuotaExceededError] = {}

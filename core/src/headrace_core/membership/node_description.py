@@ -19,7 +19,7 @@ from ..metadata.features import SUPPORTED_FEATURES
 from ..rpc.server import Listener
 
 _DESCRIPTORS = "/proc/self/fd"  #: Linux's directory with the open file descriptors of this process.
-DESCRIPTORS_KEPT_MS = 1_000.0  #: Seconds for which the descriptor count is cached.
+DESCRIPTORS_KEPT_MS = 1_000.0  #: Milliseconds for which the descriptor count is cached.
 
 
 class NodeService(node_pb2_grpc.NodeServicer):

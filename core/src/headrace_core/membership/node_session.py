@@ -2,8 +2,8 @@
 
 ``BrokerSession`` and ``CoordinatorSession`` define the messages. Heartbeats have a separate stream and connection
 (rpc/duplex.py), so that no large message can delay a heartbeat. A session reads from the stream between two heartbeats,
-so it notices a broken connection at once. Reconnecting fast matters, because the controllers wait only
-broker.session.disconnect.grace.ms (a quarter of a heartbeat interval) for a node whose connection broke.
+so it notices a broken connection at once. Reconnecting fast matters: the controllers wait only
+broker.session.disconnect.grace.ms (by default a quarter of the heartbeat interval) for a node whose connection broke.
 
 Only the leading controller responds to heartbeats. ``Controllers`` gets the leader from the metadata stream. After an
 election the heartbeats switch to the new leader at once, even from a controller that is frozen or does not know about
@@ -254,11 +254,11 @@ class NodeSession(abc.ABC, Generic[Registered]):
 
 
 class _Target:
-    """The controller that receives a heartbeat stream. Until a controller responds, any leader that becomes known
-    during the stream replaces the target controller. The leader that was known before the stream did not respond, so it
-    is not asked again. A controller that has responded to a heartbeat was the leader at that time. After a controller's
-    response, only a leader of a later epoch replaces this controller, because a broken connection looks like a dead
-    broker."""
+    """The controller that receives a heartbeat stream, and the rule that replaces it. Before its first response, any
+    leader that becomes known after the stream began replaces the target. (A leader that was known earlier is the target
+    itself, or has not responded.) After its first response, which only a leader gives, a leader of a later epoch
+    replaces the target. Other replacements would only break the connection, which looks like a dead broker to the
+    controllers."""
 
     def __init__(self, controllers: Controllers, address: str) -> None:
         self.address = address

@@ -28,7 +28,8 @@ _decoder: msgspec.msgpack.Decoder[MetadataRecord] = msgspec.msgpack.Decoder(Meta
 
 
 class MetadataBatch(msgspec.Struct, frozen=True):
-    """One batch of the metadata log: offsets [base_offset, next_offset), decided in term ``epoch``."""
+    """One batch of the metadata log: the records of one decision, with the offsets [base_offset, next_offset), which a
+    controller wrote in term ``epoch``."""
 
     base_offset: int
     next_offset: int

@@ -44,8 +44,8 @@ class ConfigSource(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConfigSynonym:
-    """A value that is set for a key at one source, under the source's name of the key (``log.retention.ms`` for
-    ``retention.ms``)."""
+    """A value that one source sets for a key. ``name`` is the key's name at the source: a broker sets ``retention.ms``
+    as ``log.retention.ms``."""
 
     name: str
     value: str
@@ -146,8 +146,8 @@ def _parsed(declared: ConfigDef, name: str, text: str) -> Any:
 
 
 def _typed(declared: ConfigDef, name: str, text: str) -> Any:
-    """Parse the text of a value; raises InvalidConfigError. Parsed values are cached, because a cluster has few values
-    and reads them with each decision."""
+    """Parse the text of a value; raises InvalidConfigError. Parsed values are cached, because a cluster has few
+    different values, and each of the controller's decisions reads some of them."""
     value = _parsed(declared, name, text)
     return list(value) if type(value) is list else value
 
@@ -248,8 +248,8 @@ def _declared(name: str) -> ConfigKey | None:
 
 
 def _static(name: str, given: Mapping[str, Any]) -> list[_Set]:
-    """Return the values that a properties file sets for a server key, also by keys in coarser units; the effective
-    value first."""
+    """Return the values that a properties file sets for a server key, directly or by a key in a coarser unit (hours,
+    minutes); the effective value first."""
     found = [(name, given[name])] if name in given else []
     for coarse, (fine, _) in COARSE_DEFAULT_KEYS.items():
         if fine == name and given.get(coarse) is not None:

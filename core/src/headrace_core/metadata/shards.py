@@ -85,8 +85,8 @@ def address_of(coordinator: CoordinatorImage, listener: str) -> str:
 
 
 def vacancy_of(image: MetadataImage, topic: str, key: str) -> tuple[int, int] | None:
-    """Return the shard of ``key``, and the shard epoch in which the shard lost its owner; None if the shard has an
-    owner or never had an owner."""
+    """If the shard of ``key`` has lost its owner, return the shard and the shard epoch in which it lost the owner.
+    Returns None if the shard has an owner or never had one."""
     shards = image.topic(topic)
     if shards is None or not key:
         return None

@@ -9,10 +9,11 @@ _REQUESTS_MAX = 200
 
 
 class CallTimes:
-    """``seconds`` by request, such as ``Produce`` or ``ListOffsets`` (Kafka's name where Kafka has the request), and
-    ``errors`` by (request, error code). Calls that last as long as the client wants, such as a stream of heartbeats,
-    are not timed. ``local_seconds``: the part of a request's time until this node's log has the records;
-    ``remote_seconds``: the rest, which is the wait for other replicas."""
+    """``seconds``: histograms of the requests' times, by the request's name, such as ``Produce`` (Kafka's name where
+    Kafka has the request). ``local_seconds``: the part of the time until this node's log has the records;
+    ``remote_seconds``: the rest, which is the wait for other replicas. ``errors``: counts of answers with an error, by
+    (request, error code). Calls that last as long as the client wants, such as a stream of heartbeats, are not
+    timed."""
 
     __slots__ = ("errors", "listener", "local_seconds", "remote_seconds", "seconds")
 

@@ -1,10 +1,11 @@
 """Collect the rows of a scrape, in short turns of the event loop.
 
 A node with thousands of partitions has tens of thousands of lines. The event loop must answer clients meanwhile, so a
-scrape works for at most TURN_S at a time. Scrapes that arrive during a collection, or soon after it, share its text:
-for at least FRESH_S, and for REST times the duration of the collection. Even with very frequent scrapes, collections
-take a small part of the node's time. Only the node's clock is read for each scrape, when the scrape arrives: Prometheus
-compares this time with the time at which it sent the scrape.
+collection works for at most TURN_S at a time. Scrapes share a collection's text if they arrive during the collection,
+or soon after its end: within FRESH_S or, if that is longer, within REST times the duration of the collection (at most
+REST_S_MAX). Even with very frequent scrapes, collections take a small part of the node's time. Only the value of the
+node's clock is new in each scrape: it is the time when the scrape arrived, which Prometheus compares with the time when
+it sent the scrape.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ class Column(NamedTuple):
 
 
 def in_columns(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    """The items in slices, each for one Column."""
+    """Split ``items`` into slices that are short enough for a Column each."""
     return (items[begin : begin + COLUMN_MAX] for begin in range(0, len(items), COLUMN_MAX))
 
 

@@ -56,8 +56,8 @@ class MetricsSettings:
 class NodeMetrics:
     """Serves a node's metrics. The application adds collectors before ``start``, and calls ``stop`` at its end.
 
-    Security: with https, requests need a client certificate or a bearer token (security/http.py). The keys are those
-    of the listener named metrics (listener.name.metrics.ssl...), and without them the node's general keys.
+    Security: with https, requests need a client certificate or a bearer token (security/http.py). The keys of the
+    listener named metrics (listener.name.metrics.ssl...) apply; where one is not set, the node's general key applies.
     """
 
     def __init__(

@@ -80,7 +80,7 @@ def _memory_bytes() -> tuple[int, int]:
 
 
 def _open_descriptors() -> int:
-    """Number of open descriptors. Linux 6.2 and newer report it as the size of the directory."""
+    """Number of open descriptors. Linux 6.2 and newer report this number as the size of the directory /proc/self/fd."""
     try:
         return os.stat("/proc/self/fd").st_size or len(os.listdir("/proc/self/fd"))
     except OSError:

@@ -61,7 +61,8 @@ class ScrapeRequest:
 
 
 class Refused(Exception):
-    """A request that gets the answer ``status`` with ``message``. ``authorize`` raises it with 401 or 403."""
+    """A refused request: the client gets the HTTP status ``status`` with ``message``. ``authorize`` raises Refused with
+    401 or 403."""
 
     def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)

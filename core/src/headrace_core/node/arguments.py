@@ -73,9 +73,9 @@ def parse_command(
     environment: Mapping[str, str] | None = None,
     write_voters: Callable[[], WriteVoters] | None = None,
 ) -> StartCommand | FormatCommand:
-    """Parse the command line. If slots are configured, claim a slot and format a new slot (``write_voters``: for a
-    controller). ``environment``: os.environ. Raises SystemExit for a wrong command line (argparse), InvalidConfigError
-    for wrong values."""
+    """Parse the command line. If slots are configured, claim a slot, and format the slot if it is new (a controller's
+    slot with ``write_voters``). ``environment``: os.environ. Raises SystemExit for a wrong command line (argparse),
+    InvalidConfigError for wrong values."""
     has_directories = role not in HTTP_ROLES
     if argv and argv[0] == "format":
         if not has_directories:

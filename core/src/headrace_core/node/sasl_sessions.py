@@ -9,11 +9,12 @@ same.
     NEW --first request--> EXCHANGING --complete--> OPEN --first request--> EXCHANGING AGAIN --complete--> OPEN
                                | failed: the call ends         | expired or the call ends: the session is over
 
-A session that a delegation token opened also ends soon after the token's removal (TOKENS_LOOK_S), unlike Kafka's: a
-token is removed because it was stolen, or because its job is over.
+A session that a client opened with a delegation token also ends within TOKENS_LOOK_S of the token's removal: a token is
+removed because it was stolen, or because its job is over. (In Kafka such a session continues.)
 
 Bounds: exchanges in progress for the listener and for each host, time and messages of an exchange, sessions of a
-connection, failed exchanges of a connection. Slow steps (PBKDF2) run in one thread, where the hosts take turns.
+connection, failed exchanges of a connection. Slow steps (PBKDF2) run in one thread, which serves the clients' hosts in
+turn.
 """
 
 from __future__ import annotations
@@ -154,7 +155,8 @@ class Sessions:
         return session
 
     def open(self, identity: Identity, peer: str, client_id: str) -> tuple[Session, str]:
-        """Open a session; returns it and its token. Raises ServerBusyError when the connection has too many."""
+        """Open a session; returns the session and its token. Raises ServerBusyError when the connection has
+        SESSIONS_PER_CONNECTION_MAX sessions already."""
         if self._of_peer.get(peer, 0) >= SESSIONS_PER_CONNECTION_MAX:
             raise ServerBusyError(
                 f"the connection has {SESSIONS_PER_CONNECTION_MAX} sessions; close one of its Authenticate calls"
@@ -184,7 +186,8 @@ class Sessions:
         session.over(why)
 
     def begin(self, host: str) -> None:
-        """Count an exchange. Raises ServerBusyError when too many are in progress."""
+        """Count a new exchange of ``host``. Raises ServerBusyError when the host, or all hosts together, have too many
+        exchanges in progress."""
         if self._in_progress >= EXCHANGES_MAX or self._exchanges.get(host, 0) >= EXCHANGES_PER_HOST_MAX:
             raise ServerBusyError("too many authentications are in progress; retry")
         self._in_progress += 1

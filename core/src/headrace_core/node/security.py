@@ -37,9 +37,9 @@ logger = logging.getLogger("headrace.security")
 @dataclass(frozen=True, slots=True)
 class ListenerSecurity:
     """How one listener is secured. ``protocol``: the security protocol by which callers are authenticated. ``tls``
-    None: not encrypted. ``requires_certificate``: every client has presented a certificate that was verified; without
-    it, and without SASL, clients are anonymous. ``mapper`` makes the names of principals from the certificates of
-    users."""
+    None: not encrypted. ``requires_certificate``: the listener takes only clients with a certificate that it has
+    verified; if this is False, and the listener has no SASL, clients are anonymous. ``mapper`` makes the names of
+    principals from the certificates of users."""
 
     name: str
     protocol: SecurityProtocol

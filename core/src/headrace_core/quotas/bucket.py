@@ -35,7 +35,7 @@ class TokenBucket:
         self.excused_s = -math.inf
 
     def set_rate(self, rate: float, burst: float, now_s: float) -> None:
-        """Change the rate. A full bucket stays full, and a client in debt must wait as long as before."""
+        """Change the rate and the burst. A full bucket stays full, and the present wait of a client does not change."""
         tokens = self._refilled(now_s)
         if tokens < 0:
             tokens *= rate / self.rate

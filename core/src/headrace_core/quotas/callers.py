@@ -14,8 +14,9 @@ from .manager import ClientLimits, QuotaManager
 
 
 def limits_of(quotas: QuotaManager, context: Any, *, is_shared: bool = False) -> ClientLimits | None:
-    """Return the limits of the client of a call; None for nodes. ``is_shared``: the stream has the requests of several
-    clients; a gateway counts for them, and has no limits here."""
+    """Return the limits of the client that makes the present call; None if a node makes it. ``is_shared``: on a stream
+    of this kind, a gateway sends the requests of several clients. The gateway itself counts these requests, so its
+    stream has no limits here."""
     caller = current_caller()
     if caller.role is not None or (is_shared and caller.listener == GATEWAY):
         return None

@@ -93,7 +93,7 @@ class QuotaManager:
         return wait_s
 
     def note(self, key: str, wait_s: float) -> None:
-        """Count a wait for the metrics."""
+        """Count a client's wait, for the metrics."""
         if wait_s > 0:
             self.throttled[key] += 1
             self.throttled_ms[key] += throttle_ms(wait_s)

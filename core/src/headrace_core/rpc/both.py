@@ -104,7 +104,7 @@ class _Side(asyncio.Protocol):
 
 
 class _Front(_Side):
-    """The end of the client."""
+    """The client's end of a forwarded connection."""
 
     def __init__(self, owner: BothProtocols) -> None:
         super().__init__(owner)
@@ -129,7 +129,7 @@ class _Front(_Side):
             self._task = asyncio.get_running_loop().create_task(work, name="connection of either protocol")
 
     def joined(self, back: _Back) -> None:
-        """The connection to the server is open: forward the bytes that have arrived."""
+        """Forward the bytes that the client has sent so far, because the connection to the server is open now."""
         self.other = back
         back.transport.write(self._early)
         self._early = b""
@@ -142,7 +142,7 @@ class _Front(_Side):
 
 
 class _Back(_Side):
-    """The end of the server."""
+    """The server's end of a forwarded connection."""
 
     def __init__(self, owner: BothProtocols, front: _Front) -> None:
         super().__init__(owner)

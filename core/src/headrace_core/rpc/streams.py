@@ -233,7 +233,8 @@ class ServerStream(Generic[Request, Response]):
         self._wake_writer()
 
     def _pack(self, packed: Callable[..., Any]) -> tuple[Any, int]:
-        """The next message of several responses, and the sum of the sizes that the calls of ``send`` gave."""
+        """The next message, which contains several queued responses, and the sum of their sizes as given to
+        ``send``."""
         responses: list[Any] = []
         queued_bytes = wire_bytes = 0
         while self._out and len(responses) < PACKED_MAX and wire_bytes < PACKED_BYTES:

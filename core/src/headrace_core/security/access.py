@@ -29,7 +29,8 @@ class Decider(Protocol):
         ...
 
     def granted(self, caller: Caller, operation: int, resource_type: int) -> Set[str]:
-        """Names of resources on which ``allows`` has allowed the operation; further names may be allowed too."""
+        """Names of resources on which earlier calls of ``allows`` have allowed the operation; the set may lack further
+        allowed names."""
         ...
 
     def allows(self, caller: Caller, operation: int, resource_type: int, name: str) -> bool: ...
@@ -95,18 +96,18 @@ class Access:
 
     @property
     def is_limited(self) -> bool:
-        """Whether a call may be refused; if not, handlers may skip their checks."""
+        """Whether the call can be refused; if not, handlers may skip their checks."""
         return self._authorization is not None and self._authorization.is_limiting
 
     @property
     def version(self) -> object:
-        """An object that changes its identity when the ACLs change."""
+        """An object that stands for the present ACLs: after a change of the ACLs, ``version`` is another object."""
         return None if self._authorization is None else self._authorization.authorizer
 
     def granted(self, operation: int, resource_type: int) -> Set[str] | None:
         """Names of resources on which the caller may do ``operation``; None: on all. The set is a shortcut for requests
-        with many names. A name that is not in the set may be allowed too: call ``allows`` or ``require``, which also
-        audit. Do not keep the set: ask for it in each request."""
+        with many names. The set may lack allowed names: for a name that is not in the set, call ``allows`` or
+        ``require``, which also audit. Do not keep the set: ask for it in each request."""
         authorization = self._authorization
         if authorization is None or (authorizer := authorization.authorizer) is None:
             return None
@@ -123,7 +124,8 @@ class Access:
         return is_allowed
 
     def sees(self, operation: int, resource_type: int, name: str) -> bool:
-        """Like ``allows``, for a list without the items that the caller may not see: such refusals are not audited."""
+        """Like ``allows``, but without the audit of refusals. For an answer that leaves out the items that the caller
+        is not authorized to see."""
         authorization = self._authorization
         if authorization is None or (authorizer := authorization.authorizer) is None:
             return True
@@ -149,7 +151,7 @@ class Access:
             raise refusal(operation, resource_type, name, self.caller.principal)
 
     def refused(self, names: Iterable[str], operation: int, resource_type: int) -> frozenset[str]:
-        """The resources of ``names`` on which the caller may not do ``operation``."""
+        """The resources of ``names`` on which the caller is not authorized to do ``operation``."""
         if not self.is_limited:
             return frozenset()
         return frozenset(name for name in set(names) if not self.allows(operation, resource_type, name))

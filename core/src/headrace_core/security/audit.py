@@ -4,20 +4,21 @@
      "client_id": "etl", "listener": "client", "call": "Produce/Produce", "operation": "WRITE",
      "resource_type": "TOPIC", "resource": "orders"}
 
-A refused login has the mechanism and the error in place of operation and resource. Its principal is null, because the
-client has not proved its name, and a user may have typed the password in place of the name:
+The line of a refused login has the mechanism and the error in place of operation and resource. The principal is null,
+because the client has not proved its name, and a user may have typed the password in place of the name:
 
     {"at": "2026-11-26T12:00:00.123Z", "decision": "DENIED", "principal": null, "host": "10.0.0.7", "client_id": "",
      "listener": "client", "call": "Authentication/Authenticate", "mechanism": "SCRAM-SHA-512",
      "error": "SASL_AUTHENTICATION_FAILED", "why": "SCRAM-SHA-512: the credentials are wrong; check ..."}
 
-A failed TLS handshake at a gateway has the reason, in OpenSSL's words. (gRPC hides the handshakes of nodes.)
+The line of a failed TLS handshake at a gateway has the reason, in OpenSSL's words. (gRPC hides failed handshakes at
+other nodes.)
 
     {"at": "2026-11-26T12:00:00.123Z", "decision": "DENIED", "principal": null, "host": "10.0.0.7", "client_id": "",
      "listener": "SASL_SSL", "call": "TLS handshake", "error": "SSL_HANDSHAKE_FAILED", "why": "certificate expired"}
 
-A call whose caller is unknown, such as one with a wrong session key, or with a user's certificate at a port for nodes,
-has the call and the error:
+A caller can be unknown because of a wrong session key, or a user's certificate at a port for nodes. The line then has
+the call and the error:
 
     {"at": "2026-11-26T12:00:00.123Z", "decision": "DENIED", "principal": null, "host": "10.0.0.7", "client_id": "",
      "listener": "internal", "call": "Raft/Exchange", "error": "SASL_AUTHENTICATION_FAILED", "why": "the ..."}

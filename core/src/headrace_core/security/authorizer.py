@@ -12,8 +12,8 @@
 
 Index: patterns by name, in each pattern the principals, in each principal the hosts; the leaves are bit masks of
 operations. A check visits only the patterns of one name. The outcome for a caller and a resource (all operations at
-once) is cached. The names on which a caller may do an operation are cached too, as sets (``granted``): for a request
-with many topics, a repeated check is one look-up in the set.
+once) is cached. Sets of the names on which a caller may do an operation are cached too (``granted``). For a request
+with many topics, a repeated check is one look-up in such a set.
 
 An authorizer never changes: changed ACLs need a new authorizer. It shares the unchanged patterns with the old one
 (``changed``), so a change of 1 of 10,000 entries does not read the 9,999 others.
@@ -109,7 +109,7 @@ _Pattern = dict[str, _Masks]  # by principal
 
 
 class _Place(NamedTuple):
-    """The place of an entry in the index."""
+    """The position of an ACL entry in the authorizer's index."""
 
     resource_type: int
     is_prefixed: bool
@@ -134,7 +134,8 @@ class _Patterns:
         return _Patterns(dict(self.literal), dict(self.prefixed), self.lengths)
 
     def put(self, place: _Place, entries: list[AclRecord]) -> None:
-        """Replace the entries of a place; patterns are shared with other indexes, so they are copied."""
+        """Replace the entries at a position of the index. The pattern is copied before the change, because other
+        indexes share it."""
         table = self.prefixed if place.is_prefixed else self.literal
         pattern = dict(table.get(place.name, {}))
         if entries:
@@ -229,9 +230,8 @@ class Authorizer:
         return self._with_hosts > 0
 
     def granted(self, caller: Caller, operation: int, resource_type: int) -> Set[str]:
-        """Names of resources on which ``caller`` may do ``operation``, according to earlier calls of ``allows``: a name
-        that is missing here may be allowed too. The set grows with each decision, and is emptied when it gets too
-        large."""
+        """Names of resources on which earlier calls of ``allows`` have allowed ``caller`` to do ``operation``; the set
+        may lack further allowed names. The set grows with each decision, and is emptied when it gets too large."""
         principal = caller.principal
         key = principal.kind, principal.name, caller.host, operation, resource_type
         found = self._granted.get(key)

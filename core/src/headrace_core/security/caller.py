@@ -1,7 +1,7 @@
 """The caller of the current call: its principal, its host, and the listener.
 
-A listener sets the caller before it runs a call's handler. The value is in a context variable, so the handler and all
-tasks that it creates have the caller without passing it on.
+A listener sets the caller before it runs a call's handler. The caller is in a context variable, so the handler and all
+tasks that it creates can read it without an argument.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 For each call, in this order:
 
-1. *Identify* the caller. On listeners for nodes, by the certificate of a node; on the gateway's listener, a gateway
-   names the client for which it calls. On listeners for clients: SSL by the client's certificate, SASL by the session
-   of the connection; PLAINTEXT callers are User:ANONYMOUS. A caller that cannot be identified is refused before its
-   request is read.
+1. *Identify* the caller. On listeners for nodes, the certificate identifies the node; on the gateway's listener, a
+   gateway also names the client for which it calls. On listeners for clients, the protocol decides: with SSL the
+   client's certificate identifies the client, with SASL the session of the connection; with PLAINTEXT every caller is
+   User:ANONYMOUS. A caller that cannot be identified is refused before its request is read.
 2. *Check* the call's rules (rules.py). A node needs the right role and may name no other node (node_ids.py); a client
    needs the rights. Refused resources of rules with ``each`` get their errors one by one (shapes.py, or the handler of
    a stream).
@@ -255,7 +255,8 @@ def _claimed(behaviour: Any, method: str) -> Any:
 
 
 def check(access: Access, found: MethodAccess, request: Any) -> None:
-    """Raise the error of the first rule of the call that does not hold. Rules for single items are not checked."""
+    """Check the call's rules, without the rules for single items. Raises the error of the first rule that refuses the
+    caller."""
     for rule in found.of_call:
         if rule.is_any:
             if not access.allows_any(rule.operation, rule.resource):

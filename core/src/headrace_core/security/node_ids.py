@@ -58,7 +58,7 @@ CLAIMS: Mapping[str, Callable[[Any], Claim]] = {
 
 def check_claim(method: str, request: Any) -> None:
     """Check that the node that ``request`` names is the current caller. Callers without a certificate of a node, on
-    listeners without TLS, may name any node. Raises ClusterAuthorizationFailedError, and audits it."""
+    listeners without TLS, may name any node. Audits a refusal, and raises ClusterAuthorizationFailedError."""
     caller = current_caller()
     if caller.role is None:
         return

@@ -24,8 +24,8 @@ _SHOWN_CHARS_MAX = 249
 
 
 def refusal(operation: Operation, resource_type: int, name: str, principal: object) -> HeadraceError:
-    """The error for a caller that may not do ``operation`` on a resource. The text does not show whether the resource
-    exists."""
+    """The error for a caller that is not authorized to do ``operation`` on a resource. The text does not show whether
+    the resource exists."""
     resource = ResourceType(resource_type)
     if resource is ResourceType.CLUSTER:
         what, flag = "the cluster", "--cluster"

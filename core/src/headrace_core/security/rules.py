@@ -16,7 +16,8 @@ from .acl_types import CLUSTER_NAME, Operation, ResourceType
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One requirement of a call; the fields are those of AccessRule in access.proto, and ``path`` is its field."""
+    """One requirement of a call, with the fields of AccessRule in access.proto; ``path`` is AccessRule's ``field``,
+    split at the dots."""
 
     operation: Operation
     resource: ResourceType

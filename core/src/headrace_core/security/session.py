@@ -29,8 +29,9 @@ class Session:
         return self.identity.token_id
 
     def on_end(self, end: Callable[[HeadraceError], object]) -> Callable[[], None]:
-        """Call ``end(error)`` when the session is over, to end a stream; at once if it is over already, because a
-        stream may begin long after the check of its call. Returns a function that removes ``end`` again."""
+        """Call ``end(error)``, which ends a stream, when the session is over. If the session is over already, ``end``
+        is called at once, because a stream may begin long after the check of its call. Returns a function that removes
+        ``end`` again."""
         if self._why is not None:
             end(self._why.copy())
             return _nothing

@@ -2,10 +2,10 @@
 
 A *shape* stands between the gate and the handler of one method. ``Items`` takes the refused items out of the request,
 calls the handler with the other items, and puts errors in the places of the refused items' results. The other shapes
-remove from an answer the parts that the caller may not see. ``HANDLED`` are the methods whose handlers check their
-items themselves, because they are streams, or because the check needs the node's state.
+remove from an answer the parts that the caller is not authorized to see. ``HANDLED`` are the methods whose handlers
+check their items themselves, because they are streams, or because the check needs the node's state.
 
-A name that the caller may not use gets the same error whether the resource exists or not.
+A name that the caller is not authorized to use gets the same error whether the resource exists or not.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ Shape = Callable[[Access, MethodAccess, Any, Handler], Awaitable[Any]]
 class Items:
     """The shape of a request with a repeated field of items, and an answer with a repeated field of results.
 
-    ``field``, ``results``: the two fields. ``result`` makes the result of a refused item. ``concerns``: whether a rule
-    applies to an item of this request; without it, every rule applies to every item.
+    ``field``, ``results``: the names of the two fields. ``result`` makes the entry of ``results`` for a refused item.
+    ``concerns``: whether a rule applies to an item of this request; without it, every rule applies to every item.
     """
 
     field: str
@@ -166,8 +166,8 @@ async def _fetch_offsets(access: Access, found: MethodAccess, request: Any, hand
 
 
 def hide_assignment(access: Access, response: Any) -> None:
-    """As in Kafka since KAFKA-18813: a member whose assignment has a topic that it may not describe gets an error
-    instead. Therefore a pattern does not reveal the names of topics."""
+    """If a member's assignment has a topic that the member is not authorized to describe, replace the assignment by an
+    error, as Kafka does since KAFKA-18813. A subscription with a pattern thus does not reveal the names of topics."""
     for each in response.assignment.topics:
         if not _sees_topic(access, each.topic):
             response.ClearField("assignment")
@@ -202,7 +202,8 @@ def _assigned_topics(member: Any) -> Iterable[str]:
 
 
 async def _describe_groups(access: Access, found: MethodAccess, request: Any, handler: Handler) -> Any:
-    """As in Kafka since KAFKA-18813: a group with topics that the caller may not describe is not described."""
+    """Describe groups; a group with topics that the caller is not authorized to describe gets an error, as in Kafka
+    since KAFKA-18813."""
     answer = await _GROUPS_DESCRIBED(access, found, request, handler)
     for group in answer.groups:
         if group.error.code:

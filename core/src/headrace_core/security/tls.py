@@ -391,7 +391,7 @@ class TlsSource:
 
 
 class _ServerContext(ssl.SSLContext):
-    """The context of a server, which makes each connection with a context for the present material.
+    """The TLS context of a server, which makes each connection with an inner context that has the present key material.
 
     A session that a client resumes is not verified again. A session belongs to the context of its first handshake, so
     another context ends all sessions: at once when the material changes, and otherwise after CONTEXT_S_MAX. A client

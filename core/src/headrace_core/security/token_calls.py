@@ -38,7 +38,7 @@ async def call(method: str, request: Any, send: Callable[[Any], Awaitable[Any]])
 def of_client(request: Any) -> Any:
     """The request with the principal of the current caller, a client. Raises DelegationTokenRequestNotAllowedError for
     a client that has not authenticated, or has authenticated by a token. Raises DelegationTokenAuthorizationFailedError
-    for a client that may not create tokens of the owner in the request."""
+    for a client that is not authorized to create tokens of the owner in the request."""
     caller = current_caller()
     if caller.role is not None:  # a node forwards the call of its client
         return request
@@ -71,8 +71,8 @@ def check_caller_is_node() -> None:
 
 
 def seen_by_client(answer: Any) -> Any:
-    """Remove from the answer to DescribeDelegationTokens the tokens that the current caller may not see. A caller sees
-    the tokens that it owns, has requested, may renew or may DESCRIBE, and tokens of users on whom it has
+    """Remove from the answer to DescribeDelegationTokens the tokens that the current caller is not authorized to see. A
+    caller sees the tokens that it owns, has requested, may renew or may DESCRIBE, and tokens of users on whom it has
     DESCRIBE_TOKENS."""
     caller, access = current_caller(), current_access()
     if caller.role is not None:

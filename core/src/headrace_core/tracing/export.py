@@ -42,7 +42,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 class _Deadline:
     """Ends the connection of a request after ``limit_s`` seconds: the timeout of a socket applies to each read, and a
-    collector may send single bytes slowly. One request at a time."""
+    collector may send single bytes slowly. The object serves one request at a time."""
 
     def __init__(self, limit_s: float) -> None:
         self.is_over = False
@@ -189,7 +189,7 @@ class SpanExport(SpanProcessor):
 
 def provider_of(role: str, node_id: int, export: SpanExport) -> TracerProvider:
     """The provider of one node's tracers. It is not the program's global provider, because one program may contain
-    several nodes. It samples a span if the caller samples it, and begins no traces."""
+    several nodes. It samples a span only if the caller's span is sampled, and begins no traces."""
     resource = Resource.create(
         {
             "service.name": f"headrace-{role}",

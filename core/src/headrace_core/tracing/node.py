@@ -69,7 +69,8 @@ def _headers(text: str) -> dict[str, str]:
 
 
 class NodeSpan:
-    """One span of a node, from its creation to ``end``. ``traceparent``: its context, for requests to other nodes."""
+    """One span of a node, from its creation to ``end``. ``traceparent``: the span's context, for requests to other
+    nodes."""
 
     __slots__ = ("_span", "began_ns", "traceparent")
 
@@ -86,7 +87,7 @@ class NodeSpan:
         return (time.time_ns() - self.began_ns) / 1e6
 
     def end(self, error: HeadraceError | None = None) -> None:
-        """End the span. ``error``: why its work failed."""
+        """End the span. ``error``: why the work that the span describes failed; None if it succeeded."""
         if error is not None:
             from opentelemetry.trace import StatusCode
 

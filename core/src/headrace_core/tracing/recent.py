@@ -1,4 +1,5 @@
-"""The contexts of batches that a leader has appended recently, for the streams to its followers.
+"""The trace contexts of batches that a leader has appended recently. The leader's stream to a follower adds these trace
+contexts to the pushes of the batches, and the follower makes its spans as children of the contexts.
 
 A leader pushes a batch to its followers before it knows the batch's offset. Therefore a batch is identified by its
 idempotent producer's sequence number, or without an idempotent producer by its CRC. Neither depends on the offset.
@@ -11,8 +12,8 @@ from collections import OrderedDict
 from ..records import BatchHeader
 from ..types import TopicPartition
 
-#: Maximum number of remembered traced batches; the oldest batch is removed first. The leader makes no span for a
-#: follower that is further behind.
+#: Maximum number of remembered traced batches; the oldest batch is removed first. A follower that is further behind gets
+#: no trace contexts.
 BATCHES_MAX = 1_024
 #: Seconds after a partition's last traced batch during which the partition's pushes are searched for traced batches.
 KEPT_S = 10.0
@@ -28,10 +29,11 @@ def batch_key(header: BatchHeader) -> BatchKey:
 
 
 class RecentTraces:
-    """The contexts of at most BATCHES_MAX traced batches, as ``traceparent``. Times are monotonic seconds.
+    """The trace contexts of at most BATCHES_MAX traced batches, as ``traceparent``. Times are monotonic seconds.
 
-    A leader with traced batches reads the header of each batch that it pushes. So a partition is searched only until
-    each traced batch was found once for each follower.
+    To find the traced batches, the leader must read the header of each batch that it pushes. Therefore it searches a
+    partition's pushes only until it has found each traced batch once for each follower, or until KEPT_S after the last
+    traced batch.
     """
 
     __slots__ = ("_contexts", "_last_s", "_left")
@@ -47,7 +49,7 @@ class RecentTraces:
         return len(self._contexts)
 
     def put(self, partition: TopicPartition, key: BatchKey, traceparent: str, now_s: float, followers: int) -> None:
-        """Remember the context of a batch, which is pushed to this number of followers."""
+        """Remember the trace context of a batch that the leader will push to this number of followers."""
         if followers <= 0:
             return
         left = self._left.get(partition, 0) if self.has(partition, now_s) else 0
@@ -65,7 +67,7 @@ class RecentTraces:
         return last_s is not None and self._left[partition] > 0 and now_s - last_s < KEPT_S
 
     def pushed(self, partition: TopicPartition, key: BatchKey) -> str | None:
-        """The context of a batch that is pushed to a follower; None if the batch is not traced."""
+        """Return the trace context of a batch that the leader pushes to a follower; None if the batch is not traced."""
         found = self._contexts.get((partition, key))
         if found is not None:
             self._left[partition] = self._left.get(partition, 0) - 1

@@ -1,4 +1,4 @@
-"""OpenTelemetry's values for our contexts: the shared part of node and client traces.
+"""Convert Headrace's trace contexts to OpenTelemetry's values and back, for the traces of nodes and clients.
 
 Functions import OpenTelemetry when they are called, because it is the optional extra ``otel``.
 """
@@ -20,7 +20,8 @@ SYSTEM = "headrace"
 
 
 def opentelemetry(wanted_by: str) -> ModuleType:
-    """Import ``opentelemetry.trace``. ``wanted_by``: the key that asks for traces. Raises MissingDependencyError."""
+    """Import ``opentelemetry.trace``. ``wanted_by``: the configuration key that turns traces on, for the error. Raises
+    MissingDependencyError."""
     try:
         from opentelemetry import trace
     except ImportError:
@@ -31,7 +32,7 @@ def opentelemetry(wanted_by: str) -> ModuleType:
 
 
 def span_context(context: TraceContext) -> SpanContext:
-    """The OpenTelemetry value of a context that came from another process."""
+    """Convert a trace context that came from another process to OpenTelemetry's SpanContext."""
     from opentelemetry.trace import SpanContext, TraceFlags, TraceState
 
     state = TraceState.from_header([context.state]) if context.state else TraceState()
@@ -52,5 +53,5 @@ def link_to(context: TraceContext) -> Link:
 
 
 def trace_context(context: SpanContext) -> TraceContext:
-    """Our value of an OpenTelemetry context."""
+    """Convert an OpenTelemetry SpanContext to Headrace's TraceContext."""
     return TraceContext(context.trace_id, context.span_id, context.trace_flags.sampled, context.trace_state.to_header())

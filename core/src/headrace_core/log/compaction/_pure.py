@@ -79,9 +79,9 @@ def _control_type(data: Buffer, position: int, header: BatchHeader) -> int:
 
 
 def scan_batches(data: Buffer, observe: Callable[[BatchHeader, int], object]) -> int:
-    """Call ``observe(header, control_type)`` for each control batch and each transactional batch. Batches that are
-    neither control nor transactional are skipped by their header, even a batch that ends beyond ``data``. The returned
-    position may be after the end of ``data``, because a skipped batch may extend beyond ``data``."""
+    """Call ``observe(header, control_type)`` for each control batch and each transactional batch; returns the position
+    after the last batch. Only control batches are read whole. Of all other batches only the header is read, so the last
+    of them may end beyond ``data``. The returned position is then beyond ``data``, too."""
     position = 0
     while len(data) - position >= HEADER_BYTES:
         header = read_header(data, position)
@@ -159,9 +159,9 @@ class BatchFilter:
       removed once the delete horizon of its batch has passed. A batch with a remaining tombstone gets the horizon
       ``horizon_ms`` if it has no horizon.
     * ``judge`` decides which transactional batches and markers are emptied.
-    * A batch without records is removed. The header of a batch without records stays if the batch ends at
-      ``keep_next_offset`` - 1, has a producer's last sequence (``last_offsets``: producer id -> last offset), or has
-      the last epoch of a producer of which only a marker is left (``marker_epochs``: producer id -> epoch).
+    * A batch without records is removed, but its header stays in three cases: the batch ends at ``keep_next_offset`` -
+      1; it has a producer's last sequence (``last_offsets``: producer id -> last offset); it has the last epoch of a
+      producer that has only a marker in the log (``marker_epochs``: producer id -> epoch).
     * Base offset, last offset, sequence, leader epoch and the offsets of records never change.
 
     The reported max timestamp of a batch without records is -1, so that no time index points to that batch. The header

@@ -1,4 +1,4 @@
-"""The login of a client, from its configuration: it makes the client's side of exchanges.
+"""A client's login: makes the client's side of SASL exchanges from the client's configuration.
 
 Credentials come from sasl.jaas.config, or from librdkafka's keys (sasl.username, sasl.password, …).
 """
@@ -51,8 +51,9 @@ class Login:
             self.renew_to = min(self.renew_from + config["sasl.kerberos.ticket.renew.jitter"], 1.0)
 
     def start(self, host: str) -> ClientExchange:
-        """Begin an exchange with the server at ``host``. May block (token endpoint). Raises
-        SaslAuthenticationFailedError, or NetworkError if a token cannot be fetched now."""
+        """Begin an exchange with the server at ``host``. Call it on a thread that may block: it may ask a token
+        endpoint or a Kerberos KDC. Raises SaslAuthenticationFailedError, or NetworkError if a token cannot be fetched
+        now."""
         return self._make(host)
 
     def _maker(self) -> Callable[[str], ClientExchange]:

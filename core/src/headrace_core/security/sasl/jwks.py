@@ -30,7 +30,8 @@ FILE_LOOK_S = 10.0  #: Maximum seconds between two reads of a file with keys.
 
 
 class SameOrSafer(urllib.request.HTTPRedirectHandler):
-    """Follows redirects to the same protocol or to https: an attacker in the network could name the keys otherwise."""
+    """Follows redirects only to the same protocol or to https: on a less safe connection, an attacker could replace the
+    keys."""
 
     def redirect_request(
         self, request: urllib.request.Request, file: Any, code: int, reason: str, headers: Any, url: str

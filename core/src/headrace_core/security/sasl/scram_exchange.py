@@ -5,8 +5,8 @@
     client-final   c=biws,r=CNONCE SNONCE,p=PROOF
     server-final   v=SERVER SIGNATURE
 
-For an unknown user the server continues with a made-up credential and fails at the proof, so an unknown user and a
-wrong password produce the same messages at the same cost.
+For an unknown user the server continues with a made-up credential and fails at the proof. An unknown user and a wrong
+password thus produce the same messages at the same cost.
 """
 
 from __future__ import annotations

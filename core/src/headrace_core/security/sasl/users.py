@@ -6,9 +6,9 @@ look like a real one:
 * Its *form* (length of the salt, iterations) is drawn from the forms of the real credentials, in proportion to their
   frequency. When 3 of 4 users have 4,096 iterations, 3 of 4 unknown names have them too, so a form does not show
   whether a name exists.
-* Salt and form depend only on the name and on a secret that all nodes have, so asking twice, or at two nodes, does not
-  show that the user is unknown. The secret is delegation.token.secret.key; without that key, the secret is a key of the
-  first user, and unknown names get other salts when that user's password changes.
+* Salt and form depend only on the name and on a secret that all nodes have. A client that asks twice, or asks two
+  nodes, therefore gets the same answer, as for a known user. The secret is delegation.token.secret.key; without that
+  key, the secret is a key of the first user, and unknown names get other salts when that user's password changes.
 """
 
 from __future__ import annotations
