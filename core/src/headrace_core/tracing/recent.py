@@ -12,8 +12,8 @@ from collections import OrderedDict
 from ..records import BatchHeader
 from ..types import TopicPartition
 
-#: Maximum number of remembered traced batches; the oldest batch is removed first. A follower that is further behind gets
-#: no trace contexts.
+#: Maximum number of remembered traced batches; the oldest batch is removed first. A follower that is further behind
+#: gets no trace contexts.
 BATCHES_MAX = 1_024
 #: Seconds after a partition's last traced batch during which the partition's pushes are searched for traced batches.
 KEPT_S = 10.0
