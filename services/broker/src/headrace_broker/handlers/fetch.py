@@ -310,8 +310,8 @@ class FetchStream(StreamHandler[Any]):
             self._stream.check_idle()
 
     def _queued_bytes_max(self) -> int:
-        """Bytes of unwritten responses above which the next request waits; 0 when the unread responses of all streams
-        are above their limit."""
+        """The next request waits while the stream has at least this number of bytes of unwritten responses. The number
+        is 1 while the unread responses of all streams are above their limit."""
         return 1 if self._broker.unread.is_full else QUEUED_BYTES_MAX
 
     def _count_unread(self) -> None:
