@@ -123,8 +123,8 @@ def growth(image: MetadataImage, settings: ClusterSettings, moves_max: int) -> l
 
 class _Placing:
     """Chooses additional replicas for partitions of one topic. Each additional replica is placed in a rack without a
-    replica of the partition. In a rack, the broker with the fewest replicas of the topic is chosen, then the broker
-    with the fewest replicas in all."""
+    replica of the partition, if there is such a rack. Among the possible brokers, the broker with the fewest replicas
+    of the topic is chosen, then the broker with the fewest replicas in all."""
 
     def __init__(self, image: MetadataImage, brokers: Sequence[BrokerImage], topic: TopicImage) -> None:
         self._racks = {broker.broker_id: broker.rack for broker in image.brokers.values()}
