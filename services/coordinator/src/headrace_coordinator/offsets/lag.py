@@ -33,7 +33,7 @@ class LagBook:
         return tuple(self._readers)
 
     def seen(self, ends: Iterable[PartitionEnd], now_ms: int) -> None:
-        """Set the leaders' high watermarks; partitions that no group reads are ignored."""
+        """Add samples of the leaders' high watermarks; partitions that no group reads are ignored."""
         for end in ends:
             partition = TopicPartition(end.topic, end.partition)
             if partition in self._readers:

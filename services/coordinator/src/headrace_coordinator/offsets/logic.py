@@ -238,9 +238,9 @@ class OffsetsLogic:
             smaller                                  INVALID_PRODUCER_EPOCH    INVALID_PRODUCER_EPOCH
 
         Under version 2, a marker with the epoch of the pending offsets is a late marker of the previous transaction
-        (KAFKA-17754). A marker is also late if its coordinator epoch is below the epoch that confirmed the offsets:
-        Raises TransactionCoordinatorFencedError. For retention and lag, the commit time is the time of the marker, and
-        not the time at which the offset became pending."""
+        (KAFKA-17754). A marker is also late if its coordinator epoch is below the epoch that confirmed the offsets
+        (TransactionCoordinatorFencedError). For retention and lag, the commit time is the time of the marker, and not
+        the time at which the offset became pending."""
         of_producer = self.book.pending.of_producer(request.producer_id)
         is_bumping = request.version >= BUMPING_VERSION
         for pending in of_producer.values():
