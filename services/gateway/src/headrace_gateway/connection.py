@@ -729,7 +729,8 @@ class Connection(asyncio.Protocol):
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def check(self, now: int, idle: int | None) -> None:
-        """Close the connection if it is idle or stalled. ``now``: seconds; ``idle``: limit in seconds, None: none."""
+        """Close the connection if it is idle or stalled, has not authenticated in time, or has authenticated with a
+        token that was removed. ``now``: seconds; ``idle``: limit in seconds, None: none."""
         transport, budget = self._transport, self._shared.budget
         if transport is None:
             return
