@@ -224,7 +224,8 @@ class Image:
 
     def uses(self, schema_id: int, *, deleted: bool = False) -> list[Version]:
         """The versions of a schema, one for each subject, sorted by subject. For a subject with several versions, the
-        result has the latest version that is not soft-deleted, else the latest soft-deleted version."""
+        result has the latest version that is not soft-deleted. With ``deleted``, a subject with only soft-deleted
+        versions of the schema has the latest of these in the result."""
         found = (self.use(schema_id, subject) for subject in sorted(self._uses.get(schema_id)))
         return [each for each in found if each is not None and (deleted or not each.is_deleted)]
 
