@@ -330,7 +330,8 @@ class KafkaGo:
 
     def run(self, against: str) -> dict[str, str]:
         """Run the suite against localhost:9092. Each top-level test has a process of its own: a panic in one test would
-        end the tests after it. Subtests that a panic of another subtest ended run again, each alone."""
+        end the tests after it. If a panic of a subtest ended other subtests, the other subtests run again, each
+        alone."""
         limit_s = _NO_SERVER_S if against == "nothing" else _TEST_S
         outcomes: dict[str, str] = {}
         with (WORK / f"{self.name}-{against}.log").open("w") as log:

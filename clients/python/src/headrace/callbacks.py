@@ -1,8 +1,8 @@
 """User callbacks: check them, run them, and keep them from blocking the I/O thread.
 
 Delivery and commit callbacks run on the I/O thread, which serves every client of the process. A blocking call in a
-delivery or commit callback would wait for its own thread and stop every client. ``refuse_to_wait`` is the check before
-each call that blocks.
+delivery or commit callback would wait for its own thread and stop every client. Each call that blocks first calls
+``refuse_to_wait``.
 """
 
 from __future__ import annotations

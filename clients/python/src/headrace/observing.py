@@ -4,8 +4,8 @@
 
     PrometheusCollector(producer, client_id="billing").register()      # prometheus_client's default registry
 
-``metrics()`` and ``partition_metrics()`` of the client have the numbers; this module only passes them on. A client is
-read from the thread that reports or scrapes, and the read takes microseconds.
+``metrics()`` and ``partition_metrics()`` of the client have the numbers; this module only passes them on. The thread
+that reports or scrapes reads the client's metrics, which takes microseconds.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class PrometheusCollector:
 
     @property
     def identity(self) -> tuple[str, str]:
-        """The identity of the collector: two collectors of a registry must not have the same."""
+        """The identity of the collector: two collectors of a registry must not have the same identity."""
         return self._prefix, self._client_id
 
     def collect(self) -> Iterator[Any]:

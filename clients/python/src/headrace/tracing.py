@@ -120,8 +120,8 @@ class ProducerTraces:
         return int(math.log(1 - random.random()) / math.log1p(-self._ratio))
 
     def ticked(self, gap: int) -> int:
-        """Begin the next tick if TICK_S seconds have passed; call this method more often than that. Returns the gap
-        that replaces ``gap``."""
+        """Begin the next tick if TICK_S seconds have passed since the last tick began. Call this method more often than
+        every TICK_S seconds. Returns the gap that replaces ``gap``."""
         now_s = time.monotonic()
         if now_s - self._ticked_s < TICK_S:
             return gap

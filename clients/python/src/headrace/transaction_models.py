@@ -44,9 +44,9 @@ class TransactionListing:
 @dataclass(frozen=True, slots=True)
 class TransactionDescription:
     """A transactional id as its coordinator sees it. ``producer_id`` and ``producer_epoch``: the identity of the open
-    transaction's records; without an open transaction, of the producer. ``partitions``: the partitions of the open
-    transaction; while markers are being written, the partitions without a marker. ``timeout_ms`` is None if the
-    producer's transactions have no timeout; ``started_at_ms`` is None if no transaction is open.
+    transaction's records; without an open transaction, the identity of the producer. ``partitions``: the partitions of
+    the open transaction; while markers are being written, the partitions without a marker. ``timeout_ms`` is None if
+    the producer's transactions have no timeout; ``started_at_ms`` is None if no transaction is open.
 
     If ``error`` is set (with ``raise_errors=False``), the other fields have no meaning.
     """

@@ -25,8 +25,9 @@ OFFSETS_TOPIC = "__consumer_offsets"
 
 
 def may_have_hanging(topic: TopicDescription) -> bool:
-    """Whether transactions can hang in the topic. Headrace writes no transactions into internal topics, but in a copy
-    of Kafka's ``__consumer_offsets`` a transaction may be open, and then the partition is not compacted any more."""
+    """Whether transactions can hang in the topic. Headrace writes no transactions into internal topics. In a copy of
+    Kafka's ``__consumer_offsets``, however, a transaction may be open, and then the partition is no longer
+    compacted."""
     return not topic.internal or topic.name == OFFSETS_TOPIC
 
 

@@ -191,8 +191,8 @@ class ConnectClient:
         return found
 
     def status(self, name: str) -> ConnectorStatus:
-        """The status of a connector and its tasks. A new connector has no status for a moment:
-        ConnectorNotFoundError."""
+        """The status of a connector and its tasks. Raises ConnectorNotFoundError; for a moment after its creation, a
+        new connector has no status."""
         answer = self._call("GET", f"{_path(name)}/status", f"read the status of connector {name!r}")
         return _status(answer, name, answer.document)
 

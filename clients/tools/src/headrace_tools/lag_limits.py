@@ -32,8 +32,8 @@ class Limits:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedGroup:
     """One group. ``lag_s``: the largest age of an unread record, None if it is unknown; it is a lower bound if
-    ``is_at_least``. ``worst``: the partition with that age, or "". ``above``: one text for each limit that the group
-    exceeds. ``error``: why the lag is unknown."""
+    ``is_at_least``. ``worst``: the partition with the age ``lag_s``, or "". ``above``: one text for each limit that the
+    group exceeds. ``error``: why the lag is unknown."""
 
     group: str
     state: str

@@ -73,7 +73,8 @@ def recorded(
     restart: bool = False,
     how_to_stop: str | None = None,
 ) -> Iterator[Callable[[str], None]]:
-    """Record a run in ``directory`` while the block runs; the block calls the function with the end of the run.
+    """Record a run in ``directory`` while the block runs. The block receives a function, and calls it with the end of
+    the run.
 
     ``how_to_stop``: for the error when a pipeline already runs (default: `headrace-pipelines stop`).
 

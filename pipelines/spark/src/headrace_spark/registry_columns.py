@@ -97,8 +97,8 @@ def to_registry(
     with the value's JSON. A null stays null: a tombstone.
 
     ``mode``: with ``failfast`` a value that the schema does not allow fails the query. With ``permissive`` the column
-    is a struct of ``value``, null for such a value, and ``reason``, null for a good one. A column whose type cannot fit
-    the schema fails the query in both modes.
+    is a struct of ``value``, null for a value that the schema does not allow, and ``reason``, null for a good value. A
+    column whose type cannot fit the schema fails the query in both modes.
 
     Raises SchemaNotFoundError, InvalidSchemaError, RegistryUnavailableError, InvalidArgumentError.
     """

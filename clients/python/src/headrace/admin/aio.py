@@ -241,8 +241,8 @@ class AsyncAdmin(Face):
     async def remove_voter(
         self, node_id: int, directory_id: bytes | str | None = None, *, timeout: float | None = None
     ) -> None:
-        """Remove a voter from the controller quorum (KIP-853); return when the change is committed. The leader may be
-        removed; the last voter may not be removed. Raises VoterNotFoundError, InvalidRequestError (``node_id`` is the
+        """Remove a voter from the controller quorum (KIP-853); return when the change is committed. The leader can be
+        removed; the last voter cannot be removed. Raises VoterNotFoundError, InvalidRequestError (``node_id`` is the
         last voter), RequestTimedOutError."""
         node, directory = cluster.wanted_node(node_id), cluster.wanted_directory(directory_id)
         await self._run(lambda calls: cluster.remove_voter(calls, node, directory, timeout))
@@ -365,8 +365,8 @@ class AsyncAdmin(Face):
         self, hmac: bytes, *, period_ms: int | None = None, timeout: float | None = None
     ) -> int:
         """Let a token expire ``period_ms`` from now; None or -1: remove it at once. Only the owner and the renewers may
-        do this. Returns the expiry in milliseconds since 1970. Sessions that the token has opened end when it expires,
-        but not when it is removed.
+        let a token expire. Returns the expiry in milliseconds since 1970. Sessions that the token has opened end when
+        it expires, but not when it is removed.
 
         Raises the errors of ``renew_delegation_token``.
         """
@@ -503,8 +503,8 @@ class AsyncAdmin(Face):
         describeConsumerGroups).
 
         Raises GroupIdNotFoundError, RequestTimedOutError (no coordinator answers); the error's message names every
-        group that failed. With ``raise_errors=False`` the call raises no error of a group; the description of a failed
-        group has an ``error``.
+        group that failed. With ``raise_errors=False`` the call does not raise the errors of single groups; the
+        description of a failed group has an ``error``.
         """
         wanted = groups.wanted_groups(group_ids)
         return await self._run(
@@ -612,8 +612,8 @@ class AsyncAdmin(Face):
         the order of ``transactional_ids``.
 
         Raises TransactionalIdNotFoundError, RequestTimedOutError (no coordinator answers); the error's message names
-        every id that failed. With ``raise_errors=False`` the call raises no error of an id; the description of a failed
-        id has an ``error``.
+        every id that failed. With ``raise_errors=False`` the call does not raise the errors of single ids; the
+        description of a failed id has an ``error``.
         """
         wanted = transactions.wanted_ids(transactional_ids)
         return await self._run(
@@ -659,8 +659,9 @@ class AsyncAdmin(Face):
         self, token: TransactionToken | str, *, commit: bool, timeout: float | None = None
     ) -> None:
         """Commit or abort a prepared transaction (KIP-939), and wait until readers see the result. The call may be
-        repeated with the same decision. Raises InvalidTxnStateError (the transaction is not prepared, or has ended with
-        the other outcome), ProducerFencedError (the coordinator no longer knows the transaction's outcome)."""
+        repeated with the same outcome (commit or abort). Raises InvalidTxnStateError (the transaction is not prepared,
+        or has ended with the other outcome), ProducerFencedError (the coordinator no longer knows the transaction's
+        outcome)."""
         checked = checked_token(token)
         await self._run(
             lambda calls: complete_transaction(

@@ -16,7 +16,7 @@ KEPT = 8
 
 class ReadEpochs:
     """For each leader epoch of one partition: the offset of the first record of the epoch that the consumer read.
-    Epochs never fall from one offset to the next."""
+    Leader epochs never decrease from one offset to the next."""
 
     __slots__ = ("_starts",)
 

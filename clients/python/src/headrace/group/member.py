@@ -368,8 +368,8 @@ class Member:
         return None if self._stood_still_until is None else PauseCause.STOOD_STILL
 
     def _must_release_by(self) -> float:
-        """The earliest time at which the coordinator may have removed the member because of a late release. Infinite
-        while a coordinator answers on this connection, because the coordinator would report the removal."""
+        """The earliest time at which the coordinator may have removed the member because of a late release. The time is
+        infinite while a coordinator answers on this connection, because the coordinator would report the removal."""
         if self._releases_since is None or (self._is_connected and self._is_answered_here):
             return float("inf")
         return self._releases_since + self._rebalance_timeout_s

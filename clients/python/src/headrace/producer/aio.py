@@ -188,7 +188,7 @@ class AsyncProducer(Face, NativeAsyncProducer):
         await io.run_async(transactions.leave(None))
 
     async def prepare(self) -> TransactionToken:
-        """Make the transaction durable and undecided (KIP-939; see Producer.prepare)."""
+        """Make the transaction durable, without a commit or an abort (KIP-939; see Producer.prepare)."""
         return await self._core.engine.io.run_async(self._core.transactional(Call.PREPARE).prepare())
 
     async def complete(self, token: TransactionToken | str, *, commit: bool) -> None:

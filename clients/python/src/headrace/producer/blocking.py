@@ -231,15 +231,16 @@ class Producer(Face, NativeProducer):
         io.run(transactions.leave(None))
 
     def prepare(self) -> TransactionToken:
-        """Make the transaction durable and undecided (two-phase commit, KIP-939), after every record is acknowledged.
-        No timeout ends a prepared transaction. The token completes the prepared transaction: ``complete``, or
-        ``Admin.complete_transaction`` in any process. Raises the errors of ``commit_transaction``."""
+        """Make the transaction durable, without a commit or an abort (two-phase commit, KIP-939), after every record is
+        acknowledged. No timeout ends a prepared transaction. Pass the returned token to ``complete``, or to
+        ``Admin.complete_transaction`` in any process, to commit or abort the transaction. Raises the errors of
+        ``commit_transaction``."""
         return self._core.engine.io.run(self._core.transactional(Call.PREPARE).prepare())
 
     def complete(self, token: TransactionToken | str, *, commit: bool) -> None:
         """Commit or abort a prepared transaction, of this producer or of another producer, and wait until readers see
-        the result. The call may be repeated with the same decision. Raises InvalidTxnStateError (the transaction has
-        ended differently), ProducerFencedError (the transaction's outcome is no longer known)."""
+        the result. The call may be repeated with the same outcome (commit or abort). Raises InvalidTxnStateError (the
+        transaction has ended differently), ProducerFencedError (the transaction's outcome is no longer known)."""
         checked = checked_token(token)
         arguments.flag("commit", commit)
         self._core.engine.io.run(self._core.transactional(Call.COMPLETE).complete(checked, commit=commit))

@@ -36,7 +36,7 @@ class Bounded(Generic[K, V]):
             self._entries.clear()
 
     def after_fork(self) -> None:
-        """Make a new lock, because another thread of the parent may hold the old one."""
+        """After a fork, make a new lock, because another thread of the parent may hold the old lock."""
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[type[Bounded[K, V]], tuple[int]]:

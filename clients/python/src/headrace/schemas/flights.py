@@ -71,8 +71,8 @@ class Flights:
         return value
 
     def refresh(self, key: Hashable, cache: Bounded[Any, V], fetch: Callable[[], V]) -> None:
-        """Fetch the value again in the background, and replace it in the cache. If this fails, the cache keeps the old
-        value."""
+        """Fetch the value again in the background, and replace it in the cache. If the fetch fails, the cache keeps the
+        old value."""
         with self._lock:
             failure = self._failures.get(key)
             if key in self._flights or (failure is not None and self._now() < failure[1]):

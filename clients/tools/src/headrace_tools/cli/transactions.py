@@ -220,7 +220,7 @@ def complete(
     output: Output = OutputFormat.TEXT,
 ) -> None:
     """Commit or abort a prepared transaction (two-phase commit), and wait until readers see the result. The command may
-    be repeated with the same decision.
+    be repeated with the same outcome (commit or abort).
 
     \b
     Examples:

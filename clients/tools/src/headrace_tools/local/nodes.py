@@ -56,7 +56,7 @@ def command(directory: Path, node: Node) -> list[str]:
 
 def copies(brokers: int) -> dict[str, str]:
     """Replication settings for a cluster of ``brokers`` brokers. With three or more brokers, topics have three
-    replicas, and acks=all waits for two replicas, so that one broker may fail unnoticed."""
+    replicas, and acks=all waits for two replicas, so that clients do not notice the failure of one broker."""
     factor = min(FACTOR_MAX, brokers)
     keys = {"default.replication.factor": str(factor)}
     return keys | {"min.insync.replicas": "2"} if factor == 3 else keys

@@ -1,7 +1,7 @@
 """Kafka Connect with Debezium's connector for PostgreSQL: the jars, a worker that may be killed, the configuration.
 
 Connect is one of Kafka's clients: it reaches the cluster through a gateway. The worker writes each event exactly once
-(``exactly.once.source.support``, KIP-618): events and the connector's position commit in one transaction.
+(``exactly.once.source.support``, KIP-618): events and the connector's position are committed in one transaction.
 """
 
 from __future__ import annotations

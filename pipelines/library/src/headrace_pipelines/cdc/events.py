@@ -96,8 +96,8 @@ def events(records: DataFrame, registry: SchemaRegistry | None = None) -> DataFr
 
 
 def _without_registry(column: str) -> Column:
-    """The reason for a key or value in Avro if there is no registry; null for all others. (JSON never begins with a
-    byte 0.)"""
+    """The reason for a key or value in Avro, if there is no registry; null for a key or value in JSON. (JSON never
+    begins with a byte 0.)"""
     return F.when(F.substring(F.col(column), 1, 1) == F.lit(b"\0"), F.lit(_NO_REGISTRY))
 
 

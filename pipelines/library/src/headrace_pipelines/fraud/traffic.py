@@ -112,7 +112,7 @@ class Traffic(Worker):
                 self._begin(producer)
 
     def _is_sent(self, event: Event) -> bool:
-        """Whether an earlier run has sent the event. Counts an event that was sent: see ``payments`` and ``truth``."""
+        """Whether an earlier run has sent the event. A payment that was sent is added to ``payments`` and ``truth``."""
         partition = (_topic(event), key_partition(event.customer.encode(), self._partitions))
         if not self._before.events[partition]:
             return False

@@ -1,7 +1,8 @@
 """Forty hosts: each host writes the lines of its clients to its own file, and rotates the file. One host has an outage.
 
-The lines come from the real web log of the pipeline clickstream. A client's address decides the host, as a load
-balancer would. The files rotate by renaming, as logrotate does: access.log becomes access.log.1.
+The lines come from the real web log of the pipeline clickstream. The address of a line's client determines the host
+that writes the line, as with a load balancer. The files rotate by renaming, as logrotate does: access.log becomes
+access.log.1.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The model of an order. ``decide`` computes the events that a command causes, ``apply`` the change by an event; both
-are pure.
+"""The model of an order. ``decide`` computes the events that a command causes, and ``apply`` computes the order after
+an event; both functions are pure.
 
     place ──> placed ──pay──> paid ──ship──> shipped ──deliver──> delivered
                 │ add, remove    │

@@ -33,7 +33,8 @@ _POLL_S = 0.5
 
 
 class Projector:
-    """Follows the events into the present generation of tables, or into the next one (``rebuild``)."""
+    """Reads the events, and applies them to the present generation of tables, or to the next generation
+    (``rebuild``)."""
 
     def __init__(self, access: Access, database: Database) -> None:
         self._access, self._database = access, database

@@ -1,4 +1,5 @@
-"""Find the names of tables in a SELECT: names at the position of a table that are not common table expressions. Pure.
+"""Find the names of tables in a SELECT: names where a table must stand, except the names of common table expressions.
+Pure.
 
     WITH recent AS (SELECT * FROM orders WHERE orders.at > '2026-11-21')
     SELECT extract(hour FROM at) FROM recent JOIN (customers, items) ON true

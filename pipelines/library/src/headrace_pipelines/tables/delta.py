@@ -1,4 +1,5 @@
-"""Delta Lake tables, on deltalake (delta-rs). The batch of a write is Delta's application transaction (``txn``)."""
+"""Delta Lake tables, on deltalake (delta-rs). The batch of a write is stored as Delta's application transaction
+(``txn``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Iceberg tables, on pyiceberg. The batch of a write is a property of the table, set in the commit of the rows.
+"""Iceberg tables, on pyiceberg. The batch of a write is stored in a property of the table, which is set in the commit
+of the rows.
 
 The property stays when snapshots expire. The snapshot of the write names its query and batch, too.
 """

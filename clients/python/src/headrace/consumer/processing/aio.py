@@ -27,8 +27,8 @@ _UNTRACED: AbstractContextManager[None] = nullcontext()
 
 
 class AsyncRun:
-    """One run of ``process``. It implements ``Progress``, from which the consumer's group takes the offsets to commit.
-    ``poll(timeout_s, max_records)`` returns records; ``begin_poll()`` only handles the group's events."""
+    """One run of ``process``. The class implements ``Progress``, from which the consumer's group takes the offsets to
+    commit. ``poll(timeout_s, max_records)`` returns records; ``begin_poll()`` only handles the group's events."""
 
     def __init__(
         self,
@@ -81,7 +81,8 @@ class AsyncRun:
             self.assigned(self._flow.still_valid(committed))
 
     async def _turn(self) -> None:
-        """Poll once; if too many records are in progress, wait for room instead."""
+        """Poll once. If too many records are in progress, handle only the group's events, and wait until handlers have
+        finished some records."""
         self._flow.regulate()
         self._flow.name_long(asyncio.get_running_loop().time())
         self._start_ready()
@@ -140,8 +141,8 @@ class AsyncRun:
         self._start_ready()
 
     async def _try(self, work: Work) -> Exception | None:
-        """Call the handler; after its last try, store the record as a dead letter. Returns the error of a record that
-        is not finished."""
+        """Call the handler; after its last try, store the record as a dead letter. Returns None if the record is
+        finished, otherwise the error."""
         traces = self._core.reading.traces
         try:
             with _UNTRACED if traces is None else traces.processing(work.record):

@@ -1,6 +1,6 @@
 """The book of records in progress: which record may be handled now, and which offsets are finished.
 
-The book is pure: it has no clock, no threads and no I/O. Its callers call one method at a time.
+The book is pure: it has no clock, no threads and no I/O. The callers of the book call one method at a time.
 """
 
 from __future__ import annotations

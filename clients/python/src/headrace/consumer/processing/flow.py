@@ -27,7 +27,8 @@ BYTES_MAX = 64 * 1024 * 1024  #: Above this number of bytes in progress, a run t
 
 
 class Flow:
-    """The limits of a run: records and bytes in progress, and the distance of finished offsets in a partition."""
+    """The limits of a run: records and bytes in progress, and how far finished offsets may be from a partition's first
+    unfinished offset."""
 
     def __init__(self, book: Book, reading: Reading, settings: Settings) -> None:
         self._book, self._reading, self._settings = book, reading, settings
