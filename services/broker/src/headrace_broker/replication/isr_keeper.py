@@ -73,8 +73,8 @@ class _Question(NamedTuple):
 
 
 class IsrKeeper:
-    """Sends the ISR changes of all leaders. Leaders call ``due`` (through ``Roles.isr_due``); ``run`` is the task that
-    sends. Call all methods in one event loop."""
+    """Sends the ISR changes of all leaders. Leaders call ``due`` (through the callback ``isr_due`` of ``Roles``);
+    ``run`` is the task that sends. Call all methods in one event loop."""
 
     def __init__(
         self,
