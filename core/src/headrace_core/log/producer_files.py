@@ -20,13 +20,14 @@ before a cut of the log, and before compaction merges segments and so removes th
 the table could not be rebuilt: compaction may have removed batches that a snapshot names. For the same reason a roll
 forces its snapshot before it removes a snapshot that belongs to no segment.
 
-A snapshot can be older than a compaction. It may say that a transaction is open although compaction has removed the
-transaction's data and, later, its marker. Then no marker follows that would end the transaction, and a later
-transaction of the producer would seem to be a part of it. Therefore each open transaction of a snapshot is compared
-with the log when the snapshot is loaded. A transaction is open from its first batch in the log; without a batch it is
-not open. (The cleaner stops before the first open transaction and removes no marker before its data, so a compaction
-cannot hide an open transaction. A crash at any step of a swap leaves data and marker, the marker alone, or none of
-them.) Kafka trusts the snapshot: its read_committed readers wait there until an operator ends the transaction.
+A snapshot can be older than a compaction. Such a snapshot may say that a transaction is open although compaction has
+removed the transaction's data and, later, the transaction's marker. Without this marker the transaction would seem to
+stay open, and a later transaction of the producer would seem to be a part of it. Therefore, when a snapshot is loaded,
+each of its open transactions is compared with the log: a transaction is open from its first batch in the log, and a
+transaction without a batch is not open. (The cleaner stops before the first open transaction and removes no marker
+before its data, so a compaction cannot hide an open transaction. A crash at any step of a swap leaves data and marker,
+the marker alone, or none of them.) Kafka trusts the snapshot: its read_committed readers wait at the transaction's
+first offset until an operator ends the transaction.
 
 A control batch with a correct CRC and unreadable records is no damage: its writer made the batch like this, and all
 replicas have the same batch. A leader refuses a control batch with unreadable records. In a log, a control batch with

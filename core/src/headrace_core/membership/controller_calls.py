@@ -30,7 +30,7 @@ from .leader_discovery import LeaderDiscovery
 
 
 class Sending(enum.Enum):
-    """How often one call to the controller may send its request; see the module's docstring."""
+    """How often one call to the controller sends its request at most; see the module's docstring."""
 
     AT_MOST_ONCE = "at most once"
     UNTIL_ATTEMPTED = "until one controller has attempted it"

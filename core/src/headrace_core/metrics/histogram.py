@@ -38,9 +38,9 @@ class Histogram:
 
 
 def quantile(bounds: Sequence[float], counts: Sequence[int], share: float) -> float:
-    """The value below which ``share`` (0 to 1) of the counted values are, interpolated linearly within its bucket, as
-    in Prometheus's histogram_quantile. A value above the last bound counts as the last bound. Returns nan without
-    values."""
+    """Return the quantile ``share`` (0 to 1) of the counted values, interpolated linearly within its bucket, as
+    Prometheus's histogram_quantile does. A value above the last bound counts as the last bound. Returns nan if there
+    are no values."""
     total = sum(counts)
     if not total:
         return float("nan")

@@ -1,12 +1,12 @@
 """HTTP for scrapes: ``GET /metrics``, and nothing else.
 
-The server is small on purpose: a node must not load a web framework to show some numbers. It accepts requests without a
-body, keeps connections alive, and limits the resources of each client: connections, bytes of a request, seconds. A
-connection counts from its first byte, before the TLS handshake: asyncio's own servers count no handshakes, so one
-client could hold all file descriptors of a node.
+The server is small on purpose: a node must not load a web framework to show some numbers. The server accepts requests
+without a body, keeps connections alive, and limits the connections of each client, the bytes of a request, and the time
+that a client takes. A connection counts from its first byte, before the TLS handshake: asyncio's own servers count no
+handshakes, so one client could hold all file descriptors of a node.
 
-``ssl_context`` and ``authorize`` are the two places for security: TLS on the connection (with client certificates, if
-the context asks for them), and a check of each request.
+Two arguments add security: ``ssl_context`` encrypts the connections (and verifies client certificates, if the context
+asks for them), and ``authorize`` checks each request.
 """
 
 from __future__ import annotations

@@ -32,13 +32,13 @@ class ConnectionLimits(Protocol):
         has no transport before the handshake has ended."""
 
     def shaken(self, task: asyncio.Task[None], protocol: Any, *, is_open: bool) -> None:
-        """The handshake has ended; ``is_open``: whether it succeeded. A first request may arrive before this call. The
-        call does not happen if ``task`` was cancelled before it ran."""
+        """Record that the handshake has ended; ``is_open``: whether it succeeded. A first request may arrive before the
+        listener calls ``shaken``. If ``task`` was cancelled before it ran, the listener does not call ``shaken``."""
 
 
 class Listener:
-    """Accepts the connections of one bound socket. ``make``: makes the protocol of a connection; ``count``: how many
-    connections have a protocol that is open. ``context``: None for a listener that does not encrypt."""
+    """Accepts the connections of one bound socket. ``make`` returns the protocol of a new connection; ``count`` returns
+    the number of connections whose protocol is open. ``context``: None for a listener that does not encrypt."""
 
     def __init__(
         self,

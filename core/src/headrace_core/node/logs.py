@@ -3,8 +3,8 @@
 A JSON line has the members ``time`` (RFC 3339, UTC, milliseconds), ``level``, ``logger`` and ``message``. The line of
 an event (telemetry.py) also has ``event``, the event's name, and the event's fields. A line about an exception has
 ``exception``, its traceback. If the exception made a request fail, the line has ``request_id``, which is also in the
-client's error, and ``trace_id``, if the request is traced (unexpected.py). A text line ends with these ids. Every
-JSON line has the members that ``log_to_stderr`` got as ``fields``, such as the role.
+client's error, and ``trace_id``, if the request is traced (unexpected.py). In the text format, the line ends with the
+two ids. Every JSON line has the members that ``log_to_stderr`` got as ``fields``, such as the role.
 
 Messages contain names that clients choose. Therefore both formats show control characters as escapes (visible.py), and
 a JSON line has only ASCII.

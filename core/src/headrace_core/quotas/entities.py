@@ -116,8 +116,8 @@ def canonical_ip(text: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class FilterPart:
-    """The part of a filter for one type. It matches exactly ``name``, only the default (``is_default``), or any
-    name."""
+    """The part of a filter for one type of entity, such as user. The part matches only ``name``, only the type's
+    default (``is_default``), or, without both, any name."""
 
     kind: str
     name: str | None = None

@@ -1,8 +1,8 @@
 """A port that takes connections with and without TLS, while a cluster changes from one to the other.
 
 A port of gRPC takes only one of the two kinds. ``BothProtocols`` listens on the node's port and looks at the first byte
-of a connection: 22 begins a TLS handshake (RFC 8446, 5.1), and everything else is HTTP/2. It forwards the bytes,
-unread, to one of two Unix sockets of the same gRPC server.
+of a connection: 22 begins a TLS handshake (RFC 8446, 5.1), and everything else is HTTP/2. ``BothProtocols`` forwards
+the bytes unchanged to one of two Unix sockets of the same gRPC server.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ FIRST_BYTE_S = 10.0  #: Seconds in which a connection must send its first byte.
 
 
 class BothProtocols:
-    """Call ``add_ports`` before the gRPC server starts, then ``start``, and ``stop`` after the server has stopped."""
+    """Call ``add_ports`` and then ``start`` before the gRPC server starts, and ``stop`` after the server has
+    stopped."""
 
     def __init__(self) -> None:
         self._directory = Path(tempfile.mkdtemp(prefix="headrace-"))  # mode 0700

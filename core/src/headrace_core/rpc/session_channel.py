@@ -1,9 +1,9 @@
 """Channels of an authenticated client: every channel has a connection and a SASL session of its own.
 
-The session is a call of Authenticate that stays open (node/sasl_sessions.py). A call waits until there is a session,
-and carries its token. A session that has ended, for example because the server restarted, is replaced by the next call.
-Shortly before a session expires the client authenticates again on the same call, so that its streams continue
-(KIP-368).
+The session is a call of Authenticate that stays open (node/sasl_sessions.py). Every other call waits until the channel
+has a session, and carries the session's token. If the session has ended, for example because the server restarted, the
+next call opens another session. Shortly before a session expires, the client authenticates again on the session's call,
+so that its streams continue (KIP-368).
 
 Wrong credentials end a call at once with SaslAuthenticationFailedError. The client then starts no other exchange for
 REFUSED_S.
@@ -178,8 +178,8 @@ class _Session:
 
 
 class SessionChannel:
-    """A gRPC channel whose calls carry the session's token. It has the methods of grpc.aio.Channel that stubs, Duplex
-    and pools use."""
+    """A gRPC channel whose calls carry the session's token, with the methods of grpc.aio.Channel that stubs, Duplex and
+    pools use."""
 
     def __init__(self, channel: grpc.aio.Channel, session: _Session) -> None:
         self._channel, self._session = channel, session

@@ -63,7 +63,7 @@ def _check_length(what: str, text: str, most: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclFilter:
-    """Kafka's AclBindingFilter. None, and the member ANY of a type, match everything."""
+    """Kafka's AclBindingFilter. A field that is None, or the member ANY of its enum, matches everything."""
 
     resource_type: int = ResourceType.ANY
     resource_name: str | None = None

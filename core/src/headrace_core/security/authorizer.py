@@ -4,19 +4,20 @@
 2. The following rules use the entries that apply to the resource: its literal pattern, the literal ``*``, and the
    prefixed patterns with which its name begins. Of these entries, only those for the caller's principal or ``User:*``,
    and for the caller's host, count.
-3. If one of them denies the operation or ALL, the operation is refused. A denied operation denies no other operation.
-4. If one of them allows the operation, ALL, or an operation that implies it (READ, WRITE, DELETE and ALTER imply
-   DESCRIBE; ALTER_CONFIGS implies DESCRIBE_CONFIGS), the operation is allowed.
+3. If one of these entries denies the operation or ALL, the operation is refused. Denying an operation denies no other
+   operation.
+4. If one of these entries allows the operation, ALL, or an operation that implies the operation, the operation is
+   allowed. READ, WRITE, DELETE and ALTER imply DESCRIBE; ALTER_CONFIGS implies DESCRIBE_CONFIGS.
 5. If no entry applies to the resource, for any principal, ``allow.everyone.if.no.acl.found`` decides. In all other
    cases the operation is refused.
 
-Index: patterns by name, in each pattern the principals, in each principal the hosts; the leaves are bit masks of
-operations. A check visits only the patterns of one name. The outcome for a caller and a resource (all operations at
-once) is cached. Sets of the names on which a caller may do an operation are cached too (``granted``). For a request
-with many topics, a repeated check is one look-up in such a set.
+The index maps a name to its pattern, and in each pattern a principal and a host to bit masks of operations. A check
+visits only the patterns of one name. The outcome for a caller and a resource (all operations at once) is cached. Sets
+of the names on which a caller may do an operation are cached too (``granted``). For a request with many topics, a
+repeated check is one look-up in such a set.
 
-An authorizer never changes: changed ACLs need a new authorizer. It shares the unchanged patterns with the old one
-(``changed``), so a change of 1 of 10,000 entries does not read the 9,999 others.
+An authorizer never changes: changed ACLs need a new authorizer. The new authorizer shares the unchanged patterns with
+the old one (``changed``), so a change of 1 of 10,000 entries does not read the 9,999 others.
 """
 
 from __future__ import annotations

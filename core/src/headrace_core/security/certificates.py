@@ -9,7 +9,7 @@ certificate; a certificate that cannot be read raises ValueError.
 
 **Nodes.** The certificate of a node has one URI among its subject alternative names: ``headrace:ROLE:ID``, such as
 ``headrace:broker:1``. Without ``:ID`` the certificate is valid for every node of the role. Nodes that get their id when
-they register need such a certificate. A certificate without such a URI belongs to a user.
+they register need a certificate without ``:ID``. A certificate without such a URI belongs to a user.
 """
 
 from __future__ import annotations

@@ -288,8 +288,8 @@ def _set(access: Access) -> Access:
 
 
 def _certificate(context: Any) -> bytes | None:
-    """The certificate that a client presented. Raises SaslAuthenticationFailedError for one that has expired, if the
-    client resumed a TLS session: then only an earlier handshake has verified the certificate. (gRPC resumes sessions
+    """The certificate that a client presented. If the client resumed a TLS session, only an earlier handshake has
+    verified the certificate; an expired certificate then raises SaslAuthenticationFailedError. (gRPC resumes sessions
     for days. A connection that was open before the end of its certificate stays open.)"""
     properties = context.auth_context()
     found = properties.get("x509_pem_cert")

@@ -28,7 +28,8 @@ TOKEN_CHARS_MIN, TOKEN_CHARS_MAX, TOKENS_MAX = 16, 4_096, 100
 
 
 class HttpGuard:
-    """``tls`` None: the listener does not encrypt, and admits every request."""
+    """The TLS context of an HTTP listener, and the check of its requests. ``tls`` None: the listener does not encrypt,
+    and admits every request."""
 
     def __init__(
         self, tls: TlsSource | None = None, *, takes_certificates: bool = False, tokens: BearerTokens | None = None
@@ -61,8 +62,8 @@ class HttpGuard:
         return not self._takes_certificates and self._tokens is None
 
     def ssl_context(self) -> ssl.SSLContext | None:
-        """The context for the listener's socket; None: not encrypted. Certificates are loaded again when they
-        change."""
+        """The TLS context for the listener's socket; None: the listener does not encrypt. The context loads changed
+        certificates again."""
         return None if self.tls is None else self.tls.server_context(wants_client=self._takes_certificates)
 
     def admits(self, authorization: str | None, certificate: Mapping[str, Any] | None) -> bool:

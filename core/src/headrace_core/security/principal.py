@@ -25,8 +25,7 @@ ANONYMOUS = Principal(USER, "ANONYMOUS")  #: The principal of callers that are n
 
 
 def parse_principal(text: str) -> Principal:
-    """Parse ``User:alice``. Raises InvalidRequestError for a text without a type, with an empty name, or that is too
-    long."""
+    """Parse ``User:alice``. Raises InvalidRequestError if the text has no type or no name, or is too long."""
     kind, colon, name = text.partition(":")
     if not colon or not kind or not name or len(text) > PRINCIPAL_CHARS_MAX:
         raise InvalidRequestError(f"principal {text[:60]!r}: write TYPE:NAME, such as User:alice")

@@ -59,9 +59,9 @@ def of_client(request: Any) -> Any:
 
 
 def check_caller_is_node() -> None:
-    """Called by the active controller for a call on its internal listener. Raises DelegationTokenRequestNotAllowedError
-    unless a node with a certificate calls. When a client calls the active controller itself, its call passes here,
-    too."""
+    """Check, in the active controller, that a call on the internal listener comes from a node with a certificate.
+    Raises DelegationTokenRequestNotAllowedError if not. The calls of clients that call the active controller on its
+    other listeners pass the check, too."""
     caller = current_caller()
     if caller.role is None and caller.listener in ("", INTERNAL):
         raise DelegationTokenRequestNotAllowedError(

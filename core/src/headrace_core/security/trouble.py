@@ -197,8 +197,8 @@ def _failed(error: ssl.SSLError, tls: TlsSource) -> TlsTrouble:
 
 
 def _not_accepted(tls: TlsSource) -> TlsTrouble:
-    """gRPC's servers close the connection without a reason, so the function can use only the client's own clock and
-    file."""
+    """Find out why a server has not accepted the client's certificate. gRPC's servers close the connection without a
+    reason, so the function can use only the client's own clock and certificate file."""
     own, now = tls.certificate(), datetime.now(UTC)
     subject = own.subject if own else "unknown"
     if own is not None and own.not_after <= now:

@@ -1,7 +1,8 @@
 """Check what producers and consumers saw of a log for the anomalies of Jepsen's Kafka workload.
 
-Every record has a unique mark, ``Mark(producer, sequence)``. While a test runs, it reports sent records, their outcomes
-and polled records. At the end the test reports the contents of the log. ``anomalies`` then finds
+Every record has a unique mark, ``Mark(producer, sequence)``. While a test runs, the test reports sent records, their
+outcomes and polled records to a ``History``. At the end the test reports the contents of the log. ``anomalies`` then
+finds
 
     lost                  acknowledged, or read by a consumer, and missing in the log (or for a consumer beyond it)
     unseen                acknowledged, and no consumer has read that far

@@ -1,9 +1,9 @@
 """Export of a node's spans to a collector, by OTLP over HTTP (https://opentelemetry.io/docs/specs/otlp/).
 
 One thread sends the spans, from a queue with at most QUEUE_MAX of them. With a slow or unreachable collector the node
-loses only spans: it drops the spans that do not fit into the queue. It logs one line when the failure begins, and one
-line when it ends. OpenTelemetry's own exporter and processor repeat their warnings, and may delay the end of a process
-for minutes.
+loses only spans: it drops the spans that do not fit into the queue. The node logs one line when sending begins to fail,
+and one line when sending works again. OpenTelemetry's own exporter and processor repeat their warnings, and may delay
+the end of a process for minutes.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A server:  ``step(bytes from the client) -> Step(bytes for the client, identity or None)``, until there is an identity.
 A client:  ``first() -> bytes``, then ``step(bytes from the server) -> bytes or None``, until ``is_complete``.
 
-Both raise SaslAuthenticationFailedError when the exchange fails; the exchange must not be used after that.
+Both sides raise SaslAuthenticationFailedError when the exchange fails; do not use a failed exchange again.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ class GssapiServer:
 
 
 class GssapiClient:
-    """The client's side. It refuses a server that does not prove its identity."""
+    """The client's side of a GSSAPI exchange, which refuses a server that does not prove its identity."""
 
     mechanism = GSSAPI
 

@@ -30,7 +30,7 @@ class LoginModule:
     options: Mapping[str, str] = field(repr=False)
 
     def option(self, name: str) -> str:
-        """Return the value of an option that the module needs. Raises InvalidConfigError without it."""
+        """Return the value of an option that the module needs. Raises InvalidConfigError if the option is missing."""
         value = self.options.get(name)
         if not value:
             raise InvalidConfigError(f'sasl.jaas.config: {self.name} needs the option {name}="…"')

@@ -1,7 +1,8 @@
 """Kerberos: the optional library, the tickets and keytabs of a configuration, and readable errors.
 
-The library is python-gssapi over MIT Kerberos. Each call names its keytab or ticket cache (a credential store), so two
-listeners or two clients of one process can differ. All of them use the krb5.conf of the process (KRB5_CONFIG).
+The library is python-gssapi over MIT Kerberos. Each call of the library names a keytab or a ticket cache (a credential
+store), so each listener and each client of a process can have its own. All listeners and clients use the krb5.conf of
+the process (KRB5_CONFIG).
 """
 
 from __future__ import annotations
@@ -114,7 +115,8 @@ class Acceptor:
         self.names = ShortNames(values[RULES_KEY], realm or "")
 
     def context(self) -> Any:
-        """Begin to accept a client. Raises SaslAuthenticationFailedError if the keytab cannot be read now."""
+        """Return the security context with which a server begins an exchange. Raises SaslAuthenticationFailedError if
+        the keytab cannot be read now."""
         try:
             context = self.gssapi.SecurityContext(creds=self._credentials(), usage="accept")
         except self.gssapi.exceptions.GSSError as error:
@@ -129,7 +131,8 @@ class Acceptor:
         )
 
     def end_of(self, context: Any) -> int:
-        """When the ticket of a complete context ends (milliseconds since 1970). The context cannot be used after that.
+        """Return when the ticket of a complete context ends, in milliseconds since 1970. The context cannot be used
+        after this call.
 
         ``context.lifetime`` is not exact: for an acceptor it includes the clock skew that krb5.conf allows."""
         export = importlib.import_module("gssapi.raw.ext_krb5").krb5_export_lucid_sec_context
@@ -327,7 +330,7 @@ def _expiries(gssapi: Any) -> tuple[type[Exception], ...]:
 
 
 def _service_of(module: LoginModule | None, values: Mapping[str, Any]) -> str | None:
-    """The name of the service, from the login module or the configuration. Raises InvalidConfigError if they
+    """The name of the service, from the login module or the configuration. Raises InvalidConfigError if the two names
     differ."""
     own, general = None if module is None else module.options.get("serviceName"), values[SERVICE_KEY]
     if own and general and own != general:

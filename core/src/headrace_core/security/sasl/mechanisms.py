@@ -1,4 +1,4 @@
-"""The mechanisms of a listener, from its configuration. They create the server's side of exchanges."""
+"""The SASL mechanisms of a listener, from its configuration; each mechanism creates the server's side of exchanges."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Mechanisms:
         return maker()
 
     def is_revoked(self, identity: Identity) -> bool:
-        """Whether the delegation token, by which a client has authenticated, has been removed or has expired since."""
+        """Whether ``identity`` has authenticated by a delegation token that has been removed or has expired since."""
         return identity.token_id is not None and not self._users.has_token(identity.token_id)
 
     async def run(self) -> None:

@@ -63,8 +63,8 @@ class PlainClient:
 
 
 def static_users(passwords: Mapping[str, str]) -> CheckPassword:
-    """Check against a list of passwords. All passwords are hashed first, so that the time reveals neither whether the
-    user exists nor the length of a password."""
+    """Return a check against the given passwords by user. All passwords are hashed first, so that the time of a check
+    reveals neither whether the user exists nor the length of a password."""
     known = {user: _digest(password) for user, password in passwords.items()}
     no_user = _digest("")
 

@@ -118,7 +118,7 @@ class ScramServer:
 
 
 class ScramClient:
-    """The client's side. It refuses a server whose nonce, iterations or signature are wrong.
+    """The client's side of a SCRAM exchange, which refuses a server whose nonce, iterations or signature are wrong.
 
     The client takes at least 4,096 iterations: with a single iteration, a false server could quickly guess the password
     from its hash. ``is_token``: the user is the id of a delegation token, and the password its HMAC as base64.

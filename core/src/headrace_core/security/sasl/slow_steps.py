@@ -13,7 +13,7 @@ from .exchange import ServerExchange, Step
 
 
 class SlowSteps:
-    """Runs steps in one thread; the hosts take turns."""
+    """Runs steps in one thread, one step of each waiting host after another."""
 
     def __init__(self) -> None:
         self._turns = Turns()
@@ -38,7 +38,8 @@ class SlowSteps:
 
 
 class Turns:
-    """Lets one task run at a time; the hosts take turns, so a host with many tasks delays others by one task."""
+    """Lets one task run at a time, and serves the hosts in turn: a host with many tasks delays each other host by only
+    one task."""
 
     def __init__(self) -> None:
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()

@@ -19,7 +19,8 @@ BODY_BYTES_MAX = 1024 * 1024
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A redirect would send the client's secret to another server, possibly without encryption."""
+    """Follows no redirects: a redirect would send the client's secret to another server, possibly without
+    encryption."""
 
     def redirect_request(self, *_: Any) -> None:
         return None

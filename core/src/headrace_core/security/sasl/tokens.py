@@ -21,12 +21,12 @@ def token_hmac(secret_key: str, token_id: str) -> bytes:
 
 
 def token_password(mac: bytes) -> str:
-    """The password of a token for SCRAM."""
+    """The password with which a client authenticates by a token in SCRAM: the token's HMAC in base64."""
     return base64.b64encode(mac).decode()
 
 
 class TokenCredentials:
-    """SCRAM credentials of tokens. To make a credential takes milliseconds, so the last credentials are cached."""
+    """SCRAM credentials of tokens. Computing a credential takes milliseconds, so the last credentials are cached."""
 
     def __init__(self, secret_key: str) -> None:
         self._secret_key = secret_key

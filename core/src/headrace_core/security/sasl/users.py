@@ -1,11 +1,11 @@
 """Credentials of the users in the metadata image, and made-up credentials for unknown users.
 
-A server shows the salt and the iterations of a name before the client proves anything. So a made-up credential must
-look like a real one:
+A server sends the salt and the iterations of a user's credential before the client proves anything. So the made-up
+credential of an unknown user must look like a real one:
 
-* Its *form* (length of the salt, iterations) is drawn from the forms of the real credentials, in proportion to their
-  frequency. When 3 of 4 users have 4,096 iterations, 3 of 4 unknown names have them too, so a form does not show
-  whether a name exists.
+* The made-up credential has the *form* (length of the salt, iterations) of real credentials, drawn in proportion to the
+  forms' frequency. When 3 of 4 users have 4,096 iterations, 3 of 4 unknown names have 4,096 iterations too, so a form
+  does not show whether a name exists.
 * Salt and form depend only on the name and on a secret that all nodes have. A client that asks twice, or asks two
   nodes, therefore gets the same answer, as for a known user. The secret is delegation.token.secret.key; without that
   key, the secret is a key of the first user, and unknown names get other salts when that user's password changes.
