@@ -134,8 +134,7 @@ class DirectoryAssignments:
                     if isinstance(error, PolicyViolationError) and len(sent) > 1:
                         self._call_max = len(sent) // 2
                         continue
-                    # The broker repeats AssignReplicasToDirs also after errors that a retry cannot cure, because
-                    # heartbeats, not this call, detect an outdated broker epoch.
+                    # Retry after every error. If the broker epoch is outdated, the heartbeats detect it, not this call.
                     level = logging.DEBUG if error.retriable else logging.WARNING
                     logger.log(
                         level, "cannot report the directories of %s, retrying: %s", counted(len(sent), "replica"), error

@@ -103,7 +103,7 @@ class BrokerContext:
     metadata: MetadataState
     partitions: PartitionTable
     pushes: PendingPushes
-    turns: BulkTurns  #: Turns of large messages in the event loop.
+    turns: BulkTurns  #: Schedules the large messages in the event loop.
     #: The allocator of this broker's producer ids; None in unit tests, which have no controller.
     producer_ids: ProducerIds | None = None
     #: Asks the coordinators of transactions; None in unit tests, which have no coordinator.
@@ -115,7 +115,7 @@ class BrokerContext:
     unread: UnreadAnswers = field(default_factory=UnreadAnswers)
     quotas: QuotaManager = field(default_factory=QuotaManager)  #: The quotas of this broker's clients.
     connections: NewConnections = field(init=False)  #: The quota of new connections.
-    #: All open streams: of clients and coordinators that produce and fetch, of followers, and for markers.
+    #: All open streams: for produce and fetch requests of clients and coordinators, for replication, and for markers.
     streams: set[EndableStream] = field(default_factory=set)
     client_streams: int = 0  #: Number of open produce and fetch streams of clients.
     fetches: set[FetchesOfStream] = field(default_factory=set)  #: All open fetch streams.

@@ -51,8 +51,8 @@ class RegistryAddress(NamedTuple):
     authorization: str | None
 
 
-#: Asks one address for the subjects of a schema id; the result is None if the registry does not have the id. Raises
-#: RegistryUnavailableError.
+#: Asks one address of the registry for the subjects of a schema id. The result is None if the registry does not have
+#: the id. Raises RegistryUnavailableError.
 Ask = Callable[[RegistryAddress, int], Awaitable[list[str] | None]]
 
 
@@ -118,7 +118,7 @@ class SchemaRegistry:
         waiting = asyncio.create_task(_wait(questions, left_ms), name="schema ids")
         self._waits.add(waiting)
         waiting.add_done_callback(self._waits.discard)
-        # A callback runs even if ``close`` cancels the task before its first step.
+        # Call ``answered`` in a callback, which runs even if ``close`` cancels the task before its first step.
         waiting.add_done_callback(lambda _: answered())
         return False
 
@@ -158,7 +158,8 @@ class SchemaRegistry:
                 except RegistryUnavailableError as error:
                     reasons.append(f"{urls[at]}: {error}")
                 except Exception as error:
-                    # Without an answer or a failure, waiting appends would ask again at once, in a busy loop.
+                    # Record every error as a failure: without an answer or a failure, waiting appends would ask again
+                    # at once, in a busy loop.
                     logger.exception("asking the schema registry failed unexpectedly")
                     reasons.append(f"{urls[at]}: {type(error).__name__}: {error}")
                 else:

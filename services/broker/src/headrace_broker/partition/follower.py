@@ -162,7 +162,8 @@ class PartitionFollower:
         self.high_watermark = min(max(high_watermark, log_start), log_end)
         self.state = FollowerState.JOINING
         self.error: HeadraceError | None = None  #: The reason why the follower is in the state OUT.
-        self.handle = -1  #: Number of the present join on its stream (the handle); -1 if the replica has not joined.
+        #: Number of the replica's present join on its stream (the handle); -1 if the replica has not joined.
+        self.handle = -1
         self._leader_high_watermark = 0
         self._leader_log_start = 0
         #: End offset of the records that the follower handed to the log. The log may not have written all records that

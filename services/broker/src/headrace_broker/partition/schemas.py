@@ -69,10 +69,11 @@ class SchemaCheck:
         self.ids = SchemaIds(of_keys=keys is not None, of_values=values is not None)
         self.keys = None if keys is None else subjects_of(keys, topic, "key")
         self.values = None if values is None else subjects_of(values, topic, "value")
-        #: When the broker first asked the registry for the append; None before. All answers since then are valid for
-        #: the append, even answers that are already too old for other appends.
+        #: When the broker first asked the registry about the append; None before. Every answer since then is valid for
+        #: the append, even if the answer is already too old for other appends.
         self.asked_ms: float | None = None
-        #: Needs that were accepted since the broker first asked. An append may have more ids than the cache.
+        #: The needs that the registry has accepted since the broker first asked. An append may have more ids than the
+        #: cache.
         self.accepted: set[Need] = set()
 
     @classmethod

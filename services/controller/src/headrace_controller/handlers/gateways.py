@@ -23,7 +23,7 @@ class GatewayDirectory:
     """The known gateways. Times are monotonic, in milliseconds. Each change of the gateways increments ``version``."""
 
     def __init__(self) -> None:
-        #: Maps a gateway id to (time of the last announcement, its number, the gateway).
+        #: Maps a gateway id to (time of the last announcement, number of this announcement, the gateway).
         self._known: dict[bytes, tuple[float, int, cluster_pb2.AnnouncedGateway]] = {}
         self._term = -1
         self._since_ms = 0.0

@@ -59,12 +59,12 @@ class Progress:
         self.mode = Mode.PROBE
         self.match = 0
         self.next_offset = next_offset
-        #: The tick at which the leader sent its last heartbeat with an answer from the follower; NEVER before the first
+        #: The tick at which the leader sent the last heartbeat that the follower answered; NEVER before the first
         #: answer.
         self.contact_at = NEVER
-        #: The leader's ticks of the follower's last answer of any kind, and of its last answer with the whole log;
-        #: NEVER without an answer. Only descriptions of the quorum use the ticks of last answers, never decisions,
-        #: because delayed answers change the ticks, too.
+        #: The leader's ticks at which the follower last answered, and last answered with the whole log; NEVER without
+        #: such an answer. Only descriptions of the quorum use these ticks, never decisions, because delayed answers
+        #: change the ticks, too.
         self.answered_at = NEVER
         self.caught_up_at = NEVER
         #: The leader's log end at the tick ``goal_at``. When the follower's ``match`` reaches ``goal``, the follower
@@ -78,7 +78,8 @@ class Progress:
         self.sent_committed = 0  #: The commit offset that was last sent to the follower.
         self._in_flight: deque[tuple[int, int]] = deque()
         self._bytes = 0
-        self._unanswered = 0  #: Number of heartbeats answered after the leader sent the snapshot chunk in flight.
+        #: Number of heartbeats that the follower answered since the leader sent the snapshot chunk in flight.
+        self._unanswered = 0
 
     @property
     def may_send(self) -> bool:

@@ -307,7 +307,8 @@ class Ready(NamedTuple):
     messages: tuple[Message, ...] = ()
     replies: tuple[Message, ...] = ()
     reads: tuple[ReadState, ...] = ()
-    reads_failed: tuple[object, ...] = ()  #: Contexts of reads that failed because this node no longer leads.
+    #: The contexts of the read requests that failed, because this node no longer leads.
+    reads_failed: tuple[object, ...] = ()
 
     @property
     def must_persist(self) -> bool:
