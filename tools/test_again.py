@@ -4,11 +4,11 @@ machine runs nothing for a minute. A test that timed out runs again with no othe
 same: maxTestRetries=1). If the second run of a test passes, the test is reported as flaky and must be fixed. If both
 runs of a test fail, the test has failed.
 
-Other failures than timeouts do not run again: violated invariants, failed assertions, errors, and crashed workers.
-Violated invariants are lost, duplicated or reordered records, and partitions with two owners. A failure that is not a
-timeout fails the whole run at once. tests/conftest.py records the cause of each failure (headrace_core.testing.verdicts
-defines time-outs). A test without a recorded cause does not run again. After more than ten failures, no test runs
-again.
+Tests that fail for a reason other than a timeout do not run again: violated invariants, failed assertions, errors, and
+crashed workers. Violated invariants are lost, duplicated or reordered records, and partitions with two owners. A
+failure that is not a timeout fails the whole run at once. tests/conftest.py records the cause of each failure
+(headrace_core.testing.verdicts defines time-outs). A test without a recorded cause does not run again. After more than
+ten failures, no test runs again.
 
     tools/test_again.py            exit code 0 when every test has passed, in the first or the second run
 """

@@ -47,7 +47,7 @@ def _are_headers(found: pa.DataType) -> bool:
 
 
 def with_contexts(table: pa.Table, contexts: Mapping[int, TraceContext]) -> pa.Table:
-    """Return the table with new contexts in the headers of some rows, by row number."""
+    """Return the table with new contexts in the headers of some rows; ``contexts`` maps row numbers to contexts."""
     column = table.column("headers")
     pieces: list[pa.Array] = []
     start = 0

@@ -91,8 +91,8 @@ class PrometheusCollector:
     end in ``-total`` are counters. Metrics of a partition have the labels ``topic`` and ``partition``, and
     ``_by_partition`` in their names, because a metric of prometheus_client has one set of labels.
 
-    A registry accepts any number of clients, each with a ``client_id`` of its own. ``unregister`` a client that is
-    closed, otherwise the registry continues to show its last numbers.
+    A registry accepts any number of clients, each with a ``client_id`` of its own. Call ``unregister`` when a client is
+    closed, because otherwise the registry continues to show the client's last numbers.
     """
 
     def __init__(self, client: Measured, *, client_id: str = "headrace") -> None:

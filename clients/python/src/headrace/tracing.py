@@ -46,7 +46,7 @@ class SendTrace:
     """The spans of one send, from the call to its outcome: one span, or one for each traced row of a table.
 
     ``context``: the first span's trace context, as ``traceparent``. ``headers``: the record's headers with the span's
-    trace context. ``rows``: the table with the contexts of its spans, if rows have spans of their own.
+    trace context. ``rows``: the table whose rows have the contexts of their spans, if each traced row has its own span.
     """
 
     __slots__ = ("_spans", "context", "headers", "rows")

@@ -69,7 +69,8 @@ class TransactionDescription:
 class ProducerState:
     """The state of a producer in one partition, which the partition's leader keeps (KIP-664). ``last_timestamp_ms``:
     timestamp of the producer's last batch. ``transaction_start_offset``: first offset of the producer's open
-    transaction; None: no transaction is open. Other fields are None if they are unknown."""
+    transaction; None: no transaction is open. ``last_sequence``, ``last_timestamp_ms`` and ``coordinator_epoch`` are
+    None if they are unknown."""
 
     producer_id: int
     producer_epoch: int

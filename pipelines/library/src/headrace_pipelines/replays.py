@@ -195,7 +195,7 @@ def waiting_before(topic: str, time_ms: int, *, bootstrap_servers: str, keys: Ma
 
 
 def _progress(consumer: Consumer, topic: str) -> dict[TopicPartition, int]:
-    """The next offsets of the group of replays."""
+    """The committed offsets of the group ``<topic>.replay``."""
     committed = consumer.committed([TopicPartition(topic, number) for number in consumer.partitions_for(topic)])
     return {each: at.offset for each, at in committed.items() if at is not None}
 

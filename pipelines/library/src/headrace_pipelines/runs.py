@@ -76,7 +76,8 @@ def recorded(
     """Record a run in ``directory`` while the block runs. The block receives a function, and calls it with the end of
     the run.
 
-    ``how_to_stop``: for the error when a pipeline already runs (default: `headrace-pipelines stop`).
+    ``how_to_stop``: the text of the error that says how to stop a pipeline that already runs (default:
+    `headrace-pipelines stop`).
 
     If the last run is prepared and not done, this run continues the last run; with ``restart`` it is a new run. Raises
     AlreadyRunningError if another process runs a pipeline in the directory, and InvalidArgumentError if the last run

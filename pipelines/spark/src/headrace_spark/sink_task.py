@@ -132,8 +132,8 @@ def write_rows(
     in_transaction: bool = False,
 ) -> SinkCommit:
     """Write all rows, and return when every row is acknowledged. ``producer`` returns the producer; the first rows may
-    be merged before the producer is ready. ``ensure`` creates a missing topic before its first row.
-    ``in_transaction``: readers with read_committed do not see the rows of a failed task.
+    be merged before the producer is ready. ``ensure`` creates a missing topic before the first row for the topic is
+    sent. ``in_transaction``: readers with read_committed do not see the rows of a failed task.
 
     Raises NullTopicError, or SinkWriteError for the client's errors. A task that fails, or that Spark ends early, first
     calls ``give_up``, which closes the producer and drops queued rows.

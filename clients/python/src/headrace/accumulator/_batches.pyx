@@ -96,8 +96,8 @@ cdef class Ledger:
 
 
 cdef class SendBatch:
-    """A record batch, from its first record to its outcome. Its records are in ``builder`` while the batch is open, and
-    in ``data`` once it is sealed."""
+    """A record batch, from its first record to its outcome. The records are in ``builder`` while the batch is open, and
+    in ``data`` once the batch is sealed."""
 
     def __cinit__(self, PartitionQueue queue, builder, data=None, int count=0):
         self.queue = queue

@@ -388,7 +388,8 @@ class Admin(Face):
     ) -> dict[QuotaEntity, dict[str, float]]:
         """Quotas by entity (KIP-546). Each argument selects the entities with this user, client id or IP address.
         QuotaName.DEFAULT selects the default of all users, client ids or addresses; QuotaName.ANY selects every name
-        and the default. ``strict``: the entities have no other parts. Without arguments: all quotas."""
+        and the default. ``strict``: the entities have no other parts. Without arguments, the call returns all
+        quotas."""
         wanted = quotas.wanted_filter(user, client_id, ip)
         return self._run(lambda calls: quotas.describe_client_quotas(calls, wanted, strict, timeout), strict=strict)
 

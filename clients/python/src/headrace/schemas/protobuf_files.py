@@ -1,7 +1,7 @@
 """Protobuf files: their references in the registry, and message classes from their descriptors.
 
 A schema goes to the registry as the base64 of its FileDescriptorProto, as confluent-kafka sends it; the registry
-converts it to text. The client reads a file from the registry in the same form (``format=serialized``), so it needs no
+converts it to text. The client also reads a file from the registry as base64 (``format=serialized``), so it needs no
 parser of ``.proto`` text.
 """
 

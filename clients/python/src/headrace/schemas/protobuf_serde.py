@@ -35,11 +35,11 @@ class ProtobufSerializer(SchemaSerializer):
         serializer = ProtobufSerializer(SchemaRegistry("http://127.0.0.1:8081"), Order)
         producer.send("orders", Order(id=1))
 
-    The schema is the file of the message's class; its imports are references, each under the subject of its file name.
-    The registry must have the schema and its references (``headrace schemas register``), unless
-    ``auto_register_schemas`` is set. ``message_class``: the only class that the serializer accepts; it then also
-    accepts dicts (proto JSON). Without ``message_class``, the serializer accepts any message. Set ``is_key`` only if
-    you call the serializer yourself, without a client.
+    The schema is the file of the message's class. The imports of this file are references, each under a subject that
+    has the name of the imported file. The registry must have the schema and its references (``headrace schemas
+    register``), unless ``auto_register_schemas`` is set. ``message_class``: the only class that the serializer accepts;
+    it then also accepts dicts (proto JSON). Without ``message_class``, the serializer accepts any message. Set
+    ``is_key`` only if you call the serializer yourself, without a client.
     """
 
     _type = SchemaType.PROTOBUF
@@ -255,8 +255,8 @@ def to_dict(message: Message) -> dict[str, Any]:
 
 
 def _after_short_path(data: bytes) -> int:
-    """The position at which the message begins if each number of its path takes one byte. The path is the count of
-    indexes (zigzag), then the indexes."""
+    """The position at which the message begins if each number of its path takes one byte. A message's path is encoded
+    as the number of indexes (zigzag), then the indexes."""
     return wire.HEADER_BYTES + 1 + (data[wire.HEADER_BYTES] >> 1) if len(data) > wire.HEADER_BYTES else 0
 
 

@@ -235,8 +235,8 @@ def _max_lag(quorum: QuorumInfo) -> int | None:
 
 
 def _max_lag_time_ms(quorum: QuorumInfo) -> int | None:
-    """How long ago the slowest voter had all of the leader's log (Kafka: MaxFollowerLagTimeMs). The time is None if
-    some voter never had the whole log of the present leader."""
+    """How long ago the slowest voter had all of the leader's log (Kafka: MaxFollowerLagTimeMs). Returns None if a voter
+    never had the whole log of the present leader."""
     times = {each.replica_id: each.last_caught_up_timestamp_ms for each in quorum.voters}
     now = times.get(quorum.leader_id)
     if now is None or None in times.values():

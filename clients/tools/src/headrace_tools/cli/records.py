@@ -29,7 +29,7 @@ def delete(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Delete the records of a partition below an offset. From the return of the command on, no consumer can read the
+    """Delete the records of a partition below an offset. When the command has returned, no consumer can read the
     deleted records; their disk space is freed soon after.
 
     \b

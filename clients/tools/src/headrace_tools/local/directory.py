@@ -54,8 +54,8 @@ class Topology:
 
     ``config``: keys that override the configuration of every node; an empty value removes an override. ``secure``:
     whether the nodes encrypt and authenticate; a running cluster cannot change it. ``racks``: names of racks, which the
-    brokers, coordinators and gateways take in turn; consumers then read from the replica in their rack. No names: the
-    nodes have no rack.
+    brokers, coordinators and gateways take in turn; consumers then read from the replica in their rack. Without names,
+    the nodes have no rack.
     """
 
     brokers: int | None = None

@@ -136,7 +136,7 @@ class Tail:
         self._fingerprint = "", 0
 
     def go_to(self, offset: int) -> None:
-        """Go to a position up to which the file is shipped."""
+        """Continue at a stored position, up to which the file is shipped."""
         self.offset = self.shipped_to = offset
         self._buffer, self._at = b"", 0
 

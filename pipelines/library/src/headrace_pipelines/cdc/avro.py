@@ -191,7 +191,8 @@ def _without_logical_types(schema: Any) -> Any:
 
 
 class _Node(NamedTuple):
-    """Connect's schema of an Avro type, and its JSON. ``parts``: for a record, the JSON of each field."""
+    """Connect's schema of an Avro type, and the function that converts a value of this type to JSON. ``parts``: for a
+    record, the JSON of each field."""
 
     connect: dict[str, Any]
     text: Text

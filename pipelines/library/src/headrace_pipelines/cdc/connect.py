@@ -156,7 +156,8 @@ def avro_converters(registry_urls: str) -> dict[str, str]:
 
 def java_keys(keys: Mapping[str, str]) -> dict[str, str]:
     """The keys for TLS and login, in the form for Kafka's Java clients. ``keys``: client keys, which may have names of
-    librdkafka. Other keys are left out. Raises InvalidConfigError for a security key without an equivalent in Java."""
+    librdkafka. Keys that do not concern TLS or login are left out. Raises InvalidConfigError for a security key without
+    an equivalent in Java."""
     found = {name: value for name, value in keys.items() if name.startswith(("security.", "ssl.", "sasl."))}
     for theirs, javas in (("ssl.ca.location", "ssl.truststore.location"), ("sasl.mechanisms", "sasl.mechanism")):
         if theirs in found:

@@ -1,4 +1,4 @@
-"""The numbers of a run. DuckDB reads the tables through Arrow, each format by itself."""
+"""The numbers of a run. DuckDB reads the tables through Arrow, separately for each format."""
 
 from __future__ import annotations
 

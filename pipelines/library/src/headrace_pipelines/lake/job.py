@@ -217,8 +217,8 @@ def start_source(
 
 def check_no_open_batch(directory: Path) -> None:
     """Raise PipelineFailedError if a batch has begun and is not committed. Some of the tables may have the batch
-    already, by the rules and fields of the previous release. The other tables must then get the batch by the rules and
-    fields of the previous release, too."""
+    already, by the rules and fields of the previous release. The tables that lack the batch must get it by the rules
+    and fields of the previous release, too."""
     for each in checkpoints(directory):
         if each.next_batch is not None:
             raise PipelineFailedError(

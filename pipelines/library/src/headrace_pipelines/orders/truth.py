@@ -1,4 +1,5 @@
-"""The check: the tables from the commands alone, by code that shares nothing with model.py and projecting.py.
+"""The check of the tables: compute their contents from the commands alone, by code that shares nothing with model.py
+and projecting.py.
 
 The check reads one order after the other, each from its first command to its last, and remembers every command id.
 """

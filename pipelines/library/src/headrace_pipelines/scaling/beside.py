@@ -29,7 +29,7 @@ COLUMNS = "partition INT, offset BIGINT, key STRING, n INT"
 
 
 def called(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-    """The slow call for each record, one after another."""
+    """Make the slow call for each record, one call after another."""
     for batch in batches:
         for _ in range(len(batch)):
             time.sleep(CALL_S)

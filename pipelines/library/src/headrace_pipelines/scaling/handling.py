@@ -70,7 +70,7 @@ def polls(consumer: Consumer, ended: threading.Event, handle: Callable[[list[Rec
 
 
 def slow(consumer: Consumer, ended: threading.Event, out: Path, notes: Notes) -> None:
-    """A call for each record, one after another."""
+    """Make the slow call for each record, one call after another."""
 
     def handle(records: list[Record]) -> None:
         lines = []
@@ -84,7 +84,7 @@ def slow(consumer: Consumer, ended: threading.Event, out: Path, notes: Notes) ->
 
 
 def cached(consumer: Consumer, ended: threading.Event, out: Path, notes: Notes) -> None:
-    """A call only for a key that the cache does not have."""
+    """Make the slow call only for a key that the cache does not have."""
     cache: Cache[bytes, bool] = Cache(CACHE_SIZE, CACHE_TTL_S)
 
     def handle(records: list[Record]) -> None:
@@ -102,8 +102,8 @@ def cached(consumer: Consumer, ended: threading.Event, out: Path, notes: Notes) 
 
 
 def concurrent(consumer: Consumer, ended: threading.Event, out: Path, notes: Notes) -> None:
-    """A call for each record, with many keys at the same time; records with the same key are handled one after
-    another."""
+    """Make the slow call for each record, for many keys at the same time; records with the same key are handled one
+    after another."""
 
     def handle(record: Record) -> None:
         at_ns = time.monotonic_ns()
@@ -114,12 +114,12 @@ def concurrent(consumer: Consumer, ended: threading.Event, out: Path, notes: Not
 
 
 def rows(consumer: Consumer, ended: threading.Event, out: Path, notes: Notes) -> None:
-    """A row for each record, each row in its own transaction."""
+    """Write a row for each record, each row in its own transaction."""
     _rows(consumer, ended, out, notes, 1)
 
 
 def batches(consumer: Consumer, ended: threading.Event, out: Path, notes: Notes) -> None:
-    """A row for each record, all rows of a poll in one transaction."""
+    """Write a row for each record, all rows of a poll in one transaction."""
     _rows(consumer, ended, out, notes, POLL_RECORDS)
 
 

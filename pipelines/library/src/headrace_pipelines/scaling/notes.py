@@ -33,7 +33,7 @@ class Notes:
         self._file = os.open(directory / f"{os.getpid()}", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
 
     def write(self, notes: list[Note]) -> None:
-        """Append the lines in one write; threads may call this at the same time."""
+        """Append the lines in one write; several threads may call this method at the same time."""
         text = "".join(" ".join(map(str, note[:7])) + "\n" for note in notes)
         os.write(self._file, text.encode())
 

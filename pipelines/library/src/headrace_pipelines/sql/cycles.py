@@ -57,7 +57,8 @@ def check_acyclic(query: ContinuousQuery, catalog: Catalog, source: Source, at: 
 
 
 def _steps(query: ContinuousQuery, catalog: Catalog) -> list[Step]:
-    """The steps of a query; tables that the catalog lacks are left out."""
+    """The edges of a query: one from each topic that the query reads to the topic that it writes. Tables that the
+    catalog lacks are left out."""
     target = catalog.tables[query.target].topic
     topics = dict.fromkeys(catalog.tables[name].topic for name in query.reads if name in catalog.tables)
     return [Step(topic, query.id, target) for topic in topics]

@@ -66,7 +66,8 @@ def ends_of(consumer: Consumer, admin: Admin, topic: str, is_cancelled: threadin
 
 
 def ends_as_of(consumer: Consumer, topic: str, now: Ends, as_of: AsOf) -> Mapping[int, int]:
-    """The end of each partition at ``as_of``. Raises InvalidArgumentError if the topic has no such position."""
+    """The end of each partition at ``as_of``. Raises InvalidArgumentError if the topic does not have the position
+    ``as_of``."""
     if as_of.timestamp_ms is not None:
         times = {TopicPartition(topic, number): as_of.timestamp_ms for number in now.ends}
         found = consumer.offsets_for_times(times)

@@ -4,9 +4,9 @@ Pure.
     WITH recent AS (SELECT * FROM orders WHERE orders.at > '2026-11-21')
     SELECT extract(hour FROM at) FROM recent JOIN (customers, items) ON true
 
-Here ``orders``, ``customers`` and ``items`` are tables. Columns, aliases and functions are not found, even if they have
-the name of a table. This parser is simpler than Spark's: it looks only at the words around FROM, JOIN, commas and
-parentheses.
+In the example, ``orders``, ``customers`` and ``items`` are tables. Columns, aliases and functions are not found, even
+if they have the name of a table. This parser is simpler than Spark's: it looks only at the words around FROM, JOIN,
+commas and parentheses.
 """
 
 from __future__ import annotations

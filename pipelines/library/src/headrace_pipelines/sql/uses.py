@@ -16,7 +16,7 @@ from .tokens import Token, tokens
 
 @dataclass(frozen=True, slots=True)
 class Uses:
-    """Names in lower case."""
+    """The tables, views and functions that a definition uses; names are in lower case."""
 
     tables: set[str] = field(default_factory=set)
     views: set[str] = field(default_factory=set)

@@ -1,8 +1,8 @@
 """Decide when a device is silent, as a pure function of the times of its readings.
 
 Readings arrive out of order, so a reading counts when the watermark passes its time: from then on, no earlier reading
-can arrive. Until then the reading waits in ``waiting_ms``. The alarms therefore depend only on the times, not on the
-batches.
+can arrive. Until the watermark passes its time, a reading waits in ``waiting_ms``. The alarms therefore depend only on
+the times, not on the batches.
 """
 
 from __future__ import annotations

@@ -96,8 +96,9 @@ def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> Out
 
 
 def create_topics(access: Access) -> None:
-    """Create the topics of the pipeline, without records. The topic of the twins is compacted. The other topics keep
-    all records, because retention would compare the records' timestamps, which are the fleet's time, with the clock."""
+    """Create the topics of the pipeline, without records. The topic of the twins is compacted. All topics except the
+    topic of the twins keep all records, because retention would compare the records' timestamps (the fleet's time) with
+    the clock."""
     new = [
         NewTopic(name, partitions=PARTITIONS, config=TIMES_OF_DATA) for name in schema.TOPICS if name != schema.TWINS
     ]

@@ -2,7 +2,7 @@
 """Avro's binary encoding to Arrow's buffers and back, without a Python object per value and without the GIL.
 
 A *program* is a tree of nodes; ``arrow.py`` builds programs from schemas and turns buffers into Arrow arrays. This
-module knows neither schemas nor pyarrow. It reads Arrow arrays through the Arrow C data interface.
+module knows neither schemas nor pyarrow, and reads Arrow arrays through the Arrow C data interface.
 
     Decoding   columns, one tree for the reader's schema; nodes, one tree for each writer's schema. Executing a node
                reads one value from the bytes, and appends it to the node's column (or skips it: column -1).

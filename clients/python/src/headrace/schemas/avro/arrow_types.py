@@ -16,8 +16,8 @@
     local-timestamp-nanos               timestamp(ns)                    int64
     uuid (string, fixed)                string, fixed_size_binary(16)    string, binary
 
-Other logical types are ignored, as the specification demands. A schema that contains itself has no Arrow type. Source:
-the Avro specification 1.12, "Logical Types".
+Logical types that are not in the table are ignored, as the specification demands. A schema that contains itself has no
+Arrow type. Source: the Avro specification 1.12, "Logical Types".
 """
 
 from __future__ import annotations

@@ -425,7 +425,7 @@ def _logical(base: codec.Reader, writer: Type, reader: Type, path: str) -> codec
 
 
 def matched_fields(writer: Type, reader: Type) -> list[Field | None]:
-    """For each field of the writer's record, the reader's field into which it is read, found by name or by alias; None
+    """For each field of the writer's record, the reader's field that gets the values, found by name or by alias; None
     if the reader has no such field."""
     written_names = {each.name for each in writer.fields}
     by_name = {each.name: each for each in reader.fields}
