@@ -396,8 +396,8 @@ CONSUMER = ConfigDef(
         honoured(
             "auto.commit.interval.ms",
             5_000,
-            "How often a consumer with enable.auto.commit commits offsets. Such a consumer also commits before its "
-            "partitions are revoked, and when it closes.",
+            "How often a consumer with enable.auto.commit commits offsets. With enable.auto.commit the consumer also "
+            "commits before its partitions are revoked, and when it closes.",
             low=0,
         ),
         honoured(

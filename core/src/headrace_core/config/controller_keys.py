@@ -68,8 +68,8 @@ CLUSTER = (
     honoured(
         "leader.imbalance.per.broker.percentage",
         10,
-        "The controllers move leaderships back to a broker that does not lead enough of its preferred partitions. "
-        "This key is the percentage of these partitions that other brokers may lead.",
+        "The percentage of a broker's preferred partitions that other brokers may lead. If other brokers lead more of "
+        "them, the controllers move leaderships back to this broker.",
         low=0,
         high=100,
     ),
@@ -100,8 +100,8 @@ CLUSTER = (
     honoured(
         "auto.rebalance.threshold.percentage",
         10,
-        "The controllers move replicas to a broker that has no replica. They also move replicas to a broker that "
-        "lacks more than one replica and more than this percentage of an even share.",
+        "The percentage of an even share of replicas that a broker may lack. To a broker that lacks more (and more "
+        "than one replica), or has no replica, the controllers move replicas.",
         source=HEADRACE,
         low=0,
         high=100,

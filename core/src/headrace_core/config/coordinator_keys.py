@@ -298,8 +298,8 @@ TRANSACTIONS = (
     honoured(
         "transaction.sink.timeout.ms",
         3_600_000,
-        "How long a prepared transaction of an exactly-once sink (Spark) may wait for the decision of its query. Then "
-        "the coordinator aborts the transaction. After use, the coordinator keeps the transactional ids of "
+        "How long a prepared transaction of an exactly-once sink (Spark) may wait for the decision of its query "
+        "before the coordinator aborts the transaction. After use, the coordinator keeps the transactional ids of "
         "exactly-once sinks for the same time.",
         low=1,
         source=HEADRACE,

@@ -110,8 +110,8 @@ class QuotaManager:
 
 
 class ClientLimits:
-    """The limits of one client (its connection, or its stream). Without quotas, each method costs one comparison.
-    ``user``: the principal's name."""
+    """The limits of one client, for one connection or stream of the client. On a node without quotas, each method costs
+    one comparison. ``user``: the principal's name."""
 
     __slots__ = ("_buckets", "_client_id", "_manager", "_table", "_user")
 
@@ -129,7 +129,7 @@ class ClientLimits:
 
     @property
     def measures_work(self) -> bool:
-        """Whether the client has a quota of time, so that its requests must be timed."""
+        """Whether the node has any quota of time (request_percentage), so that requests must be timed."""
         return REQUEST_PERCENTAGE in self._manager.table.keys
 
     @property

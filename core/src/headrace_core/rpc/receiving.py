@@ -35,7 +35,8 @@ ANSWER_PAUSE_S_MAX = 2.0  #: Longest delay in seconds of the response to a refus
 
 
 class Penalties:
-    """Delays the next requests of connections that sent large refused requests to a listener.
+    """Delays the next requests of a connection after the listener has refused a request of the connection. A larger
+    refused request causes a longer delay.
 
     The penalties of all connections follow one another, so many connections with refused requests cost no more than one
     such connection. Unread bytes of a penalized connection stay in gRPC's flow-control window, or with the client if

@@ -1,8 +1,9 @@
 """A client's stream of requests to one address: many callers share the stream, and a response is matched to its request
 by the correlation id. Responses may come in any order.
 
-With ``packed``, the requests that wait at the same moment share a message, because a message costs more than a small
-request. A server also packs its waiting responses into one message (``streams.ServerStream``).
+With ``packed``, the requests that wait at the same moment are sent in one message, because the cost of a message is
+higher than the cost of a small request. A server also packs its waiting responses into one message
+(``streams.ServerStream``).
 
 When the stream breaks, its pending requests fail, and the next request opens a new stream. A request that was not
 written certainly had no effect (``NetworkError.was_sent`` is False).

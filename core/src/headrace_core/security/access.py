@@ -43,8 +43,8 @@ Observer = Callable[[Caller, Operation, ResourceType, str | None, bool, str], No
 
 
 class Authorization:
-    """A node's authorizer, which changes with the ACLs; None: no authorizer, every caller may do everything.
-    ``observe`` gets all refusals, and every ``sample``-th permission (0: none)."""
+    """A node's authorizer, which changes with the ACLs. ``authorizer`` None: every caller may do everything.
+    ``observe`` gets all refusals, and every ``sample``-th permission (0: no permissions)."""
 
     __slots__ = ("_allowed", "authorizer", "observe", "sample")
 
@@ -114,7 +114,8 @@ class Access:
         return NO_NAMES if authorization.sample else authorizer.granted(self.caller, operation, resource_type)
 
     def allows(self, operation: int, resource_type: int, name: str = CLUSTER_NAME) -> bool:
-        """Whether the caller may do ``operation`` on the resource; the decision is audited."""
+        """Whether the caller may do ``operation`` on the resource. Refusals, and a sample of the permissions, are
+        audited."""
         authorization = self._authorization
         if authorization is None or (authorizer := authorization.authorizer) is None:
             return True

@@ -1,4 +1,5 @@
-"""The audit log: one JSON object a line for every refused access and login, and for a sample of the allowed accesses.
+"""The audit log: a line with a JSON object for each refused access, each refused login, and a sample of the allowed
+accesses.
 
     {"at": "2026-11-26T12:00:00.123Z", "decision": "DENIED", "principal": "User:bob", "host": "10.0.0.7",
      "client_id": "etl", "listener": "client", "call": "Produce/Produce", "operation": "WRITE",
@@ -50,7 +51,8 @@ TEXT_CHARS_MAX = 512  #: Maximum length of a name; a longer name is cut, so that
 
 
 class AuditLog:
-    """Writes decisions; an ``access.Observer``. ``write`` gets each line, without its end."""
+    """Writes the decisions about accesses and logins; an ``access.Observer``. ``write`` gets each line, without the
+    line break."""
 
     def __init__(self, write: Callable[[str], None], now_s: Callable[[], float] = time.time) -> None:
         self._write = write
@@ -79,7 +81,7 @@ class AuditLog:
         )
 
     def login_refused(self, host: str, client_id: str, listener: str, mechanism: str, error: HeadraceError) -> None:
-        """Write a login that has failed."""
+        """Write a line about a refused login."""
         self._add(
             decision="DENIED",
             principal=None,
@@ -93,11 +95,11 @@ class AuditLog:
         )
 
     def handshake_failed(self, host: str, listener: str, why: str) -> None:
-        """Write a TLS handshake that has failed."""
+        """Write a line about a failed TLS handshake."""
         self._of_unknown_caller(host, listener, HANDSHAKE, "SSL_HANDSHAKE_FAILED", why)
 
     def call_refused(self, host: str, listener: str, call: str, error: HeadraceError) -> None:
-        """Write a call whose caller could not be identified."""
+        """Write a line about a call whose caller could not be identified."""
         self._of_unknown_caller(host, listener, call, error.code, error.message)
 
     def _of_unknown_caller(self, host: str, listener: str, call: str, error: str, why: str) -> None:

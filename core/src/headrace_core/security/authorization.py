@@ -114,8 +114,9 @@ def authorization_of(
     observe: Observer | None = None,
     sample: int = 0,
 ) -> Authorization:
-    """The authorization of a node with these configuration values. Without authorizer.class.name every authenticated
-    caller may do everything. Raises InvalidConfigError for super.users that name no principals."""
+    """The authorization of a node with these configuration values. Without authorizer.class.name there is no
+    authorizer, and every caller may do everything. Raises InvalidConfigError for super.users that name no
+    principals."""
     if not values.get("authorizer.class.name"):
         return Authorization()
     return NodeAuthorization(

@@ -12,9 +12,9 @@
    cases the operation is refused.
 
 The index maps a name to its pattern, and in each pattern a principal and a host to bit masks of operations. A check
-visits only the patterns of one name. The outcome for a caller and a resource (all operations at once) is cached. Sets
-of the names on which a caller may do an operation are cached too (``granted``). For a request with many topics, a
-repeated check is one look-up in such a set.
+visits only the patterns that apply to one name. The outcome for a caller and a resource (all operations at once) is
+cached. Sets of the names on which a caller may do an operation are cached too (``granted``). For a request with many
+topics, a repeated check is one look-up in such a set.
 
 An authorizer never changes: changed ACLs need a new authorizer. The new authorizer shares the unchanged patterns with
 the old one (``changed``), so a change of 1 of 10,000 entries does not read the 9,999 others.

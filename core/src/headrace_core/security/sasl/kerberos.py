@@ -219,8 +219,8 @@ class Initiator:
         self._lock = threading.Lock()  # the library empties the cache in memory before it stores new tickets
 
     def begin(self, host: str) -> tuple[Any, bytes]:
-        """Begin an exchange with the service at ``host``: its context, and the first bytes for the server. May wait for
-        the KDC. Raises SaslAuthenticationFailedError or NetworkError."""
+        """Begin an exchange with the service at ``host``; returns the security context, and the first bytes for the
+        server. May wait for the KDC. Raises SaslAuthenticationFailedError or NetworkError."""
         error = self.gssapi.exceptions.GSSError
         try:
             if self.source.keytab is None:
