@@ -24,9 +24,9 @@ from .shard_state_machine import ShardStateMachine
 from .transaction.state import PREPARING, TransactionState
 from .transaction.transactions import TransactionsStateMachine
 
-#: The metric of each state. A state of classic groups (ClassicState) has the same text as the same state of other
-#: groups. In a rebalance, a group first prepares the rebalance, and completes it before the members get their
-#: partitions.
+#: Maps each metric to the states of the groups that it counts. A state of classic groups (ClassicState) has the same
+#: text as the same state of other groups. In a rebalance, a group first prepares the rebalance, and completes it before
+#: the members get their partitions.
 _STATES = {
     catalog.GROUPS_STABLE: (GroupState.STABLE,),
     catalog.GROUPS_EMPTY: (GroupState.EMPTY,),

@@ -30,7 +30,8 @@ DESCRIBE_CONFIGS, ALTER_CONFIGS = Operation.DESCRIBE_CONFIGS, Operation.ALTER_CO
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
 TRANSACTIONAL_ID = ResourceType.TRANSACTIONAL_ID
 
-#: The request types that need one operation on the cluster as a whole. Their handlers refuse all other clients.
+#: Request types that need an operation on the cluster as a whole, each with this operation. Their handlers refuse
+#: clients without the permission for it.
 CLUSTER_RULES: dict[Api, Operation] = {
     Api.DESCRIBE_ACLS: DESCRIBE,
     Api.CREATE_ACLS: ALTER,

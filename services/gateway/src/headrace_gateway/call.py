@@ -56,7 +56,7 @@ class Call:
         self.upstream = upstream
         self.settings = settings
         self._access: Access | None = None
-        self.throttle_ms = 0  #: How long the client must wait after the answer, because it is over its quota.
+        self.throttle_ms = 0  #: Milliseconds that the client must wait after the answer, because it is over its quota.
         self.message: Message | None = None  #: The decoded request of a FastHandler, if another thread has decoded it.
 
     # -- what the client may do ---------------------------------------------------------------------------------------

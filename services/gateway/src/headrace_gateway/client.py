@@ -76,18 +76,19 @@ class Client:
         self.authentication: Authentication | None = None
         #: Runs the slow steps of the client's exchange; None on listeners without SASL.
         self.slow_steps: SlowSteps | None = None
-        #: The connection's function that is called once the client has authenticated.
+        #: Called once the client has authenticated; the connection sets this function.
         self.on_authenticated: Callable[[], None] = _nothing
         self.client_id = ""
         self.answers = answers or Answers()
-        #: The function that closes the client's connection; the connection sets ``hang_up``.
+        #: Closes the client's connection; the connection sets this function.
         self.hang_up: Callable[[], None] = _nothing
-        #: The connection's function that starts no further request for a number of milliseconds.
+        #: Keeps the connection from starting further requests for a number of milliseconds; the connection sets this
+        #: function.
         self.mute: Callable[[int], None] = _ignore
         self.sends_silently = False  #: Whether the client has sent a Produce request with acks=0.
         #: The client's produce streams (produce_path.py); None before its first Produce request.
         self.produce: Any = None
-        self.quotas: ClientQuotas | None = None  #: The quotas of the connection; the connection sets them.
+        self.quotas: ClientQuotas | None = None  #: The quotas of the client; the connection sets them.
         self.fetch: Any = None  #: The client's fetch streams (fetch_path.py); None before its first Fetch request.
         self._metadata: tuple[tuple[str, str], ...] = ()
         self._metadata_of: Caller | None = None

@@ -151,13 +151,13 @@ class Connections:
         self.handlers = handlers
         self.fast = fast
         self.quotas = quotas
-        self.audit: AuditLog | None = None  #: Gets the failed logins and TLS handshakes.
+        self.audit: AuditLog | None = None  #: The audit log, which gets the failed logins and TLS handshakes.
         self.failed_authentications = 0  #: Number of failed logins and TLS handshakes.
         self.budget = Budget(settings.queued_bytes_max)
         self.answers = Answers()
         self.starts = Rounds(STARTS_MAX)
         self.long_messages = ThreadPoolExecutor(1, thread_name_prefix="long-messages")
-        self.slow_steps = SlowSteps()  #: Runs the slow steps of all exchanges, as at the ports of nodes.
+        self.slow_steps = SlowSteps()  #: Runs the slow steps of the SASL exchanges of all connections.
         self.has_ended = False
         self.open: set[Connection] = set()
         self.unauthenticated: dict[Connection, None] = {}  #: The oldest first.

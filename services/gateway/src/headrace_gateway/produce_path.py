@@ -45,7 +45,8 @@ from .wire.schema import Message, request_body, response_body
 
 _ACKS = {-1: produce_pb2.ACKS_ALL, 1: produce_pb2.ACKS_LEADER, 0: produce_pb2.ACKS_NONE}
 _TRANSACTIONS_V2 = 12  #: The version of Produce from which a client uses transactions of version 2 (KIP-890).
-_ATTRIBUTES, _TRANSACTIONAL_BIT = 22, 0x10  #: Place of the low byte of a batch's attributes, and the bit in it.
+#: Position of the low byte of the attributes in a batch, and the transactional bit in this byte.
+_ATTRIBUTES, _TRANSACTIONAL_BIT = 22, 0x10
 #: Seconds that the gateway waits for a broker beyond the request's timeout, because the broker answers
 #: REQUEST_TIMED_OUT only after the timeout.
 GRACE_S = 5.0
@@ -321,7 +322,7 @@ class _Produce:
             if traces is not None and (spans := traces.produce(asked, call.client_id)):
                 done = ending(spans, done)
             self._left += 1
-            # No broker counts the bytes of a shared stream for their client.
+            # On a shared stream, no broker counts the bytes for the quotas of a client, so the gateway counts them.
             if call.client.has_quotas and streams.is_shared(asked, has_answer=not self._is_silent):
                 size = sum(len(each[4]) for each in part)
                 call.throttle_ms = max(call.throttle_ms, call.client.produced_ms(leader, size))

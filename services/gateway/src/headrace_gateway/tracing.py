@@ -17,10 +17,10 @@ from headrace_core.tracing.node import NodeSpan, NodeTraces
 
 from .links import Done
 
-#: Maximum length in a span of the id that a client gives itself.
+#: Maximum length that a client id has in a span.
 CLIENT_ID_CHARS_MAX = 255
 
-#: Spans by the position of their partition in a request to a broker.
+#: Spans of a request to a broker; the key is the position of the span's partition in the request.
 Spans = dict[int, NodeSpan]
 
 

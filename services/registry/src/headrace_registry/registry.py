@@ -407,8 +407,8 @@ class Registry:
         while True:
             try:
                 await member.poll(1.0)
-                # The member reads nothing itself. Without these commits `headrace lag` and the metrics would report
-                # that the group has stopped.
+                # The member itself reads nothing. It commits offsets, because otherwise `headrace lag` and the metrics
+                # would report that the group has stopped.
                 if self.is_writer and not self._is_claimed and self._reader is not None:
                     position = await self._reader.position(self._partition)  # after the last transaction's marker
                     if position != committed:

@@ -40,7 +40,8 @@ class RegistrySettings:
     is_eligible: bool = from_key(SERVER, "leader.eligibility")
     compatibility_level: str = from_key(SERVER, "schema.compatibility.level")
     mode_mutability: bool = from_key(SERVER, "mode.mutability")
-    #: Security keys of the registry's clients for the cluster: the keys that begin with kafkastore.
+    #: Security settings of the registry's clients, without the prefix ``kafkastore.``: security.protocol, and the keys
+    #: of ``kafkastore.ssl.`` and ``kafkastore.sasl.``.
     client: Mapping[str, Any] = field(default_factory=dict)
     guard: HttpGuard = field(default_factory=HttpGuard)
 

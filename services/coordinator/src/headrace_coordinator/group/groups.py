@@ -116,7 +116,7 @@ class Groups:
         )
         #: Groups whose target assignment this coordinator must check, because another process computed the target.
         self._unseen: set[str] = set()
-        #: Groups with a pattern that includes other topics since the ACLs have changed.
+        #: Groups with a pattern subscription that matches other topics than before, because the ACLs have changed.
         self._other_rights: set[str] = set()
 
     def replay(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None:

@@ -25,8 +25,9 @@ from .subscriptions import Topics
 from .timing import NO_STREAM, Session
 from .turn import Turn
 
-#: The assignors of Kafka's clients. librdkafka's cooperative-sticky copies the user data of a member's subscription
-#: into the member's assignment, where no member needs the user data. So a change of the group's type loses nothing.
+#: The assignors of Kafka's clients. None of them needs user data in a member's assignment (librdkafka's
+#: cooperative-sticky only copies the user data of the subscription there), so a change of the group's type loses
+#: nothing.
 _ASSIGNORS = frozenset({"range", "roundrobin", "sticky", "cooperative-sticky"})
 
 

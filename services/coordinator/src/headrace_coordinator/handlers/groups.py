@@ -70,7 +70,8 @@ class GroupsService(groups_pb2_grpc.GroupsServicer):
     async def FetchOffsets(self, request: Any, context: Any) -> Any:
         async def one(item: Any) -> Any:
             asked = messages.fetch_offsets(item, require_stable=request.require_stable)
-            # Guard: a former owner of the shard may not know that a transaction began or ended.
+            # With ``require_stable``, check that this coordinator still owns the shard: a former owner may not know
+            # that a transaction began or ended.
             runner = self._shards().of_group(item.group_id)
             fetched = await runner.ask(asked, is_fenced=request.require_stable)
             async with Turns(len(fetched.offsets)) as turns:

@@ -19,7 +19,7 @@ from headrace_core.unexpected import answer_to
 
 logger = logging.getLogger("headrace.coordinator")
 
-#: Maximum length in a span of the id of a group or a producer.
+#: Maximum length that the id of a group or a producer has in a span.
 ID_CHARS_MAX = 255
 
 Handler = Callable[[Any, Any, Any], Coroutine[Any, Any, Any]]

@@ -23,7 +23,8 @@ from ..group.timing import NO_STREAM
 from ..runtime.runner import ShardRunner
 from . import messages
 
-KNOWN_MAX = 100_000  #: Maximum number of stored revisions; a member without one gets its assignment again.
+#: Maximum number of stored revisions; a member whose revision is not stored gets its assignment again.
+KNOWN_MAX = 100_000
 
 
 class UnaryMembers:

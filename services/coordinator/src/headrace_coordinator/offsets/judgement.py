@@ -53,8 +53,8 @@ class CommitWindow:
     __slots__ = ("_fields",)
 
     def __init__(self) -> None:
-        # The last ten commits of a partition are a flat array with three numbers for each: a coordinator may have a
-        # hundred thousand such arrays. A lag of -1 in the array of commits means that the lag is unknown.
+        # Three numbers for each of the partition's last ten commits, in a flat array: a coordinator may have a hundred
+        # thousand such arrays. A lag of -1 means that the lag is unknown.
         self._fields = array("q")
 
     @property

@@ -15,7 +15,7 @@ from headrace_core.types import NO_EPOCH, TopicPartition
 from .codec import CommittedOffset
 from .pending import Verification
 
-NO_OFFSET = -1  #: The offset with which Kafka answers for a partition without a committed offset.
+NO_OFFSET = -1  #: The offset that Kafka returns for a partition without a committed offset.
 
 
 class OffsetToCommit(NamedTuple):

@@ -137,8 +137,8 @@ class PendingBook:
         self._by_producer: dict[int, dict[str, PendingOffsets]] = {}
         #: Maps a group to the producers with pending offsets of this group.
         self._producers: dict[str, set[int]] = {}
-        #: Maps a record of pending offsets to the number of bytes with which a marker ends it. ``_end_bytes`` has the
-        #: sums of these bytes by producer.
+        #: Maps the key of a record of pending offsets to the bytes that these offsets take in the batch with which a
+        #: marker commits them. ``_end_bytes`` has the sums of these bytes by producer.
         self._end_bytes_of: dict[PendingKey, int] = {}
         self._end_bytes: Counter[int] = Counter()
 

@@ -27,7 +27,8 @@ logger = logging.getLogger("headrace.coordinator.shard")
 
 #: Longest sleep of a shard in milliseconds, because an operator may set the wall clock during a sleep.
 TICK_MS_MAX = 1_000
-#: Milliseconds by which the difference between wall clock and monotonic clock changes if the wall clock was set.
+#: If the difference between wall clock and monotonic clock changes by this number of milliseconds, the wall clock was
+#: set.
 CLOCK_STEP_MS = 20
 _LOOKS_MAX = 5  #: Maximum number of attempts to read both clocks at the same moment.
 

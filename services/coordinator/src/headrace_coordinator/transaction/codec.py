@@ -26,7 +26,7 @@ from headrace_core.types import TopicPartition
 from ..kafka_fields import FieldReader, varint
 from .state import BUMPING_VERSION, NO_EPOCH, NO_PRODUCER_ID, Transaction, TransactionState
 
-TRANSACTION_KIND = 0  #: The kind of a record's key, in the key's first two bytes.
+TRANSACTION_KIND = 0  #: The kind of the key of a transaction's record: the number in the key's first two bytes.
 ID_BYTES_MAX = 0x7FFF  #: Maximum bytes of a transactional id, because the length of a string is an int16.
 #: Maximum bytes of a record's value; the coordinator refuses a transaction whose partitions do not fit into the record.
 RECORD_BYTES_MAX = 512 * 1024
@@ -90,8 +90,8 @@ def _tagged_fields(transaction: Transaction) -> bytes:
     ]
     out = [_tagged(tag, form, value) for tag, form, value, default in fields if value != default]
     if transaction.version >= BUMPING_VERSION or transaction.last_producer_epoch != NO_EPOCH:
-        # Under version 2, write the last epoch even if it is -1: a record that Kafka wrote without the field has
-        # another last epoch.
+        # Under version 2, write the last epoch even if it is -1: a reader takes a record without the field for Kafka's,
+        # and computes another last epoch.
         out.append(_tagged(_LAST_EPOCH_TAG, _INT16, transaction.last_producer_epoch))
     return varint(len(out)) + b"".join(out)
 

@@ -95,8 +95,8 @@ LISTED_MAX = 10_000  #: Maximum number of transactions in a reply to ListTransac
 #: Milliseconds until the coordinator aborts a timed-out transaction again, if the abort needed a new producer id and no
 #: id was available.
 RETRY_MS = 1_000
-#: When ``_timeouts`` has this number of entries more than two for each transactional id, the coordinator removes the
-#: entries of ended transactions.
+#: The coordinator removes the entries of ended transactions from ``_timeouts`` when it has more than two entries for
+#: each transactional id, plus this number.
 _TIMEOUTS_SPARE = 1_000
 #: Time at which the transaction times out (ms), transactional id, identity, whether it is prepared, start (ms).
 _Timeout = tuple[int, str, ProducerIdentity, bool, int]
@@ -178,7 +178,8 @@ class TransactionsStateMachine:
         records: list[ShardRecord] = []
         pushes: list[object] = []
         completed: list[tuple[int, str]] = []
-        # Sinks with a decision for which the log lacks some ends of transactions, in order.
+        # Sinks with open transactions of a batch that is already over, in order: the log lacks the ends of these
+        # transactions.
         unfinished: dict[str, None] = {}
         for transactional_id, transaction in list(self.transactions.items()):
             sink = parse_sink_transaction(transactional_id)

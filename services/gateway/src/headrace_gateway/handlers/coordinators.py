@@ -29,8 +29,8 @@ _KINDS = {
     0: (GROUP, OFFSETS_TOPIC, metadata_pb2.COORDINATOR_TYPE_GROUP),
     1: (TRANSACTION, TRANSACTIONS_TOPIC, metadata_pb2.COORDINATOR_TYPE_TRANSACTION),
 }
-#: This number of characters of a key counts as one item of work: Java's string hash takes Python time in proportion to
-#: the key's length.
+#: Number of characters of a key that count as one item of work: the time to compute Java's string hash in Python is in
+#: proportion to the key's length.
 _CHARACTERS_PER_ITEM = 40
 _RESOURCES = {GROUP: GROUP_RESOURCE, TRANSACTION: TRANSACTION_RESOURCE}
 _BATCH_VERSION = 4  #: First version of FindCoordinator whose requests name several keys.

@@ -30,8 +30,9 @@ _CONFIGS_VERSION = 5  #: The version of CreateTopics whose answers have the topi
 _BY_ID_VERSION = 6  #: The version of DeleteTopics that names topics by id (KIP-516).
 _NOT_ANSWERED = -1
 _RETRY_IN = re.compile(r"retry in (\d{1,9}) ms")
-_RETRY_MS = 1_000  #: The wait of a client over its quota, if the node's error does not contain one.
-#: A new topic's fields for a client that may not describe its configuration (KIP-525).
+_RETRY_MS = 1_000  #: Milliseconds that a client over its quota must wait if the node's error does not say how long.
+#: Fields of a created topic in the answer to a client that is not authorized to describe the topic's configuration
+#: (KIP-525).
 _UNDESCRIBED: Fields = {
     "topic_config_error_code": TopicAuthorizationFailedError.number,
     "num_partitions": _NOT_ANSWERED,

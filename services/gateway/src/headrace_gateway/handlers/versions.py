@@ -27,8 +27,9 @@ class Feature(NamedTuple):
 #: Feature levels of Kafka 4.3: MetadataVersion (IBP_4_3_IV0), GroupVersion, TransactionVersion.
 FEATURES = (Feature("group.version", 0, 1), Feature("metadata.version", 7, 30), Feature("transaction.version", 0, 2))
 
-#: Lowest versions in the answer that are below the served versions, as in Kafka 4.3. librdkafka 2.8 compresses with
-#: gzip, snappy and lz4 only if the server lists version 0 of Produce (KAFKA-18659); it then sends version 3 or later.
+#: Request types for which the answer lists a lower version than the gateway serves, as in Kafka 4.3, each with this
+#: version. librdkafka 2.8 compresses with gzip, snappy and lz4 only if the server lists version 0 of Produce
+#: (KAFKA-18659); it then sends version 3 or later.
 _LISTED_LOW = {Api.PRODUCE: 0}
 
 #: First version of ApiVersions whose clients accept features with the lowest level 0 (KIP-1022).

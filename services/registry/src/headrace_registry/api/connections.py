@@ -20,7 +20,7 @@ logger = logging.getLogger("headrace.registry")
 
 #: Maximum number of connections of a registry; less if the process may not open enough files.
 CONNECTIONS_MAX = 2_000
-#: File descriptors that the registry's own clients and requests to the writer need.
+#: Number of file descriptors reserved for the registry's own clients and for requests to the writer.
 _CLIENTS_FILES = 256
 #: Seconds within which a client must send the header of its first request.
 FIRST_REQUEST_S = 15.0
@@ -35,7 +35,7 @@ class Connections:
     def __init__(self, most: int | None = None, first_request_s: float = FIRST_REQUEST_S) -> None:
         self._most = connections_with_room(CONNECTIONS_MAX, _CLIENTS_FILES) if most is None else most
         self._first_request_s = first_request_s
-        #: Protocols of connections that have not sent a request, with their timeouts; oldest first.
+        #: The asyncio protocols of the connections that have not sent a request, each with its timeout; oldest first.
         self._silent: dict[Any, asyncio.TimerHandle] = {}
         #: Tasks of the handshakes in progress, by the protocol of the connection.
         self._handshakes: dict[Any, asyncio.Task[None]] = {}

@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 FORWARD_HEADER = "X-Forward"
 OFFSET_HEADER = "X-Headrace-Offset"
-#: Headers of the client's request that a replica also sends to the writer.
+#: Headers of a client's request that a replica copies into the request that it forwards to the writer.
 _PASSED = ("Accept", "Content-Type", "Authorization")
 #: Seconds that a forwarded request may take beyond the writer's own time limit of a write.
 EXTRA_S = 1.0
@@ -56,13 +56,14 @@ CONNECT_S = 1.0
 FORWARDS_MAX = 3
 #: Error code with which a replica refuses a forwarded request because it is not the writer.
 NO_WRITER = 50004
-#: HTTP status and error code of the answers of a replica that has certainly not written.
+#: HTTP status and error code of the answers that show that the answering replica has not written.
 _NOT_WRITTEN = ((500, NO_WRITER), (503, 503))
 #: Maximum number of connections from a replica to the writer.
 CONNECTIONS_MAX = 100
 #: Maximum bytes of an answer of the writer. The longest answer is an error that lists incompatibilities.
 ANSWER_BYTES_MAX = 1 << 20
-#: Seconds that a forwarded answer waits for this replica to apply the write, and seconds between two checks.
+#: Maximum seconds that a forwarded answer waits until this replica has applied the write, and seconds between two
+#: checks.
 SEEN_S, LOOK_S = 1.0, 0.002
 
 

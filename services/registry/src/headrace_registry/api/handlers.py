@@ -64,11 +64,11 @@ PAGE_CHARACTERS_MAX = 8 << 20
 LONG_SCHEMA = 16 * 1024
 #: A schema is compared with earlier versions in a thread if all together have more characters than this number.
 LONG_COMPARISON = 128 * 1024
-#: Seconds that a long comparison waits for the comparisons of other requests.
+#: Maximum seconds that a long comparison waits for the comparisons of other requests.
 TURN_S = 10.0
 
 
-#: The limits on connections of an application, for its listeners.
+#: Key of an application's limits on connections, which its listeners read.
 CONNECTIONS = web.AppKey("connections", Connections)
 
 

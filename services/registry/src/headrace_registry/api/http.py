@@ -99,7 +99,7 @@ class Gate:
         self._requests = 0
         self._body_bytes = 0
         self._answer_bytes = 0
-        self.guard = HttpGuard()  #: Which requests are admitted.
+        self.guard = HttpGuard()  #: Decides which requests are admitted.
         self.calls: CallTimes | None = None  #: Gets the times of requests, for the metrics.
 
     @web.middleware

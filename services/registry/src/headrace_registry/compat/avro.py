@@ -19,7 +19,7 @@ from headrace_registry.compat.model import REPORTED_MAX, Difference, Steps, run
 from headrace_registry.schemas.avro import Array, AvroSchema, Enum, Fixed, Map, Named, Node, Record, Union
 from headrace_registry.schemas.json_text import pointer
 
-#: Maps a reader's type to the different types of a writer that the reader promotes.
+#: Maps a reader's type to the other types that a writer may use, because the reader promotes them.
 _PROMOTIONS = {
     "long": ("int",),
     "float": ("int", "long"),

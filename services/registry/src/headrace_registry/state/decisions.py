@@ -48,7 +48,7 @@ REASON_MAX = 2_000
 #: Maximum number of characters of the earlier versions with which a new schema is compared. A comparison takes
 #: seconds for a million characters.
 COMPARED_CHARACTERS_MAX = 16 << 20
-#: Limits of the cache of compared pairs: pairs, and characters of their reasons.
+#: Limits of the cache of compared pairs of schemas: number of pairs, and characters of the reasons of all pairs.
 PAIRS_MAX, REASONS_CHARACTERS_MAX = 20_000, 2 << 20
 
 #: Maps a compatibility level to the directions in which two schemas are compared, in the order of Confluent's messages.

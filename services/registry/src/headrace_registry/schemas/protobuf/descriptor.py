@@ -76,7 +76,7 @@ _MESSAGES: Final = {
     "ServiceOptions": "33 deprecated b",
     "CallOptions": "33 deprecated b, 34 idempotency_level IdempotencyLevel",
 }
-#: Maps each enum of descriptor.proto that an option uses to its constants.
+#: The types of options that are enums. Maps an enum's name to the names and numbers of its constants.
 _ENUMS: Final = {
     "OptimizeMode": {"SPEED": 1, "CODE_SIZE": 2, "LITE_RUNTIME": 3},
     "CType": {"STRING": 0, "CORD": 1, "STRING_PIECE": 2},
