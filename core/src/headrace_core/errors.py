@@ -408,7 +408,7 @@ class DelegationTokenNotFoundError(HeadraceError):
 
 
 class DelegationTokenOwnerMismatchError(HeadraceError):
-    """Only the owner of a delegation token and its renewers may renew or expire it."""
+    """Only the owner and the renewers of a delegation token may renew or expire the token."""
 
     code, number = "DELEGATION_TOKEN_OWNER_MISMATCH", 63
 

@@ -1,11 +1,13 @@
 """The verdict about a group's lag, for all programs that judge lag: ``headrace lag``, ``doctor``, ``top``, the console,
 and the metrics. Pure.
 
-A coordinator evaluates each partition by Burrow's rules. The verdict adds what an operator needs before an alarm:
+A coordinator evaluates each partition by Burrow's rules. Three exceptions turn an evaluation into the verdict OK, so
+that no alarm is raised without need:
 
-* A group without members is no failure: it is a finished batch job, or unused, and its offsets expire.
-* A partition without lag is no failure.
-* STALL and WARN need a full window of ten commits, as in Burrow, because two or three commits prove little.
+* A group without members is OK: it is a finished batch job, or unused, and its offsets expire.
+* A partition without lag, or with an unknown lag, is OK.
+* STALL and WARN without a full window of ten commits become OK, as in Burrow, because two or three commits prove
+  little.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ class ConfigKey:
         return self._parse(raw)
 
     def format(self, value: Any) -> str:
-        """Format ``value`` as Kafka's tools print it; the inverse of ``parse`` (for CLASS: a name)."""
+        """Format ``value`` as Kafka's tools print it; the inverse of ``parse``, except for a CLASS value."""
         if isinstance(value, bool):
             return "true" if value else "false"
         if isinstance(value, list | tuple):

@@ -1,9 +1,8 @@
 """Create many logs at once: a topic with thousands of partitions is created in seconds.
 
-Each log needs a directory, ``partition.metadata`` and an empty segment, with names and bytes forced to the disk: five
-forced writes per log. Logs that are created together need five forced writes in total, because the file system's
-journal commits all files that are forced at the same time in one commit. The order of the steps is the same as for a
-single log:
+Each log needs a directory, ``partition.metadata`` and an empty segment. A log that is created alone needs five forced
+writes for their names and bytes. Logs that are created together share the five waits: the file system's journal commits
+all files that are forced at the same time in one commit. The order of the steps is the same as for a single log:
 
     1   create the directories; write and force partition.metadata under another name
     2   rename the file to partition.metadata; create the segments' files

@@ -111,8 +111,8 @@ class _Opening:
 
     def leave_out_what_never_began(self, segments: list[LogSegment]) -> None:
         """Drop an empty last segment if the segment before it has records at or above the empty segment's base offset.
-        An empty last segment remains when a roll failed (no space, no descriptor), the log continued in the old
-        segment, and a crash brought the new file's name back. The empty segment would hide records that were
+        Such a segment remains when a roll has failed (no space, no descriptor) and the log has continued in the old
+        segment, but a crash brings the new file's name back. The empty segment would hide records that were
         acknowledged after the failed roll."""
         while len(segments) > 1 and segments[-1].size == 0 and self.reaches(segments[-2], segments[-1].base_offset):
             empty = segments.pop()

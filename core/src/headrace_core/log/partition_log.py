@@ -263,9 +263,9 @@ class PartitionLog(LogReader):
         * with a fence: FencedShardEpochError, UnexpectedLogEndError
         * replicated: UnexpectedOffsetError, UnexpectedEpochError
 
-        Raises OSError when the disk fails for a reason that is not listed: the state of the file is then unknown, and
-        the log must not be used. ``start_writeback``: let the disk begin to write at once, because other files are
-        written before the log is flushed.
+        Raises OSError when the disk fails for another reason. The state of the file is then unknown, and the log must
+        not be used. ``start_writeback``: let the disk begin to write at once, because other files are written before
+        the log is flushed.
         """
         if self.is_closed:
             return [self.closed_error() for _ in appends]

@@ -1,8 +1,8 @@
 """State of a partition's producers: epoch, last sequences, open transaction; Kafka's .snapshot file.
 
 This module reads and writes no files. The partition's owner calls ``check`` before it appends a batch with a producer
-id, then ``appended`` or ``marker_appended``. Opening a log feeds the table with the batches after the last snapshot in
-the same way, so a rebuilt table equals the lost table (KIP-98; Kafka's ProducerStateManager).
+id, then ``appended`` or ``marker_appended``. When a log is opened, the batches after the last snapshot are fed to the
+table by the same methods, so a rebuilt table equals the lost table (KIP-98; Kafka's ProducerStateManager).
 
 A producer expires (KIP-854) by the local time of its last append on the replica, on a monotonic clock. Kafka decides
 about expiry by comparing the record's timestamp with the wall clock. Because record timestamps may be old, Kafka can

@@ -1,16 +1,17 @@
 """Read a log by offset or by time. All reads may run in any thread while the directory writer appends.
 
-A read is one pread of exactly the bytes to return. The reader first finds the end of the last whole batch, by the
-offset index and a short walk over batch headers, so it reads no bytes in excess. Sequential readers and consumers at
-the log's end need no lookup, because the log remembers the positions of the last reads and appends.
+A read is one pread of exactly the bytes to return. To read no bytes in excess, the reader first finds the end of the
+last whole batch, by the offset index and a short walk over batch headers. Sequential readers and consumers at the log's
+end need no lookup, because the log remembers the positions of the last reads and appends.
 
 A read never returns a damaged batch. ``check_slice`` checks the CRC of each batch, and compares the fields without CRC
 protection with the neighbouring batches. The offsets of the batches must reach the next known offset without a gap. The
 next known offset is the next batch's base offset, the next segment's base offset, or the high watermark. If the offsets
-that were read have a gap, the batch before them is checked too. Leader epochs must match the epoch checkpoint. Where
-compaction removed no records, a batch with wrong offsets is always detected. (Next to a compaction gap, a batch with an
-offset inside the gap would not be detected.) Searches by time check every batch that they pass. Bytes that fail a check
-are read a second time; if the check fails again, CorruptLogError names file, position and offset.
+of the batches have a gap, the batch before the first of them is checked too. Leader epochs must match the epoch
+checkpoint. Where compaction removed no records, a batch with wrong offsets is always detected. (Next to a compaction
+gap, a batch with an offset inside the gap would not be detected.) Searches by time check every batch that they pass.
+Bytes that fail a check are read a second time; if the check fails again, CorruptLogError names file, position and
+offset.
 """
 
 from __future__ import annotations

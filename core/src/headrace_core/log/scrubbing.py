@@ -185,8 +185,9 @@ class _IndexesBeside:
 
 
 def _txn_index_fault(fs: FileSystem, log: PartitionLog, segment: LogSegment) -> str | None:
-    """Compare a sealed segment's transaction index file with the log. The offsets of an entry may be lower than the
-    offsets in the present log: compaction or a deletion may have removed the first records of a transaction."""
+    """Compare a sealed segment's transaction index file with the log. The first offset and the last stable offset of an
+    entry may be lower than those that follow from the present log, because compaction or a deletion may have removed a
+    transaction's first records."""
     path = segment.txn_index.file.path
     found: dict[int, AbortedTransaction] = {}
     try:

@@ -18,8 +18,8 @@ reason, cure. The check of a log continues after a problem where possible. Check
     the checkpoints of a log directory      their checksums; each offset within its log
 
 Compaction leaves gaps in the offsets, so a gap alone is no problem. A file without a checksum, as Kafka writes it, is
-accepted. Faults that the next start repairs without loss (``judge`` in recovery.py) are reported as a ``Note``: a torn
-tail above the recovery point, and other traces of a crash.
+accepted. A fault that the next start repairs without loss (``judge`` in recovery.py) is reported as a ``Note``: a torn
+tail above the recovery point, or another trace of a crash.
 """
 
 from __future__ import annotations

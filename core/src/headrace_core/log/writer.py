@@ -371,8 +371,7 @@ class DirectoryWriter:
         self._thread_beside.put(turn)
 
     def _leaves_room(self, turn: Turn) -> bool:
-        """Whether small turns may run beside this turn, which has only appends, and takes long because they are
-        large."""
+        """Whether small turns may run at the same time as this turn: the turn is large, and has only appends."""
         return turn.size > self._inline_bytes_max and all(isinstance(step, tuple) for step in turn.steps)
 
     def _end_turn(self, turn: Turn, result: TurnResult) -> None:

@@ -1,9 +1,10 @@
 """Add partitions to open transactions, by requests to the transactions' coordinators (KIP-890).
 
-The leader of a partition adds the partition to a producer's transaction before the transaction's first append (version
-2), or verifies that the producer has added it (version 1). The owner of a group's shard also adds or verifies the
-shard's partition before it accepts offsets of a transaction. A request to add or to verify partitions is called a
-*verification*. This node's metadata show the coordinator of a transaction: the owner of the transactional id's shard.
+Before the first append of a producer's transaction in a partition, the partition's leader adds the partition to the
+transaction (version 2), or verifies that the producer has added the partition (version 1). The owner of a group's shard
+also adds or verifies the shard's partition before it accepts offsets of a transaction. A request to add or to verify
+partitions is called a *verification*. The coordinator of a transaction is the owner of the transactional id's shard,
+which this node knows from its metadata.
 
 A request that fails with a retriable error is repeated for at most VERIFICATION_S. For example, the shard may be
 moving, or a marker of the producer's former transaction may be missing. Repeated requests are idempotent.

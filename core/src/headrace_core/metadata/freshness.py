@@ -2,10 +2,10 @@
 
 A *confirmation* says that all records committed at the time ``began_ms`` are below ``offset``. A confirmation comes
 from a ReadIndex barrier: the leader has committed up to ``offset``, and a majority confirmed, after the request, that
-the leader still leads. ``began_ms`` is the time when the node sent the request, so neither a slow response nor a
-suspended process makes the node's copy of the metadata look younger. A copy that has applied all records below the
-confirmed ``offset`` was up to date at ``began_ms``. After ``began_ms`` the metadata copy ages until it reaches the
-offset of a later confirmation.
+the leader still leads. ``began_ms`` is the time when the node sent the request. A slow response, or a suspended
+process, therefore never makes the node's copy of the metadata look younger than it is. A copy that has applied all
+records below the confirmed ``offset`` was up to date at ``began_ms``. After ``began_ms`` the metadata copy ages until
+it reaches the offset of a later confirmation.
 
 For a request that only asks for the age, a controller may return a recent barrier; the age of that barrier is
 subtracted from ``began_ms``. The controller's clock measures the age of the barrier and counts suspensions of its

@@ -51,8 +51,8 @@ class CoordinatorImage(msgspec.Struct, frozen=True):
 
 
 class ShardImage(msgspec.Struct, frozen=True):
-    """The coordinator that owns a shard, which is a partition of an internal topic (-1: none), and the shard epoch,
-    which grows with each change of the owner."""
+    """The coordinator that owns a shard (-1: none), and the shard epoch, which grows with each change of the owner. A
+    shard is a partition of an internal topic."""
 
     coordinator_id: int
     shard_epoch: int

@@ -1,7 +1,7 @@
 """A node's file descriptors: a limit for connections, and a watch that detects a shortage early.
 
 A broker without free descriptors accepts no connection, opens no log and reaches no controller, but is still a leader.
-To avoid this, connections are limited to the descriptors that are left
+To avoid this, connections are limited to the descriptors that log files and the node itself leave free
 (``connections_with_room``). A few descriptors are held in reserve for a shortage. The watch reports when fewer than
 ``FLOOR`` descriptors are free. In a shortage the watch closes the reserve, so that the broker can still inform the
 controllers and move its leaderships away.
@@ -27,8 +27,9 @@ CONNECTIONS_MIN = 16  #: Number of connections that a listener accepts even if t
 
 
 def connections_with_room(wanted: int, files: int, limit: int | None = None) -> int:
-    """Return the limit of clients' connections: ``wanted`` (max.connections), but at most the descriptors left over by
-    ``files`` open log files. ``limit``: the descriptor limit; None: the limit of this process."""
+    """Return the limit of clients' connections: ``wanted`` (max.connections), but at most the descriptors that
+    ``files`` open log files and the node itself leave free. ``limit``: the descriptor limit; None: the limit of this
+    process."""
     if limit is None:
         limit = descriptor_limit()
     room = limit - files - OWN - FLOOR - RESERVE

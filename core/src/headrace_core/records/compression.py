@@ -1,8 +1,8 @@
 """The codecs of record batches, in the framings of Kafka's clients, with bounded decompression.
 
-``decompress`` never holds more than its limit plus the codec's window: it produces output in steps, and raises an error
-at the step that would exceed the limit. Python includes zlib, and the core requires lz4; cramjam (snappy) and zstandard
-are imported on first use.
+``decompress`` produces output in steps, and raises an error at the step that would exceed its limit. It therefore never
+holds more bytes than its limit plus the codec's window. Python includes zlib, and the core requires lz4; cramjam
+(snappy) and zstandard are imported on first use.
 """
 
 from __future__ import annotations

@@ -151,8 +151,9 @@ NO_SCHEMA = -1
 
 
 class BatchSchemas(NamedTuple):
-    """The schema ids of one batch. Each dict maps an id, or NO_SCHEMA, to the indexes in the batch of the first records
-    with that id, at most SCHEMA_PLACES_MAX; records whose key or value is null have no id."""
+    """The schema ids of one batch. Each dict maps an id, or NO_SCHEMA, to the indexes (in the batch) of the first
+    SCHEMA_PLACES_MAX records with that id. A record is left out of ``keys`` if its key is null, and of ``values`` if
+    its value is null."""
 
     keys: dict[int, list[int]]
     values: dict[int, list[int]]

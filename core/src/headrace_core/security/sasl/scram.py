@@ -181,8 +181,8 @@ class ClientFirst:
 def parse_client_first(data: bytes, mechanism: str) -> ClientFirst:
     """Parse ``n,[a=authzid],n=user,r=nonce[,extensions]``. Raises SaslAuthenticationFailedError.
 
-    Channel binding: ``n`` (the client has none) and ``y`` (the client has it, and believes that the server has none)
-    are accepted, because no mechanism with -PLUS is offered. ``p=`` is refused.
+    The server offers no mechanism with channel binding (-PLUS). It accepts the flags ``n`` (the client has no channel
+    binding) and ``y`` (the client has it, and believes that the server has none), and refuses ``p=``.
     """
     text = text_of(data, mechanism)
     binding, comma, rest = text.partition(",")
