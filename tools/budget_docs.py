@@ -26,7 +26,13 @@ def rendered(baseline: dict[str, Any]) -> str:
         what = f"per {path['operation']}"
         if path["records"] > 1:
             what += f" of {path['records']:,} records"
-        lines += ["", f"### {path['title'][0].upper()}{path['title'][1:]}", "", f"Counts are {what}.", ""]
+        lines += [
+            "",
+            f"### {path['title'][0].upper()}{path['title'][1:]}",
+            "",
+            f"The counts of this path are {what}.",
+            "",
+        ]
         lines += [
             "| hop | frames | system calls | bytes copied | wake-ups | futex | context switches |",
             "|---|---|---|---|---|---|---|",

@@ -124,7 +124,7 @@ _COMMON = (
     accepted(
         "metadata.recovery.strategy",
         "rebootstrap",
-        "What to do when no known broker answers.",
+        "What the client does when no known broker answers.",
         "the client always connects to the bootstrap servers again",
         source="KIP-899",
     ),
@@ -218,7 +218,7 @@ PRODUCER = ConfigDef(
         honoured(
             "max.request.size",
             1_048_576,
-            "The largest request that the producer sends, which also limits the size of a record.",
+            "Maximum number of bytes in one request of the producer; a record cannot be larger than this either.",
             low=1,
         ),
         honoured(

@@ -35,7 +35,7 @@ CLUSTER = (
     honoured(
         "auto.create.topics.enable", True, "Whether a client's metadata request creates the topics that it names."
     ),
-    honoured("delete.topic.enable", True, "Whether topics can be deleted."),
+    honoured("delete.topic.enable", True, "Whether clients can delete topics."),
     honoured(
         "broker.session.timeout.ms",
         9_000,

@@ -111,12 +111,18 @@ GROUPS = (
     accepted(
         "group.coordinator.threads",
         4,
-        "Threads of the coordinator that process requests.",
+        "Number of threads of the coordinator that process requests.",
         _THREADS,
         low=1,
         source="KIP-848",
     ),
-    accepted("group.coordinator.background.threads", 2, "Threads of the coordinator for slow work.", _THREADS, low=1),
+    accepted(
+        "group.coordinator.background.threads",
+        2,
+        "Number of threads of the coordinator for slow work.",
+        _THREADS,
+        low=1,
+    ),
     accepted(
         "group.coordinator.append.linger.ms",
         -1,

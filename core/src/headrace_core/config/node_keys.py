@@ -15,7 +15,7 @@ _LISTENERS = "nodes call each other and the controllers at the listener named in
 _ONE_LOOP = "has no effect: a broker has one event loop and a thread for each log directory; run more brokers instead"
 _SOCKETS = "has no effect: gRPC and the operating system set up connections and size their buffers"
 _CONNECTIONS = "has no effect yet: a broker limits only the number of connections of a listener (max.connections)"
-_PURGATORY = "has no effect: a waiting request is one timer, which leaves nothing to purge"
+_PURGATORY = "has no effect: a broker keeps one timer for each waiting request, so it has nothing to purge"
 _METRICS = "has no effect: a node serves its metrics for Prometheus (metrics.listener)"
 _JAVA = "Headrace cannot load Java classes; leave this key out"
 _ZOOKEEPER = "there is no ZooKeeper: the controllers keep the metadata (controller.quorum.voters)"
@@ -144,12 +144,14 @@ NETWORK = (
     accepted(
         "num.network.threads",
         3,
-        "Threads that read requests and write answers.",
+        "Number of threads that read requests and write responses.",
         _ONE_LOOP,
         low=1,
         scope=Scope.CLUSTER_WIDE,
     ),
-    accepted("num.io.threads", 8, "Threads that process requests.", _ONE_LOOP, low=1, scope=Scope.CLUSTER_WIDE),
+    accepted(
+        "num.io.threads", 8, "Number of threads that process requests.", _ONE_LOOP, low=1, scope=Scope.CLUSTER_WIDE
+    ),
     accepted(
         "background.threads",
         10,
@@ -196,7 +198,7 @@ NETWORK = (
     accepted(
         "queued.max.requests",
         500,
-        "How many requests may wait before the broker reads no more requests.",
+        "Number of waiting requests at which the broker reads no further requests.",
         "a broker limits the bytes in flight of each stream, not the number of requests",
         low=1,
     ),

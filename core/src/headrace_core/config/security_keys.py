@@ -184,7 +184,7 @@ CLIENT_TLS = (*_TLS_COMMON, *TLS_FILES)
 
 _KAFKA_OAUTH = "org.apache.kafka.common.security.oauthbearer."
 _NO_KINIT = "has no effect: the Kerberos library gets the tickets of a keytab itself; renew a ticket cache with kinit"
-_REFRESH = "has no effect: the client gets a new token when the old one has passed 80 % of its life"
+_REFRESH = "has no effect: the client gets a new token after 80 % of the lifetime of the present token"
 
 
 def _kafka_handler(value: Any) -> str | None:
@@ -195,7 +195,9 @@ def _kafka_handler(value: Any) -> str | None:
 
 _SERVERS_HAVE_KEYS = "has no effect: a server needs only its keytab, and no tickets"
 _NODES_USE_TLS = "has no effect: nodes authenticate each other with certificates"
-_NO_ASSERTIONS = "clients do not sign assertions; set sasl.oauthbearer.client.credentials.client.id and .client.secret"
+_NO_ASSERTIONS = (
+    "clients do not sign assertions; set sasl.oauthbearer.client.credentials.client.id and .client.secret instead"
+)
 _SERVERS_VERIFY = "has no effect: servers verify tokens, clients do not"
 _ONE_ATTEMPT = "has no effect: an attempt to get a token takes at most 10 s, and the client repeats a failed attempt"
 
@@ -203,12 +205,12 @@ _ASSERTIONS = tuple(
     refused(f"sasl.oauthbearer.assertion.{name}", default, doc, _NO_ASSERTIONS, source="KIP-1139", **more)
     for name, default, doc, more in (
         ("algorithm", "RS256", "The algorithm that signs an assertion.", {}),
-        ("claim.aud", None, "The claim aud of an assertion.", {}),
+        ("claim.aud", None, "The value of the claim aud in an assertion.", {}),
         ("claim.exp.seconds", 300, "How long an assertion is valid.", {}),
-        ("claim.iss", None, "The claim iss of an assertion.", {}),
+        ("claim.iss", None, "The value of the claim iss in an assertion.", {}),
         ("claim.jti.include", False, "Whether an assertion has the claim jti (an id).", {}),
         ("claim.nbf.seconds", 60, "By how many seconds an assertion's validity begins before the present time.", {}),
-        ("claim.sub", None, "The claim sub of an assertion.", {}),
+        ("claim.sub", None, "The value of the claim sub in an assertion.", {}),
         ("file", None, "A file with a ready-made assertion.", {}),
         ("private.key.file", None, "The file with the key that signs assertions.", {}),
         ("private.key.passphrase", None, "The password of the key that signs assertions.", {"kind": Kind.PASSWORD}),
@@ -223,7 +225,7 @@ _OAUTH_COMMON = (
             f"sasl.oauthbearer.jwt.{name}.class",
             f"{_KAFKA_OAUTH}DefaultJwt{name.title()}",
             doc,
-            "has no effect: Kafka's own classes are accepted",
+            "has no effect: you may leave this key set to one of Kafka's own classes",
             check=_kafka_handler,
             source="KIP-1139",
         )
@@ -263,7 +265,8 @@ _OAUTH_COMMON = (
         "sasl.login.callback.handler.class",
         None,
         "The Java class that gets tokens.",
-        "the client gets tokens itself; Kafka's own classes for OAUTHBEARER are accepted",
+        "the client gets tokens without a Java class; you may leave this key set to one of Kafka's own classes for "
+        "OAUTHBEARER",
         check=_kafka_handler,
         source="KIP-86",
     ),
@@ -514,7 +517,8 @@ _SASL = (
         "sasl.server.callback.handler.class",
         None,
         "The Java class that checks credentials.",
-        "the servers check credentials themselves; Kafka's own classes for OAUTHBEARER are accepted",
+        "servers check credentials without a Java class; you may leave this key set to one of Kafka's own classes for "
+        "OAUTHBEARER",
         check=_kafka_handler,
         source="KIP-86",
     ),
@@ -624,7 +628,7 @@ CLIENT_SASL: tuple[ConfigKey, ...] = (
         "sasl.oauthbearer.method",
         "oidc",
         "The method by which librdkafka gets tokens.",
-        "the other keys of sasl.oauthbearer select the method",
+        "the other keys sasl.oauthbearer.* that you set determine the method",
         source="librdkafka",
     ),
     *_OAUTH_COMMON,

@@ -260,8 +260,8 @@ _KEYS = (
     honoured(
         "retention.bytes",
         -1,
-        "Retention deletes the oldest segments while the remaining segments have at least retention.bytes; -1 is "
-        "no limit.",
+        "Retention deletes the oldest segment of a log as long as the remaining segments together have at least "
+        "retention.bytes; -1 means no limit.",
         kind=Kind.LONG,
         server_key="log.retention.bytes",
         low=-1,
@@ -269,7 +269,7 @@ _KEYS = (
     honoured(
         "retention.ms",
         604_800_000,
-        "Retention deletes a segment when all records of the segment are older than retention.ms; -1 is no limit.",
+        "Retention deletes a segment when all records of the segment are older than retention.ms; -1 means no limit.",
         kind=Kind.LONG,
         server_key="log.retention.ms",
         low=-1,

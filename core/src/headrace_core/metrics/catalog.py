@@ -226,8 +226,8 @@ MESSAGES_IN = _jmx(
     "kafka_server_brokertopicmetrics_messagesin",
     BROKER,
     _TOPIC_BEAN + "MessagesInPerSec",
-    "Records appended to partitions that this broker leads. Transaction markers count as in Kafka; a retry that adds "
-    "no record does not count.",
+    "Records appended to partitions that this broker leads. Transaction markers count too, as in Kafka; a retry that "
+    "adds no record does not count.",
     ("topic",),
 )
 BYTES_IN = _jmx(
@@ -765,7 +765,7 @@ GROUP_OFFSET = _exporter(
 GROUP_LAG = _exporter(
     "kafka_consumergroup_lag",
     COORDINATOR,
-    "Records between the committed offset and the high watermark.",
+    "Records of a partition between a group's committed offset and the high watermark.",
     _GROUP_PARTITION,
 )
 GROUP_OFFSET_SUM = _exporter(
