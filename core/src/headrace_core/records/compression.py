@@ -21,8 +21,8 @@ _INT = struct.Struct(">i")
 #: _STEP_BYTES_MAX.
 _STEP_BYTES, _STEP_BYTES_MAX = 64 * 1024, 4 * 1024 * 1024
 
-# Header of Xerial's snappy framing: magic, version 1, compatible with version 1. After the Xerial header, each
-# compressed block follows its length.
+# Header of Xerial's snappy framing: magic, version 1, compatible with version 1. After the header, the length of each
+# compressed block precedes the block.
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES = 32 * 1024

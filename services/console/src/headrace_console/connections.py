@@ -21,7 +21,7 @@ from .attempts import network_of
 
 logger = logging.getLogger("headrace.console")
 
-#: Maximum number of connections; less if the process may not open enough files.
+#: Maximum number of connections; fewer if the process's limit of open files is too low.
 CONNECTIONS_MAX = 1_000
 #: Number of file descriptors that are reserved for the sessions' clients of the cluster.
 _CLIENTS_FILES = 256

@@ -26,7 +26,7 @@ T = TypeVar("T")
 #: Maximum number of sessions of one user, and of all users. A sign-in above the limit ends the session whose last use
 #: is the oldest.
 PER_USER_MAX, SESSIONS_MAX = 5, 64
-#: Maximum number of ended sessions whose reason the sign-in page can still show.
+#: Maximum number of ended sessions for which the sign-in page can still show why they ended.
 REASONS_MAX = 1_000
 #: Bytes of a session's id.
 ID_BYTES = 32

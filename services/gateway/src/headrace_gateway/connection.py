@@ -97,8 +97,8 @@ STALLED_READ_S = 5
 #: While memory for answers is short, a client that leaves answers unread for STALLED_READ_S must read this many bytes
 #: per second.
 ANSWER_BYTES_PER_S_MIN = 64 * 1024
-#: Minimum rate in bytes per second, after the first STALLED_READ_S, at which a client must send a frame that the
-#: gateway reads beyond its memory limit.
+#: A frame that the gateway reads beyond its memory limit must arrive at least at this number of bytes per second, after
+#: the first STALLED_READ_S seconds.
 BYTES_PER_S_MIN = 256 * 1024
 #: Seconds within which a client of a secured listener must authenticate.
 AUTHENTICATES_S = 60
@@ -130,7 +130,7 @@ class ListenerSecurity:
     receive_bytes_max: int = 524_288
 
 
-OPEN = ListenerSecurity()  #: A listener without security.
+OPEN = ListenerSecurity()  #: The settings of a listener without security.
 
 
 class Connections:

@@ -42,7 +42,7 @@ USERS_MAX = 128
 #: Seconds without any answer after which the gateway closes a shared stream that has an overdue request. A broker may
 #: stop reading a stream for 30 s after it has refused requests.
 HANGS_S = 35.0
-#: Seconds that a stream of acks=0 requests has to deliver its requests after its client has disconnected.
+#: Seconds in which a stream of acks=0 requests must deliver its remaining requests after the client has disconnected.
 FINISH_S = 10.0
 #: Seconds for which a shared stream collects requests into one message while earlier requests are unanswered.
 LINGER_S = 0.002

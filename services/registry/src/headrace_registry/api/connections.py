@@ -18,7 +18,7 @@ from headrace_core.node.descriptors import connections_with_room
 
 logger = logging.getLogger("headrace.registry")
 
-#: Maximum number of connections of a registry; less if the process may not open enough files.
+#: Maximum number of connections of a registry; fewer if the process's limit of open files is too low.
 CONNECTIONS_MAX = 2_000
 #: Number of file descriptors reserved for the registry's own clients and for requests to the writer.
 _CLIENTS_FILES = 256

@@ -86,8 +86,8 @@ def _read(content: str) -> File:
         data = base64.b64decode("".join(content.split()), validate=True)
     except (binascii.Error, ValueError):
         return text.read(content)  # this error says what is wrong with the text
-    # A name in the bytes may be any string. Parse the text of the descriptor, which refuses invalid names: the registry
-    # stores the text.
+    # A name in the bytes may be any string. Write the descriptor as text and parse the text, because parsing refuses
+    # invalid names: the registry stores the text.
     return text.read(writer.canonical(descriptor.read(data)))
 
 
