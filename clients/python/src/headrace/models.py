@@ -62,7 +62,7 @@ class TransactionToken(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> TransactionToken:
-        """Read the text of a token. Raises InvalidArgumentError."""
+        """Parse the text of a token. Raises InvalidArgumentError."""
         parts = text.split(":", 2) if isinstance(text, str) else []
         if len(parts) == 3 and parts[2] and all(part.isascii() and part.isdigit() for part in parts[:2]):
             return cls(parts[2], int(parts[0]), int(parts[1]))

@@ -17,9 +17,9 @@ class QuotaName(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaEntity:
-    """The entity to which a quota applies: a user, a client id, both, or an IP address. A part of the entity (user,
-    client id or address) that is None does not exist. ``user`` is the principal's name without its type: "alice" for
-    User:alice."""
+    """The entity to which a quota applies: a user, a client id, both, or an IP address. A field (``user``,
+    ``client_id`` or ``ip``) is None if the entity does not have this part. ``user`` is the principal's name without its
+    type: "alice" for User:alice."""
 
     user: str | QuotaName | None = None
     client_id: str | QuotaName | None = None

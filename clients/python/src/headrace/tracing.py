@@ -132,7 +132,7 @@ class ProducerTraces:
         """Begin the span of one record; None if the application's sampler does not sample the record.
 
         The span's parent is the current span. Without a current span, the parent is the context in the record's
-        headers. So an application that sends the headers of a consumed record again continues its trace.
+        headers. So an application that sends the headers of a consumed record again continues the trace of this record.
         """
         try:
             given = [] if headers is None else header_list(headers)

@@ -71,7 +71,7 @@ def main(words: list[str] | None = None, *, begin: Callable[[], object] = lambda
 
 def _place_fault(error: OSError, out: Path | None) -> str | None:
     """The message for a directory of a run that cannot be written: a full disk, a missing permission, or a file of the
-    same name. None for any other error."""
+    same name. The result is None for any other error."""
     if out is None:
         return None
     place = Path(error.filename).absolute() if isinstance(error.filename, str) and error.filename else None

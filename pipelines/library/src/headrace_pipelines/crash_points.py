@@ -72,7 +72,7 @@ class CrashingWriter(HeadraceStreamWriter):
 
 
 class CrashingDataSource(HeadraceDataSource):
-    """``format("headrace")`` with the crash points of the sink."""
+    """The data source ``headrace``, whose sink has crash points."""
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> CrashingWriter:
         return CrashingWriter(dict(self.options), schema)

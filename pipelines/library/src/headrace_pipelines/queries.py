@@ -120,7 +120,8 @@ class Queries:
     def drain(self, names: list[str], on_look: Callable[[], bool]) -> bool:
         """Wait until these queries have processed all records that are in the log now.
 
-        Calls ``on_look`` after each check, and returns False when ``on_look`` returns False. Raises QueryFailedError.
+        After each check, calls ``on_look``; if ``on_look`` returns False, the method returns False, too. Raises
+        QueryFailedError.
         """
         pool = ThreadPoolExecutor(len(names), "drain")
         try:

@@ -96,7 +96,7 @@ class Replayed:
     * ``repeated``: an earlier dead letter of the topic has the source position of the record;
     * ``exhausted``: replayed ``tries_max`` times already;
     * ``skipped``: refused by ``only``;
-    * ``foreign``: not in the form of a dead letter.
+    * ``foreign``: records that are not dead letters.
     """
 
     sent: int = 0

@@ -242,7 +242,7 @@ class _Converter:
 
     def convert(self, values: pa.Array, mode: Mode) -> tuple[pa.Array, dict[int, str]]:
         """The converted array, and {row: reason} of bad values, which are null. In the mode ``failfast`` a bad value
-        raises."""
+        raises an error."""
         raise NotImplementedError
 
 

@@ -58,7 +58,7 @@ class TopicCreated:
 
 
 class SinkTopics:
-    """The topics that this process has seen. Only the first use of a topic costs a request."""
+    """The topics that this process has seen. Only the first use of a topic in the process costs a request."""
 
     def __init__(self, admin: Describes, timeout_s: float) -> None:
         self._admin = admin

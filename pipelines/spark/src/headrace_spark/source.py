@@ -1,9 +1,9 @@
 """``format("headrace")``: the data source that Spark registers. The source reads topics (source.py and stream.py) and
 writes topics (sink.py).
 
-Spark calls ``HeadraceDataSource``, ``partitions()``, ``commit()`` and ``abort()`` in Python processes beside the
-driver, and ``read()`` and ``write()`` in worker processes, forked from a daemon. Because gRPC channels do not survive a
-fork, the source opens no channel before Spark calls one of its methods, and pickles only plain data.
+Spark calls ``HeadraceDataSource``, ``partitions()``, ``commit()`` and ``abort()`` in Python processes on the driver's
+machine, and ``read()`` and ``write()`` in worker processes, forked from a daemon. Because gRPC channels do not survive
+a fork, the source opens no channel before Spark calls one of its methods, and pickles only plain data.
 """
 
 from __future__ import annotations

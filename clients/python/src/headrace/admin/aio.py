@@ -319,7 +319,8 @@ class AsyncAdmin(Face):
         *,
         timeout: float | None = None,
     ) -> None:
-        """Set and remove SCRAM credentials of users (KIP-554). A password is salted here and is not sent.
+        """Set and remove SCRAM credentials of users (KIP-554). The client salts each password, and does not send the
+        password itself.
 
         Raises UnacceptableCredentialError, ResourceNotFoundError for a credential to remove that does not exist, and
         DuplicateResourceError.
@@ -411,7 +412,7 @@ class AsyncAdmin(Face):
     ) -> None:
         """Set quotas, or remove them (None). Each broker applies the quota separately: with ``{"producer_byte_rate":
         5e6}`` a client may produce 5 MB/s on every broker. The keys are producer_byte_rate, consumer_byte_rate,
-        request_percentage, controller_mutation_rate, and for an ip connection_creation_rate.
+        request_percentage and controller_mutation_rate; for an IP address, the key is connection_creation_rate.
 
         Raises InvalidRequestError for an invalid entity, key or value.
         """

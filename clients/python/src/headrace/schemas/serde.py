@@ -130,7 +130,7 @@ class SchemaSerializer(FieldBound):
     def _choose(
         self, topic: str, schema: Schema | None, record_name: str | None, *, may_wait: bool, serialized: bool = False
     ) -> Chosen:
-        """The schema to write with. ``schema``: the caller's own, or None. ``serialized`` as in
+        """The schema to write with. ``schema``: the caller's own schema, or None. ``serialized`` as in
         SchemaRegistry.resolved. Raises SchemaErrors; WouldWait."""
         subject = self._strategy(topic, self._field, record_name)
         if self._schema_id is not None:

@@ -268,7 +268,7 @@ class _Choice:
     tell: bool = True
 
     def start(self, partition: TopicPartition, beginning: int, end: int, by_time: int | None) -> int:
-        """The offset at which reading of a log with the offsets [beginning, end) starts. Raises OffsetOutOfRangeError
+        """The offset at which reading starts, in a log with the offsets [beginning, end). Raises OffsetOutOfRangeError
         when the log lacks the requested offset and auto.offset.reset is none."""
         start = self.wanted.start(beginning, end, by_time)
         named = self.wanted.at

@@ -189,7 +189,7 @@ class OffsetRange:
     stop_ms: int | None = None
 
     def start(self, beginning: int, end: int, by_time: int | None) -> int:
-        """The offset at which reading of a log with the offsets [beginning, end) starts. ``by_time``: the offset found
+        """The offset at which reading starts, in a log with the offsets [beginning, end). ``by_time``: the offset found
         for ``start_ms``; None if no record has that timestamp or a later one. A deleted offset becomes the first offset
         that exists, so that no readable record is skipped; an offset beyond the end is kept. ``_Choice`` in consume.py
         applies auto.offset.reset to offsets that were deleted or are beyond the end."""

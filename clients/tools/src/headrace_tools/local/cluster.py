@@ -30,7 +30,7 @@ from .processes import ProcessId, this_process
 
 def config_text(config: Mapping[str, Any] | None) -> dict[str, str]:
     """Convert configuration overrides to text with dotted names: ``{"log_flush": "os", "num.partitions": 6}`` ->
-    ``{"log.flush": "os", ...}``. A dotted name stays, because a listener's name may have an underscore."""
+    ``{"log.flush": "os", ...}``. A dotted name stays unchanged, because a listener's name may have an underscore."""
     return {
         (key if "." in key else key.replace("_", ".")): str(value).lower() if isinstance(value, bool) else str(value)
         for key, value in (config or {}).items()

@@ -49,7 +49,7 @@ class Topology:
     """The requested topology; a field of None means unchanged, or the default of a new cluster. ``port`` 0, or None for
     a new cluster, means any free port. ``coordinators`` may be 0, but consumer groups need at least one coordinator.
     ``gateways`` and ``registries`` (replicas of the schema registry): default 0. ``gateway_port``, ``registry_port``:
-    port of the first node of the role; the next ones get the next free ports. 0 or None means any free ports.
+    port of the first node of the role; the next ones get the next free ports. A port of 0 or None means any free ports.
     ``console``: True for a console, whose port is ``console_port`` or the next free one.
 
     ``config``: keys that override the configuration of every node; an empty value removes an override. ``secure``:

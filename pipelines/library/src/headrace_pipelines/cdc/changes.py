@@ -1,4 +1,5 @@
-"""The changes that one batch makes to one lake table, from the typed rows of the batch. Pure functions of Arrow."""
+"""The changes that one batch makes to one lake table, from the typed rows of the batch. All functions of the module are
+pure functions of Arrow tables."""
 
 from __future__ import annotations
 

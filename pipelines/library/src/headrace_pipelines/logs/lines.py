@@ -1,4 +1,4 @@
-"""Lines of files as requests, or as dead letters with a reason. Every record becomes either a request or a dead
+"""Convert lines of files to requests, or to dead letters with a reason. Every record becomes either a request or a dead
 letter."""
 
 from __future__ import annotations

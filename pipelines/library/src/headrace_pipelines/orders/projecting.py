@@ -60,7 +60,7 @@ class Projector:
 
     def rebuild(self, is_stopped: Callable[[], bool], said: Callable[[int], None] = lambda _: None) -> int | None:
         """Make the next generation, and switch to it. Returns its number; None if it was stopped before the switch.
-        Calls ``said`` with the sum of the positions after each batch. Raises PipelineFailedError if another rebuild
+        After each batch, calls ``said`` with the sum of the positions. Raises PipelineFailedError if another rebuild
         begins, because only one rebuild may write."""
         self._begin()
         name = uuid.uuid4().hex

@@ -1,5 +1,5 @@
-"""A cache before a slow call: at most ``size`` values, each at most ``ttl_s`` seconds old. Pure: the caller passes the
-time."""
+"""A cache before a slow call: at most ``size`` values, each at most ``ttl_s`` seconds old. The class is pure: the
+caller passes the time."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ class Player:
 
 
 class _Scenery:
-    """One scene that runs."""
+    """A scene while it runs."""
 
     def __init__(self, player: Player, scene: Scene, meter: Meter, beside: Beside | None) -> None:
         self._player, self._scene, self._meter, self._beside = player, scene, meter, beside

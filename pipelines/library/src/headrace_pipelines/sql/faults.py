@@ -57,7 +57,7 @@ class SqlError(InvalidArgumentError):
 
 def pointed(what: str, source: Source, at: int, end: int) -> str:
     """The message ``what`` with its place, the line of the source, and carets under the characters ``at`` to ``end``.
-    Carets end with the line. If a line is long, only its part around ``at`` is shown."""
+    No caret stands after the end of the line. If a line is long, only its part around ``at`` is shown."""
     number, column = source.place(at)
     line, before = _shown(source.line(at), column - 1)
     indent = "".join("\t" if character == "\t" else " " for character in line[:before])

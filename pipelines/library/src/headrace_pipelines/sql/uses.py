@@ -32,7 +32,8 @@ def uses_of(query: Query, catalog: Catalog) -> Uses:
 
 
 def with_uses(query: ContinuousQuery, catalog: Catalog) -> ContinuousQuery:
-    """The query, completed with the names that its text reads. Raises SqlError for a text that is not a SELECT."""
+    """The query, completed with the names of the tables, views and functions that its text uses. Raises SqlError for a
+    text that is not a SELECT."""
     found = uses_of(select_of(query.text, f"query {query.id}"), catalog)
     reads, views, functions = (tuple(sorted(each)) for each in (found.tables, found.views, found.functions))
     return replace(query, reads=reads, views=views, functions=functions)

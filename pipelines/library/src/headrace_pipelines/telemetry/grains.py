@@ -37,7 +37,8 @@ def minutes(readings: DataFrame) -> DataFrame:
 
 
 def finer(records: DataFrame) -> DataFrame:
-    """The rows in the records of a finer grain, with the event time ``at``. A tick has null fields."""
+    """The rows in the records of a finer grain, with the event time ``at``. In the row of a tick, all other fields are
+    null."""
     at = F.when(F.col("value").isNull(), F.col("timestamp"))
     rows = records.select(at.alias("tick"), F.from_json(F.col("value").cast("string"), GRAIN).alias("row"))
     timed = rows.select(F.coalesce("tick", "row.window").alias("at"), *(f"row.{name}" for name in _COLUMNS))
@@ -45,7 +46,7 @@ def finer(records: DataFrame) -> DataFrame:
 
 
 def coarser(rows: DataFrame, width: str) -> DataFrame:
-    """Rows of a coarser grain from the rows of ``finer``. ``width`` is a whole number of the finer windows."""
+    """Rows of a coarser grain from the rows of ``finer``. ``width`` is a multiple of the width of the finer windows."""
     counted = rows.groupBy(F.window("at", width).alias("at"), "device").agg(
         F.sum("readings").alias("readings"),
         F.min("low").alias("low"),

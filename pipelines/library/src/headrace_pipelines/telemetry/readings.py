@@ -1,5 +1,5 @@
-"""Records as readings, or as dead letters with a reason. Every record becomes either a reading or a dead letter. The
-reason depends only on the record, not on other records or on the machine's clock."""
+"""Convert records to readings, or to dead letters with a reason. Every record becomes either a reading or a dead
+letter. The reason depends only on the record, not on other records or on the machine's clock."""
 
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ class Book:
         work.part.running -= 1
 
     def _advance(self, work: Work) -> None:
-        """Let the next record of a chain become ready."""
+        """Make the next record of a chain ready; the records of a chain are handled one after another."""
         if work.chain is None:
             return
         waiting = self._chains[work.chain]

@@ -1243,7 +1243,8 @@ cdef int emit_real(Out* out, Node* node, const ArrowArray* array, int64_t at) no
 
 cdef int emit_decimal(Out* out, Node* node, const ArrowArray* array, int64_t at) noexcept nogil:
     """Write a decimal of ``flag`` bytes as big-endian two's complement: in ``size`` bytes; with ``size`` 0 in as few
-    bytes as possible, after the number of these bytes. The node's two texts are the bounds."""
+    bytes as possible, after the number of these bytes. The node's two texts are the bounds (both exclusive) of the
+    number."""
     cdef int width = node.flag, used, place, fault
     cdef const uint8_t* data = <const uint8_t*>array.buffers[1] + at * width
     cdef uint8_t sign = 0xFF if data[width - 1] & 0x80 else 0
@@ -1327,7 +1328,7 @@ cdef int emit_record(Out* out, int index, int64_t at, int depth) noexcept nogil:
 
 cdef int emit_member(Out* out, int index, const ArrowArray* array, int64_t at, int depth) noexcept nogil:
     """Write a struct with one field for each branch as a union: the branch is the field that is not null. ``factor``:
-    the null branch, or -1."""
+    the index of the null branch; -1: the union has no null branch."""
     cdef Node* node = &out.state.nodes[index]
     cdef int field, found = -1
     cdef const ArrowArray* child
