@@ -51,7 +51,8 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _PLACES_MAX = 128
-#: Maximum number of attempts of one read: two for a log that may be damaged, and two for the indexes of two segments.
+#: Maximum number of attempts of one read: the first, one after an error that shows damage, and two after the rebuilt
+#: indexes of two segments.
 _READS_MAX = 4
 _WARM_SEGMENTS = 4  #: Number of sealed segments per log whose indexes stay in memory.
 
