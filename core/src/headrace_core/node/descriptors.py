@@ -20,7 +20,7 @@ from collections.abc import Callable
 #: Number of free descriptors below which a shortage begins; the shortage ends with twice as many free descriptors.
 FLOOR = 32
 RESERVE = 16  #: Number of descriptors that the process holds in reserve, and closes in a shortage of descriptors.
-#: Number of descriptors that log files and clients' connections may not use, because nodes, listeners, pollers and
+#: Number of descriptors that log files and clients' connections leave free, because nodes, listeners, pollers and
 #: libraries need them.
 OWN = 128
 CONNECTIONS_MIN = 16  #: Number of connections that a listener accepts even if the process has few free descriptors.

@@ -379,8 +379,8 @@ class Roles:
 
     def _lead(self, each: Assigned, log: PartitionLog, high_watermark: int) -> None:
         partition, topic, state = each
-        # Read the flushed end before the log end, because the writer's thread may be running: a flushed end never
-        # exceeds the log end.
+        # Read the flushed end before the log end, because the directory writer's thread may be running: a flushed end
+        # never exceeds the log end.
         flushed_end = log.flushed_end
         leader = PartitionLeader(
             partition,
@@ -427,7 +427,7 @@ class Roles:
 
     def _follow(self, each: Assigned, log: PartitionLog, high_watermark: int) -> None:
         partition, topic, state = each
-        # Read the durable end before the log end, because the writer's thread may be running.
+        # Read the durable end before the log end, because the directory writer's thread may be running.
         durable_end = log.durable_end
         follower = PartitionFollower(
             partition,

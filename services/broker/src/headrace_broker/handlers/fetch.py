@@ -645,8 +645,8 @@ class FetchStream(StreamHandler[Any]):
             with contextlib.suppress(HeadraceError):
                 replica = self._readable(partition)
                 reads = replica.reads
-                # While the writer's thread advances the log start, the log can already have a higher log start than its
-                # PartitionLeader.
+                # While the directory writer's thread advances the log start, the log can already have a higher log
+                # start than its PartitionLeader.
                 high_watermark, log_start = reads.high_watermark, max(reads.log_start, replica.log.log_start_offset)
                 last_stable_offset = replica.last_stable_offset
         return fetch_pb2.FetchPartitionResult(

@@ -53,7 +53,7 @@ class TransactionState(enum.IntEnum):
     COMPLETE_ABORT = 5
 
 
-#: The transaction's outcome is decided, but some of its markers are not written yet.
+#: The log has the transaction's outcome (commit or abort), but some of the transaction's markers are not written yet.
 PREPARING = (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 COMMITTED = (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
 ABORTED = (TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT)
