@@ -46,9 +46,9 @@ A broker's key has the first of these values that is set, as in Kafka:
 
 For a topic's key, a value that is set for the topic overrides all other values (`headrace configs alter -t orders
 --set retention.ms=60000`). A topic without its own value uses the value of the brokers' key in the column "server's
-key". `headrace configs describe` shows the value in force and the values that it overrides, and with `--all` keys that
-have their default too. With `-o json`, `headrace configs describe` also prints the type, the allowed values and the
-description of each key.
+key". `headrace configs describe` shows the value in force of each key that is set, and the values that this value
+overrides. With `--all`, the command also shows keys that have their default. With `-o json`, the command also prints
+the type, the allowed values and the description of each key.
 
 The column "changed" says how you can change a key:
 

@@ -432,8 +432,8 @@ CONSUMER = ConfigDef(
         honoured(
             "fetch.min.bytes",
             1,
-            "The minimum number of bytes in an answer to a fetch. After fetch.max.wait.ms, a broker answers with "
-            "fewer bytes.",
+            "The minimum number of bytes in an answer to a fetch. After fetch.max.wait.ms, a broker answers even if "
+            "it has fewer bytes.",
             low=0,
         ),
         honoured("fetch.max.wait.ms", 500, "The longest time that a broker waits before it answers a fetch.", low=0),

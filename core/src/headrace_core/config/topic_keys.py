@@ -179,8 +179,9 @@ _KEYS = (
     honoured(
         "log.flush",
         FlushPolicy.COMMIT.value,
-        "When the broker flushes records to the disk. With commit, before it acknowledges them. With interval, every "
-        "flush.ms (every second if flush.ms is not set). With os, the operating system decides, as in Kafka.",
+        "When the broker flushes records to the disk. With commit, the broker flushes records before it acknowledges "
+        "them. With interval, it flushes every flush.ms, or every second if flush.ms is not set. With os, the "
+        "operating system decides, as in Kafka.",
         kind=Kind.STRING,
         server_key="log.flush",
         choices=tuple(policy.value for policy in FlushPolicy),

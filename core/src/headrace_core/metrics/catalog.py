@@ -400,8 +400,8 @@ PURGATORY = _jmx(
     "kafka_server_delayedoperationpurgatory_purgatorysize",
     BROKER,
     "kafka.server:type=DelayedOperationPurgatory,name=PurgatorySize",
-    "Requests that wait. Produce: requests and transaction markers that wait for the log or for other replicas. Fetch: "
-    "requests that wait for records.",
+    "Requests that wait. The row Produce counts requests and transaction markers that wait for the log or for other "
+    "replicas. The row Fetch counts requests that wait for records.",
     ("delayedOperation",),
 )
 BROKER_STATE = _jmx(
