@@ -33,7 +33,7 @@ class Limits:
 class JudgedGroup:
     """One group. ``lag_s``: the largest age of an unread record, None if it is unknown; it is a lower bound if
     ``is_at_least``. ``worst``: the partition with the age ``lag_s``, or "". ``above``: one text for each limit that the
-    group exceeds. ``error``: why the lag is unknown."""
+    group exceeds, and one for the verdict STOP or STALL. ``error``: why the lag is unknown."""
 
     group: str
     state: str

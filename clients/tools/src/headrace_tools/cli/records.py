@@ -29,8 +29,8 @@ def delete(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Delete the records of a partition below an offset. When the command has returned, no consumer can read the
-    deleted records; their disk space is freed soon after.
+    """Delete the records below an offset from one partition, or without -p from every partition of the topic. When the
+    command has returned, no consumer can read the deleted records; their disk space is freed soon after.
 
     \b
     Examples:

@@ -230,7 +230,8 @@ def brokerstarting(facts: Facts) -> Iterator[Finding]:
 
 @rule("process-dead")
 def process_dead(facts: Facts) -> Iterator[Finding]:
-    """A controller or coordinator of a local cluster is not running (the rule for brokers is broker-down)."""
+    """A process of a local cluster is not running. A broker is reported by the rule broker-down instead, unless no node
+    describes the cluster."""
     for node in facts.local:
         if node.pid is None and (node.role != "broker" or facts.cluster is None):
             yield Finding(

@@ -37,7 +37,8 @@ def _what(tried: Tried, refusal: Refusal) -> str:
 
 
 def _addresses(facts: Facts) -> Iterator[tuple[str, Tried]]:
-    """Each address once: as a node's address if a node has it, otherwise as a bootstrap address."""
+    """The addresses of nodes, and the bootstrap addresses. A bootstrap address that is the address of a node which
+    refuses the client is left out."""
     nodes = [
         (f"{role} {node_id} at {tried.address}", tried)
         for role, all_tried in (("broker", facts.brokers), ("coordinator", facts.coordinators))

@@ -88,8 +88,9 @@ class Looking:
         return found
 
     def _unowned(self, state: ClusterState) -> str | None:
-        """The reason why a partition of ``__consumer_offsets`` has no coordinator; None if every partition has one.
-        Listing groups fails until each partition of ``__consumer_offsets`` has a coordinator."""
+        """The reason why a partition of ``__consumer_offsets`` has no coordinator; None if every partition has one, or
+        if the cluster has no coordinators. Listing groups fails until each partition of ``__consumer_offsets`` has a
+        coordinator."""
         if not state.of_role("coordinator"):
             return None
         try:
