@@ -13,8 +13,10 @@ from typing import Any, ClassVar, Self
 
 
 class HeadraceError(Exception):
-    """Base of every error that Headrace raises on purpose. The message of an error says what failed, why and what to
-    do."""
+    """Base of every error that Headrace raises on purpose.
+
+    The message of an error says what failed, why and what to do. Without a message, the error has the first line of its
+    class's docstring, so that line must be a whole sentence."""
 
     code: ClassVar[str] = "UNKNOWN_SERVER_ERROR"
     number: ClassVar[int] = -1
@@ -217,8 +219,10 @@ class ClusterAuthorizationFailedError(HeadraceError):
 
 
 class RefusedRecordsError(HeadraceError):
-    """Base of the errors of a batch with invalid records. ``faults``: the place in the batch of each invalid record,
-    and what is wrong with it (KIP-467); empty if the invalid records are unknown."""
+    """Base of the errors of a batch with invalid records.
+
+    ``faults``: the index in the batch of each invalid record, and what is wrong with the record (KIP-467); empty if the
+    invalid records are unknown."""
 
     faults: tuple[tuple[int, str], ...] = ()
 
@@ -316,8 +320,7 @@ class DuplicateSequenceNumberError(HeadraceError):
 
 
 class InvalidProducerEpochError(HeadraceError):
-    """The producer's epoch is older than the partition's: a newer producer fenced the sender, or the request was
-    delayed."""
+    """The producer's epoch is out of date: a newer producer has fenced this producer, or the request was delayed."""
 
     code, number = "INVALID_PRODUCER_EPOCH", 47
 
@@ -365,8 +368,7 @@ class SecurityDisabledError(HeadraceError):
 
 
 class OperationNotAttemptedError(RetriableError):
-    """The item was skipped, because the request has more items than one metadata write may change; send the skipped
-    items again."""
+    """The item was skipped, because the request has too many items for one metadata write; send the item again."""
 
     code, number = "OPERATION_NOT_ATTEMPTED", 55
 
@@ -540,7 +542,7 @@ class InvalidRecordError(RefusedRecordsError):
 
 
 class UnstableOffsetCommitError(RetriableError):
-    """A transaction that has not ended yet has committed offsets of the partition (KIP-447)."""
+    """A transaction that has not ended has pending offsets of the partition; retry (KIP-447)."""
 
     code, number = "UNSTABLE_OFFSET_COMMIT", 88
 
@@ -618,8 +620,7 @@ class TransactionalIdNotFoundError(HeadraceError):
 
 
 class IneligibleReplicaError(RetriableError):
-    """The new in-sync set names a replica that must not be in sync: its broker is fenced, is stopping, or has restarted
-    (KIP-903)."""
+    """The new in-sync set names a replica whose broker is fenced, is stopping or has restarted (KIP-903)."""
 
     code, number = "INELIGIBLE_REPLICA", 107
 
@@ -739,8 +740,9 @@ class FencedShardEpochError(HeadraceError):
 
 
 class UnexpectedLogEndError(HeadraceError):
-    """A shard's log does not end at the offset that the append expects; nothing was written. Replay the shard's log
-    before the next append."""
+    """A shard's log does not end at the offset that the append expects; nothing was written.
+
+    The coordinator replays the shard's log before its next append."""
 
     code, number = "UNEXPECTED_LOG_END", 1010
 
@@ -855,9 +857,9 @@ class IllegalStateError(ClientError, RuntimeError):
 
 
 class ProcessingError(ClientError):
-    """The handler of ``Consumer.process`` failed for a record: all tries are used up, and there is no dead-letter
-    topic. The record (``topic``, ``partition``, ``offset``) is not committed; ``__cause__`` is the handler's
-    exception."""
+    """The handler of ``Consumer.process`` failed for a record in all tries, and there is no dead-letter topic.
+
+    The record (``topic``, ``partition``, ``offset``) is not committed; ``__cause__`` is the handler's exception."""
 
     code = "PROCESSING_FAILED"
 

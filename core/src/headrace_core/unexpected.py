@@ -39,5 +39,6 @@ def log_fields(error: BaseException, context: TraceContext | None = None) -> dic
 
 
 def answer_to(error: BaseException, what: str) -> UnknownServerError:
-    """The error for the client whose request failed with ``error``. ``what``: the request or its object."""
+    """The error for the client whose request failed with ``error``. ``what``: the request, or the topic or other object
+    that it concerns."""
     return UnknownServerError(f"{what}: {type(error).__name__}: {error} (request id {request_id_of(error)})")

@@ -105,7 +105,7 @@ class _Begun(NamedTuple):
 
 
 class _TurnThread:
-    """A thread that runs turns one after another. The first turn starts it."""
+    """A thread that runs turns one after another. The first turn starts the thread."""
 
     def __init__(self, name: str, run: Callable[[Turn], None]) -> None:
         self._name, self._run = name, run
@@ -233,7 +233,8 @@ class DirectoryWriter:
         """Run a change (create, truncate, roll, delete, write checkpoints, ...) on the directory's thread. The change
         runs after all earlier requests and before all later requests for ``log`` or, without ``log``, for all logs.
         While the change runs, no other change of the directory runs. The future raises the action's HeadraceError. An
-        OSError fails the directory, except for a full disk (DiskFullError)."""
+        OSError of the action takes the directory offline; if the disk is full, the future raises DiskFullError
+        instead."""
         self._check_open()
         future: asyncio.Future[T] = self._loop.create_future()
         self._enqueue(ActionEntry(log, action, _resolver(future)))

@@ -280,8 +280,8 @@ class ReassignmentThrottleRecord(msgspec.Struct, frozen=True, array_like=True, t
 
 
 class AclRecord(msgspec.Struct, frozen=True, array_like=True, tag=25):
-    """An access control entry exists from the record on. ``acl_id`` (16 bytes) names it. The types, the operation and
-    the permission are Kafka's numbers; ``principal`` has the form ``User:alice``."""
+    """An access control entry exists from the record on. ``acl_id`` (16 bytes) identifies the entry. The types, the
+    operation and the permission are Kafka's numbers; ``principal`` has the form ``User:alice``."""
 
     acl_id: bytes
     resource_type: int

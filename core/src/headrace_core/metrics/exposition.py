@@ -117,7 +117,7 @@ class _Turns:
 
 
 def _body_of(families: dict[Metric, list[bytes]], *, openmetrics: bool) -> bytes:
-    """The text in one format. Only the heads of the families differ between the formats."""
+    """The text of a scrape in one format. The two formats differ only in the heads of the families."""
     parts: list[bytes] = []
     for metric, lines in families.items():
         parts.append(_head_of(metric, openmetrics=openmetrics))
@@ -126,7 +126,8 @@ def _body_of(families: dict[Metric, list[bytes]], *, openmetrics: bool) -> bytes
 
 
 def _ending(asked_s: float, *, openmetrics: bool) -> bytes:
-    """The last lines of a text. ``asked_s``: the node's clock when the scrape arrived, in seconds since 1970."""
+    """The last lines of a scrape's text, with the time of the scrape. ``asked_s``: the node's clock when the scrape
+    arrived, in seconds since 1970."""
     line = f"{TIME_SECONDS.sample_name} {asked_s!r}\n".encode()
     return _head_of(TIME_SECONDS, openmetrics=openmetrics) + line + (END if openmetrics else b"")
 

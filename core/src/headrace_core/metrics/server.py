@@ -297,7 +297,8 @@ def _place(address: str) -> str:
 
 
 def _parsed(head: str, writer: asyncio.StreamWriter) -> tuple[ScrapeRequest, bool]:
-    """The request, and whether the client keeps the connection. Raises Refused."""
+    """Return the request with the headers ``head``, and whether the client keeps the connection open. Raises
+    Refused."""
     first, *lines = head.removesuffix("\r\n\r\n").split("\r\n")
     words = first.split(" ")
     if len(words) != 3 or not words[2].startswith("HTTP/1."):

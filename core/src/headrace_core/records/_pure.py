@@ -336,12 +336,13 @@ class RecordIterator:
 
 
 def without_aborted(data: Buffer, aborted: Iterable[tuple[int, int]], *, check_crc: bool = True) -> list[Buffer]:
-    """Return the parts of ``data`` (whole batches) outside the transactions ``aborted``: (producer id, first offset) of
-    each. The parts are views of ``data``, not copies; ``[data]`` when nothing is removed.
+    """Return the parts of ``data`` (whole batches) that are not in an aborted transaction. ``aborted``: (producer id,
+    first offset) of each aborted transaction. The parts are views of ``data``, not copies; ``[data]`` when nothing is
+    removed.
 
-    The algorithm is Kafka's (KIP-98, CompletedFetch). A fetch result names every aborted transaction among its records.
-    The batch headers show the producer. From an aborted transaction's first offset up to the producer's ABORT marker,
-    the producer's transactional batches are removed; markers stay.
+    The algorithm is Kafka's (KIP-98, CompletedFetch). A fetch result names every aborted transaction among its records,
+    and the header of a batch names the batch's producer. From an aborted transaction's first offset up to the
+    producer's ABORT marker, the producer's transactional batches are removed; markers stay.
 
     A damaged batch and all batches after it are kept: the decoder raises the error when it reaches that batch. With
     ``check_crc``, a batch with a wrong CRC counts as damaged instead of removed, because its header may name the wrong

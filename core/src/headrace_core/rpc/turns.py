@@ -112,9 +112,9 @@ _desks: WeakKeyDictionary[asyncio.AbstractEventLoop, _Desk] = WeakKeyDictionary(
 
 
 class Turns:
-    """The turns of one piece of work on ``items`` items; not reentrant, see ``outside``. Use ``async with Turns(n) as
-    turns`` and, in the loop over the items, ``if turns.is_over(): await turns.next()``. ``async with`` and ``next``
-    raise CancelledError when the call was cancelled."""
+    """The turns of one piece of work on ``items`` items. A task that has a turn must not ask for another turn, except
+    by ``outside``. Use ``async with Turns(n) as turns`` and, in the loop over the items, ``if turns.is_over(): await
+    turns.next()``. ``async with`` and ``next`` raise CancelledError when the call was cancelled."""
 
     __slots__ = ("_arrival", "_desk", "_has_turn", "_items", "_until_s")
 

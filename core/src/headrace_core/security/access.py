@@ -21,7 +21,7 @@ NO_NAMES: frozenset[str] = frozenset()
 
 
 class Decider(Protocol):
-    """The part of authorizer.Authorizer that callers need."""
+    """The part of authorizer.Authorizer that ``Access`` uses."""
 
     @property
     def names_hosts(self) -> bool:
@@ -75,7 +75,7 @@ class Authorization:
 
 
 class Access:
-    """The rights of one call. ``method``: "Service/Method", for the audit log."""
+    """What the caller of one call may do. ``method``: "Service/Method", for the audit log."""
 
     __slots__ = ("_authorization", "_reporting", "caller", "method")
 

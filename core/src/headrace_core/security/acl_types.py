@@ -1,7 +1,8 @@
 """The terms of access control: operations, types of resources, patterns and hosts, with Kafka's names and numbers.
 
 A pattern is *literal* (one name, or ``*`` for every name) or *prefixed* (every name that begins with it; KIP-290). A
-host is an IP address, a network such as 10.0.0.0/8, or ``*``. Clients use this module, so it needs no metadata.
+host is an IP address, a network such as 10.0.0.0/8, or ``*``. Clients use this module too, so it does not import the
+package ``metadata``.
 """
 
 from __future__ import annotations

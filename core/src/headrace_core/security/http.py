@@ -40,7 +40,7 @@ class HttpGuard:
 
     @classmethod
     def of(cls, values: Mapping[str, Any], *, encrypts: bool, where: str = "") -> HttpGuard:
-        """The guard of a listener, from typed values by key. ``encrypts``: whether its URL is https. Raises
+        """The guard of a listener, from typed values by key. ``encrypts``: whether the listener's URL is https. Raises
         InvalidConfigError."""
         tokens = values.get(TOKENS_KEY)
         if not encrypts:

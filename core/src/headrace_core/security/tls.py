@@ -339,7 +339,7 @@ class TlsSource:
         return _ServerContext(self, wants_client)
 
     def new_server_context(self, *, wants_client: bool) -> ssl.SSLContext:
-        """A context with the present material only."""
+        """A TLS context for a server with the present key material; later changes of the files do not affect it."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._configure(context)
         if wants_client:

@@ -66,7 +66,8 @@ class KeySource:
         self._wake = asyncio.Event()
 
     def keys(self, key_id: str | None) -> Sequence[Mapping[str, Any]]:
-        """The keys with this id; all keys for None. An unknown id makes ``run`` read the keys soon."""
+        """Return the keys with the given id; all keys if ``key_id`` is None. An unknown id makes ``run`` read the keys
+        soon."""
         if key_id is None:
             return self._keys
         found = [each for each in self._keys if each.get("kid") == key_id]

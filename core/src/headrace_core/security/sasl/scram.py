@@ -169,7 +169,8 @@ def from_sasl_name(name: str, mechanism: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ClientFirst:
-    """``gs2_header`` + ``bare``; ``is_token``: Kafka's extension tokenauth=true (KIP-48)."""
+    """The first message of a client, which is ``gs2_header`` followed by ``bare``. ``is_token``: the message has
+    Kafka's extension tokenauth=true (KIP-48)."""
 
     gs2_header: str
     bare: str
