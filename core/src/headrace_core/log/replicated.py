@@ -20,8 +20,9 @@ from .segment import BatchMeta
 
 
 class ReplicatedAppendError(HeadraceError):
-    """The batches from the leader cannot follow the follower's log. No batch was appended: the follower must join the
-    leader again."""
+    """The batches from the leader cannot follow the follower's log.
+
+    No batch was appended: the follower must join the leader again."""
 
 
 class UnexpectedOffsetError(ReplicatedAppendError):

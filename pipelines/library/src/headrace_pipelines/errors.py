@@ -32,8 +32,9 @@ class SchemaChangeError(InvalidArgumentError):
 
 
 class TableConflictError(ClientError):
-    """A write to a lake table failed repeatedly, because other writers committed first. No row of the failed write is
-    visible."""
+    """A write to a lake table failed repeatedly, because other writers committed first.
+
+    No row of the failed write is visible."""
 
     code = "TABLE_CONFLICT"
 

@@ -30,8 +30,9 @@ class NullTopicError(ClientError):
 
 
 class SinkWriteError(ClientError):
-    """A task could not write all its rows. The message has the partition, the cause, and the records that were
-    written."""
+    """A task could not write all its rows.
+
+    The message has the partition, the cause, and the records that were written."""
 
     code = "SINK_WRITE_FAILED"
 

@@ -69,8 +69,10 @@ class SchemaNotFoundError(SchemaError):
 
 
 class IncompatibleSchemaError(SchemaError):
-    """Two schemas are incompatible: a new version breaks the subject's compatibility level, or a reader's schema cannot
-    read what the writer's schema wrote. ``reasons`` describes each mismatch."""
+    """Two schemas are incompatible.
+
+    A new version breaks the subject's compatibility level, or a reader's schema cannot read what the writer's schema
+    wrote. ``reasons`` describes each mismatch."""
 
     code = "INCOMPATIBLE_SCHEMA"
 
@@ -86,8 +88,10 @@ class RegistryUnavailableError(SchemaError):
 
 
 class RegistryRefusedError(SchemaError):
-    """The registry refused the request. ``status``: the HTTP status; ``error_code``: the registry's own code, such as
-    42205 (the subject is in read-only mode), or 0."""
+    """The registry refused the request.
+
+    ``status``: the HTTP status; ``error_code``: the registry's own code, such as 42205 (the subject is in read-only
+    mode), or 0."""
 
     code = "REGISTRY_REFUSED"
 

@@ -31,8 +31,9 @@ MESSAGE_MAX = 1000
 
 
 class InvalidSchemaError(HeadraceError):
-    """The text of a schema is invalid in its language, or is above a limit. The error message names the place in the
-    text."""
+    """The text of a schema is invalid in its language, or is above a limit.
+
+    The error message names the place in the text."""
 
     code = "INVALID_SCHEMA"
 
