@@ -234,7 +234,9 @@ class InvalidTimestampError(RefusedRecordsError):
 
 
 class UnsupportedSaslMechanismError(HeadraceError):
-    """The listener does not have the SASL mechanism; the message names the mechanisms that it has."""
+    """The listener does not have the SASL mechanism.
+
+    The error message names the mechanisms of the listener."""
 
     code, number = "UNSUPPORTED_SASL_MECHANISM", 33
 
@@ -758,7 +760,9 @@ class ClientError(HeadraceError):
 
 
 class BootstrapError(ClientError):
-    """None of the bootstrap servers could be reached; the message names each address with its cause."""
+    """None of the bootstrap servers could be reached.
+
+    The error message names each address, and why the connection to it failed."""
 
     code, retriable = "BOOTSTRAP_FAILED", True
 
@@ -776,7 +780,7 @@ class DeliveryTimeoutError(ClientError, TimeoutError):
 
 
 class UnknownOutcomeError(DeliveryTimeoutError):
-    """The record was sent but never acknowledged: it may or may not be in the log.
+    """The record was sent but not acknowledged, so it is unknown whether the log has the record.
 
     Raised when delivery.timeout.ms is over, or earlier when retries are used up or a response rules out a retry."""
 
@@ -786,9 +790,9 @@ class UnknownOutcomeError(DeliveryTimeoutError):
 class SerializationError(ClientError):
     """A key or value could not be serialized or deserialized.
 
-    ``topic`` and ``field`` ("key" or "value") name the place. An error of a consumer (KIP-1036) also has ``partition``,
-    ``offset`` and ``record``: the record of the log, with key and value as bytes, headers and timestamp. The consumer
-    can continue after ``seek(error.topic_partition, error.offset + 1)``."""
+    ``topic`` and ``field`` ("key" or "value") say what could not be converted. An error of a consumer (KIP-1036) also
+    has ``partition``, ``offset`` and ``record``: the record of the log, with key and value as bytes, headers and
+    timestamp. The consumer can continue after ``seek(error.topic_partition, error.offset + 1)``."""
 
     code = "SERIALIZATION_FAILED"
 
@@ -875,13 +879,17 @@ class TransactionAbortedError(ClientError):
 
 
 class ClusterStartError(ClientError):
-    """A process of a local cluster did not start; the message quotes the end of its log."""
+    """A process of a local cluster did not start.
+
+    The error message quotes the end of the process's log."""
 
     code = "CLUSTER_START_FAILED"
 
 
 class MissingDependencyError(ClientError, ImportError):
-    """An optional dependency is not installed; the message says how to get it."""
+    """An optional dependency is not installed.
+
+    The error message says how to install it."""
 
     code = "MISSING_DEPENDENCY"
 
