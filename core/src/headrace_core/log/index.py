@@ -44,7 +44,8 @@ STORING = threading.Lock()
 
 
 class TimestampOffset(NamedTuple):
-    """An entry of a time index: a timestamp (-1: none) and the offset of the batch with this timestamp."""
+    """An entry of a time index: a timestamp (-1: none), and the last offset of the batch that has this timestamp as its
+    largest."""
 
     timestamp_ms: int
     offset: int
@@ -80,7 +81,7 @@ class IndexFile:
         return read_file(self._fs, self.path)
 
     def has(self, size: int) -> None:
-        """Store the size of the file whose entries a reader has loaded."""
+        """Record the size of the index file, after a reader has loaded the entries from it."""
         self._size = size
 
     def append(self, entry: bytes) -> None:
@@ -132,7 +133,7 @@ class IndexFile:
         self._size = size
 
     def create(self) -> None:
-        """Create the empty file, under a new name."""
+        """Create the index file, empty; if a file with this name exists, empty it."""
         file = self._open()
         try:
             if file.size():

@@ -255,8 +255,10 @@ class PartitionLog(LogReader):
 
         The outcome of a refused append is its error, and the other appends still succeed. The errors are:
 
-        * CorruptMessageError, InvalidRecordError, InvalidTimestampError, RecordTooLargeError, RecordListTooLargeError,
-          OutOfOrderSequenceNumberError, InvalidProducerEpochError, InvalidTxnStateError
+        * CorruptMessageError, InvalidRecordError, InvalidTimestampError, UnsupportedVersionError, RecordTooLargeError,
+          RecordListTooLargeError, OutOfOrderSequenceNumberError, InvalidProducerEpochError, InvalidTxnStateError;
+          InvalidArgumentError (the leader epoch is older than the log's), UnknownTopicOrPartitionError (the log is
+          closed), ServerBusyError (no descriptor is free), CorruptLogError (the log is damaged)
         * with a transaction: the errors of ``transactions.must_append`` and ``transactions.check_in_transaction``
         * DiskFullError: the bytes already written are removed again (of a replicated append larger than a segment, the
           first batches may stay)

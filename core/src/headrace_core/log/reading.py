@@ -143,7 +143,7 @@ class LogReader:
 
     def first_offset_from(self, offset: int) -> int:
         """Return ``offset`` if a batch contains it, else the base offset of the next batch, else the log end offset.
-        Records are missing where compaction removed them. Raises CorruptLogError."""
+        (No batch contains an offset whose batch compaction has removed.) Raises CorruptLogError."""
         segments = self._segments
         for number, segment in enumerate(segments):
             if number + 1 < len(segments) and segments[number + 1].base_offset <= offset:

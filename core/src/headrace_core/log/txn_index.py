@@ -153,7 +153,7 @@ class TransactionIndex:
             self.attach()
 
     def replace(self, entries: Iterable[AbortedTransaction]) -> bool:
-        """Replace all entries. The entries, and the name of the file, are durable when the method returns. After a
+        """Replace all entries. The entries, and the name of the file, are durable when the method returns True. After a
         crash the file has the old entries, no entries, or the new entries. Returns False on a full disk: the entries
         are in memory, and the file is empty and counts as damaged until the entries are written. Raises OSError."""
         return self._replace(pack_entries(entries))
