@@ -287,7 +287,7 @@ def concerns(
     delta: MetadataDelta,
     topics: frozenset[str] | None = None,
 ) -> bool:
-    """Whether ``delta``, which led to ``image``, changes the response to ``request``, apart from the offset.
+    """Whether ``delta``, which led to ``image``, may change the response to ``request``, apart from the offset.
     ``topics``: the request's topics as a set, if the caller has one; the cost then depends only on the size of the
     delta."""
     if delta.brokers or delta.coordinators or delta.acls:

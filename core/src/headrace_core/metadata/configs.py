@@ -101,7 +101,8 @@ _SERVER_DEFAULTS = {name: key.default for name, key in SERVER.keys.items()}
 
 
 def broker_values(image: MetadataImage, broker_id: int, static: Mapping[str, Any]) -> dict[str, Any]:
-    """Return every server key with its typed effective value on a broker (-1: a broker for which no values are set).
+    """Return every server key with its typed effective value on a broker (-1: a broker without dynamic values of its
+    own).
 
     ``static``: the values in the broker's properties file (NodeConfig.given).
     """
@@ -119,7 +120,7 @@ def topic_config(
 
 
 def _dynamic(image: MetadataImage, broker_id: int) -> dict[str, Any]:
-    """Return the typed dynamic values of server keys, for one broker or for all brokers."""
+    """Return the typed dynamic values of server keys that apply to a broker (-1: only the values for all brokers)."""
     values: dict[str, Any] = {}
     for name in ("", str(broker_id)) if broker_id >= 0 else ("",):
         texts = image.config(ConfigResourceType.BROKER, name)
@@ -187,8 +188,8 @@ def describe_topic(
     """Describe every key of a topic, by name, with the source of its value.
 
     ``static``: the topic keys that a properties file sets (NodeConfig.topic_defaults()). ``given``: all values of the
-    properties file (NodeConfig.given), with the names that the file uses. One of the arguments ``static`` and ``given``
-    is enough.
+    properties file (NodeConfig.given), with the names that the file uses; if ``given`` is passed, ``static`` is
+    ignored.
     """
     described = []
     for name in sorted(TOPIC.keys):

@@ -102,10 +102,9 @@ class CleanerManager:
     ) -> CleaningReport | None:
         """Clean a log and record the end of the cleaning; None when another thread is cleaning this log already.
 
-        Raises the errors of ``Cleaner.clean``. An error of a cleaning makes the partition ``uncleanable``. Four errors
-        do not make a partition ``uncleanable``, because the partition's log does not cause them. The
-        four errors are ServerShuttingDownError, DiskFullError, ServerBusyError (no descriptor is left) and StorageError
-        (the directory failed).
+        Raises the errors of ``Cleaner.clean``. An error makes the partition ``uncleanable``, except for four errors
+        that the partition's log does not cause: ServerShuttingDownError, DiskFullError, ServerBusyError (no descriptor
+        is left) and StorageError (the directory failed).
         """
         partition = target.topic_partition
         with self._lock:
