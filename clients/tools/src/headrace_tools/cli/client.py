@@ -195,8 +195,8 @@ def client_config(
 ) -> dict[str, Any]:
     """The configuration keys for a client of ``kind`` (admin, producer, consumer). The order of precedence is, lowest
     first: the defaults in this module and the command's ``defaults``, the profile, the file of --command-config, the
-    command's ``flags``, -X. The
-    bootstrap timeout of a command is shorter than in a service, because a user waits for the command."""
+    command's ``flags``, -X. The bootstrap timeout of a command is shorter than that of a service, because a user waits
+    for the command."""
     profile = _chosen.get()
     kept = {} if profile is None else profile.keys_of(kind)
     ours = {"bootstrap.timeout.ms": 3_000, "client.id": "headrace-cli"} | dict(defaults or {})
