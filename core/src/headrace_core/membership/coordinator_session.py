@@ -59,7 +59,7 @@ class CoordinatorSession(NodeSession[RegisteredCoordinator]):
         heartbeat_interval_ms: float,
         answer_timeout_ms: float,
     ) -> None:
-        """Arguments of NodeSession."""
+        """The arguments are documented at NodeSession."""
         super().__init__(
             controllers, logger, heartbeat_interval_ms=heartbeat_interval_ms, answer_timeout_ms=answer_timeout_ms
         )

@@ -23,8 +23,9 @@ _WAITING_MAX = 64
 
 
 class MetadataLag(NamedTuple):
-    """Lag of a copy of the metadata. ``records``: number of records known to be committed but not applied. ``ms``: the
-    copy contains all records that were committed this many milliseconds ago; None: no confirmation so far."""
+    """Lag of a copy of the metadata. ``records``: number of records known to be committed but not applied. ``ms``: an
+    upper bound of the copy's age: the copy contains all records that were committed this many milliseconds ago or
+    earlier. None: no confirmation so far."""
 
     records: int
     ms: float | None

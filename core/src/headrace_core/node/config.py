@@ -29,8 +29,9 @@ HTTP_ROLES = ("registry", "console")
 class NodeConfig:
     """A node's configuration: the checked values that every role needs, and all values by name.
 
-    ``node_id`` is -1 if not configured (brokers only). ``given``: the typed values that were set, without defaults. A
-    node of HTTP_ROLES has no ``listeners`` and no ``log_dirs``; its ``state_file`` is empty unless it is configured.
+    ``node_id`` is -1 if it is not configured (a controller needs one). ``given``: the typed values that were set,
+    without defaults. A node of HTTP_ROLES has no ``listeners`` and no ``log_dirs``; its ``state_file`` is empty unless
+    it is configured.
     """
 
     role: str

@@ -164,7 +164,7 @@ def raise_descriptor_limit() -> None:
 def settle_memory(*thresholds: int) -> None:
     """Exclude permanent objects from garbage collection, which keeps the collector's passes short. Call
     ``settle_memory`` after all imports and loads. ``thresholds``: arguments of ``gc.set_threshold``. ``settle_memory``
-    has no effect in a process that contains several nodes."""
+    has no effect in a process that ``main`` has not started, such as a test with several nodes."""
     if not _owns_process:
         return
     gc.collect()

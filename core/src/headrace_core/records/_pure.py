@@ -245,7 +245,8 @@ def _records_of(
 
 
 class RecordIterator:
-    """Iterates over the records of many batches from an offset on, without control records.
+    """Iterates over the records of many batches from ``start_offset`` on; leaves out control records unless
+    ``include_control`` is set.
 
     ``slices`` are buffers of whole batches, back to back. A batch is checked and decompressed when the iterator reaches
     it. ``position`` is the offset after the last record that the iterator returned or skipped. After an error the
