@@ -720,9 +720,10 @@ class AsyncAdmin(Face):
     async def abort_sink_batch(
         self, sink: str, batch: int, generation: int, *, is_final: bool = False, timeout: float | None = None
     ) -> SinkState:
-        """Abort a batch of an exactly-once sink: its open transactions are aborted, and transactions of ``generation``
-        can no longer be committed. If the batch is already committed, the call changes nothing; then ``batch`` of the
-        result is at least the given ``batch``."""
+        """Abort a batch of an exactly-once sink: the sink's open transactions are aborted, and transactions of
+        ``generation`` can no longer be committed. If the batch is already committed, or the sink has a later
+        generation, the call changes nothing. In the first case ``batch`` of the result is at least the given
+        ``batch``."""
         arguments.text("sink", sink, empty=False)
         arguments.whole("batch", batch)
         arguments.whole("generation", generation)

@@ -273,9 +273,9 @@ def coordinator_timeout_s(client: Any, timeout_s: float) -> float:
 
 
 def _listens(host: str, port: int) -> bool:
-    """Whether a process accepts connections at ``address``; False for a process that has ended, which controllers may
-    still list. A process that accepts connections but does not respond is treated as listening, because it may be slow,
-    or its groups may soon get another coordinator."""
+    """Whether a process accepts connections at ``host`` and ``port``; False for a process that has ended, which
+    controllers may still list. A process that accepts connections but does not respond is treated as listening, because
+    it may be slow, or its groups may soon get another coordinator."""
     try:
         socket.create_connection((host, port), timeout=1.0).close()
     except TimeoutError:

@@ -48,7 +48,7 @@ def top(
 
     A terminal shows one picture, which is updated until Ctrl-C. In a pipe the pictures are printed one after the other;
     with -o json each picture is one JSON document on its own line. --count also counts a picture for which no node
-    answered; the exit code is then 1. Changes nothing.
+    answered; except in the live view, the exit code is then 1. Changes nothing.
 
     \b
     Examples:

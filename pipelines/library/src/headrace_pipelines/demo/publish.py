@@ -44,8 +44,8 @@ class Published:
 
 
 def create_topics(bootstrap_servers: str) -> None:
-    """Create the topics of events and of results, without records. The events are of 2013, so retention would delete
-    them without ``retention.ms=-1``."""
+    """Create the topics of events and of results, without records; the topics of an earlier run are deleted first. The
+    events are of 2013, so retention would delete them without ``retention.ms=-1``."""
     new = [
         NewTopic(TOPIC, partitions=PARTITIONS, replication_factor=REPLICAS, config={"retention.ms": "-1"}),
         NewTopic(
