@@ -6,10 +6,10 @@ epoch than all owners before. A paused coordinator may continue to write, and th
 new owner. Because neither the old coordinator nor the leader may know the new owner, the log itself decides which
 coordinator may append:
 
-    every batch of a shard carries its writer's epoch        producer id -1, base sequence = epoch
-    an append with a smaller epoch is refused                FencedShardEpochError, final
-    so epochs never fall along the log                       the last batch with an epoch has the largest epoch
-    so a new leader finds it at the end of the log           no separate file, which could be lost alone
+    every batch of a shard has its coordinator's shard epoch    as base sequence, with producer id -1
+    the log refuses an append with a smaller shard epoch        with FencedShardEpochError, which is final
+    so the shard epochs never decrease along the log            the last batch with a shard epoch has the largest
+    so a new leader finds the largest one at the log's end      there is no separate file that could be lost
 
 Readers of Kafka's format ignore a base sequence without a producer id. Compaction keeps the base sequence of a batch,
 and the header of the last batch in each group of segments that it replaces. A claim is the first record of a shard's

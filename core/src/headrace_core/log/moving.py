@@ -12,13 +12,15 @@ even if only one of the directories is present. The marker names the target dire
 (the copy) in it, and is durable before the rename. A log *without* a marker is the partition's log; a future log in the
 target directory is then an unfinished copy. For a log *with* a marker, the target directory decides:
 
-    the target has               then the marked one is
-    -------------------------    --------------------------------------------------------------------
-    the log itself               left over by the move: deleted
-    the future of this name      the log: the rename never happened; marker, then future are removed
-    neither, and some other
-    directory has the log        left over by an older move: deleted
-    neither, or is offline       unknown: offline until the directory is back, or an operator decides
+    the target directory has         then the log with the marker is
+    -----------------------------    --------------------------------------------------------------------
+    the partition's log              a leftover of the move: the broker deletes it
+    the future log of this name      the partition's log, because the rename did not happen: the broker
+                                     removes the marker, then the future log
+    neither, and another
+    directory has the log            a leftover of an older move: the broker deletes it
+    neither, or is offline           unknown: the log is offline until the directory is back, or until an
+                                     operator decides
 
 To undo a move, remove the marker durably before you remove the future log.
 

@@ -5,12 +5,12 @@ them.
 snapshot for the new segment's base offset, and a clean close writes a snapshot for the log's end. Because of the
 snapshots, opening a log replays at most the headers of the active segment, and no headers after a clean stop.
 
-    found at the start                          the table
-    ----------------------------------------    ---------------------------------------------------------------
-    a sound snapshot, at the end or before      the newest one, and the batches after it
-    snapshots, but none is sound                all batches
-    no snapshot, the last stop was clean        empty: a log with producers leaves a snapshot when it is closed
-    no snapshot, other cases                    the active segment: no producer was known when it was begun
+    the log has, when it is opened               the producer table is loaded from
+    -----------------------------------------    ---------------------------------------------------------------
+    a sound snapshot at or before its end        the newest sound snapshot, and the batches after it
+    snapshots, but no sound one                  all batches
+    no snapshot, and the last stop was clean     nothing: a log with producers writes a snapshot when it is closed
+    no snapshot, and no clean stop               the active segment: no producer was known when the segment began
 
 A log without producers never has snapshots, so a log without any snapshot had no producers. Rolls do not force
 snapshots to the disk. If a snapshot is torn, its checksum shows the damage, and the snapshot before it is used.

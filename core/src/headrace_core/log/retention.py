@@ -1,8 +1,8 @@
 """Decide which of a log's oldest segments retention removes. The functions are pure: they derive a verdict from facts
 about segments.
 
-    [ segment ][ segment ][ segment ][ active ]        the oldest first, never a gap
-      removed    removed    stays -> all later segments stay, too
+    [ segment ][ segment ][ segment ][ active ]        oldest first, so that the log never gets a gap
+      removed    removed    stays: then all later segments stay, too
 
 Kafka's rules (UnifiedLog.deleteOldSegments) apply in order, each to the segments that the earlier rules left:
 

@@ -7,7 +7,7 @@ bytes, big-endian, as in Kafka. The entries are in the order of the markers:
     int64  producer id
     int64  first offset           of the transaction's first record in this partition
     int64  last offset            of its ABORT marker
-    int64  last stable offset     behind the marker: start of the first transaction that was open then, else marker + 1
+    int64  last stable offset     after the marker: start of the first transaction that is still open, else marker + 1
 
 The file of a transaction index exists only if the index has entries. An empty file is the trace of a rebuild that
 failed, and is reported as damaged. Memory holds the bytes of the file; the bytes of a sealed segment's file are loaded

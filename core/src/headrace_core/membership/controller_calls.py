@@ -3,11 +3,11 @@
 While there is no active controller, a call waits until a controller becomes active, or until the call's timeout is
 over. The method of a call decides how often the call may send its request (``Sending``)::
 
-    AT_MOST_ONCE      AlterPartition. After one request on the wire the call ends, with any result: its caller counts
-                      the attempts (partition/isr.py). Only addresses that cannot be reached are skipped.
-    UNTIL_ATTEMPTED   changes. Another controller is asked when the first controller has certainly changed nothing: it
-                      is not the leader, it is shutting down, or there was no connection. A lost answer ends the call
-                      (core/membership/leader_calls.py).
+    AT_MOST_ONCE      AlterPartition. The call ends after one sent request, whatever its result: the caller counts the
+                      attempts (partition/isr.py). The call skips only addresses that it cannot reach.
+    UNTIL_ATTEMPTED   changes. The call asks another controller when the first controller has certainly changed
+                      nothing: it is not the leader, it is shutting down, or there was no connection. A lost answer
+                      ends the call (core/membership/leader_calls.py).
     UNTIL_ANSWERED    reads and idempotent calls: AssignReplicasToDirs repeats a state that the broker compares with the
                       metadata again, a block of producer ids whose answer was lost is never used, and an internal topic
                       that already exists is no error.

@@ -2,9 +2,9 @@
 
     batch    offsets     holds
     -------  ----------  ------------------------------------------------------------------------------------------
-    first    0, 1, 2     control records: SnapshotHeader (which offset it belongs to), KRaftVersion, KRaftVoters
+    first    0, 1, 2     control records: SnapshotHeader (the snapshot's end offset), KRaftVersion, KRaftVoters
     ...      3 ...       metadata records, a few thousand to a batch
-    last     the last    control record: SnapshotFooter, without which it is not whole
+    last     the last    control record: SnapshotFooter; a snapshot without it is incomplete
 
 A snapshot is a log of ordinary record batches, each with its CRC, which Kafka's tools can read. The snapshot's offsets
 begin at 0, and its leader epoch is the term of the last record that it replaces. Both the file name and the header name

@@ -3,9 +3,9 @@
 
 Empty disks never form a quorum by themselves. Three options of ``format`` choose how a controller begins:
 
-    --standalone                                the only voter; other controllers may join later
+    --standalone                                this controller is the only voter; others may join later
     --initial-controllers ID@HOST:PORT:DIR,...  these voters begin together; DIR is a directory's id
-    --no-initial-controllers                    no voter until `headrace quorum add` adds the controller
+    --no-initial-controllers                    this controller is no voter until `headrace quorum add` adds it
 
 DIR makes the disk a part of the voter's identity, so a controller that has lost its disk cannot vote a second time.
 """

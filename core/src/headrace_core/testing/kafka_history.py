@@ -4,17 +4,18 @@ Every record has a unique mark, ``Mark(producer, sequence)``. While a test runs,
 outcomes and polled records to a ``History``. At the end the test reports the contents of the log. ``anomalies`` then
 finds
 
-    lost                  acknowledged, or read by a consumer, and missing in the log (or for a consumer beyond it)
-    unseen                acknowledged, and no consumer has read that far
-    duplicate             at two offsets
-    phantom               seen, and never sent, or surely refused
-    misplaced             seen in a partition that it was not sent to
-    inconsistent-offset   two records at one offset, or a record elsewhere than its acknowledgement said
-    skip                  a consumer went past a record that is there
-    nonmonotonic-poll     a consumer went back (without a seek)
-    nonmonotonic-send     a producer's later record was acknowledged below an earlier one
-    reorder               a producer's records stand in the log in another order than it sent them (see below)
-    gap                   an offset without a record in the log
+    lost                  a record that was acknowledged, or read by a consumer, is missing in the log (without a report
+                          of the log: an acknowledged record was never read, but later offsets were)
+    unseen                an acknowledged record was not read, because no consumer has read that far
+    duplicate             a record is at two offsets
+    phantom               a record was read, but was never sent, or was certainly refused
+    misplaced             a record was read in a partition to which it was not sent
+    inconsistent-offset   two records have one offset, or a record has another offset than its acknowledgement
+    skip                  a consumer went past a record without reading it
+    nonmonotonic-poll     a consumer went back without a seek
+    nonmonotonic-send     a producer's later record was acknowledged at a lower offset than an earlier record
+    reorder               a producer's records are in the log in another order than the producer sent them (see below)
+    gap                   the log has no record at an offset
 
 A timeout is no refusal: a record with an *unknown* outcome is in the log once or never. A record with an unknown
 outcome is checked only for the anomalies duplicate, phantom, misplaced, skip and reorder. Once a consumer has read a

@@ -8,8 +8,8 @@ have reached the disk (``Loss``). Without the call of ``lose_power``, the test i
 
     change                          durable after                       undone by
     bytes written, file cut         sync of the file (fdatasync)        the old bytes, the old size
-    file or directory made          sync of the directory it is in      its removal, with all that is in it
-    file or directory renamed       sync of the directory it is in      its old name, and what had the new one
+    file or directory created       sync of its parent directory        its removal, with all its contents
+    file or directory renamed       sync of its parent directory        its old name, and the file that had the new name
     file or directory removed       at once                             -
 
 A failed sync behaves as on Linux (``memory_disk``): the bytes written before the sync stay clean in the page cache, and
@@ -519,8 +519,8 @@ class _Undoing:
 
 def lose_power(directory: Path, *, loss: Loss = Loss.ALL, rng: random.Random | None = None) -> int:
     """Apply a power loss to a killed process: of the unsynced changes in the journal in ``directory``, keep only the
-    changes that ``loss`` keeps. Returns how many bytes of files were lost. The journal is empty after
-    ``lose_power``."""
+    changes that ``loss`` keeps. Returns how many bytes of files were lost. Removes the journal, unless ``loss`` is
+    NONE."""
     journal = directory / _JOURNAL
     entries = list(_read_journal(journal))
     lost = 0

@@ -4,13 +4,13 @@ Nodes advertise the address of a ``FaultyNetwork``'s listener instead of their o
 addresses, every connection passes through the proxy, which knows the connection's opener (by ``identify``) and its
 target. Between any two names, in either direction, a test may
 
-    cut         nothing gets through, without notice: sent bytes are lost to the connection, which stays open, and
-                new connections are accepted and stay silent. A ``heal`` resets cut connections: TCP would have given up
-    stall       as cut, but nothing is lost: it continues after ``heal``, late (a cable that was out for a moment)
-    delay       every byte arrives later by the given time, in order
-    throttle    at most the given number of bytes per second
-    refuse      new connections are reset at once
-    reset       open connections are reset, once
+    cut         lose all bytes, without a signal to either side: open connections stay open, and new connections are
+                accepted and stay silent. ``heal`` resets cut connections, because TCP would have given up by then
+    stall       hold back all bytes; after ``heal`` they arrive late (like a cable that was out for a moment)
+    delay       deliver every byte later by the given time, in order
+    throttle    deliver at most the given number of bytes per second
+    refuse      reset new connections at once
+    reset       reset the connections that are open now
 
 A name in a rule may be ``ANY``. The last rule that matches a pair of names applies; ``heal`` removes rules. All methods
 may be called from any thread. The proxy runs on a separate thread, which ``close`` ends.

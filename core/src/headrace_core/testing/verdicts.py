@@ -1,12 +1,14 @@
 """Classify a test's failure: a timeout that a slow machine may explain, or a verdict on the product.
 
-    SafetyViolation     a promise was broken: lost, doubled, reordered, phantom, shared, an invariant, a history's word
-    NotInTimeError      a condition did not come true in time: a slow machine, or a bug
-    TimeoutError, subprocess.TimeoutExpired, pytest-timeout's failure: as NotInTimeError
-    Hypothesis's word that an example's second run differed: as NotInTimeError, if pytest-timeout cut the test short
-    HeadraceError       the product's own answer: a verdict, its timeouts too, because an acknowledgement that never
-                        comes is one of them. ClusterStartError that was raised from a timeout: as NotInTimeError
-    anything else       an assertion, an error: a verdict as well
+    SafetyViolation     a verdict: the product broke a guarantee (a record was lost, repeated or reordered, ...)
+    NotInTimeError      a timeout: a condition did not come true in time, because of a slow machine or a bug
+    TimeoutError, subprocess.TimeoutExpired, the failure of pytest-timeout
+                        a timeout
+    Hypothesis's error for an example whose second run differs from the first
+                        a timeout, if the test ran until the limit of pytest-timeout
+    HeadraceError       a verdict, even for the product's timeouts, because an acknowledgement that never comes is one
+                        of them. A ClusterStartError that was raised from a timeout is a timeout
+    any other error     a verdict, such as a failed assertion
 
 Only a test that timed out may run again (tools/test_again.py, from the file that ``record`` writes). A failure is
 classified as a timeout when the exception that ends the test is a timeout. An exception other than an assertion is also
