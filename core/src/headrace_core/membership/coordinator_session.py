@@ -1,6 +1,6 @@
 """A coordinator's session with the controllers: registration, heartbeats, shutdown.
 
-    session = CoordinatorSession(controllers, registration, heartbeat_interval_ms=2_000)
+    session = CoordinatorSession(controllers, registration, heartbeat_interval_ms=2_000, answer_timeout_ms=4_500)
     registered = await session.register()            # the coordinator's id and epoch
     task = asyncio.create_task(session.run())        # heartbeats; raises when this registration is over
     ...
