@@ -3,18 +3,19 @@
     .index      relative offset u32, position u32     (8 bytes)
     .timeindex  timestamp i64, relative offset u32    (12 bytes)
 
-All fields are big-endian; offsets are relative to the segment's base offset. The tuple ``entries`` is replaced as a
-whole, so threads that read it always see consistent entries.
+All fields are big-endian; offsets are relative to the segment's base offset.
 
-* an offset entry is (last offset of a batch, position where that batch starts), one for about every
-  ``index.interval.bytes`` of log. ``entry_below(offset)`` gives a place at or before the batch that holds the offset;
-* a time entry is (largest timestamp so far, last offset of the batch that has it), written along with an offset entry
-  and once more when the segment is sealed, only while the timestamp grows. Because sealing writes a time entry, the
-  last time entry of a sealed segment has the segment's largest timestamp.
+* An offset entry is (last offset of a batch, position where the batch starts). The index has about one entry for every
+  ``index.interval.bytes`` of the log. ``entry_below(offset)`` gives a position at or before the batch that contains the
+  offset.
+* A time entry is (largest timestamp so far, last offset of the batch that has this timestamp). A time entry is written
+  with an offset entry, and when the segment is sealed, but only if the largest timestamp has grown since the last time
+  entry. Therefore the last time entry of a sealed segment has the segment's largest timestamp.
 
-In memory, entries are in compact arrays that only grow while the segment is written, so other threads may search an
-index at any time. Entries are written to the file in groups. A crash may lose the last index entries but no record,
-because an index can be rebuilt from the log. The arrays of a sealed segment are loaded on first use.
+In memory, the entries are in two arrays that only grow while the segment is written, so other threads may search an
+index at any time. A load or a truncation replaces both arrays together. Entries are written to the file in groups. A
+crash may lose the last index entries but no record, because an index can be rebuilt from the log. The arrays of a
+sealed segment are loaded on first use.
 """
 
 from __future__ import annotations
