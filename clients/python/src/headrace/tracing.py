@@ -30,15 +30,16 @@ if TYPE_CHECKING:
 
 KEY = "otel.traces.enable"
 
-#: Maximum number of links of one poll span, to the producers' spans of its records.
+#: Maximum number of links of one poll span; each link leads to the producer's span of a polled record.
 LINKS_MAX = 64
 #: A key longer than this number of bytes does not become an attribute of a span.
 KEY_BYTES_MAX = 128
-#: The gap (number of records until the next traced one) if no record is traced.
+#: A number of records until the next traced record that is never reached: no record is traced.
 _NEVER = 2**62
-#: Seconds between two refills of the records that may be traced (otel.traces.per.second.max).
+#: Seconds between two refills of the budget of traced records (otel.traces.per.second.max).
 TICK_S = 0.5
-#: Guards the end of spans with two callers: the I/O thread, and the caller of a future's result.
+#: Guards the end of spans, because two threads may end the same spans: the I/O thread, and the thread that reads a
+#: future's result.
 _ENDING = threading.Lock()
 
 

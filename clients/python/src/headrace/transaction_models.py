@@ -11,8 +11,9 @@ from headrace_core.types import TopicPartition
 
 from .models import TransactionToken
 
-#: The states of a transactional id. ongoing: a transaction is open. prepared: a transaction waits for its decision
-#: (KIP-939); prepare-commit and prepare-abort: a transaction is decided, and some of its markers are not written yet.
+#: The states of a transactional id. ongoing: a transaction is open. prepared: a prepared transaction waits for its
+#: commit or abort (KIP-939). prepare-commit and prepare-abort: a transaction is committed or aborted, and some of its
+#: markers are not written yet.
 TransactionState = Literal[
     "empty", "ongoing", "prepared", "prepare-commit", "prepare-abort", "complete-commit", "complete-abort"
 ]

@@ -72,7 +72,7 @@ async def describe_log_dirs(
     request = admin_pb2.DescribeLogDirsRequest()
     partitions_max = limit_of("Admin/DescribeLogDirs", "topics.partitions")
     is_short = wanted is not None and len(wanted) <= ITEMS_MAX and sum(map(len, wanted.values())) <= partitions_max
-    # A long list does not fit into a request: request all partitions, and filter the response.
+    # A long list of wanted partitions does not fit into a request: request all partitions, and filter the response.
     for topic, partitions in (wanted or {}).items() if is_short else ():
         request.topics.add(topic=topic, partitions=sorted(partitions))
 

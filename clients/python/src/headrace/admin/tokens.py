@@ -13,7 +13,9 @@ from .. import arguments
 from ..token_models import DelegationToken
 from .calls import AdminCalls
 
-_DEFAULT = -1  #: A period that the server chooses: its default or maximum; for an expiry, at once.
+#: The period if the caller gives none. For a creation or a renewal, the server then uses its default or its maximum;
+#: an expiry takes effect at once.
+_DEFAULT = -1
 
 
 def wanted_principals(name: str, principals: Iterable[str]) -> list[str]:

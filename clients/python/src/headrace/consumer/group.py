@@ -185,7 +185,8 @@ class GroupConsumer:
         self._callbacks_of_face: weakref.ref[Callbacks] = weakref.ref(NO_CALLBACKS)
         self._events: deque[Event] = deque()
         self._member_id = str(uuid.uuid4())
-        # Number of times that the consumer lost its partitions, and the part of this number that the caller knows.
+        # How often the consumer lost its partitions, and how many of these losses the consumer has reported to the
+        # caller.
         self._losses = self._reported_losses = 0
         self._lost_why = ""
         self._is_leaving = False

@@ -56,7 +56,8 @@ class Assigned:
         # The committed position: (offset, leader epoch of the record before the offset)
         self.begun: tuple[int, int] | None = None
         self.epochs: ReadEpochs | None = None  # Leader epochs of the fetched records.
-        # True for a partition that the program has assigned: without a position, begin at the group's committed offset.
+        # True if the program assigned the partition itself (``assign``): if the partition has no position, fetching
+        # begins at the group's committed offset.
         self.from_group = False
         self.end_offset: int | None = None  # end of a bounded read: fetch nothing from here on
         self.high_watermark = self.last_stable_offset = self.log_start_offset = -1

@@ -65,8 +65,8 @@ JOIN_EPOCH = 0
 
 #: Errors that end the membership; the member then joins the group again.
 REJOIN = ("UNKNOWN_MEMBER_ID", "FENCED_MEMBER_EPOCH")
-#: The error code when another process uses the instance id. The coordinator releases the id when the connection of that
-#: process ends.
+#: The error code when another process uses the instance id. The coordinator releases the instance id after the
+#: connection of that process has ended.
 WAIT = ("UNRELEASED_INSTANCE_ID",)
 
 
@@ -302,8 +302,8 @@ class Member:
         if shard_epoch > self._shard_epoch:
             self._is_orphaned, self._broken_at = True, None
             if is_vacant:
-                # The new shard epoch proves that the shard has had another owner. The new owner may have measured the
-                # member's session timeout for a long time.
+                # The new shard epoch proves that the shard has had another owner. The member's session timeout may have
+                # begun long ago at that owner.
                 self._shard_epoch = shard_epoch
         if self._is_orphaned and is_vacant and as_of is not None:
             self._vacant_at = max(self._vacant_at, as_of)

@@ -95,7 +95,8 @@ class QueueNotes:
     def __init__(self, sequences: PartitionSequences[SendBatch] | None) -> None:
         self.sequences = sequences
         self.leader_epoch = -1
-        # Time since when the leader is not the broker of ``link``, while batches are in flight.
+        # When the client noticed that the broker of ``link`` is no longer the leader although batches are in flight;
+        # infinity otherwise.
         self.moved_at = float("inf")
         self.link: BrokerLink | None = None  # the link that the queue's batches use, or used last
         self.in_flight = 0

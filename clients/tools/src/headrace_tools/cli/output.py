@@ -55,7 +55,8 @@ def _tell(message: str, to: TextIO) -> None:
         print(message, file=to, flush=True)
     except OSError:
         with open(os.devnull, "wb") as nowhere:
-            # Redirect both streams, so that buffered text does not change the exit code.
+            # Redirect both streams to /dev/null: Python flushes buffered text at exit, and a failed flush would change
+            # the exit code.
             for stream in (sys.stdout, sys.stderr):
                 with contextlib.suppress(OSError, ValueError):
                     os.dup2(nowhere.fileno(), stream.fileno())

@@ -100,8 +100,8 @@ def _bar(every_s: float) -> Iterator[_Bar]:
         TextColumn("{task.description}", markup=False),
         TimeRemainingColumn(elapsed_when_finished=True),
     )
-    # The working thread draws the progress bar, so that a stopped process needs no cleanup. Notes to stderr appear
-    # above the progress bar.
+    # The thread that does the work also draws the progress bar, so no drawing thread has to be stopped. Notes to stderr
+    # appear above the progress bar.
     drawn = Drawn(*columns, console=Console(stderr=True), auto_refresh=False, transient=True, redirect_stdout=False)
     try:
         with contextlib.suppress(OSError):

@@ -12,8 +12,9 @@ from headrace.models import QuorumInfo
 from .facts import THE_QUORUM, Facts, Tried, Trouble
 from .findings import Finding, Severity, count, rule, some
 
-#: Milliseconds without a fetch from a voter after which the doctor treats the voter as absent. (VOTER_SILENT_MS is
-#: longer than an election, which takes a second, and longer than the leader's coarse ticks.)
+#: Milliseconds without a fetch from a voter after which the doctor treats the voter as absent. VOTER_SILENT_MS is
+#: longer than an election (a second), and longer than the ticks in which the leader measures the time of a voter's
+#: fetch.
 VOTER_SILENT_MS = 10_000
 #: A broker sends heartbeats every two seconds, and is fenced if it is silent for its session timeout (9 s).
 HEARTBEAT_FRESH_MS = 5_000
@@ -28,7 +29,7 @@ SLOW_SYNC_MS = 100.0
 #: A disk is nearly full if its free space is below FREE_PART of its size and below FREE_BYTES.
 FREE_PART, FREE_BYTES = 0.05, 20 * 2**30
 DESCRIPTORS_WARNING, DESCRIPTORS_ERROR = 0.80, 0.95
-#: The results of a probe that show a running process at the address that does not hang.
+#: Results of a probe which show that the process at the address runs and does not hang.
 _RUNS = (None, Trouble.NOT_SERVING, Trouble.TLS, Trouble.LOGIN)
 
 # -- reach ------------------------------------------------------------------------------------------------------------

@@ -16,12 +16,13 @@ from ..sink_decisions import how_decided
 from .facts import Facts, TransactionFacts
 from .findings import Finding, Severity, rule, some
 
-#: Milliseconds beyond its timeout after which an open transaction is a fault: the coordinator should have aborted it.
+#: Milliseconds after its transaction timeout from which on an open transaction is a fault: the coordinator should have
+#: aborted the transaction.
 LATE_MS = 30_000
-#: Milliseconds after which an undecided transaction counts as old. The value is Kafka's default of
+#: Milliseconds after which an open or prepared transaction counts as old. The value is Kafka's default of
 #: transaction.max.timeout.ms; from this age on kafka-transactions.sh reports a transaction.
 OLD_MS = 900_000
-#: Milliseconds after which missing markers of a decided transaction are a fault.
+#: Milliseconds after which missing markers of a committed or aborted transaction are a fault.
 MARKERS_MS = 30_000
 #: After this number of milliseconds, the doctor gives advice about a prepared transaction.
 PREPARED_MS = 60_000

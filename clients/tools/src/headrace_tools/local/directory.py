@@ -38,7 +38,7 @@ GATEWAY_PORT = 9092  #: Kafka's port: gateway N of `up` listens on GATEWAY_PORT 
 REGISTRY_PORT = 8081
 RACK_CHARACTERS_MAX = 249  #: Maximum length of a rack's name.
 CONSOLE_PORT = 9090  #: The console of `up` listens on CONSOLE_PORT, or the next free port.
-#: Roles whose nodes can be removed without a loss.
+#: Roles whose nodes can be removed without a loss of data.
 _WITHOUT_DATA = ("coordinator", "gateway", "registry", "console")
 _PORT_TRIES = 6
 _LOG_LINES_QUOTED = 25

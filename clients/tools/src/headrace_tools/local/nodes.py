@@ -13,8 +13,8 @@ from .state import ClusterState, Node
 
 #: Largest default.replication.factor that `up` sets, when there are enough brokers.
 FACTOR_MAX = 3
-#: group.initial.rebalance.delay.ms of a local cluster: on one machine, members join within moments of each other.
-#: Without a delay, the first member gets all partitions, and releases them only after its next heartbeat.
+#: group.initial.rebalance.delay.ms of a local cluster. On one machine, a short delay is long enough for all members to
+#: join. Without a delay, the first member gets all partitions, and releases some only after its next heartbeat.
 INITIAL_DELAY_MS = 200
 _RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"  #: Kafka's name (replica.selector.class).
 

@@ -67,7 +67,7 @@ class Node:
     #: A controller that was added to a running cluster, and is not a voter yet.
     joining: bool = False
     metrics_port: int = 0  #: The port of /metrics; 0 before the node's first start.
-    secure: bool = False  #: Whether the node encrypts and authenticates.
+    secure: bool = False  #: Whether the node's listeners use TLS and authenticate clients.
 
     @property
     def name(self) -> str:
@@ -126,7 +126,7 @@ class ClusterState:
     cluster_id: str
     nodes: tuple[Node, ...]
     config: dict[str, str]
-    secure: bool = False  #: Whether the nodes encrypt and authenticate (`headrace up --secure`).
+    secure: bool = False  #: Whether the nodes' listeners use TLS and authenticate clients (`headrace up --secure`).
     racks: tuple[str, ...] = ()
     #: The process that stops the nodes when it ends, because its LocalCluster started them; None: `headrace down` does.
     owner: ProcessId | None = None

@@ -21,8 +21,8 @@ from ..local.directory import ClusterDirectory
 from .looking import Looking
 from .rules import TURNS, NodeName, Returned, Seen, next_node, not_whole, unavoidable
 
-#: Seconds that the cluster may need to be whole before the first restart: after a start, controllers need a moment to
-#: connect to each other.
+#: Timeout in seconds for the cluster to be healthy before the first restart: controllers that have just started need a
+#: moment to connect to each other.
 SETTLE_S = 15.0
 _LOOK_S = 0.3
 _TELL_S = 5.0

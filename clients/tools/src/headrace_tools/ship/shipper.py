@@ -235,7 +235,8 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-#: Errors after which the shipper makes a new producer, which ends the old transaction and reads what was committed.
+#: Errors after which the shipper makes a new producer, which aborts the open transaction. The shipper then reads the
+#: committed positions.
 _PASSING = {
     "DELIVERY_TIMED_OUT",
     "OUTCOME_UNKNOWN",

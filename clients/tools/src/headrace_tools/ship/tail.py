@@ -27,7 +27,8 @@ FORGOTTEN_AFTER_MS = 24 * 3_600_000
 _COMPRESSED = (".gz", ".xz", ".zst", ".bz2", ".lz4", ".zip")
 #: Milliseconds that the kernel's clock for modification times may be behind.
 MODIFIED_LATE_MS = 10
-#: A file may be seen this many milliseconds after the last write to its copy, and before its truncation.
+#: With copytruncate, the shipper may look at a file up to this many milliseconds after the last write to the file's
+#: copy, and still before the file's truncation.
 COPIED_EARLY_MS = 1_000
 #: Seconds after which the unterminated rest of a file that lost its path counts as its last line.
 LAST_LINE_AFTER_S = 2.0

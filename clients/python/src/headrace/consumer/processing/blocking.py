@@ -50,7 +50,8 @@ class Run:
         self._pool = ThreadPoolExecutor(settings.concurrency, thread_name_prefix="headrace-process")
         self._dead_letters: Producer | None = None
         self._opening = threading.Lock()
-        #: The positions before a poll whose records may not be in the book yet; None: all returned records are in it.
+        #: The consumer's positions before its last poll, until the poll's records are in the Book; None: all polled
+        #: records are in the Book.
         self._before_poll: dict[TopicPartition, int] | None = None
         self._has_ended = False
         self._in_handlers: set[Work] = set()  # records whose handlers run

@@ -18,8 +18,8 @@ from headrace_core.types import TopicPartition
 from ...models import OffsetAndMetadata
 from .progress import WINDOW, decode_done, encode_done
 
-#: The records that are handled one after another: records with the same key in a partition, all records of a partition,
-#: or none.
+#: Which records ``process`` handles one after another: records with the same key in a partition, all records of a
+#: partition, or none.
 Order = Literal["key", "partition", "none"]
 ORDERS = ("key", "partition", "none")
 
@@ -33,8 +33,8 @@ class Part:
 
     def __init__(self, tp: TopicPartition) -> None:
         self.tp = tp
-        #: Offsets of unfinished records in the order in which they came, each with its number of records: after the
-        #: consumer's position moved back, an offset can have two records.
+        #: Maps the offset of each unfinished record, in order of arrival, to the number of records with this offset:
+        #: after the consumer's position moved back, an offset can have two records.
         self.open: OrderedDict[int, int] = OrderedDict()
         self.is_sorted = True
         self.end = 0  # one past the last added offset
@@ -77,15 +77,15 @@ class Book:
         self._order = order
         self._parts: dict[TopicPartition, Part] = {}
         self._ready: deque[Work] = deque()
-        #: A chain is the set of records that must be handled one after another. For each chain with a record that is
-        #: ready, running or delayed: the later records, which wait for that record.
+        #: A chain is the set of records that must be handled one after another. Maps each chain with a record that is
+        #: ready, running or delayed to the later records, which wait for that record.
         self._chains: dict[Hashable, deque[Work]] = {}
         self._delayed: list[tuple[float, int, Work]] = []
         self._numbers = itertools.count()
-        self.unfinished = 0  #: Number of records that are added and neither finished nor forgotten.
-        self.bytes = 0  #: Size in bytes of their keys and values.
+        self.unfinished = 0  #: Number of records that were added to the Book and are neither finished nor dropped.
+        self.bytes = 0  #: Size in bytes of the keys and values of the unfinished records.
         self.running = 0  #: Number of records in running handlers.
-        #: These records, with the time at which each was taken; the longest-running one is first.
+        #: Maps each record in a running handler to the time at which its handler began, longest-running first.
         self.begun: dict[Work, float] = {}
 
     def assigned(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:

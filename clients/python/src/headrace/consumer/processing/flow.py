@@ -17,13 +17,13 @@ from .settings import Settings
 
 logger = logging.getLogger("headrace")
 
-POLL_S = 0.1  #: Seconds that one poll waits for records; a retry may start this much too late.
+POLL_S = 0.1  #: Seconds that one poll waits for records; a retry may start up to this many seconds late.
 POLL_RECORDS = 500  #: Maximum number of records of one poll.
-#: Seconds that the end of a run, or the revocation of a partition, waits for running handlers.
+#: Seconds for which ``process`` waits for running handlers when it ends, or when a partition is revoked.
 DRAIN_S = 30.0
-#: Seconds after which a handler that has not returned is named in the log, and between two such lines.
+#: A handler that runs for this number of seconds is named in the log; the next such line follows LONG_S seconds later.
 LONG_S = 60.0
-BYTES_MAX = 64 * 1024 * 1024  #: Above this number of bytes in progress, a run takes no more records.
+BYTES_MAX = 64 * 1024 * 1024  #: ``process`` takes no more records while unfinished records have this many bytes.
 
 
 class Flow:

@@ -12,9 +12,9 @@ import binascii
 import zlib
 from collections.abc import Iterable
 
-PREFIX = "headrace-done:"  #: The first characters of metadata that this module has written.
-#: Maximum distance between the committed offset and the last offset that has a bit. The bits then take 2 KiB, which are
-#: 2,744 characters of metadata; a coordinator accepts up to 4,096 (offset.metadata.max.bytes).
+PREFIX = "headrace-done:"  #: The metadata of a commit begins with this text if this module has encoded the metadata.
+#: Maximum number of offsets, from the committed offset on, for which the metadata has a bit (finished or not). The bits
+#: then take 2 KiB, and the metadata 2,747 characters; a coordinator accepts up to 4,096 (offset.metadata.max.bytes).
 WINDOW = 16_384
 
 

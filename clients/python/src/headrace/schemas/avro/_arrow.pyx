@@ -32,7 +32,8 @@ cdef int64_t INT_MOST = 2147483647
 cdef int64_t LONG_MOST = 0x7FFFFFFFFFFFFFFF
 cdef int64_t LONG_LEAST = -LONG_MOST - 1
 
-#: Maximum number of items that a value may have beyond its number of bytes. Items such as null need no byte.
+#: A value may have at most as many array and map items as it has bytes, plus this number: items such as null need no
+#: byte.
 cdef int64_t FREE_ITEMS = 100_000
 #: The memory limit of one value in the columns: ROW_BYTES, plus ROW_FACTOR times the size of the encoded value.
 cdef int64_t ROW_BYTES = 16 << 20
