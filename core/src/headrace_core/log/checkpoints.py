@@ -11,16 +11,18 @@ cleaner-offset-checkpoint, leader-epoch-checkpoint):
 The checksum is a CRC-32C of the bytes that Kafka would have written. Contents and checksum are in the same file, so a
 crash cannot separate them, and 5,000 partitions need no second file, fsync or read.
 
-* a checkpoint: one bit for each of 32 characters (space 0, tab 1) behind the last entry. Kafka splits entries at white
-  space and drops trailing space. A file without entries has no checksum: ``0\\n0\\n`` has no other form;
+* a checkpoint: 32 characters after the last entry, one for each bit (a space is 0, a tab is 1). Kafka splits entries at
+  white space and drops trailing space. A file without entries has no checksum, because its bytes are always
+  ``0\\n0\\n``;
 * ``meta.properties``: a comment, the last line;
 * ``partition.metadata``: a third line; Kafka reads two;
 * ``.kafka_cleanshutdown``: the checksum is the last field of the file's JSON; Kafka ignores unknown fields.
 
-A file without a checksum (written by Kafka or an old Headrace) is accepted. A file with a wrong checksum is damaged:
-the loading function logs the file's name and returns None. If loading fails, the caller assumes the safe value (offset
-0, an unclean stop) or rebuilds the file. All checkpoint files are replaced atomically, so damage comes from a bad disk,
-not from a crash.
+A file without a checksum (written by Kafka or an old Headrace) is accepted. A file with a wrong checksum is damaged.
+The damage of a checkpoint, or of ``.kafka_cleanshutdown``, is logged, and the caller assumes the safe value (offset 0,
+an unclean stop) or rebuilds the file. A damaged ``meta.properties`` raises InvalidConfigError, a damaged
+``partition.metadata`` raises CorruptLogError. All checkpoint files are replaced atomically, so damage comes from a bad
+disk, not from a crash.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Open a log: find its segments, decide which segments are sound, and where the log starts and ends.
 
-All checks run before the first change of a file, so CorruptLogError leaves the files as they were.
+Interrupted compactions are finished first. Then all batches that need a scan are checked before any file is cut or
+removed, so a CorruptLogError of the scan leaves the files' contents as they were.
 
 **Sound bytes in the page cache do not prove that the disk has them.** After a failed fdatasync Linux marks the pages
 clean although the disk does not have them. After a failed flush, the next process reads sound batches from the page
