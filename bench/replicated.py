@@ -1,6 +1,6 @@
 """Three replicas, alone or beside Kafka: `make bench-replicated`, `make bench-peers-replicated`.
 
-    replicated.py [--peers] [--rounds 3] [--only REGEX] [--policies commit] [--smoke] [--warm-gib 6] [--save]
+    replicated.py [--peers] [--rounds 3] [--only REGEX] [--policies commit] [--smoke] [--warm-gib 12] [--save]
 
 Headrace runs three brokers and three controllers, with replication factor 3, min.insync.replicas 2 and
 `log.flush=commit`. With acks=all, Headrace therefore acknowledges a record when every in-sync replica has flushed it to
@@ -315,7 +315,7 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="print the names of the steps and exit")
     parser.add_argument("--smoke", action="store_true", help="a small and quick run, whose figures have no meaning")
     parser.add_argument("--seconds", type=float, help="duration of each workload that runs for a time")
-    parser.add_argument("--warm-gib", type=float, default=6.0)
+    parser.add_argument("--warm-gib", type=float, default=12.0)
     parser.add_argument("--save", action="store_true", help="save the result into bench/results and docs/performance")
     asked = parser.parse_args()
     sizes = SMOKE if asked.smoke else Sizes()
