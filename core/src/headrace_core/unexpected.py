@@ -30,8 +30,8 @@ def request_id_of(error: BaseException) -> str:
 
 
 def log_fields(error: BaseException, context: TraceContext | None = None) -> dict[str, str]:
-    """The ``extra`` of the log line about ``error``. ``context``: the trace context of the request, if the request is
-    traced."""
+    """The argument ``extra`` of the logging call for the line about ``error``. ``context``: the trace context of the
+    request, if the request is traced."""
     fields = {REQUEST_ID: request_id_of(error)}
     if context is not None:
         fields[TRACE_ID] = f"{context.trace_id:032x}"

@@ -8,7 +8,7 @@ because appends would wait for the removal. Any thread may remove deleted files 
 writer owns them.
 
 The queue has no timer: callers ask ``next_due_ms``. A crash loses the queue; the next start of the directory removes
-all files that have a name of a deleted file.
+all files and directories whose names mark them as deleted.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A follower's checks of batches from its leader, before the follower appends the batches. Pure.
 
 Batches keep their offsets and leader epochs. The follower checks each batch's CRC again. The CRC does not cover base
-offset, length and leader epoch, so the follower compares the three fields with the end of its log. The leader checked
-the records inside, as in Kafka.
+offset, length and leader epoch, so the follower compares the three fields with the end of its log. The leader has
+checked the records inside the batches, as in Kafka.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Descriptions of configurations as protobuf, for DescribeConfigs in every role."""
+"""Convert descriptions of configurations to protobuf messages, for DescribeConfigs in every role."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def _ids(record: logging.LogRecord) -> list[tuple[str, str]]:
-    """The ids of the request that a record is about."""
+    """The ids of the request that a log record is about."""
     return [(name, value) for name in (REQUEST_ID, TRACE_ID) if (value := getattr(record, name, None)) is not None]
 
 

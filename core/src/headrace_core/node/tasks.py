@@ -1,4 +1,4 @@
-"""The background tasks of a node. A node whose task has ended cannot continue, so the node stops."""
+"""The background tasks of a node. When one of these tasks ends, the node cannot continue, so it stops."""
 
 from __future__ import annotations
 

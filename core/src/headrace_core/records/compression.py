@@ -100,8 +100,8 @@ def _damaged(codec: str, why: object) -> InvalidRecordError:
 
 
 def _in_steps(codec: str, read: Callable[[int], bytes], first_bytes: int, max_bytes: int) -> Buffer:
-    """Read all output of ``read(size)``, at most ``max_bytes``, in steps of doubling size. Parts are appended to one
-    buffer: to join them at the end would take the memory twice."""
+    """Read all output of ``read(size)``, at most ``max_bytes``, in steps of doubling size. The output is appended to
+    one buffer, because joining its parts at the end would need twice the memory."""
     first = read(max(min(first_bytes, max_bytes + 1), 1))
     if len(first) > max_bytes:
         raise _too_large(codec, max_bytes)

@@ -161,8 +161,8 @@ class BatchSchemas(NamedTuple):
 
 class SchemaIds:
     """The schema ids with which keys and values of batches begin, in Confluent's wire format: a byte 0, then the id as
-    int32. ``validate_batches`` adds one entry to ``batches`` for each batch. ``of_keys``, ``of_values``: which ids to
-    collect."""
+    int32. ``validate_batches`` adds one entry to ``batches`` for each batch. ``of_keys``, ``of_values``: whether to
+    collect the ids of keys, and of values."""
 
     __slots__ = ("batches", "of_keys", "of_values")
 
