@@ -183,7 +183,7 @@ class UnknownMemberIdError(HeadraceError):
 
 
 class InvalidSessionTimeoutError(HeadraceError):
-    """The session timeout is outside of group.min.session.timeout.ms and group.max.session.timeout.ms."""
+    """The session timeout is not between group.min.session.timeout.ms and group.max.session.timeout.ms."""
 
     code, number = "INVALID_SESSION_TIMEOUT", 26
 

@@ -11,12 +11,12 @@ cleaner-offset-checkpoint, leader-epoch-checkpoint):
 The checksum is a CRC-32C of the bytes that Kafka would have written. Contents and checksum are in the same file, so a
 crash cannot separate them, and 5,000 partitions need no second file, fsync or read.
 
-* a checkpoint: 32 characters after the last entry, one for each bit (a space is 0, a tab is 1). Kafka splits entries at
-  white space and drops trailing space. A file without entries has no checksum, because its bytes are always
-  ``0\\n0\\n``;
-* ``meta.properties``: a comment, the last line;
-* ``partition.metadata``: a third line; Kafka reads two;
-* ``.kafka_cleanshutdown``: the checksum is the last field of the file's JSON; Kafka ignores unknown fields.
+* In a checkpoint, the checksum is 32 characters after the last entry, one for each bit (a space is 0, a tab is 1).
+  Kafka splits entries at white space and drops trailing space. A file without entries has no checksum, because its
+  bytes are always ``0\\n0\\n``.
+* In ``meta.properties``, the checksum is a comment in the last line.
+* In ``partition.metadata``, the checksum is a third line; Kafka reads only two lines.
+* In ``.kafka_cleanshutdown``, the checksum is the last field of the file's JSON; Kafka ignores unknown fields.
 
 A file without a checksum (written by Kafka or an old Headrace) is accepted. A file with a wrong checksum is damaged.
 The damage of a checkpoint, or of ``.kafka_cleanshutdown``, is logged, and the caller assumes the safe value (offset 0,

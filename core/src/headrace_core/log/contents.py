@@ -55,9 +55,9 @@ def kind_of(fs: FileSystem, path: str) -> Kind:
 
 
 def partitions_in(fs: FileSystem, root: str) -> dict[str, TopicPartition]:
-    """{directory's name: partition}, sorted. If the checkpoints show that ``root`` is a log directory, only the name
-    decides whether a subdirectory is a partition, as in a broker. An empty subdirectory then counts as a partition that
-    lost all its files."""
+    """Return the partition of each partition's directory in ``root``, by the directory's name, sorted. If the
+    checkpoints show that ``root`` is a log directory, only the name decides whether a subdirectory is a partition, as
+    in a broker. An empty subdirectory then counts as a partition that lost all its files."""
     names = sorted(_names(fs, root))
     is_sure = _by_names(names) is Kind.LOG_DIRECTORY
     found = {}

@@ -73,7 +73,7 @@ class File(Protocol):
 
     def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
         """Write all buffers in order at ``position``; returns the number of bytes. After an OSError a part of the
-        buffers may have been written, which the caller removes."""
+        buffers may have been written; the caller removes that part."""
 
     def truncate(self, size: int) -> None:
         """Cut (or zero-fill) the file to ``size``, and free the blocks preallocated beyond ``size``."""

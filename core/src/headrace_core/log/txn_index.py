@@ -13,10 +13,10 @@ The file of a transaction index exists only if the index has entries. An empty f
 failed, and is reported as damaged. Memory holds the bytes of the file; the bytes of a sealed segment's file are loaded
 on first use.
 
-The log is the truth: a damaged transaction index is rebuilt from the segment (``producer_files.aborted_in``). A
-*missing* transaction index file says that the index has no entry. Because a missing file means no entry, the file is
-durable, with its name, before a segment is sealed or cleanly closed. An unclean start rebuilds the transaction indexes
-of all segments that it scans.
+A damaged transaction index is rebuilt from the log's segments (``producer_files.aborted_by_segment``). A *missing*
+transaction index file says that the index has no entry. Because a missing file means no entry, the file is durable,
+with its name, before a segment is sealed or cleanly closed. An unclean start rebuilds the transaction indexes of all
+segments that it scans.
 """
 
 from __future__ import annotations
