@@ -302,7 +302,7 @@ class LogDirectory:
 
     def create_all(self, wanted: Sequence[NewLog]) -> list[PartitionLog | HeadraceError]:
         """Create many logs like ``create``, with shared forced writes; returns the log or the error for each partition.
-        After an OSError some of the logs may exist; the call of ``create_many`` can be repeated."""
+        After an OSError some of the logs may exist; the call of ``create_all`` can be repeated."""
         missing: dict[TopicPartition, NewLog] = {}
         for item in wanted:
             if item[0] not in self.quarantined and item[0] not in self.logs:

@@ -29,8 +29,8 @@ OnProgress = Callable[[OpeningProgress], None]
 
 
 class OpeningMeter:
-    """Counts opened logs and bytes, and calls ``on_progress`` at most every ``interval_ms`` (each count checks the
-    clock; there is no timer). Thread-safe."""
+    """Counts opened logs and bytes, and calls ``on_progress`` at most every INTERVAL_MS (each count checks the clock;
+    there is no timer). Thread-safe."""
 
     def __init__(self, path: str, clock: Clock, on_progress: OnProgress | None) -> None:
         self.logs = 0
