@@ -29,7 +29,9 @@ _Tokens = Annotated[list[str] | None, typer.Option("--delegation-token", metavar
 _Cluster = Annotated[bool, typer.Option("--cluster", help="The cluster itself.")]
 _Operations = Annotated[
     list[str] | None,
-    typer.Option("--operation", metavar="OPERATION", help="Read, Write, All, ...; default: All. Repeatable."),
+    typer.Option(
+        "--operation", metavar="OPERATION", help="Read, Write, All, ...; repeatable. `create` without it means All."
+    ),
 ]
 _Allow = Annotated[
     list[str] | None, typer.Option("--allow-principal", metavar="USER", help="User:alice; User:* is every user.")
