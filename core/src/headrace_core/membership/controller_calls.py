@@ -3,7 +3,7 @@
 While there is no active controller, a call waits until a controller becomes active, or until the call's timeout is
 over. The method of a call decides how often the call may send its request (``Sending``)::
 
-    AT_MOST_ONCE      AlterPartition. The call ends after one sent request, whatever its result: the caller counts the
+    AT_MOST_ONCE      AlterPartition. The call ends after one sent request, with any result: the caller counts the
                       attempts (partition/isr.py). The call skips only addresses that it cannot reach.
     UNTIL_ATTEMPTED   changes. The call asks another controller when the first controller has certainly changed
                       nothing: it is not the leader, it is shutting down, or there was no connection. A lost answer

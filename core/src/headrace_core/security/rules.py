@@ -39,7 +39,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class MethodAccess:
-    """Who may call one method; see Access in access.proto. ``method`` is "Service/Method"."""
+    """The callers that one method allows; see Access in access.proto. ``method`` is "Service/Method"."""
 
     method: str
     rules: tuple[Rule, ...]
