@@ -218,7 +218,7 @@ def test_kafkas_own_file_is_taken_and_what_does_nothing_is_reported(tmp_path: Pa
         ("listener.security.protocol.map=client:TLS", "write NAME:PROTOCOL"),
         ("listener.security.protocol.map=client:SSL,CLIENT:SSL", "is given twice"),
         ("authorizer.class.name=org.example.Authorizer", "must be StandardAuthorizer"),
-        ("config.providers=file", "does not replace"),
+        ("config.providers=file", "only in passwords and secrets"),
         ("remote.log.storage.system.enable=true", "tiered storage is not built"),
         ("host.name=h", "write listeners="),
         ("retention.ms=5", "for a server it is called 'log.retention.ms'"),
