@@ -249,7 +249,7 @@ def test_wrong_order_of_calls_names_the_right_one(inputs: Any, transactions: Any
         out.begin_transaction()
         wrong: dict[str, tuple[Callable[[], object], type[Exception]]] = {
             r"group=consumer.group_metadata\(\)": (lambda: out.send_offsets({T0: 5}), InvalidArgumentError),
-            "must be None when a consumer is passed": (lambda: out.send_offsets(inp, GROUP), InvalidArgumentError),
+            "must be None when you pass a consumer": (lambda: out.send_offsets(inp, GROUP), InvalidArgumentError),
             "pass the consumer": (lambda: out.send_offsets(7), InvalidArgumentError),  # type: ignore[arg-type]
             "offset of t-0": (lambda: out.send_offsets({T0: -1}, GROUP), InvalidArgumentError),
             "empty group_id": (lambda: out.send_offsets({T0: 1}, GroupMetadata("")), InvalidGroupIdError),

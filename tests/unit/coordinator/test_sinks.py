@@ -263,7 +263,7 @@ def test_a_prepared_transaction_without_a_decision_is_aborted_after_an_hour(shar
     shard.move()
     shard.tick(1)
     assert shard.state(token) is TransactionState.PREPARE_ABORT
-    with pytest.raises(InvalidTxnStateError, match=r"longer than transaction\.sink\.timeout\.ms"):
+    with pytest.raises(InvalidTxnStateError, match=r"not committed within transaction\.sink\.timeout\.ms"):
         shard.commit(0, token)
 
 

@@ -369,7 +369,7 @@ def test_an_end_whose_markers_take_too_long_says_that_it_is_decided() -> None:
     async def test(world: World) -> None:
         producer = await world.producer()
         await world.ask(AddPartitions("t", producer, frozenset({ONE})))
-        with pytest.raises(RequestTimedOutError, match="is decided"):
+        with pytest.raises(RequestTimedOutError, match="is recorded"):
             await world.ask(EndTransaction("t", producer, commit=True), within_s=0.02, wait_for_markers=True)
         assert await world.state() is TransactionState.PREPARE_COMMIT
 

@@ -181,7 +181,10 @@ def test_what_is_not_in_avro_is_left_alone(registry: SchemaRegistry) -> None:
 @pytest.mark.parametrize(
     ("schema", "reason"),
     [
-        ({"type": "record", "name": "R", "fields": [{"name": "x", "type": ["int", "string"]}]}, "a union of several"),
+        (
+            {"type": "record", "name": "R", "fields": [{"name": "x", "type": ["int", "string"]}]},
+            "an Avro union of several",
+        ),
         ({"type": "record", "name": "R", "fields": [{"name": "x", "type": ["null", "R"]}]}, "R contains itself"),
         ("string", "is not a record"),
     ],

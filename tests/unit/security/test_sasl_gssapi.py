@@ -82,7 +82,7 @@ def test_a_clients_tickets_come_from_a_keytab_or_a_cache(keys: dict[str, Any], e
                 "sasl_kerberos_service_name": "kafka",
                 "sasl_jaas_config": f"{KRB5}useTicketCache=true serviceName=other;",
             },
-            "serviceName=other, and sasl.kerberos.service.name=kafka",
+            "serviceName=other, but sasl.kerberos.service.name is kafka",
         ),
         ({"sasl_jaas_config": f"{KRB5}serviceName=kafka;"}, "needs useKeyTab=true with keyTab"),
         ({"sasl_jaas_config": f"{KRB5}useKeyTab=true serviceName=kafka;"}, "needs the option keyTab"),
