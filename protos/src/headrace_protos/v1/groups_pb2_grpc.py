@@ -125,8 +125,9 @@ class GroupsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Heartbeat(self, request, context):
-        """Heartbeat of a member of a KIP-848 group without a stream, such as a Kafka client behind a gateway: joins, reports,
-        leaves. The coordinator removes the member after its session timeout. A member sends one heartbeat at a time.
+        """Heartbeat of a KIP-848 group's member that has no stream, such as a Kafka client behind a gateway. With Heartbeat
+        the member joins the group, reports its state, and leaves. The coordinator removes a member that sends no heartbeat
+        for its session timeout. A member sends one heartbeat at a time.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -230,7 +230,7 @@ class SecurityServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RenewDelegationToken(self, request, context):
-        """Renews a token, which changes its expiry time; only its owner and its renewers may do so.
+        """Renews a token: sets a new expiry time. Only the token's owner and renewers may renew the token.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

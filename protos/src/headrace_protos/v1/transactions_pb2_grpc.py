@@ -103,7 +103,7 @@ class TransactionsServicer:
 
     def InitProducer(self, request, context):
         """Assigns an identity to a transactional producer, and fences the former producer with the same transactional id
-        (KIP-98). An open transaction of the former producer is aborted: the response is then CONCURRENT_TRANSACTIONS, so
+        (KIP-98). The coordinator aborts an open transaction of the former producer, and responds CONCURRENT_TRANSACTIONS:
         repeat the request. INVALID_TRANSACTION_TIMEOUT: the timeout is more than transaction.max.timeout.ms.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -111,8 +111,9 @@ class TransactionsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def EndTransaction(self, request, context):
-        """Commits or aborts the producer's transaction. The response comes when the decision is durable; the markers are
-        written afterwards (see wait_for_markers). Under transaction version 2, a repeated request gets the response of the
+        """Commits or aborts the producer's transaction. The coordinator responds when its record of the commit or abort is
+        durable; the markers are written afterwards (see wait_for_markers). Under transaction version 2, a repeated request
+        gets the response of the
         first request. TRANSACTION_ABORTABLE: the transaction was aborted by its timeout or by an administrator; abort the
         transaction in the producer too. INVALID_TXN_STATE: no transaction is open, or the request asks for a commit after
         an abort, or for an abort after a commit.
@@ -132,7 +133,8 @@ class TransactionsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PrepareTransaction(self, request, context):
-        """Makes the producer's transaction durable and undecided (KIP-939); the transaction timeout no longer applies. Send
+        """Prepares the producer's transaction (KIP-939): it is durable, and stays open until it is committed or aborted. The
+        transaction timeout no longer applies; a sink's transaction is aborted after transaction.sink.timeout.ms. Send
         PrepareTransaction after all records of the transaction are acknowledged. A repeated PrepareTransaction returns the
         same token.
         """
@@ -190,29 +192,29 @@ class TransactionsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CommitSinkBatch(self, request, context):
-        """CommitSinkBatch, AbortSinkBatch and DescribeSink decide the batches of an exactly-once sink. A sink is the set of
-        all writes of one Spark query to one target. Each attempt of a task writes in a separate prepared transaction,
-        whose transactional id begins with the sink's id.
+        """CommitSinkBatch, AbortSinkBatch and DescribeSink commit, abort and describe the batches of an exactly-once sink. A
+        sink is the set of all writes of one Spark query to one target. Each attempt of a task writes in a separate
+        prepared transaction, whose transactional id begins with the sink's id.
 
         sink          __headrace_sink/QUERY/TARGET
         transaction   __headrace_sink/QUERY/TARGET/BATCH/GENERATION/PARTITION/RANDOM
 
         FindCoordinator returns the same coordinator for a sink and for its transactions. CompleteTransaction cannot commit
-        a transaction of a sink, but can abort the transaction until the batch is decided.
+        a transaction of a sink, but can abort the transaction until its batch is committed.
 
-        Decides a batch: commits the transactions of the tokens, and aborts the sink's other transactions up to the batch.
-        If the batch or a later batch is already decided, the call changes nothing. The earlier decision aborted all
-        transactions without a token in its request. PRODUCER_FENCED: the batch was aborted, so a token has an older
-        generation than the sink. INVALID_TXN_STATE: a token's transaction is not prepared. After an error, repeat the
-        batch.
+        Commits a batch: commits the transactions of the tokens, and aborts the sink's other transactions up to the batch.
+        If this batch or a later batch is already committed, the call changes nothing: that commit aborted all transactions
+        without a token in its request. PRODUCER_FENCED: the batch was aborted, so a token has an older generation than the
+        sink. INVALID_TXN_STATE: a token's transaction is not prepared. After an error, write the batch again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AbortSinkBatch(self, request, context):
-        """Aborts a batch: raises the sink's generation and aborts the sink's open transactions. If the batch is decided, or
-        the sink's generation is higher than the request's, the call changes nothing.
+        """Aborts a batch: raises the sink's generation and aborts the sink's open transactions. If the batch or a later batch
+        is committed, or the sink's generation is higher than the request's, the call changes nothing. INVALID_REQUEST: the
+        request's generation is higher than the sink's.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
