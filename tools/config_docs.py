@@ -136,7 +136,7 @@ def _says(key: ConfigKey) -> str:
     remark = key.note or key.refusal
     if not remark:
         return key.doc
-    # A remark that begins with the name of a key keeps the case of the name, too.
+    # Do not capitalize a remark that begins with gRPC, or with the name of a configuration key (a word with a dot).
     keeps_case = remark.startswith("gRPC") or "." in remark.split()[0]
     return f"{key.doc} *{remark if keeps_case else remark[0].upper() + remark[1:]}.*"
 

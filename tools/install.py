@@ -180,8 +180,8 @@ def add_bytecode_to_spark() -> None:
             old.extractall(directory)
             for path in sorted(Path(directory).rglob("*.py")):
                 if "tests" not in path.relative_to(directory).parts:
-                    # Write the bytecode beside its source, and unchecked, because the times in an archive are too
-                    # coarse for a check.
+                    # Write each .pyc file to the directory of its source, and as "unchecked": Python must not compare
+                    # the source's time with the .pyc, because times in an archive are too coarse.
                     compileall.compile_file(
                         path,
                         stripdir=directory,

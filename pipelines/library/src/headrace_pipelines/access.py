@@ -20,8 +20,8 @@ _SERVERS = "bootstrap.servers"
 _TOKENS = ("delegation.token.enabled", "sasl.token.mechanism")
 #: Prefix of the keys for the schema registry's client.
 _REGISTRY = "schema.registry."
-#: Keys that a pipeline sets itself, or that its source and sink refuse. A file that is shared by several programs may
-#: have them; they are ignored.
+#: Keys that a pipeline sets itself, or that its source and sink refuse. A configuration file that several programs
+#: share may contain these keys; the pipeline ignores them.
 _OWN = frozenset((
     _SERVERS, "group.id", "group.instance.id", "client.id", "isolation.level", "auto.offset.reset",
     "enable.auto.commit", "transactional.id", "interceptor.classes", "partitioner.class",

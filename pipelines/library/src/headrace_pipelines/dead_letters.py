@@ -43,7 +43,8 @@ NEEDED = ("key", "value", "topic", "partition", "offset", "timestamp", "headers"
 HEADERS_TYPE = RECORD_WITH_HEADERS["headers"].dataType.simpleString()
 #: Options of a sink for records above 1 MiB; brokers accept requests of up to 16 MiB.
 LARGE_RECORDS = {"headrace.batch.size": "16000000", "headrace.max.request.size": "16000000"}
-#: Room for the headers of a dead letter in ``max.message.bytes``.
+#: ``max.message.bytes`` of a dead-letter topic is larger than that of the source topic by this number of bytes, because
+#: a dead letter has additional headers.
 HEADER_BYTES = 16_384
 
 

@@ -18,7 +18,7 @@ from headrace_spark import session
 from headrace_spark.retries import is_local
 from headrace_spark.session import LOCAL_DEFAULTS
 
-#: Spark keys for Java options. The driver's options already set the quiet log of a local session.
+#: Spark keys for Java options. LOCAL_DEFAULTS sets the driver's options, which keep a JVM's warnings out of stdout.
 _DRIVER_OPTIONS, _EXECUTOR_OPTIONS = "spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"
 
 #: Limits of the checkpoint and the memory of a query. Spark's defaults keep 100 batches, write a snapshot after ten

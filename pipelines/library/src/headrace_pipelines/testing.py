@@ -49,7 +49,7 @@ from .queries import started
 from .sites import Site
 from .topics import await_markers, records_in_topic
 
-#: Maximum number of seconds that a job may need to its end, or to its crash point.
+#: Maximum number of seconds until a job ends, or reaches its crash point.
 JOB_S = 240.0
 _LOOK_S = 0.05
 _LOG_CHARACTERS = 3_000

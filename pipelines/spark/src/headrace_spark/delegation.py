@@ -42,20 +42,20 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: The client keys of this module; the second one has the name of Spark's Kafka connector.
+#: The client keys of this module; Spark's Kafka connector has the second key, too.
 ENABLED, MECHANISM = "delegation.token.enabled", "sasl.token.mechanism"
 DEFAULT_MECHANISM = "SCRAM-SHA-512"
 _MECHANISMS = ("SCRAM-SHA-256", DEFAULT_MECHANISM)
-#: Client keys that prove an identity: tasks with a token do not get them.
+#: Prefixes of client keys that prove the driver's identity; tasks with a token do not get these keys.
 _LOGIN_KEYS = ("sasl.", "oauth", "ssl.keystore.", "ssl.key.", "ssl.certificate.")
 
 RENEW_AFTER = 0.75  #: The part of a token's life after which it is renewed, as spark.security.credentials.renewalRatio.
 KEEP_UNTIL = 0.95  #: The part of a token's life up to which tasks use a token that cannot be renewed or replaced now.
 CHECK_S = 60.0  #: How often the driver asks the cluster whether it still has the token.
-KNOWN_S_MAX = 10.0  #: How long a new token may take to be known to all nodes.
-CHANGE_S = 5.0  #: How long the renewal or the successor of a usable token may take.
-NODE_S = 3.0  #: How long one node may take to check a new token.
-_PAUSE_S, _PAUSE_S_MAX = 0.1, 1.0  #: The pause before a node is asked again; it doubles up to the maximum.
+KNOWN_S_MAX = 10.0  #: Maximum seconds to wait until all nodes accept a new token.
+CHANGE_S = 5.0  #: Timeout in seconds for the renewal or the replacement of a token that is still usable.
+NODE_S = 3.0  #: Timeout in seconds for one node to check a new token.
+_PAUSE_S, _PAUSE_S_MAX = 0.1, 1.0  #: First and longest pause between two logins at a node; each pause is twice as long.
 
 
 def take_mechanism(client: dict[str, str], *, where: str) -> str | None:

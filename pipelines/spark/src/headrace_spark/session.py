@@ -33,7 +33,7 @@ LOCAL_DEFAULTS = {
     "spark.driver.extraJavaOptions": " ".join(_DRIVER_OPTIONS),
 }
 
-#: Settings of a session with the shortest path from a record to the result; docs/spark-running.md has the figures.
+#: Settings of a session with low latency; docs/spark-running.md has the measured latencies.
 LOW_LATENCY = {
     # By default each batch writes two log files and two checksum files. The file system RawLocalFs writes no checksum
     # files.

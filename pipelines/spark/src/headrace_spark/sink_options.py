@@ -24,7 +24,7 @@ KNOWN = ("topic", "checkpointLocation", "queryName", "path", "groupIdPrefix", *S
 
 #: Spark's option for asynchronous progress tracking: Spark writes a query's progress later than the batch. Spark
 #: refuses the option for Python sinks, unless an internal option overrides the check. With asynchronous progress
-#: tracking, a restarted query would give the numbers of decided batches to other rows.
+#: tracking, a restarted query would give the numbers of committed batches to other rows.
 ASYNC_PROGRESS = "asyncProgressTrackingEnabled"
 
 #: Client keys that the user cannot set because the sink sets them, each with the reason.
@@ -40,7 +40,7 @@ REFUSED_CLIENT_KEYS = {
 DELIVERY, APP_ID, APP_VERSION = "headrace.delivery", "headrace.txn.app.id", "headrace.txn.version"
 AT_LEAST_ONCE, EXACTLY_ONCE = "at-least-once", "exactly-once"
 #: The transaction timeout of a task, unless the user sets one: the brokers' default of transaction.max.timeout.ms. The
-#: decision about the batch usually ends the transaction of a lost task earlier.
+#: commit or abort of the batch usually ends the transaction of a lost task earlier.
 TASK_TIMEOUT_MS = 900_000
 EACH_TOPIC = "*"  #: The target in the id of an exactly-once sink whose rows name their topics.
 VERSION_DIGITS_MAX = 18  #: Maximum number of digits of the version of a write.

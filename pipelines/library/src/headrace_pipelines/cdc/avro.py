@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 
 #: The fields of the column that ``as_json`` returns.
 KEY, VALUE, KEY_REASON, VALUE_REASON = "key", "value", "key_reason", "value_reason"
-#: The fields of a value that its JSON contains, and the field whose schema the JSON contains.
+#: The fields of an event's value that the JSON text contains. The JSON text also contains the schema of one field,
+#: _TABLE.
 _READ = ("op", "after", "source")
 _TABLE = "after"
 _DECIMAL = "org.apache.kafka.connect.data.Decimal"

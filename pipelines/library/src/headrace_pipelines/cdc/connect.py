@@ -176,7 +176,7 @@ def java_keys(keys: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-#: Security keys that only other clients have, each with the cure.
+#: Security keys that Headrace's clients accept and Java's clients do not, each with the keys to set instead.
 _NOT_JAVAS = {
     "ssl.certificate.location": "put certificate and key into one file, and name it in ssl.keystore.location",
     "ssl.key.location": "put certificate and key into one file, and name it in ssl.keystore.location",

@@ -31,7 +31,7 @@ _AVRO, _FAULT = "__avro", "__fault"
 #: Longest excerpt of a text in a reason, in characters.
 EXCERPT_CHARACTERS = 80
 
-# A JSON object in a field of type STRING stays a text, so that one pass over the event finds its parts.
+# Spark keeps a JSON object in a STRING field as text, so the event is parsed only once to find its parts.
 _SOURCE = StructType().add("lsn", LongType()).add("ts_ms", LongType())
 _PAYLOAD = StructType().add("op", StringType()).add("after", StringType()).add("source", _SOURCE)
 _VALUE = StructType().add("schema", StringType()).add("payload", _PAYLOAD).add(CORRUPT, StringType())

@@ -51,7 +51,8 @@ from .workload import KEYS, MARKER, PREFIX, TABLES, TOPICS, Workload
 #: No topic of this pipeline has dead letters: events that cannot be applied are in the table cdc.dead_letters.
 SOURCES: tuple[str, ...] = ()
 PARTITIONS = 2
-#: Seconds within which the last change of the load must be in its topic, and within which the query must process it.
+#: Seconds that Debezium may take to write the workload's last change to its topic, and seconds that the query may take
+#: to process this change.
 ARRIVAL_S = 180.0
 _REGISTRY_URL = "schema.registry.url"
 #: Prefixes of the keys for a registry with TLS or a login.

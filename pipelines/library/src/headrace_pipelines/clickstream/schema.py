@@ -22,7 +22,8 @@ COUNTS = "clickstream.counts"
 CONVERSIONS = "clickstream.conversions"
 DEAD_LETTERS = dead_letter_topic(LOG)
 
-#: The header of a log record that names the line. If a line is sent twice, both records have the same name.
+#: The header of a log record that contains the id of the log line. If a line is sent twice, both records have the same
+#: id.
 LINE_HEADER = "line"
 
 #: The column ``path`` contains no query string. The column ``agent`` is ``-`` if the log line has no user agent. The

@@ -62,7 +62,8 @@ def create_topics(bootstrap_servers: str) -> None:
         admin.create_topics(new)
 
 
-#: After the leader was killed, the demo waits for the acknowledgement of one record in this number of records.
+#: After the leader was killed, only every _WATCHED_EVERY-th record has a callback: the callback notes the first
+#: acknowledgement by a new leader.
 _WATCHED_EVERY = 20
 
 

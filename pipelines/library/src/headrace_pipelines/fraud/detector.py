@@ -54,14 +54,17 @@ HISTORY_MS = 600_000
 #: Spark removes a bucket of histories that no batch has written for this time on the wall clock. Topics keep their
 #: records for seven days by default, so a query that was stopped for longer has lost payments anyway.
 BUCKET_TTL_MS = 7 * 86_400_000
-#: Milliseconds that a payment waits for its account, from the batch that reads the payment. Payments and accounts come
-#: from different systems, and may be seconds apart. Spark judges the records of a batch before it fires timers. If all
-#: records of a shard in a batch are older than this time, no payment of the shard becomes a dead letter in the batch:
-#: the query may not have read the accounts yet.
+#: If the query has not read a payment's account this many milliseconds after the batch that read the payment, the
+#: payment becomes a dead letter. Payments and accounts come from different systems, and may be seconds apart. Spark
+#: passes the records of a batch to the query before it fires timers. If all records of a shard in a batch are older
+#: than this time, no payment of the shard becomes a dead letter in the batch: the query may not have read the accounts
+#: yet.
 ACCOUNT_WAIT_MS = 5_000
-#: Maximum number of characters of a payment's headers, as JSON. Payments that wait keep their headers in the state.
+#: Maximum number of characters of a payment's headers, as JSON. A payment without an account is kept in the state, with
+#: its headers, until the account arrives.
 HEADERS_MAX = 16_384
-#: Bad records are written in frames of about this size, so that large ones are not in memory together.
+#: Bad records are returned to Spark in data frames of about this size in bytes, so that not all large records are in
+#: memory at the same time.
 FRAME_BYTES = 8_000_000
 
 ACCOUNT = "usual_cents BIGINT"

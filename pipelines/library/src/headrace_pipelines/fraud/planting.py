@@ -32,9 +32,9 @@ CUSTOMERS = 4_000
 PAYMENTS_OF_A_CUSTOMER = 30
 #: After every NEW_CUSTOMER_EVERY payments, a new customer opens an account, and the oldest customer stops paying.
 NEW_CUSTOMER_EVERY = 400
-#: An account is closed CLOSED_AFTER payments after its customer stops paying; in a short run, after a quarter of the
-#: run's payments. The part PAYS_CLOSED of the customers with a closed account pays once with this account: in a long
-#: run, after CLOSED_AFTER further payments.
+#: An account is closed when all customers have made CLOSED_AFTER payments since its own customer stopped paying (in a
+#: short run, a quarter of the run's payments). After the same number of further payments, the part PAYS_CLOSED of these
+#: customers pays once with the closed account.
 CLOSED_AFTER = 20_000
 PAYS_CLOSED = 0.2
 #: The part LATE_ACCOUNTS of the accounts arrives late: LATE_BY payments after the first payment of the customer.

@@ -16,7 +16,7 @@ PAYMENTS = "fraud.payments"
 ACCOUNTS = "fraud.accounts"
 ALERTS = "fraud.alerts"
 
-#: The kinds of fraud, as in alerts and in the planted truth.
+#: The kinds of fraud, as named in alerts and in the list of planted frauds.
 VELOCITY, TRAVEL, TESTING, AMOUNT = KINDS = ("velocity", "travel", "testing", "amount")
 
 #: Maximum number of bytes of a payment or an account. A longer record is a mistake, and would take memory and time.

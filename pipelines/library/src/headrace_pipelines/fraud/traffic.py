@@ -21,8 +21,8 @@ from .schema import ACCOUNTS, ALERTS, PAYMENTS, Account, Alert, Payment, alert_o
 
 #: Length in seconds of the slices in which payments are sent.
 _SLICE_S = 0.01
-#: Maximum number of futures that are checked later; the traffic then waits for the oldest future, so a slow cluster
-#: slows the traffic down.
+#: Maximum number of sent records whose futures are not checked yet. At this number, the traffic waits for the oldest
+#: future, so a slow cluster slows the traffic down.
 _OPEN_MAX = 20_000
 
 

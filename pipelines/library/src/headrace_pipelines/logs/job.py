@@ -247,7 +247,8 @@ class Job:
         requests = decoded(self._records_of(schema.REQUESTS), schema.REQUEST).where("host IS NOT NULL").cache()
         counted = decoded(self._records_of(schema.RATES), schema.RATE).cache()
         alerts = decoded(self._records_of(schema.ALERTS), schema.RATE).orderBy("window", "host").collect()
-        # A replayed line does not come from a host's file, and is refused again.
+        # Count only lines from the hosts' files (tries 0): a replayed line would be a second dead letter of the same
+        # line.
         letters = self._records_of(dead_letter_topic(schema.LINES)).where(header("tries") == "0")
         letters = letters.groupBy(header("reason").alias("reason")).count()
         totals = requests.agg(

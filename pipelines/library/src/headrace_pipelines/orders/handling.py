@@ -41,7 +41,7 @@ BATCH_RECORDS = 500
 TRANSACTION_TIMEOUT_MS = 10_000
 #: Maximum time for which a restore waits for the next record, because an open transaction may have to time out first.
 STALL_S = 60.0
-#: Long enough to restore all partitions of a member between two polls.
+#: max.poll.interval.ms: long enough to restore all partitions of a member between two polls.
 POLL_INTERVAL_MS = 900_000
 _POLL_S = 0.5
 

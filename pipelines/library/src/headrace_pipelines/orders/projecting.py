@@ -200,7 +200,7 @@ class Positions:
         with self._database.reading():
             present = self._database.generation()
             has = {} if present is None else self._database.positions(present)
-        # The ends were read first, so the tables may already contain later events.
+        # The log's end offsets were read before the tables, so the tables may already contain later events.
         behind = sum(max(0, end - has.get(part, 0)) for part, end in ends.items())
         return Look(time.time(), sum(has.values()), behind, present)
 

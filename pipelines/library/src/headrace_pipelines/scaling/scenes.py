@@ -10,7 +10,8 @@ from headrace_core.errors import InvalidArgumentError
 PARTITIONS = 4
 #: Seconds of a slow call.
 CALL_S = 0.001
-#: Size and age of the cache, of KEYS keys.
+#: Maximum number of keys in a member's cache, and seconds for which a cached value is valid. The records have KEYS
+#: keys.
 CACHE_SIZE, CACHE_TTL_S = 100, 2.0
 #: Maximum number of records of a scene, because the run keeps all records and their notes in memory.
 RECORDS_MAX = 1_000_000

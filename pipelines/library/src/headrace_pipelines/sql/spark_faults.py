@@ -22,7 +22,7 @@ _PLACE = re.compile(r"\(line (\d+), pos (\d+)\)")
 _CODE = re.compile(r"^\[[A-Z0-9_.]+\] *")
 _STATE = re.compile(r"\s*SQLSTATE: \w+.*$", re.DOTALL)
 _TOO_DEEP = "the statement is nested too deeply for Spark; use fewer parentheses, or split it with CREATE VIEW"
-#: Parts of Python's error messages for a time that it cannot represent, in the rows of a result.
+#: Parts of Python's error messages when a result contains a time that Python cannot represent.
 _NO_TIME_OF_PYTHON = ("is out of range", "date value out of range", "timestamp out of range", "too large to convert")
 _NOT_SHOWN = (
     "a time of the result is before the year 1 or after the year 9999, which the shell cannot show; CAST(column AS "

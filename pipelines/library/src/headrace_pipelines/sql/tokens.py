@@ -57,7 +57,7 @@ _TOKEN = re.compile(
     |(?P<sign>[(){}\[\],;.<>=!+*/%|&^~:?@$#-])""",
     re.VERBOSE | re.DOTALL,
 )
-#: Characters to which Python decodes bytes that are not UTF-8, in a command's arguments and at a terminal.
+#: Python replaces bytes that are not UTF-8 by these characters, in the arguments of a command and in terminal input.
 _BROKEN = re.compile("[\ud800-\udfff]")
 _COMMENT = re.compile(r"/\*|\*/")
 _RAW = re.compile("[rR]['\"]")

@@ -154,7 +154,7 @@ class DeltaLakeTable(LakeTable):
         return Compacted(before, len(table.file_uris()))
 
 
-#: A column of the rows of a merge with deletes: whether the row is kept.
+#: In a merge with deletes, the rows have this column: False deletes the row from the table.
 _KEPT = "__headrace_kept"
 
 

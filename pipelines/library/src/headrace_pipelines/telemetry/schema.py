@@ -24,8 +24,9 @@ TOPICS = (READINGS, *GRAINS, TWINS, ALARMS)
 #: ``time_ms``: when the device took the reading. ``centi_celsius``: hundredths of a degree, so that sums are exact.
 #: ``battery``: percent.
 READING = "device STRING, time_ms BIGINT, centi_celsius INT, battery INT, firmware STRING"
-#: A device in a window that begins at ``window``. ``low``, ``high`` and ``total`` are of the temperature in
-#: hundredths of a degree: the mean is ``total / readings``. ``battery`` is the lowest, in percent.
+#: The readings of a device in a window that begins at ``window``: ``readings`` is their number. ``low``, ``high`` and
+#: ``total`` are the lowest, the highest and the sum of the temperatures in hundredths of a degree. ``battery`` is the
+#: lowest battery level, in percent.
 GRAIN = "device STRING, window TIMESTAMP, readings BIGINT, low BIGINT, high BIGINT, total BIGINT, battery BIGINT"
 
 #: Longest value of a record in bytes.
@@ -33,7 +34,8 @@ VALUE_BYTES_MAX = 4_096
 #: A reading becomes a dead letter if its record is written more than this many milliseconds after the reading. A device
 #: that was offline for a shorter time may send its stored readings.
 LATE_MS_MAX = 60_000
-#: A reading that is further in the future of its record comes from a wrong clock, and would close windows too early.
+#: If a reading's time is more than this many milliseconds after the timestamp of its record, the device's clock is
+#: wrong, and the reading would close windows too early.
 AHEAD_MS_MAX = 5_000
 #: Maximum disorder, in milliseconds of timestamps, in which records of different partitions become visible.
 DISORDER_MS = 30_000

@@ -30,12 +30,12 @@ from .schema import ALARMS, TWINS, Alarm
 
 #: Number of shards. In each batch, each shard sends several requests to Spark to read and write its state.
 SHARDS = 16
-#: ``timer_ms``: the timer of the shard, 0 without one.
+#: ``timer_ms``: the time of the shard's timer; 0: no timer is set.
 STATE = (
     "timer_ms BIGINT, devices ARRAY<STRUCT<name: STRING, newest_ms: BIGINT, last_ms: BIGINT, is_silent: BOOLEAN, "
     "waiting_ms: ARRAY<BIGINT>>>"
 )
-#: The columns of a bad record. In a row of a twin or an alarm they are null.
+#: The output columns of a bad record; null in a row for a twin or an alarm.
 _RECORD = ("sent_ms", "topic", "partition", "offset", "key", "value", "headers")
 _RECORD_TYPES = "sent_ms BIGINT, topic STRING, partition INT, offset BIGINT, key BINARY, value BINARY, headers STRING"
 OUTPUT = f"target STRING, device STRING, body STRING, {_RECORD_TYPES}, {REASON} STRING"
