@@ -6,7 +6,8 @@ from __future__ import annotations
 import os
 import re
 
-#: Environment variable of the workers: the attempts of a task and the master, for instance ``1 local[*]``.
+#: Environment variable of the workers: how many attempts Spark makes for each task, and Spark's master, for instance
+#: ``1 local[*]``.
 ATTEMPTS = "HEADRACE_SPARK_TASK_ATTEMPTS"
 MAX_FAILURES = "spark.task.maxFailures"
 _MAX_FAILURES_DEFAULT = "4"

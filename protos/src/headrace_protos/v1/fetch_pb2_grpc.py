@@ -47,10 +47,10 @@ class FetchServicer:
     """
 
     def Fetch(self, request_iterator, context):
-        """Each stream of Fetch is one fetch session. A partition that a request names stays in the session; its position
-        advances with the data sent, so later requests name only changes. An empty Fetch request means "continue". Several
-        Fetch requests may be in flight; each gets exactly one response, in order. The simplest client names its partition
-        in the first request, then sends empty requests.
+        """Each stream of Fetch is one fetch session. A partition that a request names stays in the session. The broker
+        advances the partition's position past the data that it sends, so later requests name only changes. An empty Fetch
+        request means "continue". Several Fetch requests may be in flight; each gets exactly one response, in order. The
+        simplest client names its partition in the first request, then sends empty requests.
 
         The broker answers a long poll when `min_bytes` are available or `max_wait_ms` is over. If a new request arrives
         during a long poll, the broker answers the long poll with the available data, so a seek takes effect immediately.

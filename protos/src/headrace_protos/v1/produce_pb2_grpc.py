@@ -70,10 +70,10 @@ class ProduceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ProduceMany(self, request_iterator, context):
-        """A produce stream that many producers share: a gateway sends several requests in one message, because a message costs
-        more than a small request. The broker responds to each request when the acks condition of that request is met, so
-        responses come in any order. A refused request delays only the response to that request, unless the broker refuses
-        many requests.
+        """A produce stream that many producers share: a gateway sends several requests in one message, because a message
+        costs more than a small request. The broker responds to each request when the acks condition of that request is
+        met, so responses come in any order. A refused request delays only the response to that request, unless the broker
+        refuses many requests.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

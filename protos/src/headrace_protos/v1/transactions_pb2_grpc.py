@@ -113,20 +113,19 @@ class TransactionsServicer:
     def EndTransaction(self, request, context):
         """Commits or aborts the producer's transaction. The coordinator responds when its record of the commit or abort is
         durable; the markers are written afterwards (see wait_for_markers). Under transaction version 2, a repeated request
-        gets the response of the
-        first request. TRANSACTION_ABORTABLE: the transaction was aborted by its timeout or by an administrator; abort the
-        transaction in the producer too. INVALID_TXN_STATE: no transaction is open, or the request asks for a commit after
-        an abort, or for an abort after a commit.
+        gets the response of the first request. TRANSACTION_ABORTABLE: the transaction was aborted by its timeout or by an
+        administrator; abort the transaction in the producer too. INVALID_TXN_STATE: no transaction is open, or the request
+        asks for a commit after an abort, or for an abort after a commit.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AddTransactionPartitions(self, request, context):
-        """Adds partitions to the producer's transaction, which begins with the first partition (version 1, KIP-98): clients of
-        version 1 add each partition before they send to it. Clients of version 2 do not call AddTransactionPartitions,
-        because the leaders of the partitions add the partitions (KIP-890). AddTransactionPartitions has the errors of
-        EndTransaction.
+        """Adds partitions to the producer's transaction; the first partition opens the transaction (KIP-98). Clients of
+        transaction version 1 add each partition before they send to it. Clients of version 2 do not call
+        AddTransactionPartitions, because the leaders of the partitions add the partitions (KIP-890).
+        AddTransactionPartitions has the errors of EndTransaction.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

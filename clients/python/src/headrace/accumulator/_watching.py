@@ -13,7 +13,8 @@ from typing import Any
 
 from ..callbacks import refuse_to_wait
 
-#: Guards all entries. Threads hold ``_lock`` briefly, and under it take no other lock and call no foreign code.
+#: Guards all entries. A thread holds ``_lock`` only briefly; meanwhile it takes no other lock and calls no foreign
+#: code.
 _lock = threading.Lock()
 
 

@@ -46,7 +46,7 @@ class Fetcher:
         self.near_s: float = config["metadata.max.age.ms"] / 1000
         self.isolation = ISOLATION[config["isolation.level"]]
         self.tracked: dict[TopicPartition, Tracked] = {}
-        #: The FetchLinks. The key is a broker id, and whether requests contain the client's rack. A leader that knows
+        #: Maps (broker id, whether the link's requests contain the client's rack) to the FetchLink. A leader that knows
         #: the client's rack redirects the client to a follower in the same rack.
         self.links: dict[tuple[int, bool], FetchLink] = {}
         #: Looks up the group's committed offsets; None unless partitions of ``assign`` begin at committed offsets.

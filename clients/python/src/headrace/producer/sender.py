@@ -416,7 +416,8 @@ class Sender:
         pause = min(max(self.delivery_timeout_s / 10, 0.02), 0.5)
         while True:
             await asyncio.sleep(pause)
-            # A batch was announced, but Ctrl-C interrupted the caller before it woke the sender.
+            # The accumulator has a batch for the sender, but Ctrl-C interrupted the caller before the caller woke the
+            # sender.
             if self.accumulator.awake:
                 self.wake()
             if self.traces is not None:

@@ -76,7 +76,7 @@ class Transactions:
         self._traceparent = traceparent
         self._group_coordinators = Coordinators(engine, GROUP_OFFSETS)
         self._lock = asyncio.Lock()
-        #: The number of requests with offsets that the open transaction has sent.
+        #: The number of requests with consumer offsets that the producer has sent in the open transaction.
         self._offset_requests = 0
         #: The partitions in which the open transaction has batches with sequence numbers.
         self._numbered: list[PartitionSequences[SendBatch]] = []

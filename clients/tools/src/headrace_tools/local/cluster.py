@@ -141,7 +141,7 @@ class LocalCluster(Face):
         # interpreter ends.
         owner_pid = os.getpid()
         self._finalizer = weakref.finalize(self, _end, cluster, temporary, owner_pid)
-        # In-process nodes need no exit hook: the I/O thread ends with the interpreter, and stops the nodes before.
+        # In-process nodes need no exit hook: the I/O thread stops the nodes before it ends with the interpreter.
         if self._is_in_process:
             self._finalizer.atexit = False
             cluster.end_at_exit = lambda: _end(cluster, temporary, owner_pid)  # type: ignore[attr-defined]

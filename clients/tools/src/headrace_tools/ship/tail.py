@@ -86,8 +86,8 @@ class Tail:
             False  #: Whether a position of the file is stored, so that the next run recognizes the file.
         )
         self.has_path = True  #: Whether the path still leads to this file.
-        self.seen_ms = 0  #: When the path was last seen to lead to this file,
-        self.before_ms = 0  #: and when it was seen before that: a truncation that is found now came after it.
+        self.seen_ms = 0  #: When the path was last seen to lead to this file.
+        self.before_ms = 0  #: The previous value of ``seen_ms``: a truncation that is found now came later.
         self.lost_at = 0.0
         self.grown_at = 0.0
         self.failure = ""  #: Why the last read failed.

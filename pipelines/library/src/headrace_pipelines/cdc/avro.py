@@ -55,7 +55,7 @@ _KEPT_MAX = 8
 #: Maximum number of schemas that a converter caches.
 _SCHEMAS_MAX = 1_000
 
-#: Writes a decoded value as JSON.
+#: A function that encodes a decoded value as JSON text.
 Text = Callable[[Any], str]
 
 

@@ -12,7 +12,7 @@ from ..charts import FAINT, INK, charts
 from .pipeline import Answer
 
 AIRPORTS = {"EWR": "Newark", "JFK": "John F. Kennedy", "LGA": "LaGuardia"}
-#: Minimum number of departures behind a mean; the line chart leaves out the mean of fewer departures.
+#: The line chart leaves out the mean of fewer departures than this number.
 FEWEST = 100
 COLORS = {"EWR": "#1b6ca8", "JFK": "#d1495b", "LGA": "#2a9d8f"}
 

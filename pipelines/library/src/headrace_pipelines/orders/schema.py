@@ -15,12 +15,14 @@ from headrace import NewTopic
 COMMANDS, EVENTS = "orders.commands", "orders.events"
 #: An answer to each command: accepted, rejected or repeated.
 REPLIES = "orders.replies"
-#: Compacted: the last state of each order, and a position in the events; the states contain all events before it.
+#: Compacted: the last state of each order, and a position in the partition of EVENTS; the states contain the effects of
+#: all events before this position.
 SNAPSHOTS = "orders.snapshots"
 TOPICS = (COMMANDS, EVENTS, REPLIES, SNAPSHOTS)
 GROUP = "orders.handlers"
 
-#: The key of the position in a partition of SNAPSHOTS. No order has this id, because ids have no control characters.
+#: The key of the record with the position in each partition of SNAPSHOTS. No order has this id, because ids have no
+#: control characters.
 POSITION_KEY = b"\x00position"
 
 #: Limits for commands, which may come from unknown programs.

@@ -135,8 +135,8 @@ class Engine:
                     for name, field in known.items()
                 ]
             )
-            # Collect only the needed columns, by position: Python has no dates before the year 1, and column names may
-            # be ambiguous.
+            # Collect only the key, the value and the null checks: Python could not represent a date before the year 1
+            # in another column. Read the columns by position, because their names may be ambiguous.
             required = [field.name for field in schema.fields if not field.nullable]
             missing = [F.col(quoted(name)).isNull() for name in required]
             found = rows.select(key_of(rows, table), value_of(rows, table, session.registry), *missing).collect()

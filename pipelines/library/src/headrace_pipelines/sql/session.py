@@ -30,15 +30,15 @@ from .tokens import Token
 from .uses import with_uses
 from .writing import fitted
 
-#: The name of the shell among pipelines: the prefix of the groups of its queries.
+#: The name of the shell among the pipelines; the consumer groups of the shell's queries have this prefix.
 NAME = "sql"
 #: The job group in Spark for the jobs of the running statement.
 _GROUP = "headrace-sql"
-#: Settings of a shell: maximum rows of a SELECT, whether a SELECT waits for continuous queries, the start of EMIT
-#: CHANGES.
+#: Settings of a shell and their defaults: the maximum rows of a SELECT, whether a SELECT waits for continuous queries,
+#: and whether EMIT CHANGES begins at the latest or at the earliest offsets.
 SETTINGS = {"rows.max": "1000", "wait": "on", "emit.from": "latest"}
-#: Queries fail if their topic was deleted. Otherwise their next batch would create the topic again, without the rows of
-#: earlier batches.
+#: With this setting, a query fails if its target topic was deleted. Otherwise the query's next batch would create the
+#: topic again, without the rows of earlier batches.
 _NO_NEW_TOPICS = {"allow.auto.create.topics": "false"}
 
 
@@ -180,7 +180,7 @@ class Session:
         """The frame of a query that is nested in the views ``within``."""
         rewritten = rewrite(query, self.catalog.names)
         with pointing(query, rewritten):
-            # Make the frames of nested views first: the names of this query are then resolved with them.
+            # Make the frames of nested views first, because Spark resolves the names in this query with these frames.
             frames = {use.view: self._view(use, rewritten, make, within) for use in rewritten.uses}
             return self._analyzed(rewritten.text, frames), rewritten
 
