@@ -26,9 +26,9 @@ if _version_not_supported:
 
 
 class ReplicationStub:
-    """A following broker has a live stream to each broker that leads partitions which it replicates. A second stream serves
-    partitions that are far behind. The follower joins partitions on a stream; the leader pushes new records, and the
-    follower acknowledges the records.
+    """A following broker has a live stream to each broker that leads partitions which the following broker replicates. A
+    second stream serves partitions whose follower is far behind the end of the leader's log. The follower joins
+    partitions on a stream; the leader pushes new records, and the follower acknowledges the records.
     """
 
     def __init__(self, channel):
@@ -45,9 +45,9 @@ class ReplicationStub:
 
 
 class ReplicationServicer:
-    """A following broker has a live stream to each broker that leads partitions which it replicates. A second stream serves
-    partitions that are far behind. The follower joins partitions on a stream; the leader pushes new records, and the
-    follower acknowledges the records.
+    """A following broker has a live stream to each broker that leads partitions which the following broker replicates. A
+    second stream serves partitions whose follower is far behind the end of the leader's log. The follower joins
+    partitions on a stream; the leader pushes new records, and the follower acknowledges the records.
     """
 
     def Follow(self, request_iterator, context):
@@ -76,9 +76,9 @@ def add_ReplicationServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Replication:
-    """A following broker has a live stream to each broker that leads partitions which it replicates. A second stream serves
-    partitions that are far behind. The follower joins partitions on a stream; the leader pushes new records, and the
-    follower acknowledges the records.
+    """A following broker has a live stream to each broker that leads partitions which the following broker replicates. A
+    second stream serves partitions whose follower is far behind the end of the leader's log. The follower joins
+    partitions on a stream; the leader pushes new records, and the follower acknowledges the records.
     """
 
     @staticmethod

@@ -6,9 +6,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
-#: The watermark: requests that are older are not counted. The lines of the log are almost in the order of their times,
-#: because the server logs a request when its answer ends. The replay adds disorder, because Spark reads the partitions
-#: of a topic at slightly different positions.
+#: The watermark's delay: requests that are older than the watermark are not counted. The lines of the log are only
+#: almost in the order of their times, because the server logs a request when its response ends. The replay adds
+#: disorder, because Spark reads the partitions of a topic at slightly different positions.
 WATERMARK = "1 day"
 HOUR = "1 hour"
 #: The name that stands for the referrer of a view without a referrer.
