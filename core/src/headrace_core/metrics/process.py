@@ -50,7 +50,7 @@ class LoopDelay:
 
 
 def collect_process() -> Rows:
-    """The rows of this process."""
+    """The metric rows of this process, such as CPU time, memory and open descriptors."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     yield Row(catalog.CPU_SECONDS, (), used.ru_utime + used.ru_stime)
     resident, virtual = _memory_bytes()

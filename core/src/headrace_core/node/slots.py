@@ -58,9 +58,10 @@ def claim_configured(
     role: str,
     write_voters: Callable[[], WriteVoters] | None,
 ) -> tuple[Properties, Slot] | None:
-    """Lock a slot for this process if ``properties`` has slots.dir, and format a new slot. Returns the slot, and the
-    properties with ``{slot}`` filled in and with the slot's node.id and log.dirs. Raises InvalidConfigError, and the
-    errors of format_directories."""
+    """Lock a slot for this process if ``properties`` has slots.dir, and format the slot if it is not formatted yet.
+
+    Returns the slot, and the properties with ``{slot}`` filled in and with the slot's node.id and log.dirs. Raises
+    InvalidConfigError, and the errors of format_directories."""
     root = properties.get("slots.dir")
     if not root:
         return None
