@@ -33,7 +33,8 @@ CONNECT_TIMEOUT_S: Final = 3.0
 PAUSE_S: Final = 5.0
 CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 
-#: HTTP statuses after which the client tries another replica of the registry; if there is none, the same one later.
+#: HTTP statuses after which the client tries the next replica of the registry. After the last replica, the client
+#: pauses and tries all replicas again, up to the number of retries.
 _BUSY = frozenset({429, 500, 502, 503, 504})
 
 
