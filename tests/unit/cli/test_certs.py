@@ -75,7 +75,7 @@ def test_renewal_keeps_names_and_lifetime_and_changes_the_key(
         (["issue", "wizard", "1", "--host", "y"], 1, "'wizard' is neither a role nor user"),
         (["issue", "user", "bob", "--days", "0"], 1, "must be between 1 and"),
         (["issue", "broker", "3", "--host", "ü.example"], 1, "give a host name or an IP address"),
-        (["renew", "ca.pem"], 1, "is an authority"),
+        (["renew", "ca.pem"], 1, "is the certificate of an authority"),
         (["renew", "nowhere.pem"], 1, "cannot read"),
     ],
 )

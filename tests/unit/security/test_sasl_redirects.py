@@ -63,7 +63,7 @@ def serving(body: bytes = b"", target: str = "") -> Iterator[Server]:
 def test_a_token_endpoint_cannot_send_the_secret_elsewhere() -> None:
     token = json.dumps({"access_token": "a.b.c"}).encode()
     with serving(token) as thief, serving(target=thief.url) as endpoint:
-        with pytest.raises(OSError, match="answered 302"):
+        with pytest.raises(OSError, match="answered with HTTP status 302"):
             TokenEndpoint(endpoint.url, "me", SECRET).fetch()
         assert "Authorization" in endpoint.seen[0]
         assert thief.seen == []
