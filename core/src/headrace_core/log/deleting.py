@@ -2,7 +2,7 @@
 time later.
 
 The delay (``file.delete.delay.ms``) leaves time to restore a log that was deleted by mistake. Readers of a deleted file
-still have the file open. Removing a large file takes a second for each GiB: the blocks of a file are freed in steps,
+still have the file open. Removing files takes a second for each GiB: the blocks of a large file are freed in steps,
 because each flush on the disk waits while the file system frees blocks. The directory's writer removes no files,
 because appends would wait for the removal. Any thread may remove deleted files (one thread at a time), because no
 writer owns them.
@@ -19,12 +19,15 @@ import logging
 import threading
 from typing import NamedTuple
 
-from .files import FileSystem, remove_tree
+from ..errors import ServerBusyError
+from .files import FREED_AT_ONCE, FREEING_PAUSE_S, FileSystem, remove_tree
 
 logger = logging.getLogger(__name__)
 
 #: Bytes after which a call of ``remove`` returns, so that its thread can do other work: about a second.
 REMOVED_AT_ONCE = 1 << 30
+#: Delay before the next try when no descriptor is left to list a directory.
+RETRY_MS = 5_000.0
 
 
 class Removed(NamedTuple):
@@ -42,6 +45,9 @@ class DeletedFiles:
         self._lock = threading.Lock()
         #: Lock held while files are removed, so that only one thread at a time removes files.
         self._removing = threading.Lock()
+        #: Set while a call of ``remove`` shall return after its present file, without further pauses.
+        self._hurry = threading.Event()
+        self._is_ended = False
         self._numbers = itertools.count()
         #: A heap of (due time on the monotonic clock, number, path, bytes).
         self._waiting: list[tuple[float, int, str, int]] = []
@@ -66,59 +72,72 @@ class DeletedFiles:
         with self._lock:
             heapq.heappush(self._waiting, (due_ms, next(self._numbers), path, size))
 
+    def hurry(self) -> None:
+        """Let a gradual removal that runs return after its present file, because its thread is needed."""
+        self._hurry.set()
+
+    def end(self) -> None:
+        """Hurry, and remove nothing gradually any more: the process ends, and the next start removes the files."""
+        with self._lock:
+            self._is_ended = True
+            self._hurry.set()
+
     def remove(self, now_ms: float | None) -> Removed:
-        """Remove the files that are due at ``now_ms`` (monotonic), and return after about ``REMOVED_AT_ONCE`` bytes;
-        the remaining files stay due. None: remove all queued files, as fast as possible, because the disk is full. A
-        file that cannot be removed is logged, and the next start removes it."""
-        names = removed_bytes = 0
+        """Remove the files that are due at ``now_ms`` (monotonic), gradually, and return after about
+        ``REMOVED_AT_ONCE`` bytes; the remaining files stay due. None: remove all queued files, as fast as possible,
+        because the disk is full. A file that cannot be removed is logged, and the next start removes it."""
+        if now_ms is None:
+            self._hurry.set()
         with self._removing:
-            while removed_bytes < REMOVED_AT_ONCE or now_ms is None:
-                entry = self._take(now_ms)
-                if entry is None:
-                    break
-                due_ms, path, size = entry
-                try:
-                    if now_ms is None:
-                        self._remove_at_once(path)
-                    else:
-                        freed, is_removed = self._remove_gradually(path, REMOVED_AT_ONCE - removed_bytes)
-                        if not is_removed:
-                            removed_bytes += freed
-                            self.add(path, max(size - freed, 0), due_ms=due_ms)
-                            break
-                except FileNotFoundError:
-                    continue  # the file was removed with its directory
-                except OSError as error:
-                    logger.warning("cannot remove %s, trying again at the next start: %s", path, error)
-                    continue
-                names += 1
-                removed_bytes += size
+            with self._lock:
+                if not self._is_ended:
+                    self._hurry.clear()
+                elif now_ms is not None:
+                    return Removed(0, 0)
+            return self._remove_all() if now_ms is None else self._remove_due(now_ms)
+
+    def _remove_all(self) -> Removed:
+        names = removed_bytes = 0
+        while (entry := self._take(None)) is not None:
+            _, path, size = entry
+            try:
+                if self._fs.is_directory(path):
+                    remove_tree(self._fs, path)
+                else:
+                    self._fs.unlink(path)
+            except FileNotFoundError:
+                continue  # the file was removed with its directory
+            except OSError as error:
+                _warn(path, error)
+                continue
+            names += 1
+            removed_bytes += size
         return Removed(names, removed_bytes)
 
-    def _remove_at_once(self, path: str) -> None:
-        if self._fs.is_directory(path):
-            remove_tree(self._fs, path)
-        else:
-            self._fs.unlink(path)
-
-    def _remove_gradually(self, path: str, limit: int) -> tuple[int, bool]:
-        """Remove a file, or files of a directory until at least ``limit`` bytes are free. Returns the freed bytes, and
-        whether ``path`` is removed."""
-        fs = self._fs
-        if not fs.is_directory(path):
-            size = fs.file_size(path)
-            fs.unlink_gradually(path)
-            return size, True
-        freed = 0
-        for name in fs.listdir(path):
-            if freed >= limit:
-                return freed, False
-            more, is_removed = self._remove_gradually(f"{path}/{name}", limit - freed)
-            freed += more
-            if not is_removed:
-                return freed, False
-        fs.rmdir(path)
-        return freed, True
+    def _remove_due(self, now_ms: float) -> Removed:
+        names = removed_bytes = 0
+        removal = _GradualRemoval(self._fs, self._hurry, REMOVED_AT_ONCE)
+        while not removal.is_over and (entry := self._take(now_ms)) is not None:
+            due_ms, path, size = entry
+            before = removal.freed
+            try:
+                is_removed = removal.remove(path)
+            except FileNotFoundError:
+                continue  # the file was removed with its directory
+            except OSError as error:
+                _warn(path, error)
+                continue
+            except ServerBusyError:  # no descriptor is left
+                self.add(path, size, due_ms=now_ms + RETRY_MS)
+                continue
+            if is_removed:
+                names += 1
+                removed_bytes += size
+            else:
+                freed = min(removal.freed - before, size)
+                removed_bytes += freed
+                self.add(path, size - freed, due_ms=due_ms)
+        return Removed(names, removed_bytes)
 
     def _take(self, now_ms: float | None) -> tuple[float, str, int] | None:
         with self._lock:
@@ -126,3 +145,42 @@ class DeletedFiles:
                 return None
             due_ms, _, path, size = heapq.heappop(self._waiting)
             return due_ms, path, size
+
+
+class _GradualRemoval:
+    """Removes files and directories until about ``limit`` bytes are free, or until ``hurry`` is set."""
+
+    def __init__(self, fs: FileSystem, hurry: threading.Event, limit: int) -> None:
+        self._fs, self._hurry, self._limit = fs, hurry, limit
+        self.freed = 0
+
+    @property
+    def is_over(self) -> bool:
+        return self.freed >= self._limit or self._hurry.is_set()
+
+    def remove(self, path: str) -> bool:
+        """Remove a file, or a directory; False if files of the directory remain because the removal is over."""
+        fs = self._fs
+        if not fs.is_directory(path):
+            try:
+                size = fs.file_size(path)
+            except FileNotFoundError:  # gone, or a symbolic link without a target
+                size = 0
+            at_once = fs.unlink_gradually(path, self._hurry.wait)
+            self.freed += size
+            self._hurry.wait(FREEING_PAUSE_S * at_once / FREED_AT_ONCE)
+            return True
+        for name in fs.listdir(path):
+            if self.is_over:
+                return False
+            try:
+                if not self.remove(f"{path}/{name}"):
+                    return False
+            except FileNotFoundError:  # an operator has removed this file
+                continue
+        fs.rmdir(path)
+        return True
+
+
+def _warn(path: str, error: OSError) -> None:
+    logger.warning("cannot remove %s, trying again at the next start: %s", path, error)

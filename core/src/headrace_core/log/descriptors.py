@@ -39,7 +39,7 @@ from typing import TypeVar
 from weakref import WeakSet, ref
 
 from ..errors import ServerBusyError
-from .files import Buffer, File, FileSystem, Lock
+from .files import Buffer, File, FileSystem, Lock, Pause
 
 T = TypeVar("T")
 
@@ -295,10 +295,10 @@ class DescriptorCache:
             self._retire_at(path)
         self._fs.unlink(path)
 
-    def unlink_gradually(self, path: str) -> None:
+    def unlink_gradually(self, path: str, pause: Pause) -> int:
         with self._lock:
             self._retire_at(path)
-        self._fs.unlink_gradually(path)
+        return self._fs.unlink_gradually(path, pause)
 
     def rename(self, old: str, new: str) -> None:
         with self._lock:

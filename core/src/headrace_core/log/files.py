@@ -20,7 +20,6 @@ import errno
 import fcntl
 import os
 import signal
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol, cast
 
@@ -36,6 +35,8 @@ except ImportError:  # without the compiled module, ask first whether the bytes 
     _read_cached = None
 
 Buffer = bytes | bytearray | memoryview
+#: Waits for a number of seconds; returns True if the caller shall not pause any more.
+Pause = Callable[[float], bool]
 
 #: Error numbers of a full disk or quota; the disk is still usable after one of these errors.
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
@@ -137,9 +138,10 @@ class FileSystem(Protocol):
     def unlink(self, path: str) -> None:
         """Remove a file's name; open descriptors of the file stay valid."""
 
-    def unlink_gradually(self, path: str) -> None:
-        """Remove a file's name like ``unlink``, and free a large file's blocks in steps with pauses between them, so
-        that flushes of other files need not wait long. Takes a second for each GiB."""
+    def unlink_gradually(self, path: str, pause: Pause) -> int:
+        """Remove a file's name like ``unlink``, and free a large file's blocks in steps with a pause between them, so
+        that flushes of other files need not wait long. Stops the steps when ``pause`` returns True. Returns the bytes
+        that were freed in one step without a pause."""
 
     def rename(self, old: str, new: str) -> None:
         """Rename within one directory, replacing the target; atomic, also in a crash."""
@@ -314,21 +316,32 @@ class RealFileSystem:
     def unlink(self, path: str) -> None:
         os.unlink(path)
 
-    def unlink_gradually(self, path: str) -> None:
+    def unlink_gradually(self, path: str, pause: Pause) -> int:
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:
-            raise
-        except OSError:  # no descriptor is left; the removal of the file may free some
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError:  # no descriptor is left, a symbolic link, no permission, or no file
             self.unlink(path)
-            return
+            return 0
         try:
             self.unlink(path)
-            size = os.fstat(fd).st_size
-            if size > FREED_AT_ONCE and _is_only_descriptor(fd):
-                for end in range(size - FREED_AT_ONCE, 0, -FREED_AT_ONCE):
+            status = os.fstat(fd)
+            allocated = status.st_blocks * 512  # with the blocks that are reserved beyond the end
+            size = allocated if allocated - status.st_size >= FREED_AT_ONCE else status.st_size
+            if status.st_nlink:  # the file has another name, such as a backup's hard link
+                return 0
+            if size <= FREED_AT_ONCE:
+                return size
+            pause(FREEING_PAUSE_S)  # an open that found the name before has its descriptor now
+            if not _is_only_descriptor(fd):
+                return size
+            with contextlib.suppress(OSError):  # the name is gone; closing the descriptor frees the remaining blocks
+                if size > status.st_size:
+                    os.ftruncate(fd, size)  # cuts free reserved blocks only below the file's end
+                for end in range((size - 1) // FREED_AT_ONCE * FREED_AT_ONCE, 0, -FREED_AT_ONCE):
                     os.ftruncate(fd, end)
-                    time.sleep(FREEING_PAUSE_S)
+                    if pause(FREEING_PAUSE_S):
+                        return end
+            return 0
         finally:
             os.close(fd)
 
@@ -386,9 +399,9 @@ _FileCall = Callable[[int, int, int, int], int]
 
 
 def _is_only_descriptor(fd: int) -> bool:
-    """Whether no other descriptor of the unlinked file is open, in any process: then nothing reads the file any more.
-    The kernel grants a write lease only in this case (fcntl(2), F_SETLEASE). Returns False where the file system has no
-    leases."""
+    """Whether no other descriptor or memory map of the unlinked file is open, in any process: then nothing reads the
+    file any more. The kernel grants a write lease only in this case (fcntl(2), F_SETLEASE). Returns False where the
+    file system has no leases. On overlayfs the kernel does not count memory maps; Headrace maps no files."""
     try:
         # The kernel would announce a conflicting open with SIGIO, which ends a process by default. Nothing can open an
         # unlinked file by its name; SIGURG is ignored by default.

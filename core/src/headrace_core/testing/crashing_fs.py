@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from ..clock import Clock
-from ..log.files import Buffer, File, Lock
+from ..log.files import Buffer, File, Lock, Pause
 from .memory_disk import (
     BLOCK_BYTES,
     Change,
@@ -315,8 +315,9 @@ class CrashingFileSystem:
 
         self._do("unlink", path, effect)
 
-    def unlink_gradually(self, path: str) -> None:
+    def unlink_gradually(self, path: str, pause: Pause) -> int:
         self.unlink(path)
+        return 0
 
     def rename(self, old: str, new: str) -> None:
         def effect() -> None:

@@ -274,7 +274,8 @@ class Moves:
             mover.release(partition, current, writer)
         mover.arrived(partition)
         try:
-            await source.run(functools.partial(source.directory.remove_released, old))  # retention removes its files
+            await source.run(functools.partial(source.directory.remove_released, old))
+            await asyncio.to_thread(source.directory.remove_deleted)  # of a large log a GiB; retention removes the rest
         except HeadraceError as error:  # continue: the next start finds the old log and its marker
             logger.warning("%s: cannot remove the files left in %s: %s", move.source.root, partition, error)
 

@@ -87,16 +87,22 @@ class Retention:
                 if not self._is_first:
                     delay_ms = self._settings.current.retention_check_interval_ms
                 try:
+                    await self.make_room()  # first: a full directory refuses records
                     await self.remove_due()
-                    await (self.check() if is_due else self.make_room())
+                    if is_due:
+                        await self.check()
                 except Exception:  # a bug in the retention check must not end the broker
                     logger.exception("a retention round failed; trying again later")
         finally:
             unsubscribe()
+            for writer in self._writers():
+                writer.directory.deleted.end()
             self._threads.close()
 
     def disk_is_full(self) -> None:
-        """Check full directories at once, without waiting for the next tick."""
+        """Check full directories at once, without waiting for the next tick or for the gradual removal of files."""
+        for writer in self._writers():
+            writer.directory.deleted.hurry()
         self._changed.set()
 
     def _settings_changed(self, old: BrokerSettings, new: BrokerSettings) -> None:
@@ -133,12 +139,15 @@ class Retention:
                     await writer.run(space.measure)
 
     async def remove_due(self) -> None:
-        """Delete the files of removed segments whose delay is over."""
+        """Delete the files of removed segments whose delay is over, about a GiB of each directory. Returns early when a
+        directory is full."""
         now_ms = self._clock.monotonic_ms()
         for writer in self._writers():
             at_ms = writer.directory.deleted.next_due_ms
             if at_ms is not None and at_ms <= now_ms:
                 await self._threads.run(writer.directory.remove_deleted)
+                if self._changed.is_set():
+                    return
 
     async def _check_directory(self, writer: DirectoryWriter) -> int:
         """Check the logs of one directory for expired segments; returns how many logs lost segments."""
