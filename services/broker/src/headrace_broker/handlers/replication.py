@@ -302,7 +302,7 @@ class LeaderStream(StreamHandler[Any]):
         self.end(None)
 
     def end(self, error: HeadraceError | None) -> None:
-        """Stop serving the stream, whatever the state of the connection is."""
+        """Stop serving the stream, in any state of the connection."""
         if self._lane is not None:
             self._lane.close()
         self._stream.finish(error)
