@@ -28,7 +28,7 @@ def console(
         str,
         typer.Option(
             "--host",
-            help="The address to listen at. Without a sign-in, every client that can connect to it can use the console.",
+            help="The address to listen at. Without a sign-in, every client that connects to it can use the console.",
         ),
     ] = "127.0.0.1",
     port: Annotated[
