@@ -46,6 +46,8 @@ def main(words: list[str] | None = None, *, begin: Callable[[], object] = lambda
                 return _list(known, arguments.output)
             case "new":
                 return commands.new(arguments)
+            case "pack":
+                return commands.pack(arguments)
             case "sql":
                 return sql.main(arguments)
             case "run":
@@ -111,6 +113,16 @@ def _parser(words: list[str], known: Mapping[str, Pipeline]) -> argparse.Argumen
     _add_output(listing)
     making = subcommands.add_parser("new", help="make a pipeline with a test in the working directory")
     making.add_argument("name", metavar="NAME", help="name of the new package and of its source topic")
+    packing = subcommands.add_parser("pack", help="pack the Python packages that Spark's executors need into one file")
+    packing.add_argument("file", type=Path, metavar="FILE", help="the archive to write; its name ends with .tar.gz")
+    packing.add_argument(
+        "packages",
+        type=Path,
+        nargs="*",
+        metavar="PACKAGE",
+        help="directory of your own package, such as a pipeline",
+    )
+    _add_output(packing)
     sql.add_arguments(subcommands.add_parser("sql", help=sql.ABOUT, description=sql.ABOUT))
     for command, about in _NAMED.items():
         sentence = f"{about[0].upper()}{about[1:]}."

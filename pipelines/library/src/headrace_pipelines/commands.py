@@ -1,4 +1,4 @@
-"""``headrace-pipelines status``, ``stop``, ``replay`` and ``new``."""
+"""``headrace-pipelines status``, ``stop``, ``replay``, ``new`` and ``pack``."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _lags(access: Access | None, pipeline: str, queries: list[str]) -> dict[str,
         with Admin(access.admin() | {"default.api.timeout.ms": str(int(TIMEOUT_S * 1000))}) as admin:
             return lags(admin, pipeline, queries)
     except HeadraceError as error:
-        print(f"headrace-pipelines: the lags are unknown: {error.message}", file=sys.stderr)
+        print(f"headrace-pipelines: the consumer lags of the queries are unknown: {error.message}", file=sys.stderr)
         return {}
 
 
@@ -213,4 +213,21 @@ def new(arguments: argparse.Namespace) -> int:
             text = source.read_text().replace(_SKELETON, name)
             (directory / source.name.replace(_SKELETON, name)).write_text(text)
     print(f"{directory}: try it with `python -m pytest {name}`, then change rows.py and job.py")
+    return 0
+
+
+def pack(arguments: argparse.Namespace) -> int:
+    """Write the archive of packages for Spark's executors; print how to use it."""
+    from . import packing
+
+    file: Path = arguments.file
+    packed = packing.pack(file, arguments.packages)
+    if arguments.output == "json":
+        print(json.dumps({"file": str(file), "bytes": packed.size, "distributions": packed.distributions}))
+        return 0
+    own = "".join(f", {package.name}" for package in arguments.packages)
+    print(f"{file}: {packed.size / 1e6:.0f} MB, {len(packed.distributions)} distributions{own}")
+    print(f"run a pipeline with `--packed {file}`, or start Spark with these settings:")
+    for key, value in packing.settings(str(file)).items():
+        print(f"  --conf {key}={value}")
     return 0

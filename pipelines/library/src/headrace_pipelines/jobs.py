@@ -23,6 +23,7 @@ from .dead_letters import create_dead_letter_topics
 from .errors import StoppedError
 from .lags import Lag, lags
 from .outcome import Outcome
+from .packing import settings, unpack
 from .queries import LOOK_S, Queries, Started, started
 from .runs import serving
 from .show import Show
@@ -33,7 +34,7 @@ from .stopping import Stop
 Start = Callable[[SparkSession, Site], Started]
 #: Settings of the Spark sessions of pipelines.
 SETTINGS = {"spark.sql.session.timeZone": "UTC"}
-#: Seconds between two requests for the lags.
+#: Seconds between two requests for the consumer lags of the queries.
 _ASK_S = 2.0
 #: Number of samples of progress over which the rate of a run is measured.
 _LOOKS = 20
@@ -59,6 +60,10 @@ class StreamingJob:
             "(default: DIR/checkpoints)",
         )  # fmt: skip
         parser.add_argument(
+            "--packed", type=Path, metavar="FILE",
+            help="the Python packages for Spark's executors: a file of `headrace-pipelines pack`",
+        )  # fmt: skip
+        parser.add_argument(
             "--once",
             action="store_true",
             help="end when the queries have processed all records that the topics have now",
@@ -71,7 +76,7 @@ class StreamingJob:
         with Admin(access.admin()) as admin:
             create_topics(admin, self.SOURCES)
             show.step(f"starting Spark, for the cluster {servers}")
-            spark = session(self._name, master=arguments.master, **SETTINGS)
+            spark = session(self._name, master=arguments.master, **SETTINGS, **_packed(arguments.packed, out))
             logging.getLogger("py4j").setLevel(logging.ERROR)
             spark.sparkContext.setLogLevel("ERROR")
             serving(out, servers)
@@ -98,6 +103,14 @@ class StreamingJob:
         if stop.is_asked:
             raise StoppedError({"queries": queries.totals()})
         return Outcome(queries.totals())
+
+
+def _packed(archive: Path | None, out: Path) -> dict[str, str]:
+    """Spark's settings for ``--packed``."""
+    if archive is None:
+        return {}
+    unpack(archive, out / "packages")
+    return settings(str(archive.resolve()), out / "packages")
 
 
 class ProgressLine:

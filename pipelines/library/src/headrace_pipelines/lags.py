@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from headrace import Admin
 
-#: Timeout in seconds of a request for the lags.
+#: Timeout in seconds of a request for the consumer lags of the queries.
 TIMEOUT_S = 5.0
 
 

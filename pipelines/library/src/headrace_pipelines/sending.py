@@ -1,4 +1,4 @@
-"""Records at a rate: the producer of a run."""
+"""The producer of a pipeline run, which sends records at a fixed rate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Threads of a run: a worker keeps the error that ended it for the thread that waits."""
+"""Worker threads of a run.
+
+If an error ends a worker, the worker stores the error, and ``result`` raises it in the thread that waits.
+"""
 
 from __future__ import annotations
 

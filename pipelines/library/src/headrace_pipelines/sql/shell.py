@@ -173,8 +173,8 @@ def _nth(found: Sequence[str], at: int) -> str | None:
 
 
 def completions(text: str, words: Iterable[str]) -> list[str]:
-    """Keywords and ``words`` that begin with ``text``, in upper or lower case. Keywords are returned in the case of
-    ``text``."""
+    """Keywords and ``words`` that begin with ``text``; the comparison ignores case. Keywords are returned in lower case
+    if ``text`` is in lower case, otherwise in upper case."""
     keywords = [each.lower() if text.islower() else each for each in KEYWORDS]
     known = dict.fromkeys([*keywords, *sorted(words)])
     return [each for each in known if each.lower().startswith(text.lower())]
