@@ -100,8 +100,9 @@ CLUSTER = (
     honoured(
         "auto.rebalance.threshold.percentage",
         10,
-        "The percentage of an even share of replicas that a broker may lack. To a broker that lacks more (and more "
-        "than one replica), or has no replica, the controllers move replicas.",
+        "The percentage of an even share of replicas that a broker may lack. The controllers move replicas to a broker "
+        "that lacks a larger percentage and more than one replica. They also move replicas to a broker that has none, "
+        "if an even share is at least one replica.",
         source=HEADRACE,
         low=0,
         high=100,

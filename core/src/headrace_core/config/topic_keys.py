@@ -409,7 +409,7 @@ COARSE_DEFAULT_KEYS: dict[str, tuple[str, int]] = {
 
 
 def _topic_hints() -> dict[str, str]:
-    """Return hints for server keys that are set on a topic: the topic key to use."""
+    """For each server key that has another name on a topic, return the hint that names the topic key to use."""
     topic_keys = {server: topic for topic, server in TOPIC_DEFAULT_KEYS.items()}
     named = topic_keys | {coarse: topic_keys[fine] for coarse, (fine, _) in COARSE_DEFAULT_KEYS.items()}
     return {
@@ -420,7 +420,7 @@ def _topic_hints() -> dict[str, str]:
 
 
 def server_hints() -> dict[str, str]:
-    """Return hints for topic keys that are set on a server: the server key to use."""
+    """For each topic key that has another name on a server, return the hint that names the server key to use."""
     return {
         topic: f"for a server it is called {server!r} (the default of topics that do not set {topic})"
         for topic, server in TOPIC_DEFAULT_KEYS.items()

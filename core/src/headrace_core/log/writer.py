@@ -67,8 +67,9 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-#: Error numbers of a failed read on a disk that may be sound: no descriptor or memory is free, or the file was removed.
-#: (ESTALE: descriptors.py could not keep the file of a deleted segment open for its readers.)
+#: Values of errno after which a failed read does not point to a damaged disk: the process has run out of file
+#: descriptors or memory, the file was removed or closed, or the read was interrupted. (ESTALE: descriptors.py could not
+#: keep the file of a deleted segment open for its readers.)
 _NOT_THE_DISK = (
     errno.ENOENT,
     errno.EBADF,

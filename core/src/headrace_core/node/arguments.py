@@ -158,9 +158,10 @@ def format_of_config(
         others = [each for each in config.controller_addresses if each != address]
         if first is None and others and len(config.controller_addresses) > 1:
             raise InvalidConfigError(
-                f"the configuration names other controllers ({', '.join(others)}): pass {first_voters.INITIAL} (the "
-                f"same list for each of them) if they start a quorum together, {first_voters.NONE} if this controller "
-                f"joins a quorum later, {first_voters.STANDALONE} if this controller starts a quorum alone"
+                f"the configuration names other controllers ({', '.join(others)}); choose how the quorum begins. All "
+                f"of these controllers and this one start it together: pass {first_voters.INITIAL}, with the same list "
+                f"on each. This controller joins an existing quorum later: pass {first_voters.NONE}. This controller "
+                f"starts a quorum alone: pass {first_voters.STANDALONE}"
             )
     elif standalone or initial is not None:
         raise InvalidConfigError(

@@ -55,9 +55,10 @@ STEPS_MAX = 12  #: Maximum number of messages of a client in one exchange.
 EXCHANGES_MAX, EXCHANGES_PER_HOST_MAX = 1_000, 100
 SESSIONS_PER_CONNECTION_MAX = 8
 TOKENS_LOOK_S = 1.0  #: Seconds between two checks whether the delegation tokens of the sessions are still valid.
-#: After this number of failed exchanges, the node refuses a connection for FAILURES_KEPT_S, before any computation.
-#: gRPC names a connection only by its host and port, and does not report its end. So the next connection from the same
-#: port is refused, too, and may belong to another client. The refusal is therefore short, and clients retry.
+#: After this number of failed exchanges on one connection, the node refuses further exchanges on this connection for
+#: FAILURES_KEPT_S, before it checks any credentials (a check can be slow, such as PBKDF2). gRPC names a connection only
+#: by its client's host and port, and does not report the connection's end. So the node also refuses the next connection
+#: from the same host and port, which may belong to another client. The refusal is therefore short, and clients retry.
 FAILURES_PER_CONNECTION_MAX = 10
 FAILURES_KEPT_S, FAILURES_KEPT_MAX = 10.0, 10_000
 

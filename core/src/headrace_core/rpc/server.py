@@ -132,8 +132,8 @@ class AnswerBytes:
         ):
             if of_connection and used + size > most:
                 raise ServerBusyError(
-                    f"{method}: {whose} has not read {used} bytes of answers, and the limit is {most}; read the "
-                    "answers, then retry"
+                    f"{method}: {used} bytes of responses on {whose} are unread, and {size} more would exceed the "
+                    f"limit of {most}; read the responses, then retry"
                 )
 
     def hold(self, size: int, context: Any, method: str) -> None:

@@ -68,7 +68,7 @@ class WriteHistory:
             raise HistoryViolation(f"write {mark} is at {write.found}, but was acknowledged as below {offset}")
 
     def refuse(self, mark: Hashable) -> None:
-        """Record that a write was finally refused."""
+        """Record that a write was permanently refused."""
         write = self._answered(mark, Outcome.REFUSED)
         self.refused += 1
         if write.found >= 0:

@@ -124,7 +124,7 @@ class History:
         self._sent[mark].offset = offset
 
     def refused(self, mark: Mark) -> None:
-        """Report that a record was finally refused."""
+        """Report that a record was permanently refused."""
         self._settle(mark, _Fate.REFUSED)
 
     def _settle(self, mark: Mark, fate: _Fate) -> None:

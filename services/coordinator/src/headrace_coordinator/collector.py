@@ -1,4 +1,6 @@
-"""The coordinator's metrics: groups with their lag and verdict, and transactions, of the shards that it owns.
+"""The coordinator's metrics, for the shards that it owns: each group with its lag and status, and the transactions.
+
+A group's status is OK, WARN, REWIND, STALL or STOP.
 
 Each group belongs to one shard, and each shard to one coordinator, so a group has one series in Prometheus. The names
 ``kafka_consumergroup_…`` are those of kafka_exporter.

@@ -245,8 +245,9 @@ def forget(tenant: Tenant) -> None:
 
 
 def leave_before_pools() -> None:
-    """At interpreter exit, end all tenants before concurrent.futures ends its thread pools, because a LocalCluster's
-    nodes need the pools until they have stopped. Python also joins the program's other threads at interpreter exit."""
+    """At interpreter exit, close all users of the I/O thread (clients and LocalClusters) before concurrent.futures ends
+    its thread pools, because a LocalCluster's nodes need the pools until they have stopped. Python also joins the
+    program's other threads at interpreter exit."""
     global _leaves_before_pools
     with _lock:
         register_atexit = getattr(threading, "_register_atexit", None)  # concurrent.futures uses this private hook too

@@ -20,6 +20,7 @@ from .tail import SHORTAGES, Files, Line, Tail, files_max_of
 
 logger = logging.getLogger("headrace.ship")
 
+_PATHS_SHOWN = 5  #: Maximum number of paths that an error names.
 LOOK_S = 0.25  #: Seconds between two checks of the files when there is nothing to read.
 FILE_BYTES = (
     1 << 20
@@ -215,10 +216,11 @@ def _check_all_read(files: Files) -> None:
     """Raise InvalidArgumentError if a file could not be read, because a run with ``once`` must report it at its end."""
     failed = files.unreadable | {tail.path: tail.failure for tail in files.tails.values() if tail.failure}
     if failed:
-        shown = "; ".join(f"{path}: {reason}" for path, reason in list(failed.items())[:5])
+        shown = "; ".join(f"{path}: {reason}" for path, reason in list(failed.items())[:_PATHS_SHOWN])
+        more = f"; and {len(failed) - _PATHS_SHOWN} more" if len(failed) > _PATHS_SHOWN else ""
         raise InvalidArgumentError(
-            f"{len(failed)} of the paths cannot be read, and the lines of the others are shipped: {shown}; "
-            "correct the paths and run the command again"
+            f"cannot read {len(failed)} of the paths: {shown}{more}; the lines of the other paths are shipped. Correct "
+            "these paths or their permissions and run the command again"
         )
 
 

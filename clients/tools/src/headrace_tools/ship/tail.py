@@ -35,7 +35,8 @@ LAST_LINE_AFTER_S = 2.0
 #: The process or the machine currently lacks descriptors or memory. The shipper must not skip a file for this reason,
 #: because the file would be lost.
 SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-#: File descriptors that are kept for connections and for rotated files.
+#: Number of file descriptors that are reserved for connections and for rotated files. If the process may open only a
+#: few files, at most half of the descriptors are reserved.
 DESCRIPTORS_KEPT = 100
 #: Maximum number of scans of a directory whose files are being renamed, and of attempts to open a path.
 SCANS_MAX = 50

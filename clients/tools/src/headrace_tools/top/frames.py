@@ -69,8 +69,8 @@ class TopicRow:
 class GroupRow:
     """One group. ``lag``: records; ``lag_ms``: lag in time of the group's partition that is furthest behind (None:
     unknown); ``records_per_s``: rate of committed records (None: there are no two samples). ``status``: OK, WARN,
-    REWIND, STALL or STOP, as `headrace lag` and `headrace doctor` judge. ``lag_history``: the lags of the earlier
-    pictures and of this one, oldest first."""
+    REWIND, STALL or STOP, as `headrace lag` and `headrace doctor` judge. ``lag_history``: the group's lag in the
+    earlier pictures and in this one, oldest first."""
 
     group: str
     state: str

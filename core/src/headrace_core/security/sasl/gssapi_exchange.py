@@ -70,7 +70,11 @@ class GssapiServer:
                 GSSAPI, f"the last message has {len(message)} bytes; it must have 4 bytes and then the authorization id"
             )
         if message[0] != NO_LAYER:
-            raise failed(GSSAPI, "the client chose a security layer, but the server offers none, because TLS encrypts")
+            raise failed(
+                GSSAPI,
+                "the client chose a SASL security layer (integrity or confidentiality), which this server does not "
+                "support; set the client's quality of protection (QOP) to auth, and use TLS for encryption",
+            )
         principal = str(self._context.initiator_name)
         user = self._acceptor.names.user_of(principal)
         try:

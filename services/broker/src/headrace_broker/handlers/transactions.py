@@ -229,7 +229,8 @@ class ProducersService(transactions_pb2_grpc.ProducersServicer):
                 f"{partition}: no transaction of producer {request.producer_id} begins at offset "
                 f"{request.transaction_start_offset}: list open transactions with DescribeProducers"
             )
-        # Version 1, because only under this version may a marker have the epoch of the transaction that it ends.
+        # Transaction version 1, because only in this version may a marker have the same epoch as the transaction that
+        # it ends.
         marker = Marker(entry.producer_id, entry.epoch, False, max(entry.coordinator_epoch, 0), 1)
         done: asyncio.Future[AppendInfo | HeadraceError] = asyncio.get_running_loop().create_future()
         replica.append_marker(

@@ -92,7 +92,7 @@ class IsrChange(NamedTuple):
 
 
 class FollowerProgress:
-    """One follower's progress, as its acknowledgements report it. ``joined``: the follower has joined on a stream."""
+    """One follower's progress, as its acknowledgements report it. A log position of -1 is not known yet."""
 
     __slots__ = (
         "absent_ms",
@@ -112,15 +112,15 @@ class FollowerProgress:
 
     def __init__(self, broker_id: int) -> None:
         self.broker_id = broker_id
-        self.broker_epoch = -1
-        self.joined = False
-        self.durable_end = -1
-        self.log_end = -1
-        self.log_start = -1
+        self.broker_epoch = -1  #: Broker epoch of the follower's last join.
+        self.joined = False  #: Whether the leader has accepted the follower's join, and the join has not ended.
+        self.durable_end = -1  #: End of the records that are durable on the follower.
+        self.log_end = -1  #: End of the follower's log.
+        self.log_start = -1  #: Start of the follower's log.
         #: Kafka's lastCaughtUpTimeMs: the last time at which the follower had the whole log.
         self.caught_up_ms = _NEVER
-        self.ack_ms = _UNSEEN  #: Time of the follower's last acknowledgement, and the leader's log end at that time.
-        self.ack_leader_end = -1
+        self.ack_ms = _UNSEEN  #: Time of the follower's last acknowledgement.
+        self.ack_leader_end = -1  #: The leader's log end at the time of the follower's last acknowledgement.
         #: Whether the follower, which is outside the ISR, could join it at the last check. The high watermark waits for
         #: an eligible follower that keeps up; otherwise the follower could never reach the high watermark under load.
         self.is_eligible = False

@@ -4,15 +4,19 @@ Pushed records are checked when they arrive and passed to the directory writer, 
 of other partitions. The replica acknowledges records after the flush. Several appends of a followed partition may be in
 progress. Each append names its start offset, so no append is written behind a refused append.
 
-Nothing here waits. After a failure (a full disk, a leader that does not lead yet, a damaged push) the replica joins
-again, after increasing pauses. A replica whose append or join failed acknowledges no records until it has joined again.
-A follower that refuses pushes leaves the in-sync set after replica.lag.time.max.ms, and returns when it has caught up.
+A *join* is a follower's request to its leader to push a partition's records. The join names the end of the follower's
+log and the epoch of its last record.
+
+Nothing here waits. After a failure (a full disk, a leader that does not lead yet, a damaged push) the replica sends the
+leader a new join, after increasing pauses. A replica whose append or join failed acknowledges no records until the
+leader has accepted a new join. A follower that refuses pushes leaves the in-sync set after replica.lag.time.max.ms, and
+returns when it has caught up.
 
 If the log takes no appends, the replica reports this state to the leader at once (``cannot_append``). When a follower
 cannot append, its leader proposes the follower's removal from the in-sync set. While the directory is short of space,
-the replica still joins at intervals, to learn the leader's log start. When the leader's log start advances, the
-follower deletes its records below the log start, which makes room in its directory. A join while the disk is short of
-space asks for one batch, and the replica does not accept the batch.
+the replica still sends joins to the leader at intervals, to learn the leader's log start. When the leader's log start
+advances, the follower deletes its records below the log start, which frees space in its directory. A join while the
+disk is short of space asks for one batch, and the replica does not accept the batch.
 """
 
 from __future__ import annotations

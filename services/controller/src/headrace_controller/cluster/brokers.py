@@ -184,17 +184,7 @@ def _check_registration(image: MetadataImage, request: RegisterBroker) -> None:
         raise InvalidRequestError("directory_ids: must be one or more distinct ids of 16 bytes")
     if UNASSIGNED_DIRECTORY in directories or LOST_DIRECTORY in directories:
         raise InvalidRequestError("directory_ids: the ids 0 and 1 are reserved")
-    if (
-        len(directories) > DIRECTORIES_MAX
-        or len(request.endpoints) > ENDPOINTS_MAX
-        or len(request.rack or "") > NAME_MAX
-        or len(request.default_log_flush) > NAME_MAX
-    ):
-        raise InvalidRequestError(
-            f"the registration is too large: {len(directories)} directories (at most {DIRECTORIES_MAX} are allowed), "
-            f"{len(request.endpoints)} endpoints (at most {ENDPOINTS_MAX}), or a name of more than {NAME_MAX} "
-            "characters"
-        )
+    _check_sizes(request)
     for endpoint in request.endpoints:
         if (
             not 0 < endpoint.port < 65_536
@@ -209,6 +199,22 @@ def _check_registration(image: MetadataImage, request: RegisterBroker) -> None:
         raise InvalidRequestError("endpoints is empty: a broker needs at least one")
     if len({endpoint.listener for endpoint in request.endpoints}) != len(request.endpoints):
         raise InvalidRequestError("endpoints: a listener is named twice; name each once")
+
+
+def _check_sizes(request: RegisterBroker) -> None:
+    directories, endpoints = len(request.directory_ids), len(request.endpoints)
+    if directories > DIRECTORIES_MAX:
+        raise InvalidRequestError(
+            f"the broker has {directories} log directories, at most {DIRECTORIES_MAX} are allowed; name fewer in "
+            "log.dirs"
+        )
+    if endpoints > ENDPOINTS_MAX:
+        raise InvalidRequestError(
+            f"the broker has {endpoints} endpoints, at most {ENDPOINTS_MAX} are allowed; configure fewer listeners"
+        )
+    for key, value in (("broker.rack", request.rack or ""), ("log.flush", request.default_log_flush)):
+        if len(value) > NAME_MAX:
+            raise InvalidRequestError(f"{key} has {len(value)} characters, at most {NAME_MAX} are allowed; shorten it")
 
 
 def _choose_id(image: MetadataImage, request: RegisterBroker) -> int:
@@ -342,8 +348,8 @@ def _shut_down(
     if broker.broker_id in view.agenda.elections_pending:
         return [], (), wait, None
     handed_over = view.sessions.shutdown_offset(broker.broker_id)
-    # After a failover, or after several decisions, this controller does not know at which offset the leaderships had
-    # moved. The present end of the metadata log is a safe offset.
+    # After a failover, or if the leaderships moved in more than one batch of metadata records, this controller does not
+    # know at which metadata offset the last of them moved. The present end of the metadata log is a safe offset.
     if handed_over is None:
         handed_over = image.next_offset
     if all(view.sessions.metadata_offset(other.broker_id) >= handed_over for other in image.active_brokers()):

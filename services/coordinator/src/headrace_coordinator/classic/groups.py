@@ -301,11 +301,16 @@ class ClassicGroups:
         return self._add(request, turn, group, request.new_id)
 
     def _check_size(self, group: ClassicGroup) -> None:
-        if len(group.members) >= self._settings.max_size or len(group.pending) >= self._settings.pending_max:
+        if len(group.members) >= self._settings.max_size:
             raise GroupMaxSizeReachedError(
-                f"group {group.group_id!r} has {counted(len(group.members), 'member')}, and {len(group.pending)} more "
-                f"are about to join; the limits are group.max.size={self._settings.max_size} and "
-                f"{self._settings.pending_max}"
+                f"group {group.group_id!r} has {counted(len(group.members), 'member')}, and the coordinator's "
+                f"group.max.size is {self._settings.max_size}; stop a member, or raise group.max.size"
+            )
+        if len(group.pending) >= self._settings.pending_max:
+            raise GroupMaxSizeReachedError(
+                f"group {group.group_id!r} has {counted(len(group.pending), 'pending member')} (a pending member has "
+                f"received a member id, and has not joined with it yet), and at most {self._settings.pending_max} are "
+                "allowed; retry when they have joined, or when their session timeout has removed them"
             )
 
     def _join_known(self, request: Join, turn: _Turn, group: ClassicGroup) -> Decision:

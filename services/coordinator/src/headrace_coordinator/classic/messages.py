@@ -124,7 +124,8 @@ class Waiting(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """A push: the answer to the request with this ticket, Joined, Synced or a HeadraceError."""
+    """The answer that is sent later to the request with this ticket. ``outcome`` is a Joined, a Synced or a
+    HeadraceError."""
 
     ticket: int
     outcome: object

@@ -146,8 +146,8 @@ class Groups:
         return turn.decision()
 
     def handle(self, request: object, now_ms: int) -> Decision:
-        """Decide a request. Raises the errors of the request's rule, and InvalidRequestError for a request that is not
-        for groups."""
+        """Handle a request. Raises the errors of the function in ``_RULES`` that handles the request, and
+        InvalidRequestError if a group coordinator does not handle this type of request."""
         if isinstance(request, ClockSet):
             self._clock.was_set(request.by_ms)
             return Decision()

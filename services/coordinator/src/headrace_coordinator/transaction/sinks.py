@@ -1,11 +1,11 @@
-"""Decide the batches of exactly-once sinks, and store the decisions as records in ``__transaction_state``. Pure.
+"""The records of exactly-once sinks in ``__transaction_state``, which commit the batches of the sinks. Pure.
 
     key      int16 1010 | sink id: string (see headrace_core.sinks)
     value    int16 version, then a msgpack array of the fields of SinkRecord; fields are only ever added at the end
 
 Kafka's readers skip record kinds from 1000 on.
 
-Each task of a sink writes its rows in a separate prepared transaction. The record of the sink decides a batch: it names
+Each task of a sink writes its rows in a separate prepared transaction. The record of the sink commits a batch: it names
 the transactions that are committed. All other transactions of the sink are aborted, up to that batch. The transactions
 of a sink are in the shard of the sink's record. One step of the state machine therefore writes the sink's record first,
 and then the records that end the transactions. If the log lacks some of the records that end the transactions, a new
@@ -42,8 +42,8 @@ _KIND = int(RecordKind.SINK).to_bytes(2, "big")
 
 
 class SinkRecord(msgspec.Struct, frozen=True, array_like=True):
-    """``batch``: the last decided batch, NO_BATCH before the first decision. ``tokens``: the committed transactions of
-    that batch, as (last part of the transactional id, producer id, epoch). ``generation``: a later decision may commit
+    """``batch``: the last committed batch, NO_BATCH before the first commit. ``tokens``: the committed transactions of
+    that batch, as (last part of the transactional id, producer id, epoch). ``generation``: a later commit may name
     only transactions of this generation. ``is_final``: no batch follows, so the record expires after
     transaction.sink.timeout.ms without use; without ``is_final``, after transactional.id.expiration.ms without use."""
 
@@ -54,11 +54,11 @@ class SinkRecord(msgspec.Struct, frozen=True, array_like=True):
     updated_ms: int = 0
 
     def is_over(self, transaction: SinkTransaction) -> bool:
-        """Whether this record determines the transaction's outcome, by its decision or by a newer generation."""
+        """Whether this record determines the transaction's outcome, by its committed batch or by a newer generation."""
         return transaction.batch <= self.batch or transaction.generation < self.generation
 
     def names(self, transaction: SinkTransaction, identity: ProducerIdentity) -> bool:
-        """Whether the decision commits the transaction."""
+        """Whether the record's batch commits the transaction."""
         return transaction.batch == self.batch and (transaction.nonce, *identity) in self.tokens
 
 
@@ -124,8 +124,9 @@ def check_names(transaction: SinkTransaction) -> None:
 
 
 def decided(request: CommitSinkBatch, record: SinkRecord, now_ms: int) -> SinkRecord:
-    """Return the record with the decision of ``request``. Raises InvalidRequestError: a token belongs to another sink
-    or batch, or there are too many tokens. ProducerFencedError: the request or a token has an older generation."""
+    """Return the record that commits the batch of ``request``. Raises InvalidRequestError: a token belongs to another
+    sink or batch, or there are too many tokens. ProducerFencedError: the request or a token has an older
+    generation."""
     if request.generation not in (None, record.generation):
         raise ProducerFencedError(
             f"batch {request.batch} of {request.sink!r} was written under generation {request.generation}, but "
@@ -155,7 +156,7 @@ def decided(request: CommitSinkBatch, record: SinkRecord, now_ms: int) -> SinkRe
 
 
 def check_open(transaction: SinkTransaction, record: SinkRecord) -> None:
-    """Check that a later decision may commit the transaction. Raises InvalidTxnStateError and ProducerFencedError."""
+    """Check that a later request may commit the transaction. Raises InvalidTxnStateError and ProducerFencedError."""
     if transaction.batch <= record.batch:
         raise InvalidTxnStateError(
             f"batch {transaction.batch} of {transaction.sink!r} is already committed (the last committed batch is "
@@ -173,7 +174,7 @@ def old_generation(transaction: SinkTransaction, record: SinkRecord) -> Headrace
 
 
 def unprepared(transactions: Iterable[str]) -> HeadraceError:
-    """Return the error for a decision that names transactions that are not prepared."""
+    """Return the error for a commit that names transactions that are not prepared."""
     names = ", ".join(map(repr, list(transactions)[:3]))
     return InvalidTxnStateError(
         f"the transactions {names} are not prepared: an operator has aborted a transaction, or the batch was "

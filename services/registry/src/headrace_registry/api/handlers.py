@@ -68,7 +68,7 @@ LONG_COMPARISON = 128 * 1024
 TURN_S = 10.0
 
 
-#: Key of an application's limits on connections, which its listeners read.
+#: The aiohttp AppKey under which an application stores its connection limits; the application's listeners read them.
 CONNECTIONS = web.AppKey("connections", Connections)
 
 

@@ -255,7 +255,7 @@ class Image:
     # --- settings ----------------------------------------------------------------------------------------------------
 
     def config(self, subject: str | None) -> Config | None:
-        """The settings of a subject itself, or of the whole registry (None)."""
+        """The settings of ``subject`` itself, or the registry's settings if ``subject`` is None."""
         return self._configs.get(subject)
 
     def config_in_scope(self, subject: str | None, default: Level) -> Config:
@@ -266,8 +266,8 @@ class Image:
         return replace(found, level=found.level or registry.level or default)
 
     def mode(self, subject: str | None) -> Mode | None:
-        """The mode of a subject or of the registry (None). READONLY_OVERRIDE of the registry overrides a subject's
-        mode."""
+        """The mode of ``subject``, or the registry's mode if ``subject`` is None. If the registry's mode is
+        READONLY_OVERRIDE, it replaces the mode of every subject. None if the subject has no mode."""
         registry = self._modes.get(None, Mode.READWRITE)
         if subject is None or registry is Mode.READONLY_OVERRIDE:
             return registry
@@ -278,7 +278,8 @@ class Image:
         return self.mode(subject) or self._modes.get(None, Mode.READWRITE)
 
     def sets_mode(self, subject: str | None) -> bool:
-        """Whether the subject itself, or the registry (None), has a mode, so that the mode is not inherited."""
+        """Whether ``subject`` itself has a mode, so that it does not inherit one. If ``subject`` is None: whether the
+        registry has a mode."""
         return subject in self._modes
 
     # --- replay ------------------------------------------------------------------------------------------------------
