@@ -59,8 +59,9 @@ def unpack(archive: Path, directory: Path) -> None:
         with tarfile.open(archive) as packed:
             packed.extractall(directory, filter="data")
     except (OSError, tarfile.TarError) as error:
+        why = str(error).partition("\n")[0].rstrip(":")  # tarfile adds a line for each kind of compression
         raise InvalidArgumentError(
-            f"--packed {archive}: cannot read the archive: {error}; make it with `headrace-pipelines pack`"
+            f"--packed {archive}: cannot read the archive: {why}; make it with `headrace-pipelines pack`"
         ) from None
 
 
