@@ -164,6 +164,7 @@ def check(cluster: LocalCluster, load: Load) -> None:
                     raise SafetyViolation(f"{url}: {subject} was acknowledged with id {given}, and has {latest}")
 
 
+@pytest.mark.timeout(180 + 30 * WRITER_KILLS)
 def test_killed_writers_give_no_id_twice_and_lose_no_schema(cluster: LocalCluster) -> None:
     silences: list[float] = []
     with Load(urls(cluster)) as load:
