@@ -1,4 +1,4 @@
-"""payments that are plausible, from the topic skeleton to skeleton-clean; the others are dead letters
+"""an example to change: plausible payments from the topic skeleton to skeleton-clean, all others to dead letters
 
 rows.py            what a row is, and which rows are good: pure functions of DataFrames
 job.py             wires source, rows, sink and checkpoint
