@@ -64,10 +64,13 @@ class Site:
         return {
             **self.access.sink(),
             "headrace.delivery": "exactly-once",
-            "queryName": query,
-            "checkpointLocation": f"{self.checkpoints or self.directory / 'checkpoints'}/{query}",
+            **self.query(query),
             **topic,
         }
+
+    def query(self, name: str) -> dict[str, str]:
+        """Options of a stream with another sink, such as a lake table: the query's name and its checkpoint."""
+        return {"queryName": name, "checkpointLocation": f"{self.checkpoints or self.directory / 'checkpoints'}/{name}"}
 
     @property
     def trigger(self) -> dict[str, Any]:
