@@ -293,5 +293,5 @@ def test_a_checkpoint_with_another_grouping_of_customers_is_refused(
     job.check_grouping(tmp_path / "alerts")
     job.check_grouping(tmp_path / "alerts")
     monkeypatch.setattr(job, "SHARDS", 32)
-    with pytest.raises(PipelineFailedError, match=r"by \{'shards': 16, .* --restart"):
+    with pytest.raises(PipelineFailedError, match=r"with \{'shards': 16, .* --restart"):
         job.check_grouping(tmp_path / "alerts")

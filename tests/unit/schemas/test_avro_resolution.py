@@ -148,7 +148,7 @@ UNRESOLVABLE = [
     (record(("a", "string")), record(("a", "int")), "a", "string cannot be read as int"),
     (record(("a", record(("x", "long"), name="In"))), record(("a", record(("x", "int"), name="In"))), "a.x", "long"),
     (record(("a", "int"), name="A"), record(("a", "int"), name="B"), "", "give B the alias A"),
-    ({"type": "fixed", "name": "F", "size": 2}, {"type": "fixed", "name": "F", "size": 3}, "", "has 3 bytes"),
+    ({"type": "fixed", "name": "F", "size": 2}, {"type": "fixed", "name": "F", "size": 3}, "", "the reader's has 3"),
     (DECIMAL, DECIMAL | {"scale": 1}, "", "the writer's decimal has scale 2, the reader's has 1"),
     ("int", ["string", "null"], "", "int fits no branch of the reader's union (string, null)"),
     (["string", "boolean"], "int", "", "no branch of the writer's union can be read as int"),
