@@ -45,7 +45,7 @@ class DeletedFiles:
         self._lock = threading.Lock()
         #: Lock held while files are removed, so that only one thread at a time removes files.
         self._removing = threading.Lock()
-        #: Set while a call of ``remove`` shall return after its present file, without further pauses.
+        #: Set while a call of ``remove`` must return after its current file, without further pauses.
         self._hurry = threading.Event()
         self._is_ended = False
         self._numbers = itertools.count()
@@ -73,11 +73,12 @@ class DeletedFiles:
             heapq.heappush(self._waiting, (due_ms, next(self._numbers), path, size))
 
     def hurry(self) -> None:
-        """Let a gradual removal that runs return after its present file, because its thread is needed."""
+        """Make a running gradual removal return after its current file, because other work needs its thread."""
         self._hurry.set()
 
     def end(self) -> None:
-        """Hurry, and remove nothing gradually any more: the process ends, and the next start removes the files."""
+        """Make a running gradual removal return, and begin no other one: the process stops, and its next start removes
+        the files."""
         with self._lock:
             self._is_ended = True
             self._hurry.set()

@@ -35,7 +35,7 @@ except ImportError:  # without the compiled module, ask first whether the bytes 
     _read_cached = None
 
 Buffer = bytes | bytearray | memoryview
-#: Waits for a number of seconds; returns True if the caller shall not pause any more.
+#: Waits for a number of seconds; returns True if the caller must not pause any more.
 Pause = Callable[[float], bool]
 
 #: Error numbers of a full disk or quota; the disk is still usable after one of these errors.
