@@ -18,6 +18,8 @@ SAMPLE_S = 1.0
 #: Maximum growth of a figure in the last three quarters of a run (by its slope) for a figure that counts as flat.
 GROWTH_MAX = 0.1
 
+CHECKPOINT = "checkpoint in MB"
+
 _LINE = re.compile(r"\w+: ([\d,]+) of .* ([\d,]+) records to read, .*state ([\d,]+) rows ([\d.]+) MB")
 
 
@@ -30,7 +32,10 @@ class Flat(NamedTuple):
 
     @property
     def grown(self) -> dict[str, float]:
-        return {what: round(growth(values), 3) for what, values in self.figures.items()}
+        return {
+            what: round((growth_of_peaks if what == CHECKPOINT else growth)(values), 3)
+            for what, values in self.figures.items()
+        }
 
 
 def followed(command: Sequence[str], directory: Path, checkpoint: Path) -> Flat:
@@ -52,7 +57,7 @@ def followed(command: Sequence[str], directory: Path, checkpoint: Path) -> Flat:
     behind, rows, size_mb = ([line[number] for line in shown] for number in (1, 2, 3))
     figures = {
         "memory of the run in MB": [memory / 1e6 for memory, _ in samples if memory],
-        "checkpoint in MB": [size / 1e6 for _, size in samples if size],
+        CHECKPOINT: [size / 1e6 for _, size in samples if size],
         "rows of state": rows,
         "MB of state": size_mb,
     }
@@ -66,6 +71,20 @@ def growth(values: list[float]) -> float:
     assert len(steady) > 2, values
     slope = statistics.linear_regression(range(len(steady)), steady).slope
     return slope * len(steady) / statistics.fmean(steady)
+
+
+def growth_of_peaks(values: list[float]) -> float:
+    """The growth of a figure that goes up and down: twice the growth of its maximum from the first to the second half
+    of the last three quarters of the run, which is as strict as ``growth`` for a figure that grows steadily.
+
+    Spark removes old versions of the state each minute, and writes a snapshot of it about each minute. So the size of a
+    checkpoint goes up and down each minute, and its peaks do so over about 16 minutes, when the two drift apart. In an
+    hour of the fraud pipeline the peaks were 233 MB in minute 22, 177 in 31, 244 in 37, 213 in 46 and 247 in 54. The
+    slope of such a figure says at which point of the cycle the run has ended."""
+    steady = values[len(values) // 4 :]
+    assert len(steady) > 2, values
+    half = len(steady) // 2
+    return 2 * (max(steady[half:]) / max(steady[:half]) - 1)
 
 
 def _memory(pid: int) -> int:

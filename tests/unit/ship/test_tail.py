@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import shutil
 import sys
-from dataclasses import replace
+import time
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,16 @@ def read(files: Files, now_s: float = 0.0) -> list[bytes]:
 def append(path: Path, text: bytes) -> None:
     with path.open("ab") as file:
         file.write(text)
+    touch(path)
+
+
+_SECONDS = itertools.count(1)
+
+
+def touch(path: Path) -> None:
+    """As if the last write were later, by a second, than all earlier ones."""
+    at_s = time.time() + next(_SECONDS)
+    os.utime(path, (at_s, at_s))
 
 
 def positions(files: Files) -> dict[tuple[int, int], Position]:
@@ -217,11 +228,12 @@ def test_a_truncated_or_overwritten_file_begins_again(tmp_path: Path, content: b
     assert "truncated or overwritten" in files.notes[0]
 
 
-def copy_and_truncate(log: Path, copy: str = "a.log.1", after_s: float = 5) -> None:
+def copy_and_truncate(log: Path, copy: str = "a.log.1") -> None:
     """As logrotate does with ``copytruncate``."""
     shutil.copyfile(log, log.with_name(copy))
-    os.utime(log.with_name(copy), (NOW_MS / 1_000 + after_s, NOW_MS / 1_000 + after_s))
+    touch(log.with_name(copy))
     os.truncate(log, 0)
+    touch(log)
 
 
 def test_the_unread_rest_of_a_truncated_file_is_read_from_its_copy(tmp_path: Path) -> None:
@@ -256,9 +268,23 @@ def test_the_copy_of_a_file_that_was_truncated_between_two_runs_is_not_read_agai
     append(log, more)
     second = files_of(log, known=known)
     assert read(second) + read(second) == (rest + more).splitlines()
-    later = {each: replace(at, at_ms=2 * NOW_MS) for each, at in positions(second).items() if at.offset}
-    third = files_of(log, known=known | later)
+    third = files_of(log, known=known | {each: at for each, at in positions(second).items() if at.offset})
     assert read(third) == []
+
+
+def test_a_copy_of_a_file_that_is_not_truncated_is_not_read(tmp_path: Path) -> None:
+    """logrotate's ``copy``; also a copy that logrotate is about to complete."""
+    log, copy = tmp_path / "a.log", tmp_path / "a.log.1"
+    log.write_bytes(b"1\n2\n")
+    files = files_of(log)
+    assert read(files) == [b"1", b"2"]
+    shutil.copyfile(log, copy)
+    touch(copy)
+    append(log, b"3\n")
+    assert read(files) == [b"3"]
+    known = positions(files)
+    files.close()
+    assert read(files_of(log, known=known)) == []
 
 
 def test_all_copies_between_two_looks_are_read(tmp_path: Path) -> None:
@@ -266,9 +292,9 @@ def test_all_copies_between_two_looks_are_read(tmp_path: Path) -> None:
     log.write_bytes(b"1\n2\n")
     files = files_of(log)
     assert read(files) == [b"1", b"2"]
-    copy_and_truncate(log, "a.log.2", 5)  # all of it is shipped
+    copy_and_truncate(log, "a.log.2")  # all of it is shipped
     append(log, b"3\n4\n")
-    copy_and_truncate(log, "a.log.1", 6)
+    copy_and_truncate(log, "a.log.1")
     append(log, b"5\n")
     assert read(files) + read(files) == [b"3", b"4", b"5"]
 
@@ -278,16 +304,16 @@ def test_of_copies_with_the_same_long_beginning_the_oldest_is_the_files_copy(tmp
     log.write_bytes(banner + b"1\n")
     first = files_of(log, line_bytes_max=4_000)
     assert read(first)[1:] == [b"1"]
-    copy_and_truncate(log, "a.log.3", -50)  # of an earlier truncation; it is shipped
+    copy_and_truncate(log, "a.log.3")  # of an earlier truncation; it is shipped
     assert read(first) == []
     append(log, banner + b"2\n")
     assert [line for line in read(first) + read(first) if line[:1] != b"#"] == [b"2"]
     known = positions(first)
     first.close()
     append(log, b"3\n")
-    copy_and_truncate(log, "a.log.2", 5)
+    copy_and_truncate(log, "a.log.2")
     append(log, banner + b"4\n5, longer than all before\n")
-    copy_and_truncate(log, "a.log.1", 6)
+    copy_and_truncate(log, "a.log.1")
     append(log, b"6\n")
     second = files_of(log, known=known, line_bytes_max=4_000)
     found = [line[:2] for _ in range(3) for line in read(second)]
@@ -302,9 +328,11 @@ def test_a_copy_may_have_the_inode_of_a_copy_that_is_gone(tmp_path: Path) -> Non
     copy_and_truncate(log)
     append(log, b"3\n")
     assert read(files) == [b"3"]
+    for tail in files.finished(CLOSED_AFTER_S):
+        files.drop(tail)
     append(log, b"4\n")
     copy.write_bytes(log.read_bytes())  # as if its inode were used again
-    os.utime(copy, (NOW_MS / 1_000 + 6, NOW_MS / 1_000 + 6))
+    touch(copy)
     os.truncate(log, 0)
     append(log, b"5\n")
     assert read(files) + read(files) == [b"4", b"5"]
@@ -378,8 +406,8 @@ def test_files_that_came_and_went_between_two_runs_are_read(tmp_path: Path) -> N
 def test_positions_of_files_that_are_long_gone_are_forgotten(tmp_path: Path) -> None:
     log = tmp_path / "a.log"
     log.write_bytes(b"1\n")
-    gone = Position(str(log), 1, 2, 3, "", 0, at_ms=0)
-    elsewhere = Position("/nowhere/b.log", 1, 3, 3, "", 0, at_ms=0)
+    gone = Position(str(log), 1, 2, 3, "", 0, at_ms=0, modified_ns=0)
+    elsewhere = Position("/nowhere/b.log", 1, 3, 3, "", 0, at_ms=0, modified_ns=0)
     known = {each.identity: each for each in (gone, elsewhere)}
     assert files_of(log, known=known, now_ms=3_600_000).forgotten == []
     assert files_of(log, known=known, now_ms=25 * 3_600_000).forgotten == [(1, 2)]
@@ -391,6 +419,7 @@ def test_a_batch_that_was_not_shipped_is_read_again(tmp_path: Path) -> None:
     files = files_of(log)
     read(files)
     known = positions(files)
+    files.shipped(files.tails.values())
     append(log, b"3\n")
     assert read(files) == [b"3"]
     files.rewind(known)
@@ -431,6 +460,7 @@ def test_a_file_that_was_overwritten_after_its_last_position_begins_again(tmp_pa
     files = files_of(log)
     assert read(files) == [b"old 1"]
     known = positions(files)
+    files.shipped(files.tails.values())
     with log.open("r+b") as file:
         file.truncate(0)
         file.write(b"new line 1\nnew line 2\n")
@@ -560,12 +590,12 @@ def test_a_fifo_is_left_out_and_does_not_block(tmp_path: Path) -> None:
     files = files_of(fifo)
     assert read(files) == read(files) == []
     assert files.notes == [f"{fifo} is not a regular file, and is ignored"]
-    assert not files._open(str(fifo), (0, 0)), "it took the path between stat and open"
+    assert not files._open(str(fifo), (0, 0), NOW_MS), "it took the path between stat and open"
     assert files.tails == {}
 
 
 def test_a_path_that_is_not_utf_8_comes_back_from_its_position() -> None:
-    given = Position("/logs/\udcff.log", 1, 2, 3, "f", 4, NOW_MS)
+    given = Position("/logs/\udcff.log", 1, 2, 3, "f", 4, NOW_MS, 5)
     assert position_of(given.identity, value_of(given)) == given
 
 

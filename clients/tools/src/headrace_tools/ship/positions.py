@@ -71,5 +71,8 @@ def value_of(position: Position) -> bytes:
 
 def position_of(identity: tuple[int, int], value: bytes) -> Position:
     """The reverse of ``value_of``. Raises ValueError or TypeError."""
-    fields = json.loads(value.decode("utf-8", "surrogateescape"))
-    return Position(device=identity[0], inode=identity[1], **fields)
+    fields = {"modified_ns": None} | json.loads(value.decode("utf-8", "surrogateescape"))
+    position = Position(device=identity[0], inode=identity[1], **fields)
+    if position.modified_ns is None:  # stored by the first release
+        return dataclasses.replace(position, modified_ns=position.at_ms * 1_000_000)
+    return position

@@ -150,16 +150,8 @@ class Shipper:
             if size >= self._settings.batch_bytes:
                 break
             most = min(FILE_BYTES, self._settings.batch_bytes - size)
-            begin = tail.offset
-            try:
-                lines = list(tail.lines(most, takes_rest=files.takes_rest(tail, now_s)))
-            except OSError as error:
-                tail.go_to(begin)
-                files.failed(tail, error)
-                continue
-            tail.failure = ""
+            lines = files.read(tail, most, now_s)
             if lines:
-                tail.grown_at = now_s
                 size += sum(line.end - line.begin for line in lines)
                 batch.append((tail, lines))
         return batch
@@ -169,11 +161,10 @@ class Shipper:
         shipper dies and the file is then rotated, the next shipper still recognizes the file. The positions of files
         that no longer exist are removed."""
         settings = self._settings
-        ended = {tail.identity for tail in closed}
-        noted = [tail for tail in files.without_position() if tail.identity not in ended]
+        gone = files.gone(closed)
+        noted = [tail for tail in files.without_position() if tail.identity not in gone]
         noted += [tail for tail, _ in batch if tail.has_position]
-        shipped = {tail.identity: tail.position() for tail in noted}
-        gone = [*(tail.identity for tail in closed if tail.is_removed), *files.forgotten]
+        positions = files.positions(noted)
         with producer.transaction():
             for tail, lines in batch:
                 key = f"{settings.host}:{tail.path}".encode("utf-8", "surrogateescape")
@@ -183,7 +174,7 @@ class Shipper:
                     if not line.is_whole:
                         own.append(("continues", b"true"))
                     producer.send(settings.topic, value=line.text, key=key, headers=own)
-            for identity, position in shipped.items():
+            for identity, position in positions.items():
                 producer.send(TOPIC, value=value_of(position), key=key_of(settings.name, identity))
             for identity in gone:
                 producer.send(TOPIC, value=None, key=key_of(settings.name, identity))
@@ -250,6 +241,6 @@ _PASSING = {
 
 
 def _may_pass(error: HeadraceError | OSError) -> bool:
-    if isinstance(error, OSError):
-        return error.errno in SHORTAGES
-    return error.retriable or error.code in _PASSING
+    if isinstance(error, HeadraceError):  # some of them are TimeoutErrors, which are OSErrors
+        return error.retriable or error.code in _PASSING
+    return error.errno in SHORTAGES

@@ -13,8 +13,8 @@ import hashlib
 import os
 import stat
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,9 +27,9 @@ FORGOTTEN_AFTER_MS = 24 * 3_600_000
 _COMPRESSED = (".gz", ".xz", ".zst", ".bz2", ".lz4", ".zip")
 #: Milliseconds that the kernel's clock for modification times may be behind.
 MODIFIED_LATE_MS = 10
-#: With copytruncate, the shipper may look at a file up to this many milliseconds after the last write to the file's
-#: copy, and still before the file's truncation.
-COPIED_EARLY_MS = 1_000
+#: A copy (logrotate's ``copytruncate``) may be this many nanoseconds older than the last write to its file, because a
+#: program may write to the file after logrotate has copied it and before logrotate truncates it.
+COPIED_EARLY_NS = 10_000_000_000
 #: Seconds after which the unterminated rest of a file that lost its path counts as its last line.
 LAST_LINE_AFTER_S = 2.0
 #: The process or the machine currently lacks descriptors or memory. The shipper must not skip a file for this reason,
@@ -45,9 +45,9 @@ SCANS_MAX = 50
 @dataclass(frozen=True, slots=True)
 class Position:
     """The position up to which a file is shipped. ``offset`` is the first byte that is not shipped. ``fingerprint``:
-    hash of the first ``fingerprint_bytes`` bytes. ``path``: the path under which the file is followed. ``at_ms``: when
-    the path was last seen to lead to the file, in ms since 1970; files that were rotated from the path since then are
-    newer."""
+    hash of the first ``fingerprint_bytes`` bytes; they are 0 only if ``offset`` is 0. ``path``: the path under which
+    the file is followed. ``at_ms``: when the path was last seen to lead to the file, in ms since 1970; files that were
+    rotated from the path since then are newer. ``modified_ns``: when the file was modified, as seen at that time."""
 
     path: str
     device: int
@@ -56,10 +56,23 @@ class Position:
     fingerprint: str
     fingerprint_bytes: int
     at_ms: int
+    modified_ns: int
 
     @property
     def identity(self) -> tuple[int, int]:
         return self.device, self.inode
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What identifies the present content of a file: its first bytes (``head``) and its size. ``modified_ns`` was read
+    before ``head``, ``until_ns`` after it: later contents are modified after the first, and earlier ones were modified
+    before the second."""
+
+    modified_ns: int
+    head: bytes
+    size: int
+    until_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +96,12 @@ class Tail:
         self.offset = offset
         #: The position up to which the file was shipped, as far as this shipper knows; see ``rewind``.
         self.shipped_to = offset
-        self.has_position = (
-            False  #: Whether a position of the file is stored, so that the next run recognizes the file.
-        )
+        #: Whether a position of the file is stored, so that the next run recognizes the file.
+        self.has_position = False
         self.has_path = True  #: Whether the path still leads to this file.
         self.seen_ms = 0  #: When the path was last seen to lead to this file.
-        self.before_ms = 0  #: The previous value of ``seen_ms``: a truncation that is found now came later.
+        #: ``seen_ms`` and the time of modification when the content was last the same as at the position.
+        self.same_ms = self.modified_ns = 0
         self.lost_at = 0.0
         self.grown_at = 0.0
         self.failure = ""  #: Why the last read failed.
@@ -114,39 +127,54 @@ class Tail:
     def is_removed(self) -> bool:
         return os.fstat(self._descriptor).st_nlink == 0
 
+    @property
+    def fingerprint_bytes(self) -> int:
+        """The number of first bytes by which the content is recognized; 0 for a file that was empty when last seen."""
+        return self._fingerprint[1]
+
     def position(self) -> Position:
-        digest, length = self._fingerprint
-        return Position(self.path, *self.identity, self.offset, digest, length, self.seen_ms)
+        return Position(self.path, *self.identity, self.offset, *self._fingerprint, self.same_ms, self.modified_ns)
 
-    def is_replaced(self) -> bool:
-        """Whether the file was truncated or overwritten: it is shorter than the position, or begins with other bytes.
-        If the file has grown, the fingerprint is extended to more of its first bytes."""
-        if self.size < self.offset:
-            return True
-        digest, length = self._fingerprint
-        if length < FINGERPRINT_BYTES:
-            head = os.pread(self._descriptor, FINGERPRINT_BYTES, 0)
-            if length and fingerprint(head[:length]) != digest:
-                return True
-            self._fingerprint = fingerprint(head), len(head)
+    def resume(self, position: Position) -> None:
+        """Continue at a stored position, up to which the file is shipped. If the file was truncated since, the position
+        is in a content that the file does not have any more; see ``is_same``."""
+        self.go_to(position.offset)
+        self._fingerprint = position.fingerprint, position.fingerprint_bytes
+        self.same_ms, self.modified_ns = position.at_ms, position.modified_ns
+
+    def content(self) -> Content:
+        return _content(self._descriptor)
+
+    def is_same(self, content: Content) -> bool:
+        """Whether the file still has the content that the position is in. False if the file was truncated or
+        overwritten: it is shorter than the position, or begins with other bytes. A file that was empty may have had
+        other contents since, so the answer is True only if it was not modified."""
+        if content.size < self.offset:
             return False
-        return fingerprint(os.pread(self._descriptor, length, 0)) != digest
+        if self.fingerprint_bytes:
+            return self.begins(content.head)
+        is_modified = content.modified_ns != self.modified_ns or content.head
+        return not is_modified and self.modified_ns < (self.same_ms - MODIFIED_LATE_MS) * 1_000_000
 
-    def begin_again(self) -> None:
-        """Go to the beginning of the file, which was truncated or overwritten."""
-        self.go_to(0)
-        self._fingerprint = "", 0
+    def begins(self, head: bytes) -> bool:
+        """Whether ``head`` begins with the bytes by which the content is recognized."""
+        digest, length = self._fingerprint
+        return len(head) >= length and fingerprint(head[:length]) == digest
+
+    def know(self, content: Content) -> None:
+        """Recognize the content from now on by these first bytes."""
+        self._fingerprint = fingerprint(content.head), len(content.head)
+        self.same_ms, self.modified_ns = self.seen_ms, content.modified_ns
 
     def go_to(self, offset: int) -> None:
-        """Continue at a stored position, up to which the file is shipped."""
+        """Continue at ``offset``, up to which the file is shipped."""
         self.offset = self.shipped_to = offset
         self._buffer, self._at = b"", 0
 
     def is_file_of(self, position: Position) -> bool:
         """Whether ``position`` is a position in this file. False if the position is in an older file with the same
         inode, or if this file was truncated or overwritten after the position was stored."""
-        head = os.pread(self._descriptor, position.fingerprint_bytes, 0)
-        return fingerprint(head) == position.fingerprint and self.size >= position.offset
+        return _is_file_of(self._descriptor, position)
 
     def lines(self, bytes_max: int, *, takes_rest: bool) -> Iterator[Line]:
         """Yield complete lines, up to about ``bytes_max`` bytes, and move the position behind each. ``takes_rest``: an
@@ -180,12 +208,24 @@ class Tail:
 
 
 class _Rotated(NamedTuple):
-    """A file that a scan has found. ``name``: the path under which it was followed."""
+    """A file that a scan has found. ``name``: the path under which it was followed. ``offset``: the position to which a
+    copy is already shipped."""
 
     modified_ns: int
     path: str
     name: str
     identity: tuple[int, int]
+    offset: int = 0
+
+
+class _Copy(NamedTuple):
+    """A file that may be the copy of a truncated file."""
+
+    modified_ns: int
+    path: str
+    identity: tuple[int, int]
+    size: int
+    head: bytes
 
 
 def _identity(status: os.stat_result) -> tuple[int, int]:
@@ -197,8 +237,24 @@ def _descriptor_of(path: str) -> int:
     return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
 
 
+def _content(descriptor: int) -> Content:
+    before = os.fstat(descriptor)
+    head = os.pread(descriptor, FINGERPRINT_BYTES, 0)
+    after = os.fstat(descriptor)
+    return Content(before.st_mtime_ns, head, after.st_size, after.st_mtime_ns)
+
+
+def _is_file_of(descriptor: int, position: Position) -> bool:
+    head = os.pread(descriptor, position.fingerprint_bytes, 0)
+    return fingerprint(head) == position.fingerprint and os.fstat(descriptor).st_size >= position.offset
+
+
 def fingerprint(head: bytes) -> str:
     return hashlib.sha256(head).hexdigest()[:32] if head else ""
+
+
+class _RenamedError(Exception):
+    """A file of a scan was renamed or removed before it could be read, so the scan must be repeated."""
 
 
 class _FullError(OSError):
@@ -242,6 +298,7 @@ class Files:
         self._from_end = from_end
         self._line_bytes_max = line_bytes_max
         self.tails: dict[tuple[int, int], Tail] = {}
+        self._sent: dict[tuple[int, int], Position] = {}  # of the last batch
         #: Files whose position was lost, as texts for the log: truncated, overwritten.
         self.notes: list[str] = []
         #: Files of earlier runs that no longer exist.
@@ -257,20 +314,22 @@ class Files:
         self._from_end = False
 
     def _open_renamed(self, now_ms: int) -> None:
-        """Open files that were rotated while no shipper ran, and forget files that no longer exist."""
+        """Open files that were rotated while no shipper ran, and forget files that no longer exist. A file at its path
+        is opened later, by ``look``; its copies, by ``grown``."""
         last_ms: dict[str, int] = {}
         for position in self._known.values():
             last_ms[position.path] = max(position.at_ms, last_ms.get(position.path, 0))
-        for position in list(self._known.values()):
-            try:
-                was_truncated = self._was_truncated(position)
-            except OSError as error:
-                if error.errno in SHORTAGES:
-                    raise
-                continue  # ``look`` notes it
-            if was_truncated:
-                self._know_copy(position)
-        seen = self._open_rotated(last_ms)
+        renamed = {}
+        for path, at_ms in last_ms.items():
+            identity = None
+            with contextlib.suppress(OSError):  # ``look`` notes it
+                identity = _identity(os.stat(path))
+            position_there = self._known.get(identity) if identity is not None else None
+            if position_there is None or position_there.path != path:
+                identity = None
+                renamed[path] = at_ms
+            self._at[path] = identity, at_ms
+        seen = self._open_rotated(renamed, {os.path.dirname(path) for path in last_ms})
         self.forgotten = [
             each.identity
             for each in self._known.values()
@@ -279,104 +338,170 @@ class Files:
             and os.path.isdir(os.path.dirname(each.path))
         ]
 
-    def _open_rotated(self, last_ms: Mapping[str, int]) -> set[tuple[int, int]]:
-        """Open known files that are not read to their end, and files that were rotated from a path of ``last_ms``:
-        their name begins with the path, and they were written after the time in ``last_ms``, when the path last led to
-        a known file. The oldest file is opened first. Returns the files that exist.
+    def _open_rotated(self, last_ms: Mapping[str, int], directories: Iterable[str]) -> set[tuple[int, int]]:
+        """Open known files in the directories that are not read to their end, and files that were rotated from a path
+        of ``last_ms``: their name begins with the path, and they were written after the time in ``last_ms``, when the
+        path last led to a known file. The oldest file is opened first. Returns the files that exist."""
+        directories = sorted(directories)
+        seen: set[tuple[int, int]] = set()
 
-        A scan of a directory may miss a file that is renamed during the scan, so two scans in a row must have the same
-        result."""
-        before: set[tuple[str, tuple[int, int]]] | None = None
-        for _ in range(SCANS_MAX):
-            seen, wanted = self._scan(last_ms)
-            names = {(each.path, each.identity) for each in wanted}
-            if names == before and self._open_all(wanted):
-                break
-            before = names
-        else:
-            self.notes.append(
-                f"files of {', '.join(last_ms)} were renamed in each of {SCANS_MAX} scans: some files "
-                "may have been missed"
-            )
+        def scan() -> list[_Rotated]:
+            nonlocal seen
+            seen, wanted = self._scan(last_ms, directories)
+            return wanted
+
+        self._open_found(scan, ", ".join(last_ms))
         return seen
 
-    def _was_truncated(self, position: Position) -> bool:
-        """Whether ``position.path`` still leads to the file of ``position``, and this file was truncated or
-        overwritten."""
-        descriptor = _descriptor_of(position.path)
-        tail = Tail(position.path, descriptor, 0, self._line_bytes_max)
-        try:
-            return tail.identity == position.identity and not tail.is_file_of(position)
-        finally:
-            tail.close()
+    def _open_found(self, scan: Callable[[], list[_Rotated]], names: str) -> None:
+        """Open the files that ``scan`` finds. A scan of a directory may miss a file that is renamed during the scan, so
+        two scans in a row must have the same result."""
+        before: set[tuple[str, tuple[int, int]]] | None = None
+        for _ in range(SCANS_MAX):
+            try:
+                wanted = scan()
+            except _RenamedError:
+                continue
+            found = {(each.path, each.identity) for each in wanted}
+            if found == before and self._open_all(wanted):
+                return
+            before = found
+        self.notes.append(
+            f"files of {names} were renamed in each of {SCANS_MAX} scans: some files may have been missed"
+        )
 
-    def _know_copy(self, position: Position) -> tuple[tuple[int, int], str] | None:
-        """Find the copy of a file that was truncated (logrotate's ``copytruncate``), and note that it is shipped up to
-        ``position``. Returns the copy and its path if the copy has bytes after the position.
+    def _begin_again(self, tail: Tail, content: Content) -> str | None:
+        """Start at the beginning of a file that has another ``content`` now, after the unread rest of its copy and
+        after the copies of later contents. Returns the path of the copy if it has an unread rest."""
+        copy: _Copy | None = None
+        before = set(self.tails)
 
-        The copy was written after ``position``. If several files have the same beginning, the copy is the oldest one,
-        because the others are copies of later truncations."""
-        matches = []
-        for entry in self._entries(os.path.dirname(position.path)):
-            if not _is_rotated(entry.path, position.path) or not position.fingerprint_bytes:
+        def scan() -> list[_Rotated]:
+            nonlocal copy
+            copy, later = self._copies(tail, content)
+            found = [(each, 0) for each in later]
+            if copy is not None:
+                found.insert(0, (copy, min(tail.offset, copy.size)))
+            return [_Rotated(each.modified_ns, each.path, tail.path, each.identity, at) for each, at in found]
+
+        self._open_found(scan, tail.path)
+        opened = [self.tails.pop(identity) for identity in list(self.tails) if identity not in before]
+        in_order: list[Tail] = []
+        for each in self.tails.values():
+            in_order += [*opened, each] if each is tail else [each]
+        self.tails = {each.identity: each for each in in_order}
+        for each in opened:
+            each.has_path = False  # the file waits for them
+        has_rest = copy is not None and copy.size > tail.offset
+        tail.go_to(0)
+        tail.know(content)
+        tail.has_position = False  # the stored one is of another content
+        return copy.path if copy is not None and has_rest else None
+
+    def _copies(self, tail: Tail, content: Content) -> tuple[_Copy | None, list[_Copy]]:
+        """The copy of the content that a file had when it was last seen, and the copies of the contents between that
+        one and ``content``, the oldest first. Copies that have been opened are left out, and files that are older than
+        the position.
+
+        Truncation modifies a file, so the copy of the last content is not older than its last write, and the copies of
+        earlier contents are not younger. If several files have the same beginning, the copy of the last content is the
+        oldest one."""
+        files = self._possible_copies(tail)
+        of_last = [each for each in files if tail.fingerprint_bytes and tail.begins(each.head)]
+        copy = min(
+            of_last,
+            key=lambda each: (each.size < tail.offset, each.modified_ns < tail.modified_ns, each.modified_ns),
+            default=None,
+        )
+        after_ns = (tail.same_ms - MODIFIED_LATE_MS) * 1_000_000
+        if copy is not None:
+            after_ns = max(after_ns, copy.modified_ns - 1)
+        later = []
+        for each in sorted(files):
+            if each is copy or not each.size or not after_ns < each.modified_ns <= content.until_ns:
+                continue
+            if _is_copy_of(each, content):
+                break  # the next check finds it, and those that came after it
+            later.append(each)
+        return copy, later
+
+    def _possible_copies(self, tail: Tail) -> list[_Copy]:
+        found = []
+        for entry in self._entries(os.path.dirname(tail.path)):
+            if not _is_rotated(entry.path, tail.path):
                 continue
             try:
                 status = entry.stat(follow_symlinks=False)
-                is_later = status.st_mtime_ns // 1_000_000 + COPIED_EARLY_MS > position.at_ms
-                if not stat.S_ISREG(status.st_mode) or not is_later or _identity(status) in self.tails:
+                identity = _identity(status)
+                is_older = status.st_mtime_ns <= tail.modified_ns - COPIED_EARLY_NS
+                if not stat.S_ISREG(status.st_mode) or is_older or identity in self.tails:
                     continue
-                tail = Tail(position.path, _descriptor_of(entry.path), 0, self._line_bytes_max)
-            except FileNotFoundError:  # removed or renamed meanwhile
-                continue
+                descriptor = _descriptor_of(entry.path)
+            except FileNotFoundError:
+                raise _RenamedError from None
             except OSError as error:
                 self._pass_over(entry.path, error)
                 continue
             try:
-                known = self._known.get(tail.identity)
-                if known is not None and not tail.is_file_of(known):
-                    del self._known[tail.identity]  # the old file is gone, and a new file has its inode number
-                    known = None
-                if known is None and tail.is_file_of(position):
-                    matches.append((status.st_mtime_ns, entry.path, tail.identity, tail.size))
+                if _identity(os.fstat(descriptor)) != identity:
+                    raise _RenamedError
+                known = self._known.get(identity)
+                if known is not None and known.offset and _is_file_of(descriptor, known):
+                    continue
+                # Otherwise the old file is gone, and a new file has its inode number.
+                content = _content(descriptor)
+                found.append(_Copy(status.st_mtime_ns, entry.path, identity, content.size, content.head))
             finally:
-                tail.close()
-        if not matches:
-            return None
-        _, path, identity, size = min(matches)
-        self._known[identity] = replace(position, device=identity[0], inode=identity[1])
-        return (identity, path) if size > position.offset else None
+                os.close(descriptor)
+        return found
 
-    def _begin_again(self, tail: Tail, position: Position) -> str | None:
-        """Start again at the beginning of a truncated or overwritten file, after the unread rest of its copy and after
-        the copies of later truncations. Returns the path of the copy if it has an unread rest."""
-        copy, before = self._know_copy(position), set(self.tails)
-        self._open_rotated({tail.path: position.at_ms})
-        for identity in self.tails.keys() - before:
-            self.tails[identity].has_path = False  # the file waits for them
-        self.tails[tail.identity] = self.tails.pop(tail.identity)  # behind its copies
-        tail.begin_again()
-        return None if copy is None else copy[1]
-
-    def _scan(self, last_ms: Mapping[str, int]) -> tuple[set[tuple[int, int]], list[_Rotated]]:
-        """The files in the directories of the paths, and the subset that ``_open_rotated`` must open."""
+    def _scan(
+        self, last_ms: Mapping[str, int], directories: Iterable[str]
+    ) -> tuple[set[tuple[int, int]], list[_Rotated]]:
+        """The files in the directories, and the subset that ``_open_rotated`` must open."""
         wanted: list[_Rotated] = []
         seen: set[tuple[int, int]] = set()
-        directories = {os.path.dirname(path) for path in last_ms}
-        for directory in filter(os.path.isdir, sorted(directories)):
+        for directory in filter(os.path.isdir, directories):
             for entry in self._entries(directory):
-                with contextlib.suppress(OSError):  # removed or renamed meanwhile
+                try:
                     status = entry.stat(follow_symlinks=False)
-                    if not stat.S_ISREG(status.st_mode):
-                        continue
-                    seen.add(identity := (status.st_dev, status.st_ino))
-                    known = self._known.get(identity)
-                    if known is not None:
-                        name = known.path if status.st_size > known.offset else None
-                    else:
-                        name = _rotated_from(entry.path, status.st_mtime_ns // 1_000_000, last_ms)
-                    if name is not None and identity not in self.tails:
+                except OSError:  # removed or renamed meanwhile
+                    continue
+                if not stat.S_ISREG(status.st_mode):
+                    continue
+                seen.add(identity := _identity(status))
+                if identity not in self.tails:
+                    name = self._followed_as(entry.path, status, last_ms)
+                    if name is not None:
                         wanted.append(_Rotated(status.st_mtime_ns, entry.path, name, identity))
         return seen, sorted(wanted)
+
+    def _followed_as(self, path: str, status: os.stat_result, last_ms: Mapping[str, int]) -> str | None:
+        """The path under which a file was followed; None if it was not, if it is read to its end, or if it still has
+        this path."""
+        rotated_from = _rotated_from(path, status.st_mtime_ns // 1_000_000, last_ms)
+        known = self._known.get(_identity(status))
+        if known is None or path == known.path or not known.fingerprint_bytes:
+            return rotated_from  # a file that was empty is recognized by its name, as one without a position
+        has_more = status.st_size > known.offset
+        if not has_more and rotated_from is None:
+            return None
+        try:
+            descriptor = _descriptor_of(path)
+        except FileNotFoundError:
+            raise _RenamedError from None
+        except OSError as error:
+            self._pass_over(path, error)
+            return None
+        try:
+            if _identity(os.fstat(descriptor)) != known.identity:
+                raise _RenamedError
+            if _is_file_of(descriptor, known):
+                return known.path if has_more else None
+        finally:
+            os.close(descriptor)
+        del self._known[known.identity]  # the old file is gone, and a new file has its inode number
+        return rotated_from
 
     def _open_all(self, wanted: Iterable[_Rotated]) -> bool:
         """Open the files of a scan, in the given order. If one of the files was renamed after the scan, open none and
@@ -394,7 +519,7 @@ class Files:
                 return False
             while opened:
                 descriptor, each = opened.pop(0)
-                self._add(descriptor, each.path, each.name, seen_ms=each.modified_ns // 1_000_000)
+                self._add(descriptor, each.path, each.name, each.modified_ns // 1_000_000, offset=each.offset)
             return True
         finally:
             for descriptor, _ in opened:
@@ -431,7 +556,7 @@ class Files:
             tail = self.tails.get(identity)
             if tail is not None:
                 tail.has_path, tail.path = True, path
-                tail.before_ms, tail.seen_ms = tail.seen_ms, now_ms
+                tail.seen_ms = now_ms
                 self.unreadable.pop(path, None)
         for identity, tail in self.tails.items():
             if tail.has_path and identity not in found and tail.path not in unsure:
@@ -450,7 +575,7 @@ class Files:
             except FileNotFoundError:  # removed or renamed, or not there yet
                 self.unreadable.pop(path, None)
                 if before is not None and before[0] is not None:
-                    self._open_rotated({path: before[1]})
+                    self._open_rotated({path: before[1]}, [os.path.dirname(path)])
                     self._at[path] = None, before[1]
                 return None
             if not stat.S_ISREG(status.st_mode):
@@ -460,11 +585,11 @@ class Files:
                 return None
             identity = _identity(status)
             if before is not None and before[0] != identity:
-                self._open_rotated({path: before[1]})
+                self._open_rotated({path: before[1]}, [os.path.dirname(path)])
             if identity not in self.tails and len(self.tails) >= self._files_max:
                 self._at.setdefault(path, (None, status.st_mtime_ns // 1_000_000))  # it may be rotated before it opens
                 raise _FullError(self._files_max)
-            if identity in self.tails or self._open(path, identity):
+            if identity in self.tails or self._open(path, identity, now_ms):
                 self._at[path] = identity, now_ms
                 return identity
             self._at.setdefault(path, (None, status.st_mtime_ns // 1_000_000))
@@ -489,7 +614,7 @@ class Files:
             self.unreadable[path] = reason
             self.notes.append(f"{path} cannot be read: {reason}; the shipper retries")
 
-    def _open(self, path: str, identity: tuple[int, int]) -> bool:
+    def _open(self, path: str, identity: tuple[int, int], now_ms: int) -> bool:
         """Open the file at ``path``, or note why it cannot be read. Returns False if the path does not lead to the file
         ``identity`` any more."""
         try:
@@ -502,36 +627,40 @@ class Files:
         if _identity(os.fstat(descriptor)) != identity:
             os.close(descriptor)
             return False
-        self._add(descriptor, path, path)
+        self._add(descriptor, path, path, now_ms)
         return True
 
-    def _add(self, descriptor: int, path: str, name: str, *, seen_ms: int = 0) -> None:
+    def _add(self, descriptor: int, path: str, name: str, seen_ms: int, *, offset: int = 0) -> None:
         """Follow an open file, or note why it cannot be read. ``name``: the path under which the file was followed
         before it was renamed to ``path``; ``seen_ms``: when it had that path."""
+        tail = None
         try:
-            tail = self._tail_of(name, descriptor)
+            tail = self._tail_of(descriptor, path, name, seen_ms, offset)
         except OSError as error:
-            os.close(descriptor)
             self._note_unreadable(path, error.strerror or str(error))
-            return
         if tail is None:
             os.close(descriptor)
         else:
-            tail.seen_ms = seen_ms
             self.tails[tail.identity] = tail
 
-    def _tail_of(self, path: str, descriptor: int) -> Tail | None:
+    def _tail_of(self, descriptor: int, path: str, name: str, seen_ms: int, offset: int) -> Tail | None:
         """The opened file at its position; None if it is not a regular file, or is already open."""
-        tail = Tail(path, descriptor, 0, self._line_bytes_max)
+        tail = Tail(name, descriptor, offset, self._line_bytes_max)
         if tail.identity in self.tails or not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return None
+        tail.seen_ms = seen_ms
         position = self._known.get(tail.identity)
-        if position is not None and not self._is_other(tail, position):
-            tail.go_to(position.offset)
+        if position is not None and path != position.path:
+            is_known = position.fingerprint_bytes > 0 and not offset and not self._is_other(tail, position)
+        else:
+            is_known = position is not None  # if the file was truncated, ``grown`` looks for its copy
+        if position is not None and is_known:
+            tail.resume(position)
             tail.has_position = True
-        elif self._from_end and position is None and path not in self._followed:
+            return tail
+        if self._from_end and position is None and name not in self._followed:
             tail.go_to(_end_of_last_line(descriptor))
-        tail.is_replaced()  # computes the fingerprint
+        tail.know(tail.content())
         return tail
 
     def _is_other(self, tail: Tail, position: Position) -> bool:
@@ -551,12 +680,7 @@ class Files:
         broken = set()
         for tail in list(self.tails.values()):
             try:
-                if tail.is_replaced():
-                    at = f"{tail.path} was truncated or overwritten at position {tail.offset}"
-                    copy = self._begin_again(tail, replace(tail.position(), at_ms=tail.before_ms))
-                    rest = f"the rest of its copy {copy}, then " if copy is not None else ""
-                    self.notes.append(f"{at}: shipping {rest}from its beginning")
-                    tail.is_replaced()
+                self._check(tail)
             except OSError as error:
                 self.failed(tail, error)
                 broken.add(tail.identity)
@@ -565,10 +689,43 @@ class Files:
                 waiting.add(tail.path)
                 continue
             if tail.unread and tail.path not in waiting:
-                grown.append(tail)
+                if tail.fingerprint_bytes:  # otherwise it was empty just now, and the next check recognizes it
+                    grown.append(tail)
                 if not tail.has_path:
                     waiting.add(tail.path)
         return grown
+
+    def _check(self, tail: Tail) -> None:
+        """Notice that a file was truncated or overwritten."""
+        content = tail.content()
+        if tail.is_same(content):
+            tail.know(content)
+            return
+        at, had_content = tail.offset, tail.fingerprint_bytes > 0
+        copy = self._begin_again(tail, content)
+        if had_content:
+            rest = f"the rest of its copy {copy}, then " if copy is not None else ""
+            self.notes.append(
+                f"{tail.path} was truncated or overwritten at position {at}: shipping {rest}from its beginning"
+            )
+
+    def read(self, tail: Tail, bytes_max: int, now_s: float) -> list[Line]:
+        """The next lines of a file of ``grown``, up to about ``bytes_max`` bytes. None if the file cannot be read now,
+        or was truncated meanwhile, because the bytes may then be of two contents."""
+        begin = tail.offset
+        try:
+            lines = list(tail.lines(bytes_max, takes_rest=self.takes_rest(tail, now_s)))
+            if not tail.is_same(tail.content()):
+                tail.go_to(begin)
+                return []
+        except OSError as error:
+            tail.go_to(begin)
+            self.failed(tail, error)
+            return []
+        tail.failure = ""
+        if lines:
+            tail.grown_at = now_s
+        return lines
 
     def failed(self, tail: Tail, error: OSError) -> None:
         """Note that a file cannot be read now: a disk failed (EIO), or a network file system is gone."""
@@ -593,6 +750,13 @@ class Files:
                     self.failed(tail, error)
         return found
 
+    def gone(self, closed: Iterable[Tail]) -> list[tuple[int, int]]:
+        """The files of ``closed``, and of earlier runs, whose positions are of no use any more: they were removed. The
+        position of the last file of a path stays, because the next run looks for later files of this path by it."""
+        ended = list(closed)
+        followed = {tail.path for tail in self.tails.values() if tail not in ended}
+        return [*(tail.identity for tail in ended if tail.is_removed and tail.path in followed), *self.forgotten]
+
     def drop(self, tail: Tail) -> None:
         """Close a file. If the file appears under a path again, reading continues at its position."""
         if tail.is_removed:
@@ -601,6 +765,11 @@ class Files:
             self._known[tail.identity] = tail.position()
         tail.close()
         del self.tails[tail.identity]
+
+    def positions(self, tails: Iterable[Tail]) -> dict[tuple[int, int], Position]:
+        """The positions to store with the next batch."""
+        self._sent = {tail.identity: tail.position() for tail in tails}
+        return self._sent
 
     def shipped(self, tails: Iterable[Tail]) -> None:
         """Mark all bytes read from the files as shipped, and the files' positions as stored."""
@@ -617,14 +786,12 @@ class Files:
         stored position before its first batch, nor after its last batch if the file was removed; then the shipper uses
         the position that it remembers itself."""
         self._known.update(known)
-        for identity, tail in list(self.tails.items()):
+        for identity, tail in self.tails.items():
             position = known.get(identity)
-            if position is None:
+            if position is not None and (tail.has_position or position == self._sent.get(identity)):
+                tail.resume(position)
+            else:  # a stored position is of an older content, or of a file that had the inode before
                 tail.go_to(tail.shipped_to)
-            elif tail.is_file_of(position):
-                tail.go_to(position.offset)
-            else:  # truncated or overwritten since
-                self._begin_again(tail, position)
 
     def close(self) -> None:
         for tail in self.tails.values():
@@ -644,6 +811,12 @@ def _rotated_from(path: str, modified_ms: int, last_ms: Mapping[str, int]) -> st
 def _is_rotated(path: str, name: str) -> bool:
     """Whether ``path`` is a name that logrotate gives to the rotated file or copy of ``name``, without compression."""
     return path != name and path.startswith(name) and not path.endswith(_COMPRESSED)
+
+
+def _is_copy_of(copy: _Copy, content: Content) -> bool:
+    """Whether a file is the copy of a file's present content, or a part of the copy."""
+    common = min(len(copy.head), len(content.head))
+    return common > 0 and copy.size <= content.size and copy.head[:common] == content.head[:common]
 
 
 def _end_of_last_line(descriptor: int) -> int:
