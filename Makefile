@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup demo demo-cdc test fuzz check proto bench bench-peers bench-replicated bench-peers-replicated bench-failover \
 	bench-pipelines bench-hostile bench-fairness bench-budget bench-partitions bench-metadata bench-quorum bench-groups bench-idle bench-transactions \
-	bench-gateway bench-security bench-curves sim \
+	bench-gateway bench-security bench-curves bench-in-a-row sim \
 	failed-flushes soak site verify \
 	compose-test dist try-dist clean
 
@@ -75,6 +75,9 @@ bench-security: setup ## what TLS costs, beside Apache Kafka, in one run (Java, 
 
 bench-curves: setup ## throughput and p99 against partitions, producers, sizes, groups, brokers, beside Apache Kafka (BENCH=--short: 5 minutes)
 	@$(PYTHON) bench/curves.py $(BENCH)
+
+bench-in-a-row: setup ## ten runs in a row on one cluster of three brokers: throughput and p99 of the last and of the first
+	@$(PYTHON) bench/in_a_row.py $(BENCH)
 
 bench-idle: setup ## what an idle cluster costs; how long until its first record; 20 tests on the fixture (minutes)
 	@$(PYTHON) bench/idle.py $(BENCH)
