@@ -96,8 +96,9 @@ class TxnWorld(CoordinatorsSide, BrokerWorld):
         self._lives = {f"t{number}": 0 for number in range(len(plan.versions))}
         #: transactional id -> its present producer.
         self.current: dict[str, Producer] = {}
-        #: By transactional id: the producers that sent InitProducerId while an older producer was alive. (Requests of
-        #: several producers may be decided in any order.)
+        #: By transactional id: the producers that sent InitProducerId while an older producer was alive, or whose
+        #: request was decided since. (Requests of several producers may be decided in any order, also after the death
+        #: of the producer: seed 97700.)
         self.initialized: defaultdict[str, set[str]] = defaultdict(set)
         #: The number of InitProducerId requests that each producer has sent.
         self.inits: Counter[str] = Counter()
@@ -243,6 +244,9 @@ class TxnWorld(CoordinatorsSide, BrokerWorld):
                 answer = await getattr(coordinator.service, method)(sent, CONTEXT)
             except HeadraceError as error:
                 answer = error
+            finally:
+                if method == "InitProducer":  # possibly of a producer that was killed while its request waited
+                    self.initialized[named.transactional_id].add(process.name)
             if may_abort:
                 self.abort_asked(named.transactional_id, prepared=ends_prepared)
                 self.aborting[named.transactional_id, ends_prepared] -= 1
