@@ -160,8 +160,9 @@ def test_a_stopped_run_says_how_far_it_came(job: Any, tmp_path: Path, capsys: py
 
     job.run = run
     assert cli.main(["run", "small", "--out", str(tmp_path)]) == 143
-    assert json.loads(capsys.readouterr().out.splitlines()[-1]) == {"pipeline": "small", "stopped": True, "sent": 3}
-    assert not (tmp_path / "summary.json").exists()
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert json.loads(last) == {"pipeline": "small", "stopped": True, "sent": 3}
+    assert (tmp_path / "summary.json").read_text() == last + "\n", "not the summary of an earlier run"
 
 
 def test_sigterm_before_the_streams_ends_the_command_at_once(job: Any, tmp_path: Path) -> None:

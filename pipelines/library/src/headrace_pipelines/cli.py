@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from headrace_core.errors import HeadraceError
 from headrace_tools.cli.times import time_ms
@@ -69,6 +70,12 @@ def main(words: list[str] | None = None, *, begin: Callable[[], object] = lambda
         return 1
     except KeyboardInterrupt:
         return 130
+
+
+def _ends_with(out: Path, summary: dict[str, Any]) -> None:
+    line = json.dumps(summary)
+    (out / SUMMARY).write_text(line + "\n")
+    print(line, flush=True)
 
 
 def _place_fault(error: OSError, out: Path | None) -> str | None:
@@ -213,7 +220,7 @@ def _run(pipeline: Pipeline, arguments: argparse.Namespace) -> int:
         except StoppedError as stopped:
             ends("stopped")
             show.line(stopped.message)
-            print(json.dumps({"pipeline": pipeline.name, "stopped": True, **stopped.progress}), flush=True)
+            _ends_with(out, {"pipeline": pipeline.name, "stopped": True, **stopped.progress})
             return EXIT_CODE
         except SystemExit:  # SIGTERM arrived before the streams began
             ends("stopped")
@@ -222,8 +229,6 @@ def _run(pipeline: Pipeline, arguments: argparse.Namespace) -> int:
             print(f"headrace-pipelines: {pipeline.name} failed: {error.code}: {error.message}", file=sys.stderr)
             return 1
         (out / DETAILS).write_text(json.dumps(outcome.details, indent=2) + "\n")
-        line = json.dumps(outcome.summary)
-        (out / SUMMARY).write_text(line + "\n")
-        print(line, flush=True)
+        _ends_with(out, outcome.summary)
         ends("done")
         return 0

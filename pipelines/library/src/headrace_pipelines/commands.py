@@ -57,16 +57,17 @@ def _run_of(pipeline: Pipeline, out: Path) -> Run | None:
 
 
 def _access(pipeline: Pipeline, run: Run | None, arguments: argparse.Namespace) -> Access | None:
-    """The cluster that the flags name, otherwise the cluster of the current run; None if there is none.
+    """The cluster that the flags name, otherwise the cluster of the run; None if there is none.
 
-    A cluster that a run has started has no logins, so keys in the environment are not used for it.
+    A cluster that a run has started ends with the run, and has no logins, so keys in the environment are not used for
+    it.
     """
     if (servers := named_servers(arguments)) is not None:
         return access_of(arguments, servers)
-    if run is None or run.state != "running" or run.bootstrap_servers is None:
+    if run is None or run.bootstrap_servers is None:
         return None
     if pipeline in LIBRARY and run.flags.get("--bootstrap-servers", "None") == "None":
-        return Access(run.bootstrap_servers)
+        return Access(run.bootstrap_servers) if run.state == "running" else None
     return access_of(arguments, run.bootstrap_servers)
 
 
