@@ -193,7 +193,8 @@ class TxnChecks(BrokerChecks):
         """Called when a producer is fenced: another producer must have taken over its transactional id. (Under version
         1 also a timeout or an operator fences the producer. A producer that repeats InitProducerId can fence itself, if
         the coordinator decides the first request after the repeated one: seed 20261122245.)"""
-        others = self.world.initialized[producer.transactional_id] - {producer.name}
+        unanswered = +self.world.initializing[producer.transactional_id]
+        others = (self.world.initialized[producer.transactional_id] | set(unanswered)) - {producer.name}
         if not others and producer.version > 1 and self.world.inits[producer.name] < 2:
             raise Violation("fenced", f"{producer} is fenced, and no other producer has taken its transactional id")
 

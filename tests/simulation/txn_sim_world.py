@@ -100,6 +100,8 @@ class TxnWorld(CoordinatorsSide, BrokerWorld):
         #: request was decided since. (Requests of several producers may be decided in any order, also after the death
         #: of the producer: seed 97700.)
         self.initialized: defaultdict[str, set[str]] = defaultdict(set)
+        #: By transactional id: the InitProducerId requests that coordinators have not answered, by their producers.
+        self.initializing: defaultdict[str, Counter[str]] = defaultdict(Counter)
         #: The number of InitProducerId requests that each producer has sent.
         self.inits: Counter[str] = Counter()
         #: When a client's request to abort was last answered, and how many requests are not answered. The key is
@@ -240,12 +242,15 @@ class TxnWorld(CoordinatorsSide, BrokerWorld):
                 host.process.spawn(serve(host.process, back))
 
         async def serve(coordinator: TxnCoordinator, back: Callable[[Any], None]) -> None:
+            initializing = self.initializing[named.transactional_id]
+            initializing[process.name] += method == "InitProducer"
             try:
                 answer = await getattr(coordinator.service, method)(sent, CONTEXT)
             except HeadraceError as error:
                 answer = error
             finally:
                 if method == "InitProducer":  # possibly of a producer that was killed while its request waited
+                    initializing[process.name] -= 1
                     self.initialized[named.transactional_id].add(process.name)
             if may_abort:
                 self.abort_asked(named.transactional_id, prepared=ends_prepared)
