@@ -667,3 +667,56 @@ def test_more_files_than_descriptors_leave_some_for_connections_and_are_named_on
     assert not files.unreadable
     assert [files_max_of(each) for each in (-1, 20_000, 256, 60, 1)] == [sys.maxsize, 19_900, 156, 30, 1]
     files.close()
+
+
+@pytest.mark.parametrize("ahead_s", [3_600, -3_600], ids=["file ahead of the clock", "clock set back later"])
+def test_an_empty_file_needs_one_position_whatever_its_time_is(ahead_s: int, tmp_path: Path) -> None:
+    """Otherwise the shipper sends a transaction after each check."""
+    log = tmp_path / "a.log"
+    log.touch()
+    now_ms = int(time.time()) * 1_000
+    if ahead_s > 0:
+        os.utime(log, (now_ms / 1_000 + ahead_s, now_ms / 1_000 + ahead_s))
+    files = files_of(log, now_ms=now_ms)
+    stored = 0
+    for number in range(1, 20):
+        files.look(0.25 * number, now_ms + 250 * number + (min(ahead_s, 0) * 1_000 if number > 5 else 0))
+        assert files.grown() == []
+        noted = files.without_position()
+        stored += bool(noted)
+        files.shipped(noted)
+    assert stored == 1
+
+
+def test_a_file_with_only_a_header_may_be_copied_and_get_the_same_header_again(tmp_path: Path) -> None:
+    log, header = tmp_path / "a.log", b"#head\n"
+    log.write_bytes(header)
+    first = files_of(log)
+    assert read(first) == [b"#head"]
+    known = positions(first)
+    first.close()
+    append(log, b"1\n2\n")
+    copy_and_truncate(log)
+    append(log, header + b"3\n4\n")
+    second = files_of(log, known=known)
+    assert read(second) + read(second) == [b"1", b"2", b"#head", b"3", b"4"]
+
+
+def test_the_position_of_a_paths_last_file_is_forgotten_after_a_day(tmp_path: Path) -> None:
+    files = files_of(tmp_path / "*.log")
+    for number in range(3):
+        (tmp_path / f"job{number}.log").write_bytes(b"1\n")
+    assert len(read(files)) == 3
+    files.shipped(files.tails.values())
+    for path in tmp_path.glob("*.log"):
+        path.unlink()
+    files.look(1.0, NOW_MS)
+    closed = files.finished(1.0 + CLOSED_AFTER_S)
+    assert files.gone(closed) == [], "the next run looks for later files of the path by them"
+    identities = {tail.identity for tail in closed}
+    for tail in closed:
+        files.drop(tail)
+    files.look(9.0, NOW_MS + 23 * 3_600_000)
+    assert files.forgotten == []
+    files.look(9.0, NOW_MS + 25 * 3_600_000)
+    assert set(files.forgotten) == identities

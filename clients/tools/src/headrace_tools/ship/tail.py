@@ -102,6 +102,8 @@ class Tail:
         self.seen_ms = 0  #: When the path was last seen to lead to this file.
         #: ``seen_ms`` and the time of modification when the content was last the same as at the position.
         self.same_ms = self.modified_ns = 0
+        #: Whether a later write gives the file another time of modification than ``modified_ns``.
+        self._has_own_time = False
         self.lost_at = 0.0
         self.grown_at = 0.0
         self.failure = ""  #: Why the last read failed.
@@ -141,6 +143,7 @@ class Tail:
         self.go_to(position.offset)
         self._fingerprint = position.fingerprint, position.fingerprint_bytes
         self.same_ms, self.modified_ns = position.at_ms, position.modified_ns
+        self._has_own_time = self.modified_ns < (self.same_ms - MODIFIED_LATE_MS) * 1_000_000
 
     def content(self) -> Content:
         return _content(self._descriptor)
@@ -153,8 +156,7 @@ class Tail:
             return False
         if self.fingerprint_bytes:
             return self.begins(content.head)
-        is_modified = content.modified_ns != self.modified_ns or content.head
-        return not is_modified and self.modified_ns < (self.same_ms - MODIFIED_LATE_MS) * 1_000_000
+        return self._has_own_time and content.modified_ns == self.modified_ns and not content.head
 
     def begins(self, head: bytes) -> bool:
         """Whether ``head`` begins with the bytes by which the content is recognized."""
@@ -164,6 +166,10 @@ class Tail:
     def know(self, content: Content) -> None:
         """Recognize the content from now on by these first bytes."""
         self._fingerprint = fingerprint(content.head), len(content.head)
+        # The time may also be in the future: a clock was set back, or belongs to another machine.
+        is_seen_again = content.modified_ns == self.modified_ns and abs(self.seen_ms - self.same_ms) >= MODIFIED_LATE_MS
+        is_past = content.modified_ns < (self.seen_ms - MODIFIED_LATE_MS) * 1_000_000
+        self._has_own_time = is_past or is_seen_again
         self.same_ms, self.modified_ns = self.seen_ms, content.modified_ns
 
     def go_to(self, offset: int) -> None:
@@ -299,6 +305,8 @@ class Files:
         self._line_bytes_max = line_bytes_max
         self.tails: dict[tuple[int, int], Tail] = {}
         self._sent: dict[tuple[int, int], Position] = {}  # of the last batch
+        #: Removed files that were the last ones of their paths, with the path and the time when it last led to them.
+        self._last: dict[tuple[int, int], tuple[str, int]] = {}
         #: Files whose position was lost, as texts for the log: truncated, overwritten.
         self.notes: list[str] = []
         #: Files of earlier runs that no longer exist.
@@ -393,9 +401,10 @@ class Files:
         for each in opened:
             each.has_path = False  # the file waits for them
         has_rest = copy is not None and copy.size > tail.offset
+        if tail.fingerprint_bytes or content.head or opened:
+            tail.has_position = False  # the stored one is of another content
         tail.go_to(0)
         tail.know(content)
-        tail.has_position = False  # the stored one is of another content
         return copy.path if copy is not None and has_rest else None
 
     def _copies(self, tail: Tail, content: Content) -> tuple[_Copy | None, list[_Copy]]:
@@ -537,6 +546,7 @@ class Files:
         """Open new files, and note which files have lost their paths. A busy shipper may check its paths seldom. If a
         path now leads to another file than at the last check, the files that had the path in between are opened
         first."""
+        self._forget_last(now_ms)
         paths = [path for pattern in self._patterns for path in sorted(glob.glob(pattern)) or [pattern]]
         found = set()
         unsure = set()  # paths that may still lead to their files
@@ -698,7 +708,7 @@ class Files:
     def _check(self, tail: Tail) -> None:
         """Notice that a file was truncated or overwritten."""
         content = tail.content()
-        if tail.is_same(content):
+        if tail.is_same(content) and not self._has_other_copy(tail, content):
             tail.know(content)
             return
         at, had_content = tail.offset, tail.fingerprint_bytes > 0
@@ -709,9 +719,31 @@ class Files:
                 f"{tail.path} was truncated or overwritten at position {at}: shipping {rest}from its beginning"
             )
 
+    def _has_other_copy(self, tail: Tail, content: Content) -> bool:
+        """Whether a file that has grown has a copy of another content with the same beginning, such as a header: then
+        it was truncated, and has grown again. Only a short beginning leaves this doubt."""
+        if not 0 < tail.fingerprint_bytes < min(FINGERPRINT_BYTES, len(content.head)):
+            return False
+        before = None
+        for _ in range(SCANS_MAX):
+            try:
+                files = [each for each in self._possible_copies(tail) if each.modified_ns >= tail.modified_ns]
+            except _RenamedError:
+                continue
+            found = {each.identity for each in files}
+            if found == before:
+                break
+            before = found
+        else:
+            return False
+        return any(
+            tail.begins(each.head) and each.head[: len(content.head)] != content.head[: len(each.head)]
+            for each in files
+        )
+
     def read(self, tail: Tail, bytes_max: int, now_s: float) -> list[Line]:
-        """The next lines of a file of ``grown``, up to about ``bytes_max`` bytes. None if the file cannot be read now,
-        or was truncated meanwhile, because the bytes may then be of two contents."""
+        """The next lines of a file of ``grown``, up to about ``bytes_max`` bytes. No line if the file cannot be read
+        now, or was truncated meanwhile, because the bytes may then be of two contents."""
         begin = tail.offset
         try:
             lines = list(tail.lines(bytes_max, takes_rest=self.takes_rest(tail, now_s)))
@@ -755,7 +787,18 @@ class Files:
         position of the last file of a path stays, because the next run looks for later files of this path by it."""
         ended = list(closed)
         followed = {tail.path for tail in self.tails.values() if tail not in ended}
-        return [*(tail.identity for tail in ended if tail.is_removed and tail.path in followed), *self.forgotten]
+        removed = [tail for tail in ended if tail.is_removed]
+        self._last.update({tail.identity: (tail.path, tail.seen_ms) for tail in removed if tail.path not in followed})
+        return [*(tail.identity for tail in removed if tail.path in followed), *self.forgotten]
+
+    def _forget_last(self, now_ms: int) -> None:
+        for identity, (path, at_ms) in list(self._last.items()):
+            if identity in self.tails:  # the inode number of another file now
+                del self._last[identity]
+            elif now_ms - at_ms > FORGOTTEN_AFTER_MS:
+                del self._last[identity]
+                self._at.pop(path, None)
+                self.forgotten.append(identity)
 
     def drop(self, tail: Tail) -> None:
         """Close a file. If the file appears under a path again, reading continues at its position."""
