@@ -155,11 +155,8 @@ class Pair:
                 finally:
                     self.kafka.delete_topic(topic)
             else:
-                topic = self.headrace.new_topic("commit", partitions=partitions)
-                try:
+                with self.headrace.topic("commit", partitions=partitions) as topic:
                     yield topic
-                finally:
-                    self.headrace.delete_topic(topic)
         except (RuntimeError, KeyError, ValueError) as failure:
             self.samples.fail(name, str(failure))
 

@@ -12,28 +12,17 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import ours
 from measure import WORK, Samples, emit, machine, save, settle, table, warm_memory
 
 
-@contextmanager
-def new_topic(cluster: ours.Headrace) -> Iterator[str]:
-    topic = cluster.new_topic("commit")
-    try:
-        yield topic
-    finally:
-        cluster.delete_topic(topic)
-
-
 def one_run(cluster: ours.Headrace, records: int, seconds: float) -> dict[str, float]:
-    with new_topic(cluster) as topic:
+    with cluster.topic("commit") as topic:
         settle()
         words = ["--api", "arrow", "--records", str(records), "--acks", "all"]
         fast = cluster.bench("produce", topic, *words, timeout_s=300)
-    with new_topic(cluster) as topic:
+    with cluster.topic("commit") as topic:
         settle()
         words = ["--records", str(int(1_000 * seconds)), "--rate", "1000", "--acks", "all"]
         paced = cluster.bench("latency", topic, *words)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import shutil
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -116,6 +118,15 @@ class Headrace:
         with Admin(bootstrap_servers=self.bootstrap) as admin:
             admin.delete_topics([name])
         wait_for_removal(self.directory, name)
+
+    @contextmanager
+    def topic(self, policy: str, *, partitions: int = PARTITIONS) -> Iterator[str]:
+        """A new topic, which is deleted after the block."""
+        name = self.new_topic(policy, partitions=partitions)
+        try:
+            yield name
+        finally:
+            self.delete_topic(name)
 
     # -- workloads
 

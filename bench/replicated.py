@@ -126,14 +126,6 @@ class Ours:
         yield f"ours.{policy}.latency.1k.acks-1", partial(self.latency, 1_000, "1")
         yield f"ours.{policy}.headline", self.headline
 
-    @contextmanager
-    def topic(self, partitions: int = ours.PARTITIONS) -> Iterator[str]:
-        name = self.cluster.new_topic(self.policy, partitions=partitions)
-        try:
-            yield name
-        finally:
-            self.cluster.delete_topic(name)
-
     def produce(
         self,
         name: str,
@@ -147,7 +139,7 @@ class Ours:
         """Produce at full speed; measure also the CPU seconds of our nodes per million records."""
         arguments = ["--api", api, "--records", str(records), "--acks", acks]
         arguments += ["--record-bytes", "1024", "--compression", "lz4"] if large else []
-        with self.topic(partitions) as topic:
+        with self.cluster.topic(self.policy, partitions=partitions) as topic:
             pids = self.cluster.pids()
             before = cpu_seconds(pids)
             found = self.cluster.bench("produce", topic, *arguments, timeout_s=300)
@@ -163,7 +155,7 @@ class Ours:
     def latency(self, rate: int, acks: str) -> None:
         records = int(rate * self.sizes.seconds) if rate else int(300 * self.sizes.seconds)
         arguments = ["--records", str(records), "--acks", acks, *(["--rate", str(rate)] if rate else [])]
-        with self.topic() as topic:
+        with self.cluster.topic(self.policy) as topic:
             found = self.cluster.bench("latency", topic, *arguments)
         for quantile in ("p50", "p99", "p999", "max"):
             label = f"headrace.rf3.latency.{rate_name(rate)}.{quantile}.{self.policy}"
@@ -171,7 +163,7 @@ class Ours:
             self.samples.add(label, found["latency_ms"][quantile], "ms")
 
     def headline(self) -> None:
-        with self.topic() as topic:
+        with self.cluster.topic(self.policy) as topic:
             pids = self.cluster.pids()
             before = cpu_seconds(pids)
             found = headline.measure(

@@ -77,10 +77,11 @@ def growth_of_peaks(values: list[float]) -> float:
     """The growth of a figure that goes up and down: twice the growth of its maximum from the first to the second half
     of the last three quarters of the run, which is as strict as ``growth`` for a figure that grows steadily.
 
-    Spark removes old versions of the state each minute, and writes a snapshot of it about each minute. So the size of a
-    checkpoint goes up and down each minute, and its peaks do so over about 16 minutes, when the two drift apart. In an
-    hour of the fraud pipeline the peaks were 233 MB in minute 22, 177 in 31, 244 in 37, 213 in 46 and 247 in 54. The
-    slope of such a figure says at which point of the cycle the run has ended."""
+    The size of a checkpoint goes up and down each minute, when Spark removes old versions of the state. The peaks go up
+    and down, too: in an hour of the fraud pipeline they were 233 MB in minute 22, 177 in 31, 244 in 37, 213 in 46 and
+    247 in 54. (Spark writes a snapshot about every 65 s there, and removes versions every 60 s; the two meet about
+    every 15 minutes. That this is the cause is a guess.) The slope of such a figure says at which point of the cycle
+    the run has ended."""
     steady = values[len(values) // 4 :]
     assert len(steady) > 2, values
     half = len(steady) // 2

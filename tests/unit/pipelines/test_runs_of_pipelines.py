@@ -71,6 +71,27 @@ def test_stop_ends_a_run_and_status_shows_it(tmp_path: Path, capsys: pytest.Capt
     assert f"no pipeline runs in {out}" in said
 
 
+@pytest.mark.parametrize(
+    ("flags", "asked"), [({"--bootstrap-servers": "127.0.0.1:1"}, "127.0.0.1:1"), ({}, None)], ids=["given", "own"]
+)
+def test_after_a_run_status_asks_only_a_cluster_that_did_not_end_with_it(
+    flags: dict[str, str], asked: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    monkeypatch.delenv("HEADRACE_BOOTSTRAP_SERVERS", raising=False)
+    with recorded(tmp_path, "clickstream", flags) as ends:
+        serving(tmp_path, "127.0.0.1:1")
+        ends("stopped")
+    clusters = []
+
+    def lags(access: Any, *_: object) -> dict[str, object]:
+        clusters.append(None if access is None else access.servers)
+        return {}
+
+    monkeypatch.setattr("headrace_pipelines.commands._lags", lags)
+    assert command(capsys, "status", "clickstream", "--out", str(tmp_path))[1]["state"] == "stopped"
+    assert clusters == [asked]
+
+
 def test_a_process_that_has_the_pid_of_a_dead_run_gets_no_signal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

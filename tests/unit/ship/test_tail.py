@@ -599,6 +599,11 @@ def test_a_path_that_is_not_utf_8_comes_back_from_its_position() -> None:
     assert position_of(given.identity, value_of(given)) == given
 
 
+def test_a_position_of_the_first_release_counts_as_modified_when_it_was_seen() -> None:
+    value = b'{"path": "/a.log", "offset": 3, "fingerprint": "f", "fingerprint_bytes": 4, "at_ms": 7}'
+    assert position_of((1, 2), value) == Position("/a.log", 1, 2, 3, "f", 4, at_ms=7, modified_ns=7_000_000)
+
+
 def test_from_end_begins_behind_the_last_whole_line(tmp_path: Path) -> None:
     log = tmp_path / "a.log"
     log.write_bytes(b"1\n2\npart")

@@ -2,6 +2,11 @@
 
 A file is known by its device, inode and first bytes, not by its path, so reading of a renamed file continues at its
 position. The first bytes (FINGERPRINT_BYTES) distinguish a new file from an old file whose inode number it reuses.
+
+A truncated file gets a new content. A position is always in one content. The rest of the former content, and contents
+that came and went between two checks, are read from their copies, which have the file's name and a suffix. Copies are
+ordered by their times of modification: the copy of a content is not older than the content's last write, and not
+younger than the truncation.
 """
 
 from __future__ import annotations
@@ -16,7 +21,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 FINGERPRINT_BYTES = 1_024
 READ_BYTES = 256 * 1024
@@ -65,9 +70,9 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What identifies the present content of a file: its first bytes (``head``) and its size. ``modified_ns`` was read
-    before ``head``, ``until_ns`` after it: later contents are modified after the first, and earlier ones were modified
-    before the second."""
+    """What identifies the present content of a file: its first bytes (``head``) and its size. The file's time of
+    modification was ``modified_ns`` before ``head`` was read, and ``until_ns`` afterwards. The copy of a later content
+    is therefore younger than ``modified_ns``, and the copy of an earlier one is not younger than ``until_ns``."""
 
     modified_ns: int
     head: bytes
@@ -234,6 +239,9 @@ class _Copy(NamedTuple):
     head: bytes
 
 
+_Found = TypeVar("_Found", _Rotated, _Copy)
+
+
 def _identity(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
@@ -309,14 +317,14 @@ class Files:
         self._last: dict[tuple[int, int], tuple[str, int]] = {}
         #: Files whose position was lost, as texts for the log: truncated, overwritten.
         self.notes: list[str] = []
-        #: Files of earlier runs that no longer exist.
+        #: Files that have not existed for a day: their stored positions are to be removed.
         self.forgotten: list[tuple[int, int]] = []
         #: Paths that cannot be opened now, with the reason. The shipper tries them again at each check.
         self.unreadable: dict[str, str] = {}
         self._special: set[str] = set()  # paths of FIFOs, sockets and devices
         #: Maps each path to the file to which it led at the last check (None: to no file), and the time when it last
         #: led to a file.
-        self._at: dict[str, tuple[tuple[int, int] | None, int]] = {}
+        self._led_to: dict[str, tuple[tuple[int, int] | None, int]] = {}
         self._open_renamed(now_ms)
         self.look(0.0, now_ms)
         self._from_end = False
@@ -336,7 +344,7 @@ class Files:
             if position_there is None or position_there.path != path:
                 identity = None
                 renamed[path] = at_ms
-            self._at[path] = identity, at_ms
+            self._led_to[path] = identity, at_ms
         seen = self._open_rotated(renamed, {os.path.dirname(path) for path in last_ms})
         self.forgotten = [
             each.identity
@@ -361,22 +369,27 @@ class Files:
         self._open_found(scan, ", ".join(last_ms))
         return seen
 
-    def _open_found(self, scan: Callable[[], list[_Rotated]], names: str) -> None:
-        """Open the files that ``scan`` finds. A scan of a directory may miss a file that is renamed during the scan, so
-        two scans in a row must have the same result."""
+    def _found_twice(self, scan: Callable[[], list[_Found]], names: str) -> Iterator[list[_Found]]:
+        """Yield what ``scan`` finds twice in a row: a scan of a directory may miss a file that is renamed during the
+        scan. If the caller accepts none of the findings, the log gets a note."""
         before: set[tuple[str, tuple[int, int]]] | None = None
         for _ in range(SCANS_MAX):
             try:
-                wanted = scan()
+                files = scan()
             except _RenamedError:
                 continue
-            found = {(each.path, each.identity) for each in wanted}
-            if found == before and self._open_all(wanted):
-                return
+            found = {(each.path, each.identity) for each in files}
+            if found == before:
+                yield files
             before = found
         self.notes.append(
             f"files of {names} were renamed in each of {SCANS_MAX} scans: some files may have been missed"
         )
+
+    def _open_found(self, scan: Callable[[], list[_Rotated]], names: str) -> None:
+        for wanted in self._found_twice(scan, names):
+            if self._open_all(wanted):
+                return
 
     def _begin_again(self, tail: Tail, content: Content) -> str | None:
         """Start at the beginning of a file that has another ``content`` now, after the unread rest of its copy and
@@ -579,14 +592,14 @@ class Files:
         If the path leads to another file before the first file is open, the path is checked again. ``_at`` has only
         files that were opened, so the next scan finds the first file."""
         for _ in range(SCANS_MAX):
-            before = self._at.get(path)
+            before = self._led_to.get(path)
             try:
                 status = os.stat(path)
             except FileNotFoundError:  # removed or renamed, or not there yet
                 self.unreadable.pop(path, None)
                 if before is not None and before[0] is not None:
                     self._open_rotated({path: before[1]}, [os.path.dirname(path)])
-                    self._at[path] = None, before[1]
+                    self._led_to[path] = None, before[1]
                 return None
             if not stat.S_ISREG(status.st_mode):
                 if not stat.S_ISDIR(status.st_mode) and path not in self._special:
@@ -597,12 +610,14 @@ class Files:
             if before is not None and before[0] != identity:
                 self._open_rotated({path: before[1]}, [os.path.dirname(path)])
             if identity not in self.tails and len(self.tails) >= self._files_max:
-                self._at.setdefault(path, (None, status.st_mtime_ns // 1_000_000))  # it may be rotated before it opens
+                self._led_to.setdefault(
+                    path, (None, status.st_mtime_ns // 1_000_000)
+                )  # it may be rotated before it opens
                 raise _FullError(self._files_max)
             if identity in self.tails or self._open(path, identity, now_ms):
-                self._at[path] = identity, now_ms
+                self._led_to[path] = identity, now_ms
                 return identity
-            self._at.setdefault(path, (None, status.st_mtime_ns // 1_000_000))
+            self._led_to.setdefault(path, (None, status.st_mtime_ns // 1_000_000))
         return None
 
     def _pass_over(self, path: str, error: OSError) -> None:
@@ -724,21 +739,11 @@ class Files:
         it was truncated, and has grown again. Only a short beginning leaves this doubt."""
         if not 0 < tail.fingerprint_bytes < min(FINGERPRINT_BYTES, len(content.head)):
             return False
-        before = None
-        for _ in range(SCANS_MAX):
-            try:
-                files = [each for each in self._possible_copies(tail) if each.modified_ns >= tail.modified_ns]
-            except _RenamedError:
-                continue
-            found = {each.identity for each in files}
-            if found == before:
-                break
-            before = found
-        else:
-            return False
         return any(
-            tail.begins(each.head) and each.head[: len(content.head)] != content.head[: len(each.head)]
-            for each in files
+            each.modified_ns >= tail.modified_ns
+            and tail.begins(each.head)
+            and each.head[: len(content.head)] != content.head[: len(each.head)]
+            for each in next(self._found_twice(lambda: self._possible_copies(tail), tail.path), [])
         )
 
     def read(self, tail: Tail, bytes_max: int, now_s: float) -> list[Line]:
@@ -797,7 +802,7 @@ class Files:
                 del self._last[identity]
             elif now_ms - at_ms > FORGOTTEN_AFTER_MS:
                 del self._last[identity]
-                self._at.pop(path, None)
+                self._led_to.pop(path, None)
                 self.forgotten.append(identity)
 
     def drop(self, tail: Tail) -> None:
