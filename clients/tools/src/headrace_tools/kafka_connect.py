@@ -394,7 +394,7 @@ def _config_faults(answer: _Answer) -> tuple[str, ...] | None:
 
 
 def _already_exists(answer: _Answer) -> bool:
-    """Whether an answer with status 409 (conflict) means that the connector exists already. Every other 409 means a
+    """Whether an answer with status 409 (conflict) means that the connector already exists. Every other 409 means a
     rebalance."""
     return _raw_message(answer).endswith("already exists")
 

@@ -207,7 +207,7 @@ def new(arguments: argparse.Namespace) -> int:
     if directory.exists():
         raise InvalidArgumentError(f"{directory} exists; choose another name, or move it away")
     if name in {each.name for each in LIBRARY} or importlib.util.find_spec(name) is not None:
-        raise InvalidArgumentError(f"a pipeline or a Python package {name} exists already; choose another name")
+        raise InvalidArgumentError(f"a pipeline or a Python package {name} already exists; choose another name")
     directory.mkdir()
     for source in files("headrace_pipelines.skeleton").iterdir():
         if source.name.endswith((".py", ".md")):

@@ -329,7 +329,7 @@ def _make_directory(directory: Path) -> None:
 def _refuse_existing(paths: Sequence[Path], force: bool) -> None:
     there = [str(path) for path in paths if path.exists()]
     if there and not force:
-        raise InvalidArgumentError(f"{', '.join(there)} exists already; pass --force to replace it")
+        raise InvalidArgumentError(f"{', '.join(there)} already exists; pass --force to replace it")
 
 
 def _write(path: Path, data: bytes, *, force: bool, mode: int = 0o600) -> None:
@@ -348,7 +348,7 @@ def _write(path: Path, data: bytes, *, force: bool, mode: int = 0o600) -> None:
             try:
                 os.link(temporary, path)
             except FileExistsError:
-                raise InvalidArgumentError(f"{path} exists already; pass --force to replace it") from None
+                raise InvalidArgumentError(f"{path} already exists; pass --force to replace it") from None
             os.unlink(temporary)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
