@@ -6,6 +6,7 @@ import asyncio
 import time
 from typing import Any
 
+import grpc
 import grpc.aio
 import pytest
 
@@ -19,9 +20,11 @@ from headrace_core.errors import (
 )
 from headrace_core.rpc import session_channel
 from headrace_core.rpc.channel import ChannelPurpose
+from headrace_core.rpc.server import Listener
 from headrace_core.rpc.session_channel import SessionChannels
+from headrace_core.rpc.status import abort
 from headrace_core.security.sasl.client import Login
-from headrace_protos.v1 import node_pb2, node_pb2_grpc
+from headrace_protos.v1 import node_pb2, node_pb2_grpc, security_pb2, security_pb2_grpc
 from tests.unit.security.test_sasl_sessions import IMAGE, in_loop, serving
 
 P = {"sasl_mechanism": "PLAIN"}
@@ -105,6 +108,66 @@ async def test_a_node_that_does_not_know_the_users_yet_asks_to_retry() -> None:
         known.append(True)
         assert (await ask(channel)).role == "broker"  # at once: no refusal is remembered
         await channel.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected", "text"),
+    [
+        (None, SaslAuthenticationFailedError, "does not use SASL"),
+        (SaslAuthenticationFailedError("too many failures"), SaslAuthenticationFailedError, "too many failures"),
+        (ServerBusyError("too many sessions"), ServerBusyError, "too many sessions"),
+    ],
+    ids=["without SASL", "refuses", "is busy"],
+)
+@pytest.mark.parametrize("when", ["before the first message", "between two messages"])
+def test_why_a_node_ended_the_authentication_is_known_also_while_the_client_prepares_its_answer(
+    answer: HeadraceError | None, expected: type[HeadraceError], text: str, when: str
+) -> None:
+    """gRPC then refuses the client's next message, and does not say why."""
+    is_first = when == "before the first message"
+
+    class Ends(security_pb2_grpc.AuthenticationServicer):
+        async def Authenticate(self, requests: Any, context: Any) -> Any:
+            if not is_first:
+                await context.read()
+                await context.write(security_pb2.AuthenticateResponse(data=b"r="))
+            if answer is None:
+                await context.abort(grpc.StatusCode.UNIMPLEMENTED, "unknown method")
+            await abort(context, answer)
+
+    class Slow:
+        mechanism, is_complete = "PLAIN", False
+
+        def __init__(self) -> None:
+            self.channel: Any = None
+
+        def first(self) -> bytes:
+            return self._late() if is_first else b"n,,"
+
+        def step(self, data: bytes) -> bytes:
+            return self._late()
+
+        def _late(self) -> bytes:
+            while not self.channel._session._end.is_over:
+                time.sleep(0.001)
+            return b"late"
+
+    @in_loop
+    async def run() -> None:
+        listener = Listener("client")
+        listener.add(security_pb2_grpc.add_AuthenticationServicer_to_server, Ends(), "headrace.v1.Authentication")
+        await listener.start()
+        try:
+            channels, slow = SessionChannels(None, scram()), Slow()
+            channels._start = lambda host: slow  # type: ignore[method-assign,assignment,return-value]
+            slow.channel = channel = channels.open(listener.address, ChannelPurpose.CONTROL)
+            with pytest.raises(expected, match=text):
+                await ask(channel)
+            await channel.close()
+        finally:
+            await listener.stop(0)
+
+    run()
 
 
 @in_loop

@@ -20,10 +20,8 @@ Duplex works around the following behaviour of grpc.aio (1.85):
   cancellation, a part awaits ``connected`` first, which ``run`` may cancel.
 * ``wait_for_connection`` may return after a failed attempt to connect, so ``connected`` also checks the channel's
   state.
-* A write after the end of the stream replaces the server's status by INTERNAL. If the server's status arrived before
-  the write, the call's done callback records the status. If the server's status arrives after the write has failed,
-  gRPC does not report the status, so ``read`` and ``write`` poll for it. Whether the status arrives before or after the
-  write, ``read`` and ``write`` raise the server's error.
+* A write after the end of the stream hides the server's status; ``CallEnd`` finds it, so ``read`` and ``write`` raise
+  the server's error.
 * When the call is cancelled or the channel closed, gRPC raises CancelledError in the tasks that read or write, although
   the tasks were not cancelled. Duplex raises NetworkError in place of gRPC's CancelledError, so that CancelledError
   always means that the task was cancelled.
@@ -44,25 +42,18 @@ import grpc
 import grpc.aio
 
 from ..errors import HeadraceError, NetworkError
+from .call_end import CALL_ENDED, CallEnd, is_cancelled
 from .channel import PLAINTEXT, ChannelPurpose, Channels
-from .status import error_from_rpc
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
-
-_ENDED = (grpc.aio.AioRpcError, asyncio.InvalidStateError)
-
-#: Status details of a failed write. gRPC fails a write only after the end of the stream, so the server's status will
-#: arrive soon. The stream polls for the server's status every ``_LOOK_S`` seconds, at most ``_LOOKS`` times.
-_FAILED_WRITE = "Internal error from Core"
-_LOOK_S, _LOOKS = 0.01, 100
 
 
 class Duplex(Generic[Request, Response]):
     """One bidirectional call. Only the parts of ``run`` may call methods other than ``cancel``. Methods other than
     ``cancel`` raise a HeadraceError when the stream is over. At most one part reads, and at most one part writes."""
 
-    __slots__ = ("_busy", "_call", "_cancelled", "_channel", "_status", "_why", "address", "ended")
+    __slots__ = ("_busy", "_call", "_call_end", "_cancelled", "_channel", "_why", "address")
 
     def __init__(
         self,
@@ -74,24 +65,26 @@ class Duplex(Generic[Request, Response]):
         """Connect to ``address`` (``host:port``) and begin the call that ``open_call`` makes on the channel.
         ``channels`` opens the channel."""
         self.address = address
-        self.ended = False  #: Whether the call has ended; the stream then sends nothing more.
         self._channel = channels.open(address, purpose)
         self._call = open_call(self._channel)
-        self._call.add_done_callback(self._note_status)
-        self._status: grpc.aio.AioRpcError | None = None
+        self._call_end = CallEnd(self._call, address)
         self._why: HeadraceError | None = None
         self._cancelled = asyncio.get_running_loop().create_future()
         #: Tasks that wait for a gRPC operation; the stream must not cancel these tasks.
         self._busy: set[asyncio.Task[Any] | None] = set()
 
+    @property
+    def ended(self) -> bool:
+        """Whether the call has ended; the stream then sends nothing more."""
+        return self._cancelled.done() or self._call_end.is_over
+
     def cancel(self, why: HeadraceError | None = None) -> None:
         """End the call; ``run`` then raises ``why`` (default: a NetworkError). ``cancel`` has no effect after the end
         of the call."""
         if not self._cancelled.done():
-            self.ended = True
             self._why = why or self._given_up()
             self._cancelled.set_result(None)
-            self._call.cancel()
+            self._call_end.cancel()
 
     async def run(self, *parts: Coroutine[Any, Any, None]) -> None:
         """Run the parts until one part ends; return if that part returned, or raise its error."""
@@ -126,19 +119,19 @@ class Duplex(Generic[Request, Response]):
                 task.exception()  # mark the exception as retrieved; ``run`` raises the first exception
         self._why = None
         await self._channel.close()
-        del self._call, self._channel
+        del self._call, self._call_end, self._channel
 
     async def connected(self) -> None:
         """Wait for the connection; await the method before the first write. If the wait fails, no request was sent."""
         try:
             await self._call.wait_for_connection()
-        except _ENDED:
+        except CALL_ENDED:
             pass
         except asyncio.CancelledError:
-            if _is_cancelled():
+            if is_cancelled():
                 raise
         if self.ended:
-            raise await self._ended()
+            raise await self._call_end.error()
         if self._channel.get_state() is not grpc.ChannelConnectivity.READY:
             raise NetworkError(f"{self.address}: the connection failed")
 
@@ -153,7 +146,7 @@ class Duplex(Generic[Request, Response]):
         if message is None:
             raise NetworkError(f"{self.address}: the server sent a message that is not a valid protobuf message")
         if message is grpc.aio.EOF:
-            raise await self._ended()
+            raise await self._call_end.error()
         return message  # type: ignore[no-any-return]
 
     async def done_writing(self) -> None:
@@ -169,55 +162,17 @@ class Duplex(Generic[Request, Response]):
         try:
             result = await operation
             failed = self._cancelled.done()
-        except _ENDED:
+        except CALL_ENDED:
             failed = True
         except asyncio.CancelledError:
-            if _is_cancelled():
+            if is_cancelled():
                 raise
             failed = True
         finally:
             self._busy.discard(asyncio.current_task())
         if failed:
-            raise await self._ended()
+            raise await self._call_end.error()
         return result
-
-    def _note_status(self, call: grpc.aio.Call) -> None:
-        """Record the status of a call that is over. After the end of a call, gRPC's status coroutines do not wait any
-        more."""
-        self.ended = True
-        self._status = grpc.aio.AioRpcError(
-            _now(call.code()), grpc.aio.Metadata(), _now(call.trailing_metadata()), _now(call.details())
-        )
-
-    async def _ended(self) -> HeadraceError:
-        """Return the error that says why the call is over."""
-        for _ in range(_LOOKS):
-            if self._cancelled.done() or self._status is None or self._status.details() != _FAILED_WRITE:
-                break
-            await asyncio.sleep(_LOOK_S)
-            self._note_status(self._call)
-        status = self._status
-        if self._cancelled.done() or status is None:
-            return self._given_up()
-        if status.code() is grpc.StatusCode.OK:
-            return NetworkError(f"{self.address}: the server ended the stream")
-        return error_from_rpc(status, self.address)
 
     def _given_up(self) -> NetworkError:
         return NetworkError(f"{self.address}: the stream was cancelled")
-
-
-def _is_cancelled() -> bool:
-    """Whether a CancelledError means that the current task was cancelled, not only the call."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
-def _now(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Return the result of a coroutine that never waits."""
-    try:
-        coroutine.send(None)
-    except StopIteration as end:
-        return end.value
-    coroutine.close()
-    raise AssertionError("gRPC reported the end of the call without a status")

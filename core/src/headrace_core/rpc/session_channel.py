@@ -25,8 +25,8 @@ from headrace_protos.v1 import security_pb2, security_pb2_grpc
 from ..errors import HeadraceError, NetworkError, SaslAuthenticationFailedError, UnsupportedVersionError
 from ..security.sasl.client import Login
 from ..security.sasl.exchange import NO_SASL, ClientExchange
+from .call_end import CALL_ENDED, CallEnd, is_cancelled
 from .channel import ChannelPurpose, Channels, Credentials, open_channel
-from .status import error_from_rpc
 
 SESSION_KEY = "headrace-session"
 REFUSED_S = 2.0
@@ -78,7 +78,7 @@ class _Session:
     ) -> None:
         self._channel, self._address = channel, address
         self._start, self._client_id, self._refused, self._window = start, client_id, refused, window
-        self._call: Any = None
+        self._end: CallEnd | None = None
         self._task: asyncio.Task[None] | None = None
         self._ready: asyncio.Future[str] | None = None
 
@@ -95,25 +95,26 @@ class _Session:
         is_open = ready is not None and ready.done() and not ready.cancelled() and not ready.exception()
         if is_open and ready is not None and ready.result() == token:
             self._ready = None
-            if self._call is not None:
-                self._call.cancel()
+            if self._end is not None:
+                self._end.cancel()
 
     async def close(self) -> None:
-        if self._call is not None:
-            self._call.cancel()
+        if self._end is not None:
+            self._end.cancel()
         if self._task is not None:
             await asyncio.wait({self._task}, timeout=1.0)
 
     async def _run(self, ready: asyncio.Future[str]) -> None:
         try:
-            call = self._call = security_pb2_grpc.AuthenticationStub(self._channel).Authenticate()  # type: ignore[no-untyped-call]
+            call = security_pb2_grpc.AuthenticationStub(self._channel).Authenticate()  # type: ignore[no-untyped-call]
         except grpc.aio.UsageError:  # the client closed the channel
             ready.set_exception(NetworkError(f"{self._address}: the connection is closed"))
             ready.exception()  # a caller may have been cancelled
             return
+        end = self._end = CallEnd(call, self._address)
         pending: asyncio.Task[Any] | None = None
         failure: HeadraceError = NetworkError(f"{self._address}: the session ended")
-        timer = asyncio.get_running_loop().call_later(EXCHANGE_S_MAX, call.cancel)
+        timer = asyncio.get_running_loop().call_later(EXCHANGE_S_MAX, end.cancel)
         try:
             while True:
                 answer = await self._exchange(call, pending)
@@ -126,17 +127,15 @@ class _Session:
                 done, _ = await asyncio.wait({pending}, timeout=pause_s)
                 if done:
                     return
-        except grpc.aio.AioRpcError as error:
-            failure = self._failure(error)
         except HeadraceError as error:
             failure = error
-        except (asyncio.CancelledError, asyncio.InvalidStateError):
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+        except (*CALL_ENDED, asyncio.CancelledError):
+            if is_cancelled():
                 raise
+            failure = self._failure(await end.error())
         finally:
             timer.cancel()
-            call.cancel()
+            end.cancel()
             if pending is not None and pending.done() and not pending.cancelled():
                 pending.exception()
             if self._ready is ready:
@@ -168,8 +167,7 @@ class _Session:
                 return answer
             request = security_pb2.AuthenticateRequest(data=reply or b"")
 
-    def _failure(self, error: grpc.aio.AioRpcError) -> HeadraceError:
-        found = error_from_rpc(error, self._address)
+    def _failure(self, found: HeadraceError) -> HeadraceError:
         if isinstance(found, UnsupportedVersionError):
             return SaslAuthenticationFailedError(
                 f"the listener at {self._address} {NO_SASL}; check security.protocol and the port"

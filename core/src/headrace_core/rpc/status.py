@@ -35,8 +35,8 @@ LEADER_KEY = "headrace-controller-leader"
 _NO_CONNECTION = "failed to connect to all addresses"
 #: gRPC's text for a message that is refused by its announced length, before it is received.
 _TOO_LARGE = "SERVER: Received message larger than max"
-#: Text with which grpc.aio reports, as status INTERNAL, a stream that broke during a write.
-_BROKE_INSIDE = "Internal error from Core"
+#: Details with which grpc.aio reports, as status INTERNAL, a write on a stream that broke or has ended.
+BROKE_INSIDE = "Internal error from Core"
 
 _STATUS = {
     "INVALID_REQUEST": grpc.StatusCode.INVALID_ARGUMENT,
@@ -95,7 +95,7 @@ def error_from_rpc(failure: grpc.RpcError, address: str) -> HeadraceError:
     if cls is not None:
         return cls(f"{message} (from {address})")
     status = failure.code()
-    broke_inside = status is grpc.StatusCode.INTERNAL and details == _BROKE_INSIDE
+    broke_inside = status is grpc.StatusCode.INTERNAL and details == BROKE_INSIDE
     if broke_inside or status in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
         lost = NetworkError(f"{address}: {details or 'connection lost'}")
         lost.was_sent = not was_never_sent(failure)
