@@ -128,6 +128,10 @@ BARS: tuple[Bar, ...] = (
         "200 connections, unbatched", "Kafka, SyncProducers.java", 1.5, "x",
         _ratio(f"headrace.connections.raw.{POLICY}", "kafka.sync-producers"),
     ),
+    Bar(
+        "200 connections, unbatched", "raw gRPC, 200 connections", 0.5, "x",
+        _ratio(f"headrace.connections.raw.{POLICY}", "grpc.connections"),
+    ),
     Bar("Spark batch read, aggregate", "absolute", 2.5e6, "rows/s", _median("headrace.spark.batch")),
     Bar("Spark AvailableNow stream, aggregate", "absolute", 1.2e6, "rows/s", _median("headrace.spark.stream")),
     _of_ready_made("batch"),

@@ -1,6 +1,7 @@
 """Measure the upper limit of gRPC: the messages, streams and processes of Headrace's data path, without its other work.
 
-    echo.py [--direction up|down|echo|all] [--bytes N] [--streams N] [--processes N] [--in-flight N] [--seconds S]
+    echo.py [--direction up|down|echo|all] [--bytes N] [--streams N] [--apart] [--processes N] [--in-flight N]
+            [--seconds S]
 
 One server process and N client processes, grpc.aio on both sides, the protos' messages with one `bytes` field, and the
 channel options and process switches of the product.
@@ -8,6 +9,8 @@ channel options and process switches of the product.
     up      payload to the server, a small answer back: the limit of Produce
     down    a small request, payload back: the limit of Fetch
     echo    payload both ways; counted once
+
+The streams of a process share a connection; with --apart each stream has a connection of its own.
 
 Prints one JSON object per direction: messages/s and MiB/s of payload.
 """
@@ -127,24 +130,39 @@ async def _drive_stream(
     return answered
 
 
-async def drive(port: int, direction: str, size: int, streams: int, in_flight: int, seconds: float) -> None:
+async def drive(
+    port: int, direction: str, size: int, streams: int, in_flight: int, seconds: float, *, apart: bool
+) -> None:
     """One client process: waits for a line on standard input, then prints messages per second of the measured time."""
     tune_malloc()
-    channel = open_channel(f"127.0.0.1:{port}", ChannelPurpose.PRODUCE)
-    await channel.channel_ready()
+    channels = [
+        open_channel(f"127.0.0.1:{port}", ChannelPurpose.PRODUCE, has_own_connection=apart)
+        for _ in range(streams if apart else 1)
+    ]
+    for channel in channels:
+        await channel.channel_ready()
     print("ready", flush=True)
     await asyncio.to_thread(sys.stdin.readline)
     warm_s = min(0.5, seconds / 4)
     start = time.perf_counter() + warm_s
     end = start + seconds
-    answered = await asyncio.gather(*(_drive_stream(channel, direction, size, in_flight, end) for _ in range(streams)))
+    each = [channels[number % len(channels)] for number in range(streams)]
+    answered = await asyncio.gather(*(_drive_stream(channel, direction, size, in_flight, end) for channel in each))
     counted = sum(start <= moment < end for stream in answered for moment in stream)
     print(json.dumps({"messages_per_s": counted / seconds}), flush=True)
-    await channel.close()
+    for channel in channels:
+        await channel.close()
 
 
 def measure(
-    direction: str, *, size: int, streams: int = 1, processes: int = 1, in_flight: int = 8, seconds: float = 3.0
+    direction: str,
+    *,
+    size: int,
+    streams: int = 1,
+    apart: bool = False,
+    processes: int = 1,
+    in_flight: int = 8,
+    seconds: float = 3.0,
 ) -> dict[str, Any]:
     """Run server and clients as processes; returns the sum over the clients."""
     server = subprocess.Popen(
@@ -154,7 +172,7 @@ def measure(
     try:
         assert server.stdout is not None
         port = server.stdout.readline().strip()
-        arguments = [port, direction, str(size), str(streams), str(in_flight), str(seconds)]
+        arguments = [port, direction, str(size), str(streams), str(in_flight), str(seconds), str(int(apart))]
         command = [sys.executable, __file__, "drive", *arguments]
         for _ in range(processes):
             clients.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))  # noqa: PERF401
@@ -180,6 +198,7 @@ def measure(
         "workload": f"echo-{direction}",
         "bytes": size,
         "streams": streams,
+        "connections": processes * (streams if apart else 1),
         "processes": processes,
         "in_flight": in_flight,
         "messages_per_s": round(rate, 1),
@@ -192,13 +211,16 @@ def main() -> None:
         asyncio.run(serve())
         return
     if sys.argv[1:2] == ["drive"]:
-        port, direction, size, streams, in_flight, seconds = sys.argv[2:]
-        asyncio.run(drive(int(port), direction, int(size), int(streams), int(in_flight), float(seconds)))
+        port, direction, size, streams, in_flight, seconds, apart = sys.argv[2:]
+        asyncio.run(
+            drive(int(port), direction, int(size), int(streams), int(in_flight), float(seconds), apart=apart == "1")
+        )
         return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--direction", choices=[*DIRECTIONS, "all"], default="all")
     parser.add_argument("--bytes", type=int, default=1 << 20)
     parser.add_argument("--streams", type=int, default=1)
+    parser.add_argument("--apart", action="store_true", help="one connection for each stream")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--in-flight", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=3.0)
@@ -208,6 +230,7 @@ def main() -> None:
             direction,
             size=asked.bytes,
             streams=asked.streams,
+            apart=asked.apart,
             processes=asked.processes,
             in_flight=asked.in_flight,
             seconds=asked.seconds,

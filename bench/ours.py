@@ -19,6 +19,7 @@ from measure import PYTHON, REMOVAL_DELAY_MS, Samples, peak_rss_mib, rss_mib, ru
 from headrace import Admin, LocalCluster, NewTopic, Producer
 
 PARTITIONS = 6
+UNBATCHED_BYTES = 170  #: Size of a batch with one record of 100 bytes, for the limit of connections.py.
 PRODUCE_APIS = ("arrow", "many", "object", "async")
 CONSUME_APIS = ("arrow", "object", "async")
 
@@ -230,3 +231,5 @@ def grpc_ceiling(samples: Samples, sizes: Sizes) -> None:
             samples.add(f"grpc.{direction}.{size}", found["mib_per_s"], "MiB/s")
             best = max(best, found["mib_per_s"])
         samples.add(f"grpc.{direction}", best, "MiB/s")
+    found = echo.measure("up", size=UNBATCHED_BYTES, streams=200, apart=True, in_flight=1, seconds=seconds)
+    samples.add("grpc.connections", found["messages_per_s"], "req/s")
