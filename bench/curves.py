@@ -30,7 +30,20 @@ import connections
 import ours
 from kafka_node import KafkaNode
 from kafka_settings import SETTINGS, SMOKE_WARM_UP_S, Setting
-from measure import PYTHON, ROOT, WORK, Samples, emit, machine, run_json, save, settle, table, warm_memory
+from measure import (
+    PYTHON,
+    ROOT,
+    WORK,
+    Samples,
+    emit,
+    machine,
+    run_json,
+    save,
+    settle,
+    table,
+    wait_until_idle,
+    warm_memory,
+)
 
 SETTINGS_AT_SPEED: tuple[Setting, ...] = SETTINGS[1:]  #: Kafka's default batches of 16 KiB are never the fastest.
 WARM_UP_S = 30.0
@@ -45,6 +58,7 @@ class Sizes:
     deliveries: int  # records that all groups read together
     seconds: float
     kafka_warm_up_s: float
+    warm_gib: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +171,8 @@ class Pair:
             else:
                 with self.headrace.topic("commit", partitions=partitions) as topic:
                     yield topic
-        except (RuntimeError, KeyError, ValueError) as failure:
-            self.samples.fail(name, str(failure))
+        except (RuntimeError, KeyError, ValueError, TimeoutError) as failure:
+            self.samples.fail(name, str(failure) or type(failure).__name__)
 
     def _add(self, name: str, rate: float, unit: str, found: dict[str, Any]) -> None:
         self.samples.add(f"{name}.rate", rate, unit)
@@ -171,12 +185,16 @@ class Pair:
 
 @contextmanager
 def pair(samples: Samples, sizes: Sizes, brokers: int = 1) -> Iterator[Pair]:
+    """Start both systems, and touch memory after that: the heaps of six JVMs take what was touched before."""
     with ExitStack() as stack:
         node = ours.Headrace(WORK / "curves", ours.SMOKE, brokers=brokers, coordinators=1)
         headrace = stack.enter_context(node)
         kafka = KafkaNode(WORK / "curves-kafka", nodes=brokers, warm_up_s=sizes.kafka_warm_up_s)
         stack.enter_context(kafka)
         kafka.warm()
+        wait_until_idle()
+        if sizes.warm_gib:
+            emit(warmed_gib=sizes.warm_gib, seconds=round(warm_memory(sizes.warm_gib), 1))
         yield Pair(samples, headrace, kafka, sizes, acks="1" if brokers == 1 else "all")
 
 
@@ -213,6 +231,8 @@ def curve(saved: dict[str, Any], axis: str, system: str, measure: str) -> list[t
 
 def draw(saved: dict[str, Any], directory: Path) -> list[Path]:
     """Draw ``curve-AXIS.png`` for each axis of a saved run."""
+    from matplotlib.ticker import EngFormatter, LogLocator
+
     from headrace_pipelines.charts import charts
 
     made = []
@@ -227,6 +247,10 @@ def draw(saved: dict[str, Any], directory: Path) -> list[Path]:
                     name = {"headrace": "Headrace, flushed", "kafka": "Kafka 4.3, not flushed"}[system]
                     panel.plot(*zip(*points, strict=True), marker="o", color=colour, label=name)
                 panel.set(xscale="log", yscale="log", xlabel=axis.label, ylabel=label)
+                panel.set_xticks(axis.values, [f"{value:,}" for value in axis.values])
+                panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+                panel.yaxis.set_major_formatter(EngFormatter())
+                panel.minorticks_off()
             panels[0].legend(frameon=False)
             made.append(directory / f"curve-{axis.name}.png")
             figure.savefig(made[-1])
@@ -255,12 +279,10 @@ def main() -> int:
     if unknown := set(wanted) - set(names):
         parser.error(f"--axes: {', '.join(sorted(unknown))}: choose from {', '.join(names)}")
     axes = [(axis, axis.short if asked.short else axis.values) for axis in AXES if axis.name in wanted]
-    full = Sizes(3_000_000, 4_000_000, asked.seconds, WARM_UP_S)
-    sizes = Sizes(20_000, 20_000, 1.0, SMOKE_WARM_UP_S) if asked.short else full
+    full = Sizes(3_000_000, 4_000_000, asked.seconds, WARM_UP_S, asked.warm_gib)
+    sizes = Sizes(20_000, 20_000, 1.0, SMOKE_WARM_UP_S, 0.0) if asked.short else full
     samples = Samples()
     emit(machine=machine())
-    if not asked.short:
-        emit(warmed_gib=asked.warm_gib, seconds=round(warm_memory(asked.warm_gib), 1))
     measured(samples, axes, sizes, 1 if asked.short else asked.rounds)
     print(table(samples))
     for failure in samples.failures:

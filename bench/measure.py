@@ -145,6 +145,24 @@ def settle() -> None:
         os.sync()
 
 
+def wait_until_idle(timeout_s: float = 60.0) -> None:
+    """Wait until the machine is 90 % idle for a second, or until the time is over. A JVM that has just started compiles
+    for some seconds after its first work."""
+    ends_s = time.monotonic() + timeout_s
+    while time.monotonic() < ends_s:
+        idle, total = _idle_and_total()
+        time.sleep(1.0)
+        idle_now, total_now = _idle_and_total()
+        if idle_now - idle > 0.9 * (total_now - total):
+            return
+
+
+def _idle_and_total() -> tuple[int, int]:
+    """The time that all cores together were idle, and their whole time (proc(5), /proc/stat)."""
+    fields = [int(each) for each in Path("/proc/stat").read_text().partition("\n")[0].split()[1:9]]
+    return fields[3] + fields[4], sum(fields)
+
+
 def wait_for_removal(directory: Path, topic: str, timeout_s: float = 60.0) -> None:
     """Wait until the nodes with data in ``directory`` have removed the files of a deleted topic from the disk.
 

@@ -18,7 +18,7 @@ from measure import PYTHON, REMOVAL_DELAY_MS, Samples, peak_rss_mib, rss_mib, ru
 
 from headrace import Admin, LocalCluster, NewTopic, Producer
 
-PARTITIONS = 6
+PARTITIONS, REPLICAS = 6, 3
 UNBATCHED_BYTES = 170  #: Size of a batch with one record of 100 bytes, for the limit of connections.py.
 PRODUCE_APIS = ("arrow", "many", "object", "async")
 CONSUME_APIS = ("arrow", "object", "async")
@@ -52,7 +52,7 @@ SMOKE = Sizes(arrow=200_000, many=100_000, object=50_000, asynchronous=20_000, s
 
 class Headrace:
     """A cluster with production defaults, one broker and one controller by default; topics choose ``log.flush``, and
-    have a replica on each broker."""
+    have three replicas, or one on each broker if there are fewer."""
 
     def __init__(
         self, directory: Path, sizes: Sizes, *, brokers: int = 1, controllers: int = 1, coordinators: int = 0
@@ -111,7 +111,7 @@ class Headrace:
         name = f"bench-{policy}-{next(self._topics)}"
         with Admin(bootstrap_servers=self.bootstrap) as admin:
             config = {"log.flush": policy, "file.delete.delay.ms": str(REMOVAL_DELAY_MS)}
-            topic = NewTopic(name, partitions=partitions, replication_factor=self.brokers, config=config)
+            topic = NewTopic(name, partitions=partitions, replication_factor=min(self.brokers, REPLICAS), config=config)
             admin.create_topics([topic], timeout=60)
         return name
 
