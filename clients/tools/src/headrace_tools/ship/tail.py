@@ -322,6 +322,7 @@ class Files:
         #: Paths that cannot be opened now, with the reason. The shipper tries them again at each check.
         self.unreadable: dict[str, str] = {}
         self._special: set[str] = set()  # paths of FIFOs, sockets and devices
+        self._matched: list[str] = []  # the paths of the last check
         #: Maps each path to the file to which it led at the last check (None: to no file), and the time when it last
         #: led to a file.
         self._led_to: dict[str, tuple[tuple[int, int] | None, int]] = {}
@@ -560,12 +561,16 @@ class Files:
         path now leads to another file than at the last check, the files that had the path in between are opened
         first."""
         self._forget_last(now_ms)
-        paths = [path for pattern in self._patterns for path in sorted(glob.glob(pattern)) or [pattern]]
+        matched = [path for pattern in self._patterns for path in sorted(glob.glob(pattern)) or [pattern]]
+        # A pattern does not match a path that leads to no file any more.
+        vanished = [path for path in self._matched if self._led_to.get(path, (None, 0))[0] is not None]
+        paths = self._matched = list(dict.fromkeys([*matched, *vanished]))
+        scanned = self._open_between(paths)
         found = set()
         unsure = set()  # paths that may still lead to their files
-        for path in dict.fromkeys(paths):
+        for path in paths:
             try:
-                identity = self._look_at(path, now_ms)
+                identity = self._look_at(path, now_ms, scanned)
             except _FullError as error:  # the path leads to a file that is not open
                 self._note_full(path, error)
                 continue
@@ -585,11 +590,40 @@ class Files:
             if tail.has_path and identity not in found and tail.path not in unsure:
                 tail.has_path, tail.lost_at = False, now_s
 
-    def _look_at(self, path: str, now_ms: int) -> tuple[int, int] | None:
-        """Open the file to which a path leads, after the files that had the path since the last check. Returns the
-        file; None if the path leads to no regular file. Raises OSError.
+    def _open_between(self, paths: Iterable[str]) -> dict[str, tuple[int, int] | None]:
+        """Open the files that had one of the paths since the last check, and that have it no more. Returns the paths
+        that lead to another file than at the last check, with this file (None: to no file). One scan of a directory
+        serves all its paths, because thousands may change at once: logrotate renames all files of a pattern."""
+        changed: dict[str, tuple[int, int] | None] = {}
+        for path in paths:
+            if path not in self._led_to:
+                continue
+            identity = None
+            try:
+                status = os.stat(path)
+                if not stat.S_ISREG(status.st_mode):
+                    continue
+                identity = _identity(status)
+            except FileNotFoundError:
+                pass
+            except OSError:
+                continue  # ``_look_at`` notes it
+            if identity != self._led_to[path][0]:
+                changed[path] = identity
+        if changed:
+            try:
+                self._open_rotated(
+                    {path: self._led_to[path][1] for path in changed}, {os.path.dirname(path) for path in changed}
+                )
+            except OSError:
+                return {}  # ``_look_at`` scans for each path, and notes it
+        return changed
 
-        If the path leads to another file before the first file is open, the path is checked again. ``_at`` has only
+    def _look_at(self, path: str, now_ms: int, scanned: Mapping[str, tuple[int, int] | None]) -> tuple[int, int] | None:
+        """Open the file to which a path leads, after the files that had the path since the last check. Returns the
+        file; None if the path leads to no regular file. Raises OSError. ``scanned``: what ``_open_between`` returned.
+
+        If the path leads to another file before the first file is open, the path is checked again. ``_led_to`` has only
         files that were opened, so the next scan finds the first file."""
         for _ in range(SCANS_MAX):
             before = self._led_to.get(path)
@@ -598,7 +632,8 @@ class Files:
             except FileNotFoundError:  # removed or renamed, or not there yet
                 self.unreadable.pop(path, None)
                 if before is not None and before[0] is not None:
-                    self._open_rotated({path: before[1]}, [os.path.dirname(path)])
+                    if scanned.get(path, before[0]) is not None:
+                        self._open_rotated({path: before[1]}, [os.path.dirname(path)])
                     self._led_to[path] = None, before[1]
                 return None
             if not stat.S_ISREG(status.st_mode):
@@ -607,7 +642,7 @@ class Files:
                     self.notes.append(f"{path} is not a regular file, and is ignored")
                 return None
             identity = _identity(status)
-            if before is not None and before[0] != identity:
+            if before is not None and identity not in (before[0], scanned.get(path)):
                 self._open_rotated({path: before[1]}, [os.path.dirname(path)])
             if identity not in self.tails and len(self.tails) >= self._files_max:
                 self._led_to.setdefault(
