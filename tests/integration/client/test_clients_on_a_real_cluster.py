@@ -518,8 +518,9 @@ def test_records_sent_and_forgotten_are_flushed_at_exit(bootstrap: str, topic: s
 
 
 INTERRUPTED = """
-import os, sys, threading, time
+import faulthandler, os, sys, threading, time
 from headrace import Producer, Consumer, TopicPartition
+faulthandler.dump_traceback_later(60, exit=True)  # where it waits, if the signal did not end it
 def tell_when_the_main_thread_waits():
     main = threading.main_thread().ident
     def sleeps():  # a signal before the thread sleeps wakes nothing, and Python looks at it when the wait is over
@@ -562,7 +563,7 @@ def test_ctrl_c_ends_a_wait_at_once_and_close_still_flushes(bootstrap: str, topi
     assert process.stdout.readline() == "waiting\n"
     begun = time.monotonic()
     process.send_signal(signal.SIGINT)
-    out, errors = process.communicate(timeout=60)
+    out, errors = process.communicate(timeout=120)  # (the process ends itself before that)
     assert (out, process.returncode) == ("interrupted\nclosed\n", 0), errors
     assert time.monotonic() - begun < 30
     assert [record.value for record in read_all(bootstrap, topic)] == [b"sent before"]

@@ -19,6 +19,10 @@ from ..callbacks import refuse_to_wait
 from ..engine.io_thread import call_in
 from .read_epochs import ReadEpochs
 
+#: The longest sleep, in seconds. CPython looks for signals before a thread begins to take a lock, not while it waits
+#: for the GIL after that: a Ctrl-C that arrives just then is seen only when the sleep ends.
+SIGNALS_S = 1.0
+
 
 class Assigned:
     """One assigned partition.
@@ -180,9 +184,8 @@ class Inbox:
         self._sleeper.clear()
         if self._has_some():
             return True
-        left = deadline - time.monotonic()
-        if left > 0:
-            self._sleeper.wait(None if left == float("inf") else left)
+        while (left := deadline - time.monotonic()) > 0 and not self._sleeper.wait(min(left, SIGNALS_S)):
+            pass
         return self._has_some()
 
     def _has_some(self) -> bool:
