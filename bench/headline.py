@@ -78,7 +78,7 @@ def send(asked: argparse.Namespace, magic: bytes) -> dict[str, Any]:
             producer.send_arrow(asked.topic, portions.table(number)).result(timeout=30)
         print("ready", flush=True)
         sys.stdin.readline()
-        begun = time.perf_counter()
+        begun, used = time.perf_counter(), time.process_time()
         futures = []
         for number in range(count):
             due = begun + number * PORTION_S
@@ -93,8 +93,10 @@ def send(asked: argparse.Namespace, magic: bytes) -> dict[str, Any]:
         producer.flush(timeout=60)
         acknowledged = sum(future.result(timeout=60).record_count for future in futures)
         seconds = time.perf_counter() - begun
+        used = time.process_time() - used
     return {
         "records": acknowledged,
+        "cpu_s": round(used, 3),
         "wanted": count * portions.rows,
         "seconds": round(seconds, 3),
         "acked_ms": percentiles(acked),
@@ -117,7 +119,7 @@ def receive(asked: argparse.Namespace, magic: bytes) -> dict[str, Any]:
             consumer.seek(partition, end)
         consumer.fetch_arrow(timeout=1.0)  # an empty fetch: the cost of streams and first calls is not measured
         print("ready", flush=True)
-        last = time.monotonic()
+        last, used = time.monotonic(), time.process_time()
         while records < wanted:
             table = consumer.fetch_arrow(timeout=1.0)
             now = time.perf_counter_ns()
@@ -132,8 +134,10 @@ def receive(asked: argparse.Namespace, magic: bytes) -> dict[str, Any]:
                 seen[number] += 1
                 latencies.append((now - sent) / 1e6)
             records += table.num_rows
+        used = time.process_time() - used
     return {
         "records": records,
+        "cpu_s": round(used, 3),
         "wanted": wanted,
         "every_stamp_once": seen.count(2) == count,
         "received_ms": percentiles(latencies),
@@ -143,7 +147,7 @@ def receive(asked: argparse.Namespace, magic: bytes) -> dict[str, Any]:
 def measure(
     bootstrap: str, topic: str, *, rate: float, seconds: float, acks: str = "all", record_bytes: int = 100
 ) -> Any:
-    """{"records_per_s", "acked_ms", "received_ms", "late_ms", "verified"}; the topic must exist."""
+    """{"records_per_s", "acked_ms", "received_ms", "late_ms", "client_cpu_s", "verified"}; the topic must exist."""
     magic = os.urandom(_MAGIC_BYTES).hex()
     options = ["--bootstrap", bootstrap, "--topic", topic, "--rate", str(rate), "--seconds", str(seconds)]
     options += ["--acks", acks, "--record-bytes", str(record_bytes), "--magic", magic]
@@ -174,6 +178,7 @@ def measure(
         "acked_ms": sent["acked_ms"],
         "received_ms": received["received_ms"],
         "late_ms": sent["late_ms"],
+        "client_cpu_s": sent["cpu_s"] + received["cpu_s"],
         "verified": whole and received["every_stamp_once"],
     }
 

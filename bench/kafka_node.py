@@ -14,6 +14,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -83,6 +84,7 @@ class KafkaNode:
         self.pre_touch = pre_touch
         self.warm_up_s = warm_up_s
         self._client = WarmClient(self._client_command, directory / "kafka-client.log", self._warm_up)
+        self._reader = WarmClient(self._client_command, directory / "kafka-reader.log", self._warm_up_reader)
         self.directory = directory
         self.heap = heap
         self.nodes = nodes
@@ -118,6 +120,17 @@ class KafkaNode:
         left_s = max(0.5, (begun + 5 * part_s - time.monotonic()) / 2)
         self.sync_producers(topic, 20, left_s)
         self.transactions(topic, "records", 1_000, 1, left_s)
+        self.delete_topic(topic)
+
+    def _warm_up_reader(self, reader: WarmClient) -> None:
+        """Warm up a client that only reads."""
+        topic, begun = f"warm-up-{time.monotonic_ns()}", time.monotonic()
+        self.create_topic(topic)
+        self.producer_perf(topic, 10 * WARM_UP_RECORDS, setting=SETTINGS[-1])
+        while True:
+            self.consumer_perf(topic, 10 * WARM_UP_RECORDS, client=reader)
+            if time.monotonic() > begun + self.warm_up_s / 5:
+                break
         self.delete_topic(topic)
 
     def __enter__(self) -> KafkaNode:
@@ -200,6 +213,7 @@ class KafkaNode:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._client.close()
+        self._reader.close()
         for process in self._processes:
             process.send_signal(signal.SIGKILL)
             process.wait()
@@ -305,10 +319,10 @@ class KafkaNode:
             raise RuntimeError(f"producer-perf: {output[-400:]}")
         return float(found[-1])
 
-    def consumer_perf(self, topic: str, records: int) -> dict[str, float]:
+    def consumer_perf(self, topic: str, records: int, *, client: WarmClient | None = None) -> dict[str, float]:
         """Kafka's own consumer-perf: {"fetch": records/s of the fetch time, "whole": with the rebalance}."""
         more = [word for each in self.client_properties for word in ("--command-property", each)]
-        output = self._client.run(
+        output = (client or self._client).run(
             "consumer-perf", "--bootstrap-server", self.bootstrap, "--topic", topic, "--num-records", str(records),
             "--timeout", "20000", *more, timeout_s=150,
         )  # fmt: skip
@@ -316,6 +330,16 @@ class KafkaNode:
         if len(cells) < 10 or int(cells[4]) < records:
             raise RuntimeError(f"consumer-perf: {output[-400:]}")
         return {"whole": float(cells[5]), "fetch": float(cells[9])}
+
+    def producer_perf_beside_a_reader(self, topic: str, records: int, *, setting: Setting) -> float:
+        """producer-perf in records/s, while consumer-perf in another JVM reads the same records."""
+        self._client.ready()
+        self._reader.ready()
+        with ThreadPoolExecutor(1) as pool:
+            reading = pool.submit(self.consumer_perf, topic, records, client=self._reader)
+            rate = self.producer_perf(topic, records, setting=setting)
+            reading.result()
+        return rate
 
     def sync_producers(self, topic: str, producers: int, seconds: float, *, acks: str = "1") -> dict[str, Any]:
         arguments = [self.bootstrap, topic, str(producers), str(seconds), acks]

@@ -6,6 +6,7 @@ import itertools
 import shutil
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 
 import connections
 import echo
-from measure import PYTHON, REMOVAL_DELAY_MS, Samples, peak_rss_mib, rss_mib, run_json, wait_for_removal
+from measure import PYTHON, REMOVAL_DELAY_MS, ROOT, Samples, peak_rss_mib, rss_mib, run_json, wait_for_removal
 
 from headrace import Admin, LocalCluster, NewTopic, Producer
 
@@ -180,6 +181,19 @@ class Headrace:
                 samples.add(f"headrace.consume.{api}.{policy}.mib", found["mib_per_s"], "MiB/s")
             except (RuntimeError, KeyError) as failure:
                 samples.fail(f"headrace.consume.{api}.{policy}", str(failure))
+
+    def together(self, samples: Samples, policy: str) -> None:
+        """Write with each of two APIs, while another process reads the same records with the same API."""
+        for api in ("arrow", "object"):
+            with self.topic(policy) as topic, ThreadPoolExecutor(1) as pool:
+                records = str(self.sizes.records(api))
+                reader = [PYTHON, str(ROOT / "bench" / "reader.py"), self.bootstrap, topic, api, records]
+                reading = pool.submit(run_json, reader, timeout_s=180)
+                found = self.bench("produce", topic, "--api", api, "--records", records)
+                if not (read := reading.result())["verified"]:
+                    raise RuntimeError(f"{topic}: the reader has missed or doubled records: {read}")
+            samples.add(f"headrace.together.{api}.{policy}", found["records_per_s"], "rec/s")
+            samples.add(f"headrace.together.{api}.{policy}.read", read["records_per_s"], "rec/s")
 
     def latency(self, samples: Samples, policy: str, *, acks: str = "1") -> None:
         """Measure the time from send to receipt at 1,000 records per second."""

@@ -101,6 +101,16 @@ class Round:
             self.samples.add("kafka.sync-producers", found["requests_per_s"], "req/s")
             self.samples.add("kafka.sync-producers.p99", found["latency_ms"]["p99"], "ms")
 
+    def kafka_together(self) -> None:
+        """Write under each setting, while another process reads."""
+        for setting in turns(self.number):
+            attempt(self.samples, f"kafka.together@{setting.name}", partial(self._kafka_together, setting))
+
+    def _kafka_together(self, setting: Setting) -> None:
+        with kafka_topic(self.kafka, f"together-{self.number}-{setting.name}") as topic:
+            rate = self.kafka.producer_perf_beside_a_reader(topic, self.sizes.perf, setting=setting)
+            self.samples.add(f"kafka.together@{setting.name}", rate, "rec/s")
+
     def run(self, policies: list[str], wanted: Callable[[str], bool]) -> None:
         ours_, samples, number = self.headrace, self.samples, self.number
         steps: list[tuple[str, Callable[[], None]]] = [
@@ -113,6 +123,8 @@ class Round:
                 "headrace.throughput.acks-all",
                 partial(ours_.throughput, samples, policies[0], acks="all", number=number),
             ),
+            ("kafka.together", self.kafka_together),
+            *((f"headrace.together.{p}", partial(ours_.together, samples, p)) for p in policies[:1]),
             ("kafka.connections", self.kafka_connections),
             *((f"headrace.connections.{p}", partial(ours_.connections, samples, p)) for p in policies),
             *((f"headrace.latency.{p}", partial(ours_.latency, samples, p)) for p in policies),

@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import chain
 import echo
 import headline
 import ours
@@ -173,9 +174,11 @@ class Ours:
         if not found["verified"]:
             raise RuntimeError(f"the headline was not verified: {found}")
         self.disk_alone()
+        self.chain_alone(used, found["client_cpu_s"])
         label = f"headrace.rf3.headline.{self.policy}"
         self.samples.add(label, found["records_per_s"], "rec/s")
         self.samples.add(f"{label}.cpu", used / (found["records"] / 1e6), "s/M")
+        self.samples.add(f"{label}.client-cpu", found["client_cpu_s"] / (found["records"] / 1e6), "s/M")
         for what in ("acked", "received", "late"):
             for quantile, value in found[f"{what}_ms"].items():
                 self.samples.add(f"{label}.{what}.{quantile}", value, "ms")
@@ -190,6 +193,22 @@ class Ours:
         )
         for quantile, value in found.items():
             self.samples.add(f"floor.headline.{quantile}", value, "ms")
+
+    def chain_alone(self, nodes_s: float, clients_s: float) -> None:
+        """The same portions through chain.py: without a system, and with the processor time that ours has used."""
+        portions = self.sizes.headline_s / headline.PORTION_S
+        busy = {"busy_ms": nodes_s / 3 / portions * 1e3, "client_ms": clients_s / 2 / portions * 1e3}
+        for name, computing in (("headline", {}), ("headline-busy", busy)):
+            found = chain.measure(
+                WORK,
+                size=int(self.sizes.headline_rate * headline.PORTION_S * RECORD_BYTES),
+                every_s=headline.PORTION_S,
+                count=int(portions / 3),
+                **computing,
+            )
+            for what, quantiles in found.items():
+                for quantile, value in quantiles.items():
+                    self.samples.add(f"floor.chain.{name}.{what}.{quantile}", value, "ms")
 
 
 class Kafkas:
@@ -267,6 +286,10 @@ def floors(samples: Samples) -> None:
     samples.add("floor.fdatasync", fdatasync_ms(WORK), "ms")
     found = echo.measure("echo", size=200, streams=1, processes=1, in_flight=1, seconds=2.0)
     samples.add("floor.echo", 1e3 / found["messages_per_s"], "ms")
+    for rate in (0, 1_000):
+        found = chain.measure(WORK, size=RECORD_BYTES, every_s=1 / rate if rate else 0, count=5_000)
+        for quantile, value in found["received"].items():
+            samples.add(f"floor.chain.{rate_name(rate)}.{quantile}", value, "ms")
 
 
 def run_steps(samples: Samples, steps: Iterator[Step], wanted: Callable[[str], bool] = lambda name: True) -> None:

@@ -15,11 +15,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import sys
-import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,15 +24,14 @@ BENCH = Path(__file__).resolve().parent
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(BENCH), os.environ.get("PYTHONPATH")]))
 sys.path.insert(0, str(BENCH))
 
-from pyspark.sql import DataFrame, SparkSession  # noqa: E402
-from pyspark.sql import functions as F  # noqa: E402
-from spark_ready import PARTITIONS, VALUE_BYTES, ReadyMade  # noqa: E402
+from pyspark.sql import SparkSession  # noqa: E402
+from spark_query import VALUE_BYTES, batch, stream, tell  # noqa: E402
+from spark_ready import PARTITIONS, ReadyMade  # noqa: E402
 from spark_sinks import SINK_TOPIC, Dropping, count_written, fresh_topic, rows, write  # noqa: E402
 
 import headrace_spark  # noqa: E402
 
 TOPIC = "spark-bench"
-PER_TRIGGER = 1_000_000
 #: Number of rows in a batch of 4 MiB, as in the source of Headrace.
 READY_ROWS = 38_000
 
@@ -68,41 +64,6 @@ def fill(bootstrap_servers: str, records: int) -> None:
         producer.flush(timeout=120)
 
 
-def aggregate(frame: DataFrame) -> DataFrame:
-    return frame.groupBy("partition").agg(F.count("*").alias("rows"), F.sum(F.length("value")).alias("bytes"))
-
-
-def batch(spark: SparkSession, form: str, options: dict[str, str], records: int) -> float:
-    began = time.perf_counter()
-    result = aggregate(spark.read.format(form).options(**options).load()).collect()
-    seconds = time.perf_counter() - began
-    check(sum(row.rows for row in result), sum(row.bytes for row in result), records)
-    return records / seconds
-
-
-def stream(spark: SparkSession, form: str, options: dict[str, str], records: int, progress: bool) -> float:
-    began = time.perf_counter()
-    frame = spark.readStream.format(form).options(**options, maxOffsetsPerTrigger=PER_TRIGGER).load()
-    with tempfile.TemporaryDirectory() as checkpoint:
-        query = (
-            aggregate(frame)
-            .writeStream.outputMode("complete")
-            .format("memory")
-            .queryName("bench")
-            .option("checkpointLocation", checkpoint)
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
-        seconds = time.perf_counter() - began
-    result = spark.table("bench").collect()
-    check(sum(row.rows for row in result), sum(row.bytes for row in result), records)
-    if progress:
-        for recent in query.recentProgress:
-            print(recent["batchId"], recent["numInputRows"], json.dumps(recent["durationMs"]), file=sys.stderr)
-    return records / seconds
-
-
 def sinks(spark: SparkSession, address: str, records: int, number: int) -> None:
     """Our sink and the sink that drops its batches, for generated rows and for rows read from the filled topic."""
     source = {"headrace.bootstrap.servers": address, "subscribe": TOPIC, "startingOffsets": "earliest"}
@@ -117,11 +78,6 @@ def sinks(spark: SparkSession, address: str, records: int, number: int) -> None:
         if (written := count_written(address)) != records:
             raise SystemExit(f"{written} rows were written, not {records}")
         tell(f"spark.dropping.{name}", write(frame, "dropping", {}, records), number)
-
-
-def check(rows: int, size: int, records: int) -> None:
-    if rows != records or size != records * VALUE_BYTES:
-        raise SystemExit(f"{rows} rows of {size} bytes were read, not {records} of {records * VALUE_BYTES}")
 
 
 def main() -> None:
@@ -158,11 +114,6 @@ def main() -> None:
             for name, (form, options) in forms.items():
                 tell(f"{name}.stream", stream(spark, form, options, records, asked.progress), number)
         spark.stop()
-
-
-def tell(name: str, value: float, number: int) -> None:
-    if number >= 0:
-        print(json.dumps({"sample": name, "value": round(value), "unit": "rows/s"}), flush=True)
 
 
 if __name__ == "__main__":

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
+from spark_query import VALUE_BYTES
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 PARTITIONS = 6
-VALUE_BYTES = 100
 SCHEMA = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
 
 _made: dict[tuple[int, int], Any] = {}
