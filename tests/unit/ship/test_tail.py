@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import os
@@ -170,6 +171,124 @@ def test_one_scan_finds_the_files_of_all_paths_that_were_rotated_together(
     assert scans.count(str(tmp_path)) <= 3  # two scans that must agree, and perhaps glob's
     found = [line for _ in range(3) for line in read(files)]
     assert found == [line for line in (b"2", b"3", b"4")[: 2 + comes_back] for _ in logs]
+
+
+def rotate_twice(log: Path, *, then: tuple[bytes, bytes]) -> None:
+    for text, suffix in zip(then, ("2", "1"), strict=True):
+        log.rename(f"{log}.{suffix}")
+        append(log, text)
+
+
+def test_files_that_are_renamed_during_each_scan_hide_no_file_of_another_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quiet, busy = tmp_path / "quiet.log", tmp_path / "busy.log"
+    append(quiet, b"q1\n")
+    append(busy, b"b1\n")
+    files = files_of(tmp_path / "*.log")
+    assert read(files) == [b"b1", b"q1"]
+    rotate_twice(quiet, then=(b"q2\n", b"q3\n"))
+    rotate_twice(busy, then=(b"b2\n", b"b3\n"))
+    scandir = os.scandir
+
+    def renaming(path: str) -> object:
+        for name in os.listdir(tmp_path):
+            if name.startswith("busy.log.1"):
+                os.rename(tmp_path / name, tmp_path / f"busy.log.1{next(_SECONDS)}")
+        return scandir(path)
+
+    monkeypatch.setattr("headrace_tools.ship.tail.os.scandir", renaming)
+    found = read(files)
+    monkeypatch.undo()
+    assert [line for line in found + read(files) if line.startswith(b"q")] == [b"q2", b"q3"]
+    assert [note for note in files.notes if "missed" in note] == [
+        f"files of {busy} were renamed in each of 50 scans: some files may have been missed"
+    ]
+
+
+@pytest.mark.parametrize("failure", [errno.EIO, errno.ESTALE, errno.EMFILE], ids=errno.errorcode.get)
+@pytest.mark.parametrize("where", ["scan", "entry"])
+def test_files_that_had_a_path_are_still_found_after_a_scan_that_failed(
+    where: str, failure: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = [tmp_path / "a.log", tmp_path / "b.log"]
+    for log in logs:
+        append(log, b"1\n")
+    files = files_of(*logs)
+    assert read(files) == [b"1", b"1"]
+    for log in logs:
+        rotate_twice(log, then=(b"2\n", b"3\n"))
+    scandir = os.scandir
+
+    class Failing:
+        path = str(tmp_path / "a.log.1")
+
+        def stat(self, **_: object) -> object:
+            raise OSError(failure, os.strerror(failure))
+
+    def failing(path: str) -> object:
+        if where == "scan":
+            raise OSError(failure, os.strerror(failure))
+        return contextlib.nullcontext([Failing(), *scandir(path)])
+
+    monkeypatch.setattr("headrace_tools.ship.tail.os.scandir", failing)
+    assert read(files) == []
+    assert files.unreadable == {str(log): os.strerror(failure) for log in logs}
+    monkeypatch.undo()
+    assert sorted(line for _ in range(4) for line in read(files)) == [b"2", b"2", b"3", b"3"]
+    assert files.unreadable == {}
+
+
+def test_a_directory_without_permission_to_read_is_noted_once_and_its_paths_are_still_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "a.log"
+    append(log, b"1\n")
+    files = files_of(log)
+    assert read(files) == [b"1"]
+
+    def refused(path: str) -> object:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("headrace_tools.ship.tail.os.scandir", refused)
+    for text in (b"2\n", b"3\n"):
+        log.rename(tmp_path / "a.log.1")
+        append(log, text)
+        assert text.strip() in [line for _ in range(3) for line in read(files)]
+    assert [note for note in files.notes if "Permission denied" in note] == [
+        f"{tmp_path} cannot be read: Permission denied: the shipper does not see files that are renamed;"
+        " the shipper retries"
+    ]
+    monkeypatch.undo()
+    rotate_twice(log, then=(b"4\n", b"5\n"))
+    assert [line for _ in range(3) for line in read(files)] == [b"4", b"5"]
+    assert files.unreadable == {}
+
+
+def test_a_file_that_comes_after_the_scan_and_is_renamed_before_it_is_open_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "a.log"
+    append(log, b"1\n")
+    files = files_of(log)
+    assert read(files) == [b"1"]
+    log.rename(tmp_path / "a.log.2")
+    look_at = files._look_at
+
+    def comes(*arguments: object) -> object:
+        append(log, b"2\n")
+        return look_at(*arguments)  # type: ignore[arg-type]
+
+    def goes(path: str) -> int:
+        if path == str(log):
+            log.rename(tmp_path / "a.log.1")
+        return _descriptor_of(path)
+
+    monkeypatch.setattr(files, "_look_at", comes)
+    monkeypatch.setattr("headrace_tools.ship.tail._descriptor_of", goes)
+    found = read(files)
+    monkeypatch.undo()
+    assert found + read(files) == [b"2"]
 
 
 @pytest.mark.parametrize("is_first", [True, False], ids=["first look", "later look"])

@@ -347,6 +347,9 @@ class Files:
                 renamed[path] = at_ms
             self._led_to[path] = identity, at_ms
         seen = self._open_rotated(renamed, {os.path.dirname(path) for path in last_ms})
+        if seen is None:
+            self._note_missed("an earlier run")
+            return
         self.forgotten = [
             each.identity
             for each in self._known.values()
@@ -355,10 +358,11 @@ class Files:
             and os.path.isdir(os.path.dirname(each.path))
         ]
 
-    def _open_rotated(self, last_ms: Mapping[str, int], directories: Iterable[str]) -> set[tuple[int, int]]:
+    def _open_rotated(self, last_ms: Mapping[str, int], directories: Iterable[str]) -> set[tuple[int, int]] | None:
         """Open known files in the directories that are not read to their end, and files that were rotated from a path
         of ``last_ms``: their name begins with the path, and they were written after the time in ``last_ms``, when the
-        path last led to a known file. The oldest file is opened first. Returns the files that exist."""
+        path last led to a known file. The oldest file is opened first. Returns the files that exist; None if the files
+        could not be opened, because they were renamed during each scan. Raises OSError if a scan failed."""
         directories = sorted(directories)
         seen: set[tuple[int, int]] = set()
 
@@ -367,12 +371,11 @@ class Files:
             seen, wanted = self._scan(last_ms, directories)
             return wanted
 
-        self._open_found(scan, ", ".join(last_ms))
-        return seen
+        return seen if self._open_found(scan) else None
 
-    def _found_twice(self, scan: Callable[[], list[_Found]], names: str) -> Iterator[list[_Found]]:
+    def _found_twice(self, scan: Callable[[], list[_Found]]) -> Iterator[list[_Found]]:
         """Yield what ``scan`` finds twice in a row: a scan of a directory may miss a file that is renamed during the
-        scan. If the caller accepts none of the findings, the log gets a note."""
+        scan."""
         before: set[tuple[str, tuple[int, int]]] | None = None
         for _ in range(SCANS_MAX):
             try:
@@ -383,14 +386,13 @@ class Files:
             if found == before:
                 yield files
             before = found
-        self.notes.append(
-            f"files of {names} were renamed in each of {SCANS_MAX} scans: some files may have been missed"
-        )
 
-    def _open_found(self, scan: Callable[[], list[_Rotated]], names: str) -> None:
-        for wanted in self._found_twice(scan, names):
-            if self._open_all(wanted):
-                return
+    def _open_found(self, scan: Callable[[], list[_Rotated]]) -> bool:
+        """Open what ``scan`` finds, in this order. False if files were renamed during each scan."""
+        return any(self._open_all(wanted) for wanted in self._found_twice(scan))
+
+    def _note_missed(self, name: str) -> None:
+        self.notes.append(f"files of {name} were renamed in each of {SCANS_MAX} scans: some files may have been missed")
 
     def _begin_again(self, tail: Tail, content: Content) -> str | None:
         """Start at the beginning of a file that has another ``content`` now, after the unread rest of its copy and
@@ -406,7 +408,8 @@ class Files:
                 found.insert(0, (copy, min(tail.offset, copy.size)))
             return [_Rotated(each.modified_ns, each.path, tail.path, each.identity, at) for each, at in found]
 
-        self._open_found(scan, tail.path)
+        if not self._open_found(scan):
+            self._note_missed(tail.path)
         opened = [self.tails.pop(identity) for identity in list(self.tails) if identity not in before]
         in_order: list[Tail] = []
         for each in self.tails.values():
@@ -488,7 +491,7 @@ class Files:
             for entry in self._entries(directory):
                 try:
                     status = entry.stat(follow_symlinks=False)
-                except OSError:  # removed or renamed meanwhile
+                except FileNotFoundError:  # removed or renamed meanwhile
                     continue
                 if not stat.S_ISREG(status.st_mode):
                     continue
@@ -549,12 +552,18 @@ class Files:
                 os.close(descriptor)
 
     def _entries(self, directory: str) -> list[os.DirEntry[str]]:
+        """The entries of a directory; none if it was removed, or may not be read. Raises OSError for any other failure,
+        such as a failed disk: the files may still be there, so the whole check is repeated later."""
         try:
             with os.scandir(directory) as entries:
-                return list(entries)
-        except OSError as error:
-            self._pass_over(directory, error)
+                found = list(entries)
+        except FileNotFoundError:
             return []
+        except PermissionError as error:
+            self._note_unreadable(directory, f"{error.strerror}: the shipper does not see files that are renamed")
+            return []
+        self.unreadable.pop(directory, None)
+        return found
 
     def look(self, now_s: float, now_ms: int) -> None:
         """Open new files, and note which files have lost their paths. A busy shipper may check its paths seldom. If a
@@ -611,10 +620,10 @@ class Files:
             if identity != self._led_to[path][0]:
                 changed[path] = identity
         if changed:
+            last_ms = {path: self._led_to[path][1] for path in changed}
             try:
-                self._open_rotated(
-                    {path: self._led_to[path][1] for path in changed}, {os.path.dirname(path) for path in changed}
-                )
+                if self._open_rotated(last_ms, {os.path.dirname(path) for path in changed}) is None:
+                    return {}  # files of one path are renamed all the time; the scans for the other paths may succeed
             except OSError:
                 return {}  # ``_look_at`` scans for each path, and notes it
         return changed
@@ -633,7 +642,7 @@ class Files:
                 self.unreadable.pop(path, None)
                 if before is not None and before[0] is not None:
                     if scanned.get(path, before[0]) is not None:
-                        self._open_rotated({path: before[1]}, [os.path.dirname(path)])
+                        self._open_since(path, before[1])
                     self._led_to[path] = None, before[1]
                 return None
             if not stat.S_ISREG(status.st_mode):
@@ -643,7 +652,7 @@ class Files:
                 return None
             identity = _identity(status)
             if before is not None and identity not in (before[0], scanned.get(path)):
-                self._open_rotated({path: before[1]}, [os.path.dirname(path)])
+                self._open_since(path, before[1])
             if identity not in self.tails and len(self.tails) >= self._files_max:
                 self._led_to.setdefault(
                     path, (None, status.st_mtime_ns // 1_000_000)
@@ -653,7 +662,13 @@ class Files:
                 self._led_to[path] = identity, now_ms
                 return identity
             self._led_to.setdefault(path, (None, status.st_mtime_ns // 1_000_000))
+            scanned = {}  # a further file had the path after the scan
         return None
+
+    def _open_since(self, path: str, last_ms: int) -> None:
+        """Open the files that had the path since ``last_ms``."""
+        if self._open_rotated({path: last_ms}, [os.path.dirname(path)]) is None:
+            self._note_missed(path)
 
     def _pass_over(self, path: str, error: OSError) -> None:
         """Note that a path cannot be read. Raises OSError if descriptors or memory run out; the whole check is then
@@ -778,7 +793,7 @@ class Files:
             each.modified_ns >= tail.modified_ns
             and tail.begins(each.head)
             and each.head[: len(content.head)] != content.head[: len(each.head)]
-            for each in next(self._found_twice(lambda: self._possible_copies(tail), tail.path), [])
+            for each in next(self._found_twice(lambda: self._possible_copies(tail)), [])
         )
 
     def read(self, tail: Tail, bytes_max: int, now_s: float) -> list[Line]:
