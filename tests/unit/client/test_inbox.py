@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 from headrace.consumer.inbox import SIGNALS_S, Inbox
 
@@ -27,6 +28,9 @@ def test_a_wait_without_end_sleeps_in_steps_so_that_no_signal_waits_for_ever() -
 def test_a_wait_with_a_deadline_ends_at_the_deadline_or_when_there_is_news() -> None:
     inbox = Inbox(1024, lambda: None)
     assert not inbox.wait(0.0)
+    begun = time.monotonic()
+    assert not inbox.wait(begun + 0.05)
+    assert 0.05 <= time.monotonic() - begun < SIGNALS_S
     waker = threading.Timer(0.05, inbox.notify)
     waker.start()
     assert not inbox.wait(float("inf"))  # it returns to its caller, which looks at what changed

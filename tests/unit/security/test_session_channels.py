@@ -148,7 +148,9 @@ def test_why_a_node_ended_the_authentication_is_known_also_while_the_client_prep
             return self._late()
 
         def _late(self) -> bytes:
+            ends_s = time.monotonic() + 10
             while not self.channel._session._end.is_over:
+                assert time.monotonic() < ends_s, "the node did not end the call"
                 time.sleep(0.001)
             return b"late"
 
@@ -162,6 +164,68 @@ def test_why_a_node_ended_the_authentication_is_known_also_while_the_client_prep
             channels._start = lambda host: slow  # type: ignore[method-assign,assignment,return-value]
             slow.channel = channel = channels.open(listener.address, ChannelPurpose.CONTROL)
             with pytest.raises(expected, match=text):
+                await ask(channel)
+            await channel.close()
+        finally:
+            await listener.stop(0)
+
+    run()
+
+
+class Fails:
+    """A login whose first step raises ``error``."""
+
+    mechanism, is_complete = "PLAIN", False
+
+    def __init__(self, error: Exception | None) -> None:
+        self._error = error
+
+    def first(self) -> bytes:
+        if self._error is not None:
+            raise self._error
+        return b"n,,"
+
+
+class Silent(security_pb2_grpc.AuthenticationServicer):
+    async def Authenticate(self, requests: Any, context: Any) -> Any:
+        await context.read()
+        await asyncio.sleep(60)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        PermissionError(13, "Permission denied"),
+        asyncio.InvalidStateError("of the user's own loop"),
+        grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata(), "no token today"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+@in_loop
+async def test_a_login_that_cannot_be_prepared_is_not_taken_for_the_end_of_the_session(error: Exception) -> None:
+    async with serving() as (listener, _):
+        channels = SessionChannels(None, scram())
+        channels._start = lambda host: Fails(error)  # type: ignore[method-assign,assignment,return-value]
+        channel = channels.open(listener.address, ChannelPurpose.CONTROL)
+        with pytest.raises(SaslAuthenticationFailedError, match=f"not be prepared: {type(error).__name__}") as failed:
+            await ask(channel)
+        assert failed.value.__cause__ is error
+        await channel.close()
+
+
+def test_a_node_that_never_answers_an_authentication_is_named_with_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace_core.rpc.session_channel.EXCHANGE_S_MAX", 0.2)
+
+    @in_loop
+    async def run() -> None:
+        listener = Listener("client")
+        listener.add(security_pb2_grpc.add_AuthenticationServicer_to_server, Silent(), "headrace.v1.Authentication")
+        await listener.start()
+        try:
+            channels = SessionChannels(None, scram())
+            channels._start = lambda host: Fails(None)  # type: ignore[method-assign,assignment,return-value]
+            channel = channels.open(listener.address, ChannelPurpose.CONTROL)
+            with pytest.raises(NetworkError, match=r"no authentication within 0\.2 s"):
                 await ask(channel)
             await channel.close()
         finally:

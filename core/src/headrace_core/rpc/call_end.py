@@ -58,11 +58,13 @@ class CallEnd:
 
     async def error(self) -> HeadraceError:
         """Return the error that says why the call is over."""
-        for _ in range(_LOOKS):
+        for look in range(_LOOKS):
             if self._call is None or self._status is None or self._status.details() != BROKE_INSIDE:
                 break
-            self._note(self._call)
-            await asyncio.sleep(_LOOK_S)
+            if look:
+                await asyncio.sleep(_LOOK_S)
+            if self._call is not None:
+                self._note(self._call)
         status = self._status
         if self._call is None or status is None:
             return NetworkError(f"{self._address}: the stream was cancelled")

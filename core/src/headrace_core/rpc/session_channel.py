@@ -15,7 +15,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
@@ -31,6 +31,8 @@ from .channel import ChannelPurpose, Channels, Credentials, open_channel
 SESSION_KEY = "headrace-session"
 REFUSED_S = 2.0
 EXCHANGE_S_MAX = 30.0
+
+_Result = TypeVar("_Result")
 
 
 class SessionChannels(Channels):
@@ -114,7 +116,14 @@ class _Session:
         end = self._end = CallEnd(call, self._address)
         pending: asyncio.Task[Any] | None = None
         failure: HeadraceError = NetworkError(f"{self._address}: the session ended")
-        timer = asyncio.get_running_loop().call_later(EXCHANGE_S_MAX, end.cancel)
+        is_too_slow = False
+
+        def give_up() -> None:
+            nonlocal is_too_slow
+            is_too_slow = True
+            end.cancel()
+
+        timer = asyncio.get_running_loop().call_later(EXCHANGE_S_MAX, give_up)
         try:
             while True:
                 answer = await self._exchange(call, pending)
@@ -133,6 +142,8 @@ class _Session:
             if is_cancelled():
                 raise
             failure = self._failure(await end.error())
+            if is_too_slow:
+                failure = NetworkError(f"{self._address}: no authentication within {EXCHANGE_S_MAX:g} s")
         finally:
             timer.cancel()
             end.cancel()
@@ -149,8 +160,8 @@ class _Session:
 
     async def _exchange(self, call: Any, pending: asyncio.Task[Any] | None) -> Any:
         host = self._address.rpartition(":")[0].strip("[]")
-        client = await asyncio.to_thread(self._start, host)
-        data = await asyncio.to_thread(client.first)
+        client = await _in_thread(self._start, host)
+        data = await _in_thread(client.first)
         request = security_pb2.AuthenticateRequest(mechanism=client.mechanism, data=data, client_id=self._client_id)
         while True:
             await call.write(request)
@@ -158,7 +169,7 @@ class _Session:
             pending = None
             if answer is grpc.aio.EOF or answer is None:
                 raise NetworkError(f"{self._address}: the server ended the authentication")
-            reply = await asyncio.to_thread(client.step, answer.data)
+            reply = await _in_thread(client.step, answer.data)
             if answer.complete:
                 if not client.is_complete:
                     raise SaslAuthenticationFailedError(
@@ -173,6 +184,16 @@ class _Session:
                 f"the listener at {self._address} {NO_SASL}; check security.protocol and the port"
             )
         return found
+
+
+async def _in_thread(work: Callable[..., _Result], *arguments: Any) -> _Result:
+    """Run the client's part of an exchange, which may read files or call the user's code. Raises HeadraceError."""
+    try:
+        return await asyncio.to_thread(work, *arguments)
+    except HeadraceError:
+        raise
+    except Exception as error:
+        raise SaslAuthenticationFailedError(f"the login could not be prepared: {type(error).__name__}") from error
 
 
 class SessionChannel:
