@@ -82,7 +82,7 @@ def kafka_member(bootstrap: str, topic: str, group: str) -> Member:
 
     config = {
         "bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest", "enable.auto.commit": False,
-        "fetch.wait.max.ms": 100, "queued.min.messages": 100_000,
+        "fetch.wait.max.ms": 100, "queued.min.messages": 100_000, "fetch.queue.backoff.ms": 10,
     }  # fmt: skip
     consumer = confluent_kafka.Consumer(config)
     consumer.subscribe([topic])
