@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace import Admin, Consumer, LocalCluster, NewTopic, TopicPartition
+from headrace import Admin, Consumer, LocalCluster, NewTopic, Producer, TopicPartition
 from headrace_tools.ship.positions import TOPIC, ensure_topic
 from tests.worlds.pacing import work
 from tests.worlds.waiting import until
@@ -201,6 +201,38 @@ def test_a_second_shipper_of_the_name_fences_the_first(cluster: LocalCluster, tm
             if process is not None:
                 process.send_signal(signal.SIGTERM)
                 process.wait(LIMIT_S)
+
+
+@pytest.mark.parametrize("is_stopped", [False, True], ids=["ends", "is stopped"])
+def test_positions_behind_another_shippers_open_transaction_are_waited_for(
+    is_stopped: bool, cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """A shipper that read only up to the first open transaction began at old positions, and sent lines twice."""
+    topic = topic_of(cluster, f"hanging-{is_stopped}")
+    log = tmp_path / "a.log"
+    log.write_text("0 1\n")
+    command = [sys.executable, "-m", "headrace_tools", "ship", log, "-t", topic, "-b", cluster.bootstrap_servers]
+    subprocess.run([*command, "--once"], timeout=LIMIT_S, check=True)
+    with Producer(bootstrap_servers=cluster.bootstrap_servers, transactional_id="another shipper") as other:
+        other.begin_transaction()
+        other.send(TOPIC, value=b"{}", key=b"another shipper/1:1").result(timeout=LIMIT_S)
+        with log.open("a") as file:
+            file.write("0 2\n")
+        waiting = subprocess.Popen([*command, "--once"], stderr=subprocess.PIPE, text=True)
+        try:
+            assert waiting.stderr is not None
+            assert "waiting for another shipper's transaction" in waiting.stderr.readline()
+            if is_stopped:
+                waiting.send_signal(signal.SIGTERM)
+                assert waiting.wait(LIMIT_S) == 128 + signal.SIGTERM
+            other.abort_transaction()
+            if not is_stopped:
+                assert waiting.wait(LIMIT_S) == 0
+        finally:
+            waiting.kill()
+            waiting.wait()
+    subprocess.run([*command, "--once"], timeout=LIMIT_S, check=True)
+    assert read(cluster, topic)[0] == [1, 2]
 
 
 def test_what_is_there_is_sent_once_and_counted(cluster: LocalCluster, tmp_path: Path) -> None:

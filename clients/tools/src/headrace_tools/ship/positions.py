@@ -9,7 +9,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from headrace import Admin, Consumer, NewTopic, TopicPartition
@@ -20,6 +21,7 @@ from .tail import Position
 logger = logging.getLogger("headrace.ship")
 
 TOPIC = "headrace-ship-positions"
+WARN_S = 3.0  #: Time after which a wait for positions is logged.
 _PARTITION = TopicPartition(TOPIC, 0)
 
 
@@ -33,14 +35,25 @@ def ensure_topic(admin: Admin) -> None:
         logger.debug("another shipper created %s", TOPIC)
 
 
-def read_positions(config: Mapping[str, Any], name: str) -> dict[tuple[int, int], Position]:
+def read_positions(
+    config: Mapping[str, Any], name: str, is_stopped: Callable[[], bool] = lambda: False
+) -> dict[tuple[int, int], Position]:
     """Read the positions of the shipper ``name``. Call this function after the shipper's producer has fenced older
-    producers, because then no transaction of the shipper is open."""
+    producers, because then no transaction of the shipper is open.
+
+    All shippers share a partition, and a committed position may come after the begin of another shipper's open
+    transaction. The function therefore waits until that transaction ends: if the other shipper has died, until its
+    transaction times out. It returns early when ``is_stopped`` returns True."""
     found: dict[tuple[int, int], Position] = {}
+    with Consumer({**config, "isolation.level": "read_uncommitted"}) as every:
+        end = every.end_offsets([_PARTITION])[_PARTITION]
     with Consumer({**config, "isolation.level": "read_committed", "auto.offset.reset": "earliest"}) as consumer:
         consumer.assign([_PARTITION])
-        end = consumer.end_offsets([_PARTITION])[_PARTITION]
-        while consumer.position(_PARTITION) < end:
+        warn_s = time.monotonic() + WARN_S
+        while consumer.position(_PARTITION) < end and not is_stopped():
+            if time.monotonic() > warn_s:
+                warn_s = float("inf")
+                logger.warning("waiting for another shipper's transaction in %s to end, to read the positions", TOPIC)
             for record in consumer.poll(timeout=1.0):
                 owner, _, file = (record.key or b"").rpartition(b"/")
                 if owner != name.encode():

@@ -106,7 +106,9 @@ class Shipper:
         with Producer({**settings.config, **settings.producer, **own}) as producer:
             with producer.transaction():
                 pass  # fences an older shipper, and ends its transaction
-            known = read_positions(settings.config, settings.name)
+            known = read_positions(settings.config, settings.name, self._stop.is_set)
+            if self._stop.is_set():
+                return  # perhaps before the last position
             if self._files is None:
                 self._files = Files(
                     settings.paths,
