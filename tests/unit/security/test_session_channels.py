@@ -20,6 +20,7 @@ from headrace_core.errors import (
 )
 from headrace_core.rpc import session_channel
 from headrace_core.rpc.channel import ChannelPurpose
+from headrace_core.rpc.duplex import Duplex
 from headrace_core.rpc.server import Listener
 from headrace_core.rpc.session_channel import SessionChannels
 from headrace_core.rpc.status import abort
@@ -232,6 +233,65 @@ def test_a_node_that_never_answers_an_authentication_is_named_with_the_time(monk
             await listener.stop(0)
 
     run()
+
+
+@in_loop
+async def test_a_stream_that_waits_for_a_login_without_an_answer_ends_when_it_is_cancelled() -> None:
+    """Found by an attacker: a stream with a limit of one second ended after 30 s."""
+    listener = Listener("client")
+    listener.add(security_pb2_grpc.add_AuthenticationServicer_to_server, Silent(), "headrace.v1.Authentication")
+    await listener.start()
+    channels = SessionChannels(None, scram())
+    channels._start = lambda host: Fails(None)  # type: ignore[method-assign,assignment,return-value]
+    stream: Duplex[Any, Any] = Duplex(
+        listener.address,
+        ChannelPurpose.CONTROL,
+        lambda channel: security_pb2_grpc.AuthenticationStub(channel).Authenticate(),  # type: ignore[no-untyped-call]
+        channels,
+    )
+
+    async def read() -> None:
+        await stream.read()
+
+    async def connect() -> None:
+        async with asyncio.timeout(0.2):
+            await stream.connected()
+
+    try:
+        begun = time.monotonic()
+        with pytest.raises(TimeoutError):
+            await stream.run(read(), connect())
+        assert time.monotonic() - begun < 5
+    finally:
+        await listener.stop(0)
+
+
+@in_loop
+async def test_a_session_token_that_is_no_header_is_refused() -> None:
+    class Answers(security_pb2_grpc.AuthenticationServicer):
+        async def Authenticate(self, requests: Any, context: Any) -> Any:
+            await context.read()
+            await context.write(security_pb2.AuthenticateResponse(complete=True, session_token="a\nb"))
+            await asyncio.sleep(60)
+
+    class Accepts(Fails):
+        is_complete = True
+
+        def step(self, data: bytes) -> bytes:
+            return b""
+
+    listener = Listener("client")
+    listener.add(security_pb2_grpc.add_AuthenticationServicer_to_server, Answers(), "headrace.v1.Authentication")
+    await listener.start()
+    try:
+        channels = SessionChannels(None, scram())
+        channels._start = lambda host: Accepts(None)  # type: ignore[method-assign,assignment,return-value]
+        channel = channels.open(listener.address, ChannelPurpose.CONTROL)
+        with pytest.raises(SaslAuthenticationFailedError, match="session token with characters"):
+            await ask(channel)
+        await channel.close()
+    finally:
+        await listener.stop(0)
 
 
 @in_loop

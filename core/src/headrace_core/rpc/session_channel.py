@@ -175,6 +175,10 @@ class _Session:
                     raise SaslAuthenticationFailedError(
                         f"{client.mechanism}: {self._address} did not prove its identity"
                     )
+                if not (answer.session_token.isascii() and answer.session_token.isprintable()):  # it is a header
+                    raise SaslAuthenticationFailedError(
+                        f"{client.mechanism}: {self._address} sent a session token with characters that are not allowed"
+                    )
                 return answer
             request = security_pb2.AuthenticateRequest(data=reply or b"")
 
@@ -258,19 +262,29 @@ class _Stream:
         self._session, self._begin = session, begin
         self._call: Any = None
         self._token = ""
-        self._is_cancelled = False
+        self._cancelled = asyncio.get_running_loop().create_future()
         self._callbacks: list[Callable[[Any], None]] = []
 
     async def _opened(self) -> Any:
         if self._call is None:
-            token = await self._session.token()
-            if self._is_cancelled:
-                raise asyncio.InvalidStateError("the call was cancelled")
+            token = await self._session_token()
             if self._call is None:  # the reading and the writing task may both have waited
                 self._token = token
                 self._call = self._begin(token)
                 self._call.add_done_callback(self._done)
         return self._call
+
+    async def _session_token(self) -> str:
+        """Wait for the session, or until ``cancel``: a node may leave a login unanswered for EXCHANGE_S_MAX."""
+        waiting = asyncio.create_task(self._session.token())
+        try:
+            await asyncio.wait({waiting, self._cancelled}, return_when=asyncio.FIRST_COMPLETED)
+            if self._cancelled.done():
+                raise asyncio.InvalidStateError("the call was cancelled")
+            return waiting.result()
+        finally:
+            if not waiting.cancel() and not waiting.cancelled():
+                waiting.exception()  # a cancelled call does not report it
 
     def _done(self, call: Any) -> None:
         for each in self._callbacks:
@@ -280,7 +294,8 @@ class _Stream:
         self._callbacks.append(callback)
 
     def cancel(self) -> bool:
-        self._is_cancelled = True
+        if not self._cancelled.done():
+            self._cancelled.set_result(None)
         return False if self._call is None else bool(self._call.cancel())
 
     async def wait_for_connection(self) -> None:

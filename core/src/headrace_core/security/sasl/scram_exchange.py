@@ -167,7 +167,8 @@ class ScramClient:
         nonce, salt = pairs[0][1], decoded(pairs[1][1], name)
         if not nonce.startswith(self._nonce) or len(nonce) == len(self._nonce):
             raise failed(name, "the server's nonce does not continue the client's; another server may be listening")
-        iterations = int(pairs[2][1]) if pairs[2][1].isascii() and pairs[2][1].isdigit() else 0
+        is_number = pairs[2][1].isascii() and pairs[2][1].isdigit() and len(pairs[2][1]) < 20
+        iterations = int(pairs[2][1]) if is_number else 0
         if not self._iterations_min <= iterations <= CLIENT_ITERATIONS_MAX or not 0 < len(salt) <= SALT_BYTES_MAX:
             raise failed(
                 name,
