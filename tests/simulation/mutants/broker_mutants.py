@@ -99,29 +99,33 @@ def _latest_is_always_known(self: PartitionLeader) -> None:
     return
 
 
-_in_sync_life = InSyncSet._in_sync_life
+_in_sync_epoch = InSyncSet._in_sync_epoch
 
 
-def _join_below_the_epoch(self: InSyncSet, follower: Any, now_ms: int, alive: Any, leader_end: int, mark: int) -> Any:
+def _join_below_the_epoch(
+    self: InSyncSet, follower: Any, now_ms: int, broker_epoch_of: Any, leader_end: int, mark: int
+) -> Any:
     start, self.epoch_start = self.epoch_start, 0
     try:
-        return _in_sync_life(self, follower, now_ms, alive, leader_end, mark)
+        return _in_sync_epoch(self, follower, now_ms, broker_epoch_of, leader_end, mark)
     finally:
         self.epoch_start = start
 
 
 def _join_below_the_high_watermark(
-    self: InSyncSet, follower: Any, now_ms: int, alive: Any, leader_end: int, mark: int
+    self: InSyncSet, follower: Any, now_ms: int, broker_epoch_of: Any, leader_end: int, mark: int
 ) -> Any:
-    return _in_sync_life(self, follower, now_ms, alive, leader_end, 0)
+    return _in_sync_epoch(self, follower, now_ms, broker_epoch_of, leader_end, 0)
 
 
-def _join_in_any_life(self: InSyncSet, follower: Any, now_ms: int, alive: Any, leader_end: int, mark: int) -> Any:
+def _join_in_any_life(
+    self: InSyncSet, follower: Any, now_ms: int, broker_epoch_of: Any, leader_end: int, mark: int
+) -> Any:
     """Counts an acknowledgement of a follower's earlier process as if the present process had sent it."""
-    life = alive(follower.broker_id)
-    if follower.broker_id in self.committed or life is None:
-        return _in_sync_life(self, follower, now_ms, alive, leader_end, mark)
-    return life if follower.durable_end >= max(mark, self.epoch_start) else None
+    broker_epoch = broker_epoch_of(follower.broker_id)
+    if follower.broker_id in self.committed or broker_epoch is None:
+        return _in_sync_epoch(self, follower, now_ms, broker_epoch_of, leader_end, mark)
+    return broker_epoch if follower.durable_end >= max(mark, self.epoch_start) else None
 
 
 def _believe_any_refusal(self: InSyncSet, code: str, *, retriable: bool, now_ms: int) -> None:
@@ -291,7 +295,7 @@ MUTANTS = (
     _mutant(
         "TakesBackFormerLives",
         "KIP-903: a wiped, rebooted broker joins the ISR by what its former life had",
-        Patch(InSyncSet, "_in_sync_life", _join_in_any_life),
+        Patch(InSyncSet, "_in_sync_epoch", _join_in_any_life),
     ),
     _mutant(
         "BeginsAnewUntold",
@@ -306,12 +310,12 @@ MUTANTS = (
     _mutant(
         "JoinsBelowTheEpoch",
         "KIP-497, KIP-966: a member of the ISR lacks what a former leader committed",
-        Patch(InSyncSet, "_in_sync_life", _join_below_the_epoch),
+        Patch(InSyncSet, "_in_sync_epoch", _join_below_the_epoch),
     ),
     _mutant(
         "JoinsBelowTheHighWatermark",
         "KIP-497: a member of the ISR lacks what its leader committed",
-        Patch(InSyncSet, "_in_sync_life", _join_below_the_high_watermark),
+        Patch(InSyncSet, "_in_sync_epoch", _join_below_the_high_watermark),
     ),
     _mutant(
         "LeaderCountsItsPageCache",

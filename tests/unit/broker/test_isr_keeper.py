@@ -60,11 +60,11 @@ class IsrKeeperWorld:
         self.events: list[Event] = []
         emitter = Emitter()
         emitter.subscribe(self.events.append)
-        self.alive: dict[int, int] = {LEADER: 10, FOLLOWER: 20, 3: 30}
+        self.broker_epochs: dict[int, int] = {LEADER: 10, FOLLOWER: 20, 3: 30}
         self.failures = Counter()
         self.keeper = IsrKeeper(
             self.controllers,
-            self.alive.get,
+            self.broker_epochs.get,
             clock=CLOCK,
             events=emitter,
             lag_time_max_ms=lag_time_max_ms,
@@ -302,12 +302,12 @@ def test_a_leader_whose_epoch_is_over_asks_no_more():
 def test_a_broker_that_is_unfenced_joins_when_the_metadata_says_so():
     async def scenario() -> None:
         async with IsrKeeperWorld() as world:
-            del world.alive[FOLLOWER]
+            del world.broker_epochs[FOLLOWER]
             leader = world.leader(isr=(LEADER,))
             join(leader)
             await until(lambda: not leader._is_stirred)
             assert world.controllers.calls == []
-            world.alive[FOLLOWER] = 20
+            world.broker_epochs[FOLLOWER] = 20
             world.keeper.metadata_changed([leader])
             await until(lambda: len(leader.isr) == 2)
 
@@ -318,7 +318,7 @@ def test_a_former_life_of_a_broker_does_not_join():
     async def scenario() -> None:
         async with IsrKeeperWorld() as world:
             leader, other = world.leader(isr=(LEADER,)), world.leader("payments", isr=(LEADER,))
-            world.alive[FOLLOWER] = 21
+            world.broker_epochs[FOLLOWER] = 21
             join(leader)
             other.follower_joined(FOLLOWER, 21, log_end=0, durable_end=0, log_start=0, now_ms=now_ms())
             await until(lambda: len(other.isr) == 2)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from headrace_broker.partition import PartitionLeader
-from headrace_broker.partition.isr import JOIN_MS, RETRY_BACKOFF_MS, Alive, IsrChange
+from headrace_broker.partition.isr import JOIN_MS, RETRY_BACKOFF_MS, BrokerEpochOf, IsrChange
 from headrace_core.errors import (
     HeadraceError,
     NotEnoughReplicasAfterAppendError,
@@ -24,7 +24,7 @@ LAG_MS = 30_000
 LIVES = {1: 11, 2: 12, 3: 13}
 
 
-def alive(lives: Mapping[int, int] = LIVES) -> Alive:
+def broker_epoch_of(lives: Mapping[int, int] = LIVES) -> BrokerEpochOf:
     return lives.get
 
 
@@ -89,7 +89,7 @@ class Leader:
         )
 
     def change(self, lives: Mapping[int, int] = LIVES) -> IsrChange | None:
-        return self.it.isr_change(self.now_ms, alive(lives))
+        return self.it.isr_change(self.now_ms, broker_epoch_of(lives))
 
     def propose(self, lives: Mapping[int, int] = LIVES) -> IsrChange:
         change = self.change(lives)

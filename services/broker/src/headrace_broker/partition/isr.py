@@ -32,11 +32,14 @@ request with an outdated epoch. Refusals of AlterPartition::
     no answer, a timeout,       unknown              unknown: uncertain, repeated
     any other error
 
-The first three lines of the table of answers end a certain proposal and leave an uncertain proposal open.
+INELIGIBLE_REPLICA, OPERATION_NOT_ATTEMPTED, NOT_CONTROLLER and SERVER_SHUTTING_DOWN end a certain proposal, and leave
+an uncertain proposal open.
 
     follower          joins the ISR when its durable end has reached the high watermark and the end of the log at the
                       beginning of this leader's epoch, with a broker epoch that the controllers know (KIP-841, KIP-903)
-                      leaves it when it has not reached the leader's log end for replica.lag.time.max.ms, or is fenced;
+                      leaves it when it is fenced, or has not caught up for replica.lag.time.max.ms; it has caught up
+                      with an acknowledgement that reaches the leader's log end, or the end that the leader's log had
+                      at the follower's acknowledgement before;
                       at once when its log takes no appends, until it has appended something again;
                       when it is behind, its stream has broken, and it was not back within REJOIN_MS;
                       and when it is on no stream for another reason for JOIN_MS, such as never in this epoch
@@ -52,7 +55,7 @@ from typing import NamedTuple
 from headrace_core.types import TopicPartition
 
 #: Returns the broker epoch of a registered, unfenced broker, and None for a fenced or unregistered broker.
-Alive = Callable[[int], int | None]
+BrokerEpochOf = Callable[[int], int | None]
 
 #: Milliseconds between a refused AlterPartition and the next attempt, unless newer metadata arrives earlier.
 RETRY_BACKOFF_MS = 100
@@ -68,8 +71,11 @@ REJOIN_MS = 2_000
 #: which is unfenced when it can follow, and whose replicas join the ISR after the broker is unfenced.
 JOIN_MS = 5_000
 
-#: Value of a follower's caught-up time if the follower had the whole log when the log grew or when the epoch began.
-_UNSEEN = -1
+#: No time is recorded yet.
+_NO_TIME = -1
+#: Value of a follower's caught-up time if the follower had the whole log when the log grew or when the epoch began. The
+#: next call about this follower replaces the value by the time of that call.
+_CAUGHT_UP_SO_FAR = -1
 #: Value of a follower's caught-up time if the follower has not caught up in this epoch.
 _NEVER = -(1 << 62)
 
@@ -119,7 +125,7 @@ class FollowerProgress:
         self.log_start = -1  #: Start of the follower's log.
         #: Kafka's lastCaughtUpTimeMs: the last time at which the follower had the whole log.
         self.caught_up_ms = _NEVER
-        self.ack_ms = _UNSEEN  #: Time of the follower's last acknowledgement.
+        self.ack_ms = _NO_TIME  #: Time of the follower's last acknowledgement.
         self.ack_leader_end = -1  #: The leader's log end at the time of the follower's last acknowledgement.
         #: Whether the follower, which is outside the ISR, could join it at the last check. The high watermark waits for
         #: an eligible follower that keeps up; otherwise the follower could never reach the high watermark under load.
@@ -130,13 +136,13 @@ class FollowerProgress:
         self.broken_ms: int | None = None
         #: Time at which the follower lost its stream, or last failed to join; only used while the follower has not
         #: joined.
-        self.absent_ms = _UNSEEN
+        self.absent_ms = _NO_TIME
 
     def acked(self, durable_end: int, log_end: int, log_start: int, leader_end: int, now_ms: int) -> None:
         if log_end > self.log_end:
             self.cannot_append = False
         self.durable_end, self.log_end, self.log_start = durable_end, log_end, log_start
-        if durable_end >= leader_end or self.caught_up_ms == _UNSEEN:
+        if durable_end >= leader_end or self.caught_up_ms == _CAUGHT_UP_SO_FAR:
             self.caught_up_ms = max(self.caught_up_ms, now_ms)
         elif durable_end >= self.ack_leader_end >= 0:
             self.caught_up_ms = max(self.caught_up_ms, self.ack_ms)
@@ -152,9 +158,9 @@ class FollowerProgress:
     def seen(self, leader_end: int, now_ms: int) -> None:
         """Record that at ``now_ms`` the leader has seen the follower, which may not have acknowledged any records
         yet."""
-        if self.absent_ms == _UNSEEN:
+        if self.absent_ms == _NO_TIME:
             self.absent_ms = now_ms
-        if self.durable_end >= leader_end or self.caught_up_ms == _UNSEEN:
+        if self.durable_end >= leader_end or self.caught_up_ms == _CAUGHT_UP_SO_FAR:
             self.caught_up_ms = max(self.caught_up_ms, now_ms)
 
     def keeps_up(self, leader_end: int, now_ms: int, lag_ms_max: int) -> bool:
@@ -217,12 +223,12 @@ class InSyncSet:
         #: apply it.
         self._is_uncertain = False
         self._repeat = False  #: Whether to send the AlterPartition proposal again.
-        self._next_ms = _UNSEEN  #: No proposal before.
+        self._next_ms = _NO_TIME  #: No proposal before.
         self._know_replicas()
         # The lag time of each follower begins now, as if its last acknowledgement had just arrived.
         for follower in self._followers.values():
             if follower.broker_id in self.maximal:
-                follower.caught_up_ms = _UNSEEN
+                follower.caught_up_ms = _CAUGHT_UP_SO_FAR
 
     @property
     def followers(self) -> Iterable[FollowerProgress]:
@@ -267,8 +273,8 @@ class InSyncSet:
         there were such followers."""
         anybody = False
         for follower in self._followers.values():
-            if follower.durable_end >= old_end and follower.caught_up_ms != _UNSEEN:
-                follower.caught_up_ms = _UNSEEN
+            if follower.durable_end >= old_end and follower.caught_up_ms != _CAUGHT_UP_SO_FAR:
+                follower.caught_up_ms = _CAUGHT_UP_SO_FAR
                 anybody = True
         return anybody
 
@@ -288,7 +294,9 @@ class InSyncSet:
             if follower.broker_id in self.maximal:
                 follower.is_eligible = False
 
-    def change(self, now_ms: int, alive: Alive, *, leader_end: int, high_watermark: int) -> IsrChange | None:
+    def next_proposal(
+        self, now_ms: int, broker_epoch_of: BrokerEpochOf, *, leader_end: int, high_watermark: int
+    ) -> IsrChange | None:
         """The AlterPartition proposal to send now; None if the in-sync set need not change. The result is also None
         while the next attempt is too early, or while an earlier proposal is undecided."""
         for follower in self._followers.values():
@@ -297,41 +305,46 @@ class InSyncSet:
             return None
         if self._asked is not None:
             return self._asked if self._repeat else None
-        leader_life = alive(self.leader_id)
-        if leader_life is None:
+        leader_broker_epoch = broker_epoch_of(self.leader_id)
+        if leader_broker_epoch is None:
             return None  # this broker is fenced: the controllers would refuse any proposal
         if self.recovering:  # the leader stays alone in the ISR until its recovery is recorded (KIP-704)
-            return IsrChange(((self.leader_id, leader_life),), self.partition_epoch)
-        lives: dict[int, int] = {self.leader_id: leader_life}
+            return IsrChange(((self.leader_id, leader_broker_epoch),), self.partition_epoch)
+        broker_epochs: dict[int, int] = {self.leader_id: leader_broker_epoch}
         for follower in self._followers.values():
-            life = self._in_sync_life(follower, now_ms, alive, leader_end, high_watermark)
-            if life is not None:
-                lives[follower.broker_id] = life
-        if len(lives) == len(self.committed) and all(broker_id in lives for broker_id in self.committed):
+            broker_epoch = self._in_sync_epoch(follower, now_ms, broker_epoch_of, leader_end, high_watermark)
+            if broker_epoch is not None:
+                broker_epochs[follower.broker_id] = broker_epoch
+        if len(broker_epochs) == len(self.committed) and all(each in broker_epochs for each in self.committed):
             return None
         order = dict.fromkeys((*self.committed, *self.replicas))
-        isr = tuple((broker_id, lives[broker_id]) for broker_id in order if broker_id in lives)
+        isr = tuple((broker_id, broker_epochs[broker_id]) for broker_id in order if broker_id in broker_epochs)
         return IsrChange(isr, self.partition_epoch)
 
-    def _in_sync_life(
-        self, follower: FollowerProgress, now_ms: int, alive: Alive, leader_end: int, high_watermark: int
+    def _in_sync_epoch(
+        self,
+        follower: FollowerProgress,
+        now_ms: int,
+        broker_epoch_of: BrokerEpochOf,
+        leader_end: int,
+        high_watermark: int,
     ) -> int | None:
         """The broker epoch in which the follower is in sync; None if it is not in sync."""
-        life = alive(follower.broker_id)
+        broker_epoch = broker_epoch_of(follower.broker_id)
         if follower.broker_id in self.committed:
             follower.is_eligible = False
             keeps_up = follower.keeps_up(leader_end, now_ms, self.lag_time_max_ms)
-            return life if keeps_up else None
+            return broker_epoch if keeps_up else None
         could_join = (
             follower.joined
             and not follower.cannot_append
             and follower.broker_id in self.replicas
-            and life is not None
-            and life == follower.broker_epoch
+            and broker_epoch is not None
+            and broker_epoch == follower.broker_epoch
             and follower.durable_end >= self.epoch_start
         )
         follower.is_eligible = could_join and now_ms - follower.caught_up_ms <= self.lag_time_max_ms
-        return life if could_join and follower.durable_end >= high_watermark else None
+        return broker_epoch if could_join and follower.durable_end >= high_watermark else None
 
     def proposed(self, change: IsrChange) -> None:
         """Called when ``change`` is about to be sent."""
@@ -340,7 +353,7 @@ class InSyncSet:
         self._set_maximal()
 
     def next_due_ms(self, now_ms: int, leader_end: int) -> int | None:
-        """Time of the next call of ``change``; None if only an event makes a call necessary."""
+        """Time of the next call of ``next_proposal``; None if only an event makes a call necessary."""
         if self._asked is not None:
             return max(self._next_ms, now_ms) if self._repeat else None
         if self.recovering:
@@ -408,6 +421,6 @@ class InSyncSet:
         self.committed, self.partition_epoch, self.recovering = isr, partition_epoch, recovering
         self._asked = None
         self._is_uncertain = self._repeat = False
-        self._next_ms = _UNSEEN
+        self._next_ms = _NO_TIME
         self._set_maximal()
         self._know_replicas()

@@ -47,7 +47,7 @@ from headrace_core.errors import (
 )
 from headrace_core.types import FlushPolicy, TopicPartition
 
-from .isr import Alive, FollowerProgress, InSyncSet, IsrChange
+from .isr import BrokerEpochOf, FollowerProgress, InSyncSet, IsrChange
 
 #: Callback of a task that waits for an offset, called once: with None when the offset is committed or deleted, else
 #: with the error.
@@ -495,13 +495,15 @@ class PartitionLeader:
     def unwatch_log(self, watcher: LogWatcher) -> None:
         self._log_watchers.pop(watcher, None)
 
-    def isr_change(self, now_ms: int, alive: Alive) -> IsrChange | None:
+    def isr_change(self, now_ms: int, broker_epoch_of: BrokerEpochOf) -> IsrChange | None:
         """The AlterPartition proposal to send now; call ``proposed`` before sending it. The result is None if the
         in-sync set need not change, or if the answer to an earlier proposal is outstanding."""
         if self._resigned is not None:
             return None
         self._is_stirred = False
-        change = self._in_sync.change(now_ms, alive, leader_end=self.log_end, high_watermark=self.high_watermark)
+        change = self._in_sync.next_proposal(
+            now_ms, broker_epoch_of, leader_end=self.log_end, high_watermark=self.high_watermark
+        )
         self._recompute()  # recompute the high watermark, which waits no longer for a follower that stopped catching up
         return change
 

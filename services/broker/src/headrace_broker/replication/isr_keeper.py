@@ -64,7 +64,7 @@ _GIVEN_UP = frozenset(
 #: outcome of AlterPartition is unknown.
 Ask = Callable[[list[IsrRequest]], Awaitable[Mapping[ReplicaKey, "IsrAnswer | HeadraceError"]]]
 #: Returns the broker epoch of a registered, unfenced broker, and None for a fenced or unregistered broker.
-Alive = Callable[[int], int | None]
+BrokerEpochOf = Callable[[int], int | None]
 
 
 class _Question(NamedTuple):
@@ -79,7 +79,7 @@ class IsrKeeper:
     def __init__(
         self,
         ask: Ask,
-        alive: Alive,
+        broker_epoch_of: BrokerEpochOf,
         *,
         clock: Clock,
         events: Emitter,
@@ -87,11 +87,11 @@ class IsrKeeper:
         failures: Counter | None = None,
     ) -> None:
         """``ask`` is ``ControllerLink.alter_partitions``, bound to this broker's id, its epoch, and the metadata offset
-        that it has applied. ``alive`` answers from the metadata that this broker has applied. ``lag_time_max_ms``:
-        replica.lag.time.max.ms. ``failures`` counts changes that the controllers did not make."""
+        that it has applied. ``broker_epoch_of`` answers from the metadata that this broker has applied.
+        ``lag_time_max_ms``: replica.lag.time.max.ms. ``failures`` counts changes that the controllers did not make."""
         self._ask = ask
         self._failures = failures or Counter()
-        self._alive = alive
+        self._broker_epoch_of = broker_epoch_of
         self._clock = clock
         self._events = events
         self._period_ms = max(lag_time_max_ms // 4, 1)
@@ -156,7 +156,7 @@ class IsrKeeper:
             if due.get(leader) != at_ms:
                 continue  # the leader was checked already, or its check is due at another time
             del due[leader]
-            change = leader.isr_change(now_ms, self._alive)
+            change = leader.isr_change(now_ms, self._broker_epoch_of)
             if change is not None:
                 leader.proposed(change)
                 questions.append(_Question(leader, change))
