@@ -254,9 +254,9 @@ REPLICATION = (
     honoured(
         "replica.lag.time.max.ms",
         30_000,
-        "How long a follower's disk may lack records that the leader has, before the follower leaves the in-sync set. "
-        "A follower leaves the in-sync set earlier when its connection to the leader breaks, or when its log cannot "
-        "append records.",
+        "How long a follower may fail to catch up before it leaves the in-sync set. A follower has caught up when its "
+        "disk has all records that the leader had at the follower's previous acknowledgement. A follower leaves the "
+        "in-sync set earlier when its connection to the leader breaks, or when its log cannot append records.",
         kind=Kind.LONG,
         low=1,
         source="KIP-16",

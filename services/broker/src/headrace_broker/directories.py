@@ -10,9 +10,10 @@ file in a directory only after it has opened ``.lock`` there and has read the di
 Every five seconds ``check_mounted`` checks that the path of each directory still leads to the directory that was
 opened.
 
-A flush or write that fails, or a read that fails with EIO, counts as a failed disk. A read that fails with ENOENT,
-EMFILE or ESTALE does not count as a failed disk (``DirectoryWriter.read_failed``). ENOENT and ESTALE mean that a file
-was deleted during a read, and EMFILE that the process has no free descriptor.
+A flush, write or read that fails counts as a failed disk, with two exceptions. A write that fails with ENOSPC or EDQUOT
+means a full disk. A read that fails with one of eight values of errno (``_NOT_THE_DISK`` in
+``headrace_core.log.writer``) has another cause. For example, ENOENT and ESTALE mean that a file was deleted during a
+read, and EMFILE that the process has no free descriptor.
 """
 
 from __future__ import annotations

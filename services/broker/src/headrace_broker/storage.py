@@ -603,7 +603,9 @@ class Storage:
     async def checkpoint(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """Check that every online directory is present and writable, measure its disk, and write recovery points and
         high watermarks. The storage writes the recovery points and high watermarks of all directories at the same time.
-        Because the check writes to every directory, the failure of an idle disk is also noticed."""
+
+        The check finds an unmounted, replaced or read-only directory. It writes nothing, and unchanged checkpoints are
+        not written again, so it may not find an idle disk that fails reads and writes with EIO."""
         await asyncio.gather(*(self._checkpoint(writer, high_watermarks) for writer in self.writers()))
 
     async def _checkpoint(self, writer: DirectoryWriter, high_watermarks: Mapping[TopicPartition, int]) -> None:

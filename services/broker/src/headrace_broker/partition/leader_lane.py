@@ -23,8 +23,8 @@ amounts of records share a message. Records are read only when there is room to 
 costs only the memory of its stream's unacknowledged bytes.
 
 The leader sends records as soon as they are in its log, before the log is flushed. Because all replicas flush at the
-same time, acks=all costs one network round trip more than acks=1 (decision 11). The high watermark counts the durable
-ends that followers acknowledge.
+same time, acks=all costs one network round trip and the follower's flush more than acks=1 (decision 11). The high
+watermark counts the durable ends that followers acknowledge.
 
 A join checks whether the follower's log is a prefix of the leader's log (``matching.py``). A replica that is far behind
 uses a second stream, the catch-up stream, whose reads may wait for the disk and are throttled (KIP-73). Near the log's
