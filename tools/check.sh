@@ -10,9 +10,11 @@ check() {
   local name=$1 started=$SECONDS
   shift
   if [ ${#only[@]} -gt 0 ] && [[ " ${only[*]} " != *" $name "* ]]; then return; fi
-  if "$@"; then
+  local output
+  if output=$("$@" 2>&1); then
     printf 'check: %s ok (%s s)\n' "$name" $((SECONDS - started))
   else
+    printf '%s\n' "$output"
     printf 'check: %s FAILED: %s\n' "$name" "$*"
     failed+=("$name")
   fi
@@ -39,7 +41,7 @@ check version $bin/python tools/version.py check
 check sizes $bin/python -m pytest -q -p no:xdist -p no:cacheprovider tests/docs/test_documented_sizes.py
 
 if [ ${#failed[@]} -gt 0 ]; then
-  printf 'check: failed: %s\n' "${failed[*]}"
+  printf 'check: failed: %s; to repeat: tools/check.sh %s\n' "${failed[*]}" "${failed[*]}"
   exit 1
 fi
 printf 'check: ok\n'

@@ -41,7 +41,8 @@ def main() -> int:
     if not words:
         print(f"{PAGE.relative_to(ROOT)}: no retired words found; has its table changed?")
         return 1
-    listed = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.py"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     paths = [ROOT / name for name in listed.split() if not name.endswith(("_pb2.py", "_pb2_grpc.py"))]
     found = [use for path in paths if path.exists() for use in uses(path, words)]
     print("\n".join(found), end="\n" if found else "")

@@ -178,7 +178,7 @@ def of_file(path: str) -> Iterator[Sentence]:
 
 def every(paths: list[str]) -> list[Sentence]:
     """All sentences of the files under ``paths``, in their order."""
-    command = ["git", "ls-files", "--", *(paths or PRODUCT)]
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *(paths or PRODUCT)]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
     return [each for path in listed for each in of_file(path)]
 

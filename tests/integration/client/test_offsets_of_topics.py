@@ -77,10 +77,10 @@ def test_what_cannot_be_is_refused_and_nothing_is_created(headrace: LocalCluster
         with pytest.raises(InvalidArgumentError, match="has 2 partitions"):
             admin.list_offsets({TopicPartition(topic, 2): "latest"})
         with pytest.raises(UnknownTopicOrPartitionError):
-            admin.list_offsets({TopicPartition("nobody-made-it", 0): "latest"}, timeout=5)
+            admin.list_offsets({TopicPartition("not-there", 0): "latest"}, timeout=5)
         with pytest.raises(UnknownTopicOrPartitionError):
-            admin.delete_records({TopicPartition("nobody-made-it", 0): -1}, timeout=5)
-        assert "nobody-made-it" not in admin.list_topics()
+            admin.delete_records({TopicPartition("not-there", 0): -1}, timeout=5)
+        assert "not-there" not in admin.list_topics()
 
 
 def test_the_command_line_shows_them(headrace: LocalCluster, topic: str) -> None:
@@ -99,4 +99,4 @@ def test_the_command_line_shows_them(headrace: LocalCluster, topic: str) -> None
     refused = run(topic, "-p", "7")
     assert refused.returncode == 1
     assert "has no partition 7" in refused.stderr
-    assert "UNKNOWN_TOPIC_OR_PARTITION" in run("nobody-made-it").stderr
+    assert "UNKNOWN_TOPIC_OR_PARTITION" in run("not-there").stderr

@@ -139,8 +139,8 @@ def _answer_before_it_is_forced(self: DirectoryWriter, turn: Turn) -> Any:
     return begun._replace(outcomes=[])
 
 
-def _mutant(name: str, breaks: str, *patches: Patch, hard: tuple[str, ...] = ()) -> Mutant:
-    return Mutant(name, breaks, 17, patches, REPLICAS, faults=hard)
+def _mutant(name: str, breaks: str, *patches: Patch, hard: tuple[str, ...] = (), issue: int = 17) -> Mutant:
+    return Mutant(name, breaks, issue, patches, REPLICAS, faults=hard)
 
 
 MUTANTS = (

@@ -19,6 +19,8 @@ Kafka, a record with a timestamp years ahead keeps its segment and all later seg
 timestamp that ``message.timestamp.after.max.ms`` (an hour by default) would refuse now, and uses the age of the file
 instead. Records with timestamps years ahead arrived while the topic allowed later timestamps, or came with a copied
 log. A topic that allows every future timestamp (the largest number) gets Kafka's rule.
+
+A verdict is carried out later, by ``LogDirectory.expire``. A rule that must hold at that time is checked there, too.
 """
 
 from __future__ import annotations
