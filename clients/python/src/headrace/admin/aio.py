@@ -632,9 +632,9 @@ class AsyncAdmin(Face):
         return await self._run(lambda calls: transactions.describe_producers(calls, wanted, timeout))
 
     async def abort_transaction(self, transactional_id: str, *, timeout: float | None = None) -> None:
-        """Abort the open or prepared transaction of a transactional id, and fence its producer (Kafka's
-        forceTerminateTransaction). The producer's next commit raises TransactionAbortableError; the producer may then
-        abort the transaction and continue.
+        """Abort the open or prepared transaction of a transactional id, and raise its producer's epoch (Kafka's
+        forceTerminateTransaction). The producer's next commit raises TransactionAbortableError; after
+        ``abort_transaction`` the producer continues with its new epoch.
 
         Raises TransactionalIdNotFoundError, InvalidTxnStateError (no transaction is open), RequestTimedOutError (the
         abort may have taken effect).

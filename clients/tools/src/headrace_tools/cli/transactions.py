@@ -260,7 +260,7 @@ def abort(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Abort the transaction of a transactional id and fence its producer. The command can also end a hanging
+    """Abort the transaction of a transactional id and raise its producer's epoch. The command can also end a hanging
     transaction in one partition; `headrace transactions find-hanging` shows hanging transactions.
 
     An open transaction that is not prepared ends on its own after its transaction.timeout.ms. If the producer tries to
