@@ -45,6 +45,7 @@ class Log:
         self.world, self.path, self.copies = world, path, copies
         self.lines = self.rotations = 0
         self.shifts = world.random.random() < 0.5  # a.log.1 becomes a.log.2, as logrotate does without ``dateext``
+        self.opens_late = world.random.random() < 0.5  # the program writes to a.log.1 after logrotate made a.log
         self._rotation: Iterator[None] | None = None
         self._is_copied = False
         self._written_to = path  # the program's open file
@@ -110,8 +111,10 @@ class Log:
         self.world.now_ms += TICK_MS
         self.path.write_bytes(b"")
         self._touch(self.path)
-        self._written_to = self.path
         self.world.note("made", self.path.name, self.path.stat().st_ino)
+        if self.opens_late:
+            yield
+        self._written_to = self.path
 
     def _remove_shipped(self) -> None:
         """Remove rotated files that are shipped, so that new files get their inode numbers."""

@@ -9,6 +9,7 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,64 @@ def test_a_renamed_file_is_read_to_its_end_and_the_new_one_from_its_begin(tmp_pa
     (gone,) = files.finished(1.0 + CLOSED_AFTER_S)
     files.drop(gone)
     assert read(files, 9.0) == []
+
+
+@pytest.mark.parametrize("is_restarted", [True, False], ids=["after a restart", "after the file was closed"])
+def test_a_line_that_a_program_writes_late_to_a_renamed_file_is_read_before_the_new_file(
+    is_restarted: bool, tmp_path: Path
+) -> None:
+    log = tmp_path / "a.log"
+    append(log, b"1\n")
+    files = files_of(log)
+    assert read(files) == [b"1"]
+    known = positions(files)
+    rotate(log)
+    if is_restarted:
+        files.close()
+        files = files_of(log, known=known)
+    assert read(files, 1.0) == []
+    for tail in files.finished(1.0 + CLOSED_AFTER_S):
+        files.drop(tail)
+    append(log.with_name("a.log.1"), b"2\n")
+    append(log, b"3\n")
+    assert read(files, 7.0) == [b"2"]
+    assert read(files, 8.0) == [b"3"]
+
+
+def test_a_renamed_file_that_was_unreadable_at_the_start_is_read_when_it_becomes_readable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, renamed = tmp_path / "a.log", tmp_path / "a.log.1"
+    append(log, b"1\n")
+    first = files_of(log)
+    assert read(first) == [b"1"]
+    known = positions(first)
+    first.close()
+    append(log, b"2\n")
+    rotate(log)
+    append(log, b"3\n")
+    with unreadable(monkeypatch, renamed):
+        second = files_of(log, known=known)
+        assert read(second) == [b"3"]
+        assert second.unreadable == {str(renamed): "Permission denied"}
+    assert read(second, 1.0) == [b"2"]
+    assert second.unreadable == {}
+    assert second.notes == [f"{renamed} cannot be read: Permission denied; the shipper retries"]
+
+
+@contextlib.contextmanager
+def unreadable(monkeypatch: pytest.MonkeyPatch, *paths: Path) -> Iterator[None]:
+    """Refuse to open the files that now have these paths, under any name, as without permission."""
+    refused = {os.stat(path).st_ino for path in paths}
+
+    def refuse(path: str) -> int:
+        if os.stat(path).st_ino in refused:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return _descriptor_of(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("headrace_tools.ship.tail._descriptor_of", refuse)
+        yield
 
 
 def rotated_twice(log: Path) -> None:

@@ -45,6 +45,8 @@ SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 DESCRIPTORS_KEPT = 100
 #: Maximum number of scans of a directory whose files are being renamed, and of attempts to open a path.
 SCANS_MAX = 50
+#: Files that the repeated scan for grown files may look at in a second: about 1 % of a processor.
+SCANNED_PER_S = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,6 +328,7 @@ class Files:
         #: Maps each path to the file to which it led at the last check (None: to no file), and the time when it last
         #: led to a file.
         self._led_to: dict[str, tuple[tuple[int, int] | None, int]] = {}
+        self._grown_scan_s = 0.0  #: When the next scan for closed files that have grown is due.
         self._open_renamed(now_ms)
         self.look(0.0, now_ms)
         self._from_end = False
@@ -485,7 +488,7 @@ class Files:
         self, last_ms: Mapping[str, int], directories: Iterable[str]
     ) -> tuple[set[tuple[int, int]], list[_Rotated]]:
         """The files in the directories, and the subset that ``_open_rotated`` must open."""
-        wanted: list[_Rotated] = []
+        wanted: list[tuple[bool, _Rotated]] = []
         seen: set[tuple[int, int]] = set()
         for directory in filter(os.path.isdir, directories):
             for entry in self._entries(directory):
@@ -499,8 +502,10 @@ class Files:
                 if identity not in self.tails:
                     name = self._followed_as(entry.path, status, last_ms)
                     if name is not None:
-                        wanted.append(_Rotated(status.st_mtime_ns, entry.path, name, identity))
-        return seen, sorted(wanted)
+                        # The program has not opened an empty file yet: it still writes to an older file.
+                        file = _Rotated(status.st_mtime_ns, entry.path, name, identity)
+                        wanted.append((status.st_size == 0, file))
+        return seen, [file for _, file in sorted(wanted)]
 
     def _followed_as(self, path: str, status: os.stat_result, last_ms: Mapping[str, int]) -> str | None:
         """The path under which a file was followed; None if it was not, if it is read to its end, or if it still has
@@ -595,9 +600,28 @@ class Files:
                 tail.has_path, tail.path = True, path
                 tail.seen_ms = now_ms
                 self.unreadable.pop(path, None)
+        self._open_grown(now_s)
         for identity, tail in self.tails.items():
             if tail.has_path and identity not in found and tail.path not in unsure:
                 tail.has_path, tail.lost_at = False, now_s
+
+    def _open_grown(self, now_s: float) -> None:
+        """Open renamed files that were read to their end, or could not be read, and that now have more. A program may
+        write to a renamed file until it opens the new one, and this shipper may have started in between. A scan that
+        misses a file, because it is renamed meanwhile, is repeated soon; a large directory is scanned less often."""
+        if now_s < self._grown_scan_s or self._known.keys() <= self.tails.keys():
+            return
+        seen = 0
+        for directory in sorted({os.path.dirname(path) for path in self._led_to}):
+            try:
+                files, wanted = self._scan({}, [directory])
+                self._open_all(wanted[: max(self._files_max - len(self.tails), 1)])
+                seen += len(files)
+            except _RenamedError:
+                continue
+            except OSError as error:
+                self._note_unreadable(directory, error.strerror or str(error))
+        self._grown_scan_s = now_s + seen / SCANNED_PER_S
 
     def _open_between(self, paths: Iterable[str]) -> dict[str, tuple[int, int] | None]:
         """Open the files that had one of the paths since the last check, and that have it no more. Returns the paths
@@ -717,6 +741,7 @@ class Files:
             os.close(descriptor)
         else:
             self.tails[tail.identity] = tail
+            self.unreadable.pop(path, None)
 
     def _tail_of(self, descriptor: int, path: str, name: str, seen_ms: int, offset: int) -> Tail | None:
         """The opened file at its position; None if it is not a regular file, or is already open."""
@@ -751,7 +776,6 @@ class Files:
         """The files with bytes to read; truncated or overwritten files start again at their beginning. A new file under
         a path waits until the file that had the path before is read to its end."""
         grown = []
-        waiting = set()
         broken = set()
         for tail in list(self.tails.values()):
             try:
@@ -759,11 +783,13 @@ class Files:
             except OSError as error:
                 self.failed(tail, error)
                 broken.add(tail.identity)
-        for tail in self.tails.values():
-            if tail.identity in broken:
-                waiting.add(tail.path)
-                continue
-            if tail.unread and tail.path not in waiting:
+        in_order = sorted(self.tails.values(), key=lambda tail: tail.has_path)
+        waiting = {tail.path for tail in in_order if tail.identity in broken}
+        in_order = [tail for tail in in_order if tail.identity not in broken]
+        # Measure the new file of a path first: when it has lines, its program writes to the renamed file no more.
+        unread = {tail.identity: tail.unread for tail in reversed(in_order)}
+        for tail in in_order:
+            if unread[tail.identity] and tail.path not in waiting:
                 if tail.fingerprint_bytes:  # otherwise it was empty just now, and the next check recognizes it
                     grown.append(tail)
                 if not tail.has_path:
