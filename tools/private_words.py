@@ -99,7 +99,7 @@ def files(below: list[str]) -> list[str]:
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
     return [
         name
-        for name in listed
+        for name in sorted(listed)
         if Path(name).suffix in _CODE | _PLAIN
         and name not in EXCLUDED
         and not re.search(r"_pb2(_grpc)?\.pyi?$", name)

@@ -73,20 +73,24 @@ def test_other_uses_are_left_alone(tmp_path: Path, text: str) -> None:
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository with two private words in docs and one in core; other files do not count."""
+    """A repository with two private words in docs and one in core. Other files, and files that git ignores, do not
+    count."""
     for name, text in {
         "docs/page.md": "Nobody, in vain.\n",
         "docs/glossary.md": "nobody\n",
         "core/src/code.py": "x = 1  # anew\n",
         "core/src/x_pb2.py": "# anew\n",
         "core/src/data.csv": "anew\n",
+        ".gitignore": "ignored.md\n",
     }.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
     subprocess.run(["git", "add", "."], cwd=tmp_path, check=True)
-    (tmp_path / "docs" / "untracked.md").write_text("nobody\n")
+    author = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
+    subprocess.run(["git", *author, "commit", "-qm", "all"], cwd=tmp_path, check=True)
+    (tmp_path / "docs" / "ignored.md").write_text("nobody\n")
     monkeypatch.setattr(private_words, "ROOT", tmp_path)
     return tmp_path
 
@@ -100,6 +104,23 @@ def test_more_uses_than_the_limit_of_an_area_fail(
     shown = capsys.readouterr().out.splitlines()
     assert [line[:33] for line in shown[-1:]] == ["docs: 2 private words, at most 1;"] * code
     assert len(shown) == (len(private_words.WORDS) + 3) * code
+
+
+def test_the_words_of_changed_lines_are_named_also_in_files_that_git_does_not_know(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A newcomer's check passed before the commit of a new file, and failed in the next task."""
+    monkeypatch.setattr(private_words, "LIMITS", {"core": 1, "docs": 2, "other": 0})
+    with (repository / "docs" / "page.md").open("a") as page:
+        page.write("Plain.\nAnew.\n")
+    (repository / "docs" / "new.md").write_text("Plain.\nSomebody.\n")
+    assert private_words.main([]) == 1
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[-3:] == [
+        "docs: 4 private words, at most 2; list them: tools/private_words.py docs",
+        "new: docs/new.md:2: somebody: write name it: the caller, a client",
+        "new: docs/page.md:3: anew: write again",
+    ]
 
 
 def test_the_table_is_shown_on_request(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:

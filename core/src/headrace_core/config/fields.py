@@ -31,8 +31,8 @@ def from_key(keys: ConfigDef, name: str, convert: Callable[[Any], Any] | None = 
 
 
 def fields_from(settings: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return keyword arguments for a settings class: a value for each field that is declared with from_key, from typed
-    ``values`` by key."""
+    """Return keyword arguments for the class ``settings``. ``values`` maps each configuration key to its typed value. A
+    field that is declared with from_key gets the value of its key, converted if the field has a ``convert``."""
     found = {}
     for field in dataclasses.fields(settings):
         if _KEY in field.metadata:

@@ -1,4 +1,4 @@
-"""The columns of the source's rows, which are the Kafka source's columns, as Spark and Arrow schemas.
+"""Spark and Arrow schemas of the rows that the headrace source returns: the columns of Spark's Kafka source.
 
 A query may select columns with ``.schema("partition INT, value BINARY")``. Spark does not tell a Python source which
 columns a query uses, and the transfer of unused columns to the JVM costs time.

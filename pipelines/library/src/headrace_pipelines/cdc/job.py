@@ -152,8 +152,9 @@ def _check(arguments: argparse.Namespace, given: Access | None) -> None:
         raise InvalidConfigError("--format avro needs a schema registry; add -X schema.registry.url=http://HOST:PORT")
     if "https:" in given.keys[_REGISTRY_URL] or any(name.startswith(_REGISTRY_LOGIN) for name in given.keys):
         raise InvalidConfigError(
-            "--format avro: the converter of the run has neither TLS nor a login; give the registry a listener with "
-            "http on a private address, and name it in -X schema.registry.url"
+            "--format avro: the Avro converter in Kafka Connect supports neither https nor a login; set -X "
+            "schema.registry.url to the http URL of a registry without a login, on a private address, and leave out "
+            "the keys schema.registry.ssl..., schema.registry.basic... and schema.registry.bearer..."
         )
 
 

@@ -66,8 +66,9 @@ UNREAD_BYTES_MAX = 1024 * 1024
 #: Reasons why the broker does not read a produce stream: the stream's own limit, the broker's limit for all streams,
 #: unread answers, a quota of the client, or the wait for the turn after a large request (``BulkTurns``).
 _OWN_LIMIT, _BROKER_LIMIT, _UNREAD_ANSWERS, _QUOTA, _TURN = 1, 2, 4, 8, 16
-#: Error codes for a produce request with invalid records. A request whose errors all have these codes counts against
-#: its connection.
+#: Error codes for a produce request with invalid records. If a client's request fails with one of these codes in every
+#: partition, the broker delays the connection's next requests (``Penalties``). If several clients share the stream, the
+#: broker delays the answer.
 _WORTHLESS = ("CORRUPT_MESSAGE", "INVALID_RECORD", "INVALID_TIMESTAMP", "MESSAGE_TOO_LARGE", "RECORD_LIST_TOO_LARGE")
 #: Maximum number of invalid records that one produce answer lists, over all partitions.
 _FAULTS_MAX = 100

@@ -100,8 +100,8 @@ class Verifications(Generic[T]):
         found = self._of.get((producer_id, epoch))
         if found is not None and len(found.waiting) >= WAITING_MAX:
             raise ServerBusyError(
-                f"{WAITING_MAX} batches of producer {producer_id} already wait for the coordinator of its "
-                "transaction, which is the limit: nothing was written; retry"
+                f"{WAITING_MAX} batches of producer {producer_id}, the maximum, already wait for the coordinator of "
+                "its transaction; this batch was not written; retry"
             )
         self._room.enter(size)
         verification = found or Verification(producer_id, epoch)

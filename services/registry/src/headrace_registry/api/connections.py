@@ -49,7 +49,11 @@ class Connections:
         if count + len(self._handshakes) >= self._most:
             if not self._is_full:
                 self._is_full = True
-                logger.warning("%d connections are open, the limit; closing connections without a request", self._most)
+                logger.warning(
+                    "%d connections are open, which is the limit; each new connection replaces the oldest one that has "
+                    "not sent a request, or is closed if there is none",
+                    self._most,
+                )
             oldest = next((each for each in self._silent if self._is_open(each)), None)
             if oldest is None:
                 return False
