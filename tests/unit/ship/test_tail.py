@@ -21,6 +21,8 @@ from headrace_tools.ship.tail import (
     Files,
     Position,
     _descriptor_of,
+    _is_rotated,
+    _unrotated,
     check_paths,
     files_max_of,
 )
@@ -480,6 +482,42 @@ def test_the_copy_of_a_file_that_was_truncated_between_two_runs_is_not_read_agai
     assert read(second) + read(second) == (rest + more).splitlines()
     third = files_of(log, known=known | {each: at for each, at in positions(second).items() if at.offset})
     assert read(third) == []
+
+
+def test_a_backup_that_an_editor_changes_is_not_a_part_of_a_log_that_was_not_truncated(tmp_path: Path) -> None:
+    log, backup = tmp_path / "a.log", tmp_path / "a.log.bak"
+    append(log, b"1\n")
+    files = files_of(log)
+    assert read(files) == [b"1"]
+    shutil.copyfile(log, backup)
+    append(backup, b"X\n")
+    append(log, b"2\n")
+    assert read(files) == [b"2"]
+    assert files.notes == []
+
+
+def test_a_file_whose_name_begins_with_the_path_is_not_a_rotated_file(tmp_path: Path) -> None:
+    log, other = tmp_path / "app.log", tmp_path / "app.log.audit"
+    append(log, b"1\n")
+    files = files_of(log)
+    assert read(files) == [b"1"]
+    append(other, b"audit\n")
+    log.rename(tmp_path / "app.log.1")
+    append(log, b"2\n")
+    assert [line for _ in range(3) for line in read(files)] == [b"2"]
+
+
+@pytest.mark.parametrize(
+    ("suffix", "is_rotated"),
+    [
+        *((each, True) for each in (".1", ".001", "-20261129", "-20261129-1764407559", ".2026-11-29_10-00", ".old")),
+        *((each, True) for each in ("-2026-11-29T10:00:00+01:00", "-20261129.txt", ".20261129.1", "_2026-11-29")),
+        *((each, False) for each in (".bak", ".audit", "~", ".swp", ".1.gz", ".1.bak", ".1~", "", "1", ".older")),
+    ],
+)
+def test_a_rotation_appends_a_number_or_a_date_to_a_name(suffix: str, is_rotated: bool) -> None:
+    assert _is_rotated(f"/logs/a.log{suffix}", "/logs/a.log") is is_rotated
+    assert ("/logs/a.log" in _unrotated(f"/logs/a.log{suffix}")) is is_rotated
 
 
 def test_a_copy_of_a_file_that_is_not_truncated_is_not_read(tmp_path: Path) -> None:

@@ -4,9 +4,9 @@ A file is known by its device, inode and first bytes, not by its path, so readin
 position. The first bytes (FINGERPRINT_BYTES) distinguish a new file from an old file whose inode number it reuses.
 
 A truncated file gets a new content. A position is always in one content. The rest of the former content, and contents
-that came and went between two checks, are read from their copies, which have the file's name and a suffix. Copies are
-ordered by their times of modification: the copy of a content is not older than the content's last write, and not
-younger than the truncation.
+that came and went between two checks, are read from their copies, which have the file's name and a rotation's suffix.
+Copies are ordered by their times of modification: the copy of a content is not older than the content's last write, and
+not younger than the truncation.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import errno
 import glob
 import hashlib
 import os
+import re
 import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -30,6 +31,11 @@ CLOSED_AFTER_S = 5.0
 #: Time after which the position of a file that no longer exists is removed.
 FORGOTTEN_AFTER_MS = 24 * 3_600_000
 _COMPRESSED = (".gz", ".xz", ".zst", ".bz2", ".lz4", ".zip")
+#: What a rotation appends to a name: a number or a date, perhaps with more behind it (logrotate, Python, log4j), or
+#: "old" (scripts for nginx).
+_SUFFIX = re.compile(r"[._-](\d[\w.:+-]*|old)")
+#: Ends of the names of files that are no rotated logs, or that cannot be read as such.
+_OTHER = (*_COMPRESSED, ".bak", ".tmp", ".swp", ".part")
 #: Milliseconds that the kernel's clock for modification times may be behind.
 MODIFIED_LATE_MS = 10
 #: A copy (logrotate's ``copytruncate``) may be this many nanoseconds older than the last write to its file, because a
@@ -363,9 +369,10 @@ class Files:
 
     def _open_rotated(self, last_ms: Mapping[str, int], directories: Iterable[str]) -> set[tuple[int, int]] | None:
         """Open known files in the directories that are not read to their end, and files that were rotated from a path
-        of ``last_ms``: their name begins with the path, and they were written after the time in ``last_ms``, when the
-        path last led to a known file. The oldest file is opened first. Returns the files that exist; None if the files
-        could not be opened, because they were renamed during each scan. Raises OSError if a scan failed."""
+        of ``last_ms``: their name is the path and a rotation's suffix, and they were written after the time in
+        ``last_ms``, when the path last led to a known file. The oldest file is opened first. Returns the files that
+        exist; None if the files could not be opened, because they were renamed during each scan. Raises OSError if a
+        scan failed."""
         directories = sorted(directories)
         seen: set[tuple[int, int]] = set()
 
@@ -924,17 +931,24 @@ class Files:
 
 
 def _rotated_from(path: str, modified_ms: int, last_ms: Mapping[str, int]) -> str | None:
-    """The followed path from which a file was rotated while no shipper ran. The file's name begins with the name of the
-    followed path, as logrotate names files. The file was written after the followed path was last seen to lead to a
+    """The followed path from which a file was rotated while no shipper ran. The file's name is the followed path and a
+    rotation's suffix. The file was written after the followed path was last seen to lead to a
     known file."""
     modified_ms += MODIFIED_LATE_MS
-    found = [name for name, at_ms in last_ms.items() if _is_rotated(path, name) and modified_ms > at_ms]
-    return max(found, key=len, default=None)
+    return next((name for name in _unrotated(path) if name in last_ms and modified_ms > last_ms[name]), None)
 
 
 def _is_rotated(path: str, name: str) -> bool:
-    """Whether ``path`` is a name that logrotate gives to the rotated file or copy of ``name``, without compression."""
-    return path != name and path.startswith(name) and not path.endswith(_COMPRESSED)
+    """Whether ``path`` is a name that a rotation gives to the renamed file or copy of ``name``, without compression."""
+    return path.startswith(name) and bool(_SUFFIX.fullmatch(path, len(name))) and not path.endswith(_OTHER)
+
+
+def _unrotated(path: str) -> list[str]:
+    """The names from which a rotation may have made the name ``path``, the longest first."""
+    directory, name = os.path.split(path)
+    ends = [at for at in range(len(name) - 1, 0, -1) if name[at] in "._-"]
+    names = [os.path.join(directory, name[:end]) for end in ends]
+    return [each for each in names if _is_rotated(path, each)]
 
 
 def _is_copy_of(copy: _Copy, content: Content) -> bool:
