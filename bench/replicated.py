@@ -157,7 +157,12 @@ class Ours:
         records = int(rate * self.sizes.seconds) if rate else int(300 * self.sizes.seconds)
         arguments = ["--records", str(records), "--acks", acks, *(["--rate", str(rate)] if rate else [])]
         with self.cluster.topic(self.policy) as topic:
+            pids = self.cluster.pids()
+            before = cpu_seconds(pids)
             found = self.cluster.bench("latency", topic, *arguments)
+            busy_ms = (cpu_seconds(pids) - before) / 3 / records * 1e3
+        if acks == "all" and rate <= 1_000:
+            chain_alone(self.samples, f"{rate_name(rate)}-busy", rate, busy_ms)
         for quantile in ("p50", "p99", "p999", "max"):
             label = f"headrace.rf3.latency.{rate_name(rate)}.{quantile}.{self.policy}"
             label += "" if acks == "all" else f".acks-{acks}"
@@ -287,9 +292,16 @@ def floors(samples: Samples) -> None:
     found = echo.measure("echo", size=200, streams=1, processes=1, in_flight=1, seconds=2.0)
     samples.add("floor.echo", 1e3 / found["messages_per_s"], "ms")
     for rate in (0, 1_000):
-        found = chain.measure(WORK, size=RECORD_BYTES, every_s=1 / rate if rate else 0, count=5_000)
-        for quantile, value in found["received"].items():
-            samples.add(f"floor.chain.{rate_name(rate)}.{quantile}", value, "ms")
+        chain_alone(samples, rate_name(rate), rate, 0)
+
+
+def chain_alone(samples: Samples, name: str, rate: int, busy_ms: float) -> None:
+    """Records of the latency cases through chain.py, from send to receipt; each node computes for ``busy_ms``."""
+    found = chain.measure(
+        WORK, size=RECORD_BYTES, every_s=1 / rate if rate else 0, count=5 * (rate or 1_000), busy_ms=busy_ms
+    )
+    for quantile, value in found["received"].items():
+        samples.add(f"floor.chain.{name}.{quantile}", value, "ms")
 
 
 def run_steps(samples: Samples, steps: Iterator[Step], wanted: Callable[[str], bool] = lambda name: True) -> None:
