@@ -41,7 +41,7 @@ class Killed(BaseException):
 class Log:
     """A program that writes numbered lines to a file, and logrotate, which rotates the file step by step."""
 
-    def __init__(self, world: World, path: Path, *, copies: bool) -> None:
+    def __init__(self, world: World, path: Path, *, copies: bool, is_new: bool = False) -> None:
         self.world, self.path, self.copies = world, path, copies
         self.lines = self.rotations = 0
         self.shifts = world.random.random() < 0.5  # a.log.1 becomes a.log.2, as logrotate does without ``dateext``
@@ -49,12 +49,21 @@ class Log:
         self._rotation: Iterator[None] | None = None
         self._is_copied = False
         self._written_to = path  # the program's open file
-        path.write_bytes(b"")
-        self._touch(path)
+        if not is_new:
+            self._make()
+
+    def _make(self) -> None:
+        self.path.write_bytes(b"")
+        self._touch(self.path)
 
     def step(self) -> None:
         choice = self.world.random.random()
-        if self._rotation is not None and (choice < 0.5 or self._is_copied):
+        if self.rotations == self.lines == 0 and not self.path.exists():
+            if self.world.is_followed and choice < 0.1:
+                self.world.now_ms += TICK_MS  # a new shipper ships no older files
+                self._make()
+                self._write()
+        elif self._rotation is not None and (choice < 0.5 or self._is_copied):
             self._rotation = None if next(self._rotation, self) is self else self._rotation
         elif self._rotation is None and choice < 0.2 and self.world.is_followed:
             self._rotation = self._copy_and_truncate() if self.copies else self._rename()
@@ -64,6 +73,8 @@ class Log:
             self._write()
 
     def end(self) -> None:
+        if not self.path.exists() and not self.rotations:
+            self._make()
         for _ in self._rotation or ():
             pass
 
@@ -109,8 +120,7 @@ class Log:
         yield
         # The order of two files is known only if their last writes are in different ticks.
         self.world.now_ms += TICK_MS
-        self.path.write_bytes(b"")
-        self._touch(self.path)
+        self._make()
         self.world.note("made", self.path.name, self.path.stat().st_ino)
         if self.opens_late:
             yield
@@ -140,7 +150,10 @@ class World:
         self.shipped: dict[str, list[bytes]] = defaultdict(list)
         self.is_followed = False  # a file that is rotated before the shipper has a position of it is not shipped
         self.calls_left = -1  # system calls until the shipper is killed; below 0: quiet
-        self.logs = [Log(self, directory / name, copies=self.random.random() < 0.7) for name in ("a.log", "b.log")]
+        self.logs = [
+            Log(self, directory / name, copies=self.random.random() < 0.7, is_new=name == "new.log")
+            for name in ("a.log", "b.log", "new.log")
+        ]
         self.settings = Settings(
             config={},
             producer={},

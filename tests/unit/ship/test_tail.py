@@ -326,6 +326,28 @@ def test_a_directory_without_permission_to_read_is_noted_once_and_its_paths_are_
     assert files.unreadable == {}
 
 
+@pytest.mark.parametrize("paths", ["a.log", "*.log"])
+@pytest.mark.parametrize("is_restarted", [False, True], ids=["while a shipper runs", "while no shipper runs"])
+def test_the_first_file_of_a_path_that_is_renamed_before_the_shipper_sees_it_is_read(
+    is_restarted: bool, paths: str, tmp_path: Path
+) -> None:
+    other, log = tmp_path / "other.log", tmp_path / "a.log"
+    append(tmp_path / "a.log.9", b"older than the first run\n")
+    os.utime(tmp_path / "a.log.9", (0, 0))
+    append(other, b"0\n")
+    files = files_of(tmp_path / paths, other, now_ms=NOW_MS)
+    assert read(files) == [b"0"]
+    if is_restarted:
+        known = positions(files)
+        files.close()
+    append(log, b"1\n")
+    log.rename(tmp_path / "a.log.1")
+    append(log, b"2\n")
+    if is_restarted:
+        files = files_of(tmp_path / paths, other, known=known, now_ms=NOW_MS)
+    assert [line for _ in range(2) for line in read(files)] == [b"1", b"2"]
+
+
 def test_a_file_that_comes_after_the_scan_and_is_renamed_before_it_is_open_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

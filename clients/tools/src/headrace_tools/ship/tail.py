@@ -334,9 +334,15 @@ class Files:
         #: Maps each path to the file to which it led at the last check (None: to no file), and the time when it last
         #: led to a file.
         self._led_to: dict[str, tuple[tuple[int, int] | None, int]] = {}
+        #: The same for a path that never led to a file: no file since the first run began, or later. None: this is the
+        #: first look of the first run, and older rotated files are not shipped.
+        self._led_to_none: tuple[None, int] | None = (
+            (None, min(each.at_ms for each in known.values())) if known else None
+        )
         self._grown_scan_s = 0.0  #: When the next scan for closed files that have grown is due.
         self._open_renamed(now_ms)
         self.look(0.0, now_ms)
+        self._led_to_none = self._led_to_none or (None, now_ms)
         self._from_end = False
 
     def _open_renamed(self, now_ms: int) -> None:
@@ -635,8 +641,10 @@ class Files:
         that lead to another file than at the last check, with this file (None: to no file). One scan of a directory
         serves all its paths, because thousands may change at once: logrotate renames all files of a pattern."""
         changed: dict[str, tuple[int, int] | None] = {}
+        last_ms: dict[str, int] = {}
         for path in paths:
-            if path not in self._led_to:
+            before = self._led_to.get(path, self._led_to_none)
+            if before is None:
                 continue
             identity = None
             try:
@@ -648,10 +656,10 @@ class Files:
                 pass
             except OSError:
                 continue  # ``_look_at`` notes it
-            if identity != self._led_to[path][0]:
+            if identity != before[0]:
                 changed[path] = identity
+                last_ms[path] = before[1]
         if changed:
-            last_ms = {path: self._led_to[path][1] for path in changed}
             try:
                 if self._open_rotated(last_ms, {os.path.dirname(path) for path in changed}) is None:
                     return {}  # files of one path are renamed all the time; the scans for the other paths may succeed
@@ -666,7 +674,7 @@ class Files:
         If the path leads to another file before the first file is open, the path is checked again. ``_led_to`` has only
         files that were opened, so the next scan finds the first file."""
         for _ in range(SCANS_MAX):
-            before = self._led_to.get(path)
+            before = self._led_to.get(path, self._led_to_none)
             try:
                 status = os.stat(path)
             except FileNotFoundError:  # removed or renamed, or not there yet
@@ -689,7 +697,8 @@ class Files:
                     path, (None, status.st_mtime_ns // 1_000_000)
                 )  # it may be rotated before it opens
                 raise _FullError(self._files_max)
-            if identity in self.tails or self._open(path, identity, now_ms):
+            new_since_ms = before[1] if before is not None and path not in self._led_to else None
+            if identity in self.tails or self._open(path, identity, now_ms, new_since_ms):
                 self._led_to[path] = identity, now_ms
                 return identity
             self._led_to.setdefault(path, (None, status.st_mtime_ns // 1_000_000))
@@ -720,9 +729,9 @@ class Files:
             self.unreadable[path] = reason
             self.notes.append(f"{path} cannot be read: {reason}; the shipper retries")
 
-    def _open(self, path: str, identity: tuple[int, int], now_ms: int) -> bool:
-        """Open the file at ``path``, or note why it cannot be read. Returns False if the path does not lead to the file
-        ``identity`` any more."""
+    def _open(self, path: str, identity: tuple[int, int], now_ms: int, new_since_ms: int | None = None) -> bool:
+        """Open the file at ``path``, or note why it cannot be read. ``new_since_ms``: since when the path has led to a
+        file for the first time. Returns False if the path does not lead to the file ``identity`` any more."""
         try:
             descriptor = _descriptor_of(path)
         except FileNotFoundError:
@@ -733,15 +742,24 @@ class Files:
         if _identity(os.fstat(descriptor)) != identity:
             os.close(descriptor)
             return False
-        self._add(descriptor, path, path, now_ms)
+        self._add(descriptor, path, path, now_ms, new_since_ms=new_since_ms)
         return True
 
-    def _add(self, descriptor: int, path: str, name: str, seen_ms: int, *, offset: int = 0) -> None:
+    def _add(
+        self,
+        descriptor: int,
+        path: str,
+        name: str,
+        seen_ms: int,
+        *,
+        offset: int = 0,
+        new_since_ms: int | None = None,
+    ) -> None:
         """Follow an open file, or note why it cannot be read. ``name``: the path under which the file was followed
-        before it was renamed to ``path``; ``seen_ms``: when it had that path."""
+        before it was renamed to ``path``; ``seen_ms``: when it had that path; ``new_since_ms``: see ``_open``."""
         tail = None
         try:
-            tail = self._tail_of(descriptor, path, name, seen_ms, offset)
+            tail = self._tail_of(descriptor, path, name, seen_ms, offset, new_since_ms)
         except OSError as error:
             self._note_unreadable(path, error.strerror or str(error))
         if tail is None:
@@ -750,7 +768,9 @@ class Files:
             self.tails[tail.identity] = tail
             self.unreadable.pop(path, None)
 
-    def _tail_of(self, descriptor: int, path: str, name: str, seen_ms: int, offset: int) -> Tail | None:
+    def _tail_of(
+        self, descriptor: int, path: str, name: str, seen_ms: int, offset: int, new_since_ms: int | None
+    ) -> Tail | None:
         """The opened file at its position; None if it is not a regular file, or is already open."""
         tail = Tail(name, descriptor, offset, self._line_bytes_max)
         if tail.identity in self.tails or not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -767,6 +787,10 @@ class Files:
             return tail
         if self._from_end and position is None and name not in self._followed:
             tail.go_to(_end_of_last_line(descriptor))
+        elif position is None and new_since_ms is not None:
+            # The file may have been copied and truncated since: ``grown`` looks for the copies.
+            tail.same_ms, tail.modified_ns = new_since_ms, new_since_ms * 1_000_000
+            return tail
         tail.know(tail.content())
         return tail
 
