@@ -1,5 +1,5 @@
-"""Plan a turn of the directory writer: one write and one flush for all appends that wait (group commit). The functions
-are pure: they use no files, clock or event loop.
+"""Plan a turn of the directory writer: one write for each log, then one common flush, for all appends that wait (group
+commit). The functions are pure: they use no files, clock or event loop.
 
 Requests queue up during a turn; the next turn takes all queued requests, up to a number of bytes that limits the wait
 under load. Appends to the same log within a turn become one write. An action on a log (truncate, roll, delete, ...)

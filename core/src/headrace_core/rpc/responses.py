@@ -26,8 +26,8 @@ class ResponseRoom:
         """Raise InvalidRequestError if the response has no room for a further item."""
         if self._size >= RESPONSE_BYTES_MAX:
             raise InvalidRequestError(
-                f"the response has reached its limit of {RESPONSE_BYTES_MAX} bytes and lacks the other items; request "
-                "these items separately"
+                f"the response has reached its limit of {RESPONSE_BYTES_MAX} bytes, so this item was left out; request "
+                "it separately"
             )
 
     def add(self, size: int) -> None:

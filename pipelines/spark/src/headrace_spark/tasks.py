@@ -40,7 +40,8 @@ class RangePartition(InputPartition):
         return OffsetRange(*self.value[:4])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # An input partition is pickled as plain data, so that a worker's errors arise in the reader (shipping.py).
+        # Pickle a partition as PySpark's own class with plain values, which a worker without this package can load; the
+        # reader then explains what is missing (shipping.py).
         return InputPartition, (self.value,)
 
 

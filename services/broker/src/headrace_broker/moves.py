@@ -47,7 +47,7 @@ from .directories import HeldDirectory, LogDescription
 logger = logging.getLogger(__name__)
 
 #: The last pass of a log's move holds appends back. It begins when at most HOLD_BELOW_BYTES are left to copy (about 0.1
-#: s), or after PASSES_MAX passes at full speed.
+#: s), or after PASSES_MAX passes in a row in which the copy never waited for its rate limit.
 HOLD_BELOW_BYTES = 8 * 1024 * 1024
 PASSES_MAX = 20
 

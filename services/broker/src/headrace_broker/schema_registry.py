@@ -35,7 +35,8 @@ REQUEST_S = 2.0  #: Timeout in seconds of a request to one address of the regist
 WAIT_S = 5.0  #: Longest time in seconds that an append waits for the registry.
 RETRY_S = 1.0  #: Seconds for which the broker sends no request to an address of the registry that did not answer.
 REQUESTS_MAX = 8  #: Maximum number of concurrent requests to the registry.
-IDS_AT_ONCE_MAX = 32  #: Maximum number of unknown ids of one append for which the broker asks at the same time.
+#: Maximum number of an append's unknown ids that are looked up in one round; the append is then checked again.
+IDS_AT_ONCE_MAX = 32
 QUESTIONS_MAX = 1_000  #: Maximum number of ids that wait for an answer.
 ANSWER_BYTES_MAX = 4 * 1024 * 1024
 

@@ -377,7 +377,8 @@ def _how_far(client: Any, under_way: dict[TopicPartition, PartitionReassignment]
     copied = _copied(client, under_way).values()
     has, whole = sum(each[0] for each in copied), sum(each[1] for each in copied)
     done, moving = total - len(under_way), len(under_way) - waiting
-    # The text counts partitions and not bytes, because the sizes of queued partitions are unknown.
+    # The progress is counted in partitions, because the sizes of queued partitions are unknown. The text adds the bytes
+    # of the partitions that move.
     return HowFar(
         done + (has / whole * moving if whole else 0.0),
         total,

@@ -66,8 +66,9 @@ def read_positions(
                         found[device, inode] = position_of((device, inode), record.value)
                 except (ValueError, TypeError) as error:
                     raise SerializationError(
-                        f"cannot read the position of shipper {name!r} in {TOPIC} at offset {record.offset}: {error}; "
-                        f"{TOPIC} is for positions of `headrace ship` only: use another name for the shipper"
+                        f"cannot read the position of shipper {name!r} in {TOPIC} at offset {record.offset}: {error}. "
+                        f"Only `headrace ship` may write to {TOPIC}. To continue, give the shipper another name; it then "
+                        "has no stored positions"
                     ) from error
     return found
 

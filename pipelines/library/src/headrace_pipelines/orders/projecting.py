@@ -59,9 +59,9 @@ class Projector:
                         before = (present, self._database.positions(present))
 
     def rebuild(self, is_stopped: Callable[[], bool], said: Callable[[int], None] = lambda _: None) -> int | None:
-        """Make the next generation, and switch to it. Returns its number; None if it was stopped before the switch.
-        After each batch, calls ``said`` with the sum of the positions. Raises PipelineFailedError if another rebuild
-        begins, because only one rebuild may write."""
+        """Make the next generation, and switch to it. Returns the new generation's number; None if ``is_stopped``
+        returned True before the switch. After each batch, calls ``said`` with the sum of the positions. Raises
+        PipelineFailedError if another rebuild begins, because only one rebuild may write."""
         self._begin()
         name = uuid.uuid4().hex
         with self._database.writing():

@@ -88,7 +88,7 @@ def _csv(row: Sequence[Any]) -> str:
 
 
 def cell(value: Any) -> Any:
-    """A value for a table: numbers stay numbers, so that they are aligned to the right."""
+    """A value for a table. Integers and floats stay numbers, so that they are aligned to the right."""
     if isinstance(value, float):
         return value
     found = plain(value)

@@ -111,8 +111,9 @@ class RaftNode:
         self.settings = settings or RaftSettings()
         self.role = Role.FOLLOWER
         self.log = RaftLog(view, stored)
-        #: All entries below the offset ``committed`` are committed. The commit offset is not stored: after a restart, a
-        #: leader sends the offset again, or commits the entries again.
+        #: All entries below the offset ``committed`` are committed. The commit offset itself is not stored: after a
+        #: restart of this replica, ``committed`` begins at the newest snapshot, until a leader sends the offset or
+        #: commits the later entries again.
         self.committed = max(stored.start.place.offset, stored.committed)
         #: Whether this replica can write, so that it may stand for election. A replica whose disk is full only follows
         #: and votes.

@@ -248,5 +248,5 @@ def _integer(fields: Mapping[str, Any], name: str) -> int | None:
     if value is None:
         return None
     if not isinstance(value, int) or isinstance(value, bool) or abs(value) > INT_MAX:
-        raise PlainError(400, f'The field "{name}" is not a number from {-INT_MAX} to {INT_MAX}')
+        raise PlainError(400, f'The field "{name}" is not an integer from {-INT_MAX} to {INT_MAX}')
     return value

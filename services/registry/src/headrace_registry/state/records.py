@@ -319,7 +319,7 @@ def _flag_or_none(fields: Mapping[str, Any], name: str) -> bool | None:
 def _number(fields: Mapping[str, Any], name: str, least: int) -> int:
     value = fields.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= INT_MAX:
-        raise UnreadableRecordError(f'"{name}" is not a number from {least} to {INT_MAX}')
+        raise UnreadableRecordError(f'"{name}" is not an integer from {least} to {INT_MAX}')
     return value
 
 

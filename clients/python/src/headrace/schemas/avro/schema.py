@@ -170,7 +170,7 @@ class _Parser:
     def _named(self, kind: str, document: Mapping[str, Any], namespace: str, path: str, depth: int) -> Type:
         given = document.get("name")
         if not isinstance(given, str) or not _NAME.fullmatch(given):
-            raise AvroSchemaError(f"{given!r:.60} is not a valid name of a {kind}", path)
+            raise AvroSchemaError(f"{given!r:.60} is not a valid {kind} name", path)
         if "." in given:
             name = given
         else:
@@ -215,7 +215,7 @@ class _Parser:
             at = f"{_join(path, 'fields')}[{index}]"
             name = each.get("name") if isinstance(each, Mapping) else None
             if not isinstance(name, str) or not _NAME.fullmatch(name) or "." in name:
-                raise AvroSchemaError(f"{name!r:.60} is not a valid name of a field", at)
+                raise AvroSchemaError(f"{name!r:.60} is not a valid field name", at)
             if name in seen:
                 raise AvroSchemaError(f"record {made.name} has the field {name} twice", at)
             seen.add(name)
