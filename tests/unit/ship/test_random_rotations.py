@@ -127,7 +127,10 @@ class Log:
         self._written_to = self.path
 
     def _remove_shipped(self) -> None:
-        """Remove rotated files that are shipped, so that new files get their inode numbers."""
+        """Remove rotated files that are shipped, so that new files get their inode numbers. docs/cli/ship.md says that
+        lines may then be lost if the program also opens files late."""
+        if self.opens_late and not self.copies:
+            return
         shipped = len(self.world.shipped[str(self.path)])
         for path in self.path.parent.glob(f"{self.path.name}.*"):
             if path != self._written_to and self._rotation is None:

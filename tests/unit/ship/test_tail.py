@@ -150,6 +150,71 @@ def test_a_renamed_file_that_was_unreadable_at_the_start_is_read_when_it_becomes
     assert second.notes == [f"{renamed} cannot be read: Permission denied; the shipper retries"]
 
 
+@pytest.mark.parametrize("is_known", [True, False], ids=["a later file", "the first file"])
+def test_an_unreadable_file_that_is_renamed_is_read_when_it_becomes_readable(
+    is_known: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, renamed = tmp_path / "a.log", tmp_path / "a.log.1"
+    append(log, b"0\n")
+    files = files_of(log) if is_known else None
+    if files is not None:
+        assert read(files) == [b"0"]
+        log.rename(tmp_path / "a.log.2")
+        append(log, b"1\n")
+    with unreadable(monkeypatch, log):
+        files = files or files_of(log)
+        files.look(1.0, NOW_MS + 60_000)  # the path last led to the file long after its last line
+        log.rename(renamed)
+        append(log, b"2\n")
+        files.look(2.0, NOW_MS + 120_000)
+        assert read(files, 3.0) == [b"2"]
+    assert read(files, 4.0) == [b"1" if is_known else b"0"]
+    assert files.unreadable == {}
+    assert files.notes == [f"{path} cannot be read: Permission denied; the shipper retries" for path in (log, renamed)]
+
+
+def test_a_file_that_becomes_readable_and_is_renamed_between_two_checks_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "a.log"
+    append(log, b"1\n")
+    with unreadable(monkeypatch, log):
+        files = files_of(log)
+        files.look(1.0, 2_000_000_000_000)
+    log.rename(tmp_path / "a.log.1")
+    append(log, b"2\n")
+    assert [line for _ in range(2) for line in read(files, 2.0)] == [b"1", b"2"]
+
+
+def test_a_rotated_file_that_is_unreadable_when_it_is_found_is_read_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "a.log"
+    append(log, b"1\n")
+    files = files_of(log)
+    assert read(files) == [b"1"]
+    rotate_twice(log, then=(b"2\n", b"3\n"))
+    with unreadable(monkeypatch, tmp_path / "a.log.1"):
+        assert read(files) == [b"3"]
+    assert read(files, 1.0) == [b"2"]
+
+
+def test_the_rest_of_a_copy_that_is_unreadable_at_first_is_read_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "a.log"
+    append(log, b"1\n")
+    files = files_of(log)
+    assert read(files) == [b"1"]
+    append(log, b"2\n")
+    copy_and_truncate(log)
+    append(log, b"3\n")
+    with unreadable(monkeypatch, tmp_path / "a.log.1"):
+        assert read(files) == [b"3"]
+    assert read(files, 1.0) == [b"2"]
+    assert read(files, 2.0) == []
+
+
 @contextlib.contextmanager
 def unreadable(monkeypatch: pytest.MonkeyPatch, *paths: Path) -> Iterator[None]:
     """Refuse to open the files that now have these paths, under any name, as without permission."""

@@ -20,7 +20,7 @@ import re
 import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -243,7 +243,7 @@ class _Copy(NamedTuple):
     modified_ns: int
     path: str
     identity: tuple[int, int]
-    size: int
+    size: int  # -1: the file cannot be read now
     head: bytes
 
 
@@ -315,6 +315,8 @@ class Files:
         self._files_max = files_max
         self._waits_for_descriptors = False
         self._patterns = list(patterns)
+        #: The last positions of closed files, and those of an earlier run. A file that could not be opened yet has the
+        #: position 0 and no fingerprint; an unreadable copy has the position of the truncated file.
         self._known = dict(known)
         self._followed = {position.path for position in known.values()}
         self._from_end = from_end
@@ -456,11 +458,16 @@ class Files:
             default=None,
         )
         after_ns = (tail.same_ms - MODIFIED_LATE_MS) * 1_000_000
+        for each in files:
+            if each.size < 0 and (tail.fingerprint_bytes or each.modified_ns > after_ns):
+                # It may be the copy: when it can be read, ``_open_grown`` ships its rest.
+                position = replace(tail.position(), device=each.identity[0], inode=each.identity[1])
+                self._known.setdefault(each.identity, position)
         if copy is not None:
             after_ns = max(after_ns, copy.modified_ns - 1)
         later = []
         for each in sorted(files):
-            if each is copy or not each.size or not after_ns < each.modified_ns <= content.until_ns:
+            if each is copy or each.size <= 0 or not after_ns < each.modified_ns <= content.until_ns:
                 continue
             if _is_copy_of(each, content):
                 break  # the next check finds it, and those that came after it
@@ -483,6 +490,7 @@ class Files:
                 raise _RenamedError from None
             except OSError as error:
                 self._pass_over(entry.path, error)
+                found.append(_Copy(status.st_mtime_ns, entry.path, identity, -1, b""))
                 continue
             try:
                 if _identity(os.fstat(descriptor)) != identity:
@@ -525,8 +533,10 @@ class Files:
         this path."""
         rotated_from = _rotated_from(path, status.st_mtime_ns // 1_000_000, last_ms)
         known = self._known.get(_identity(status))
-        if known is None or path == known.path or not known.fingerprint_bytes:
-            return rotated_from  # a file that was empty is recognized by its name, as one without a position
+        if known is None or path == known.path:
+            return rotated_from
+        if not known.fingerprint_bytes:  # it was empty or unreadable, so its inode may now be of any other file
+            return known.path if status.st_size and _is_rotated(path, known.path) else rotated_from
         has_more = status.st_size > known.offset
         if not has_more and rotated_from is None:
             return None
@@ -559,6 +569,7 @@ class Files:
                     return False
                 except OSError as error:
                     self._pass_over(each.path, error)
+                    self._remember(each.name, each.identity, each.modified_ns // 1_000_000)
             if any(_identity(os.fstat(descriptor)) != each.identity for descriptor, each in opened):
                 return False
             while opened:
@@ -619,7 +630,7 @@ class Files:
                 tail.has_path, tail.lost_at = False, now_s
 
     def _open_grown(self, now_s: float) -> None:
-        """Open renamed files that were read to their end, or could not be read, and that now have more. A program may
+        """Open renamed files that were read to their end, or could not be opened, and that now have more. A program may
         write to a renamed file until it opens the new one, and this shipper may have started in between. A scan that
         misses a file, because it is renamed meanwhile, is repeated soon; a large directory is scanned less often."""
         if now_s < self._grown_scan_s or self._known.keys() <= self.tails.keys():
@@ -628,7 +639,8 @@ class Files:
         for directory in sorted({os.path.dirname(path) for path in self._led_to}):
             try:
                 files, wanted = self._scan({}, [directory])
-                self._open_all(wanted[: max(self._files_max - len(self.tails), 1)])
+                most = self._files_max - len(self.tails) + DESCRIPTORS_KEPT // 2
+                self._open_all(wanted[: max(most, 0)])
                 seen += len(files)
             except _RenamedError:
                 continue
@@ -717,6 +729,11 @@ class Files:
             raise error
         self._note_unreadable(path, error.strerror or str(error))
 
+    def _remember(self, name: str, identity: tuple[int, int], at_ms: int) -> None:
+        """Keep in mind a file of the path ``name`` that cannot be opened now, because it may be renamed before it can.
+        Later checks find the file by its identity."""
+        self._known.setdefault(identity, Position(name, *identity, 0, "", 0, at_ms, at_ms * 1_000_000))
+
     def _note_full(self, path: str, error: _FullError) -> None:
         """Log only once that files wait, because there may be thousands."""
         self.unreadable[path] = str(error.strerror)
@@ -738,6 +755,7 @@ class Files:
             return False
         except OSError as error:
             self._pass_over(path, error)
+            self._remember(path, identity, now_ms)
             return True
         if _identity(os.fstat(descriptor)) != identity:
             os.close(descriptor)
@@ -783,7 +801,7 @@ class Files:
             is_known = position is not None  # if the file was truncated, ``grown`` looks for its copy
         if position is not None and is_known:
             tail.resume(position)
-            tail.has_position = True
+            tail.has_position = position.fingerprint_bytes > 0
             return tail
         if self._from_end and position is None and name not in self._followed:
             tail.go_to(_end_of_last_line(descriptor))
