@@ -67,8 +67,8 @@ def read_positions(
                 except (ValueError, TypeError) as error:
                     raise SerializationError(
                         f"cannot read the position of shipper {name!r} in {TOPIC} at offset {record.offset}: {error}. "
-                        f"Only `headrace ship` may write to {TOPIC}. To continue, give the shipper another name; it then "
-                        "has no stored positions"
+                        f"Only `headrace ship` may write to {TOPIC}. To continue, give the shipper another name; it "
+                        "then has no stored positions"
                     ) from error
     return found
 
