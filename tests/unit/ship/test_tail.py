@@ -31,7 +31,7 @@ NOW_MS = 1_000_000
 
 
 def files_of(*paths: Path | str, known: dict[tuple[int, int], Position] | None = None, **options: object) -> Files:
-    settings = {"from_end": False, "line_bytes_max": 1_000, "now_ms": 0} | options
+    settings = {"from_end": False, "line_bytes_max": 1_000, "now_s": 0.0, "now_ms": 0} | options
     return Files(map(str, paths), known or {}, **settings)  # type: ignore[arg-type]
 
 
@@ -213,6 +213,34 @@ def test_the_rest_of_a_copy_that_is_unreadable_at_first_is_read_later(
         assert read(files) == [b"3"]
     assert read(files, 1.0) == [b"2"]
     assert read(files, 2.0) == []
+
+
+def test_a_line_that_comes_late_to_a_file_that_was_empty_when_it_was_renamed_is_read(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.touch()
+    os.utime(log, (0, 0))
+    first = files_of(log)
+    assert read(first) == []
+    known = positions(first)
+    first.close()
+    rotate(log)
+    second = files_of(log, known=known)
+    assert read(second) == []
+    append(tmp_path / "a.log.1", b"1\n")
+    assert read(second, 1.0) == [b"1"]
+
+
+def test_a_copy_with_the_inode_of_a_removed_empty_file_is_not_read_again(tmp_path: Path) -> None:
+    log, copy = tmp_path / "a.log", tmp_path / "a.log.1"
+    append(log, b"1\n")
+    first = files_of(log)
+    assert read(first) == [b"1"]
+    shutil.copyfile(log, copy)
+    touch(copy)
+    status = copy.stat()
+    empty = Position(str(log), status.st_dev, status.st_ino, 0, "", 0, at_ms=0, modified_ns=0)
+    second = files_of(log, known=positions(first) | {empty.identity: empty})
+    assert read(second) == read(second, 1.0) == []
 
 
 @contextlib.contextmanager
@@ -514,6 +542,36 @@ def test_the_unterminated_rest_of_a_removed_file_is_its_last_line(tmp_path: Path
     assert read(files, 2.0 + LAST_LINE_AFTER_S) == [b"rest"]
 
 
+def test_a_line_that_grows_slowly_in_a_renamed_file_is_not_split(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    append(log, b"1\n")
+    files = files_of(log)
+    assert read(files, 1.0) == [b"1"]
+    log.rename(tmp_path / "a.log.1")
+    for number in range(20):
+        append(tmp_path / "a.log.1", b"x")
+        assert read(files, 1.0 + 0.4 * number) == []
+    append(tmp_path / "a.log.1", b"\n")
+    assert read(files, 9.0) == [b"x" * 20]
+
+
+def test_a_half_written_line_in_a_file_that_was_renamed_before_a_restart_is_not_split(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    append(log, b"1\nha")
+    first = files_of(log)
+    assert read(first) == [b"1"]
+    known = positions(first)
+    first.close()
+    log.rename(tmp_path / "a.log.1")
+    second = files_of(log, known=known, now_s=100.0)
+    assert read(second, 100.0) == read(second, 101.0) == []
+    assert second.has_rest(), "with --once, the shipper waits for it"
+    append(tmp_path / "a.log.1", b"lf\nre")
+    assert read(second, 101.5) == [b"half"]
+    assert read(second, 101.5 + LAST_LINE_AFTER_S) == [b"re"]
+    assert not second.has_rest()
+
+
 @pytest.mark.parametrize("content", [b"new\n", b"another first line, longer than what was there before\nsecond\n"])
 def test_a_truncated_or_overwritten_file_begins_again(tmp_path: Path, content: bytes) -> None:
     log = tmp_path / "a.log"
@@ -663,6 +721,7 @@ def test_a_copy_may_have_the_inode_of_a_copy_that_is_gone(tmp_path: Path) -> Non
     copy_and_truncate(log)
     append(log, b"3\n")
     assert read(files) == [b"3"]
+    assert read(files) == []
     for tail in files.finished(CLOSED_AFTER_S):
         files.drop(tail)
     append(log, b"4\n")

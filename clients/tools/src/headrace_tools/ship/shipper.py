@@ -115,6 +115,7 @@ class Shipper:
                     known,
                     from_end=settings.from_end,
                     line_bytes_max=settings.line_bytes_max,
+                    now_s=time.monotonic(),
                     now_ms=_now_ms(),
                     files_max=files_max_of(_descriptors()),
                 )
@@ -137,7 +138,7 @@ class Shipper:
             if not self._is_open:
                 self._is_open = True
                 self._on_open()
-            if is_idle and self._settings.once:
+            if is_idle and self._settings.once and not files.has_rest():
                 _check_all_read(files)
                 return
             if is_idle:

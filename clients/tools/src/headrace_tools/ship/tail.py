@@ -15,6 +15,7 @@ import contextlib
 import errno
 import glob
 import hashlib
+import math
 import os
 import re
 import stat
@@ -117,8 +118,9 @@ class Tail:
         self.same_ms = self.modified_ns = 0
         #: Whether a later write gives the file another time of modification than ``modified_ns``.
         self._has_own_time = False
-        self.lost_at = 0.0
-        self.grown_at = 0.0
+        self.quiet_since = math.inf  #: Since when the file has had no path and the size ``quiet_size``.
+        self.quiet_size = -1
+        self.grown_at = 0.0  #: When lines were last read.
         self.failure = ""  #: Why the last read failed.
         self._descriptor = descriptor
         self._line_bytes_max = line_bytes_max
@@ -309,6 +311,7 @@ class Files:
         *,
         from_end: bool,
         line_bytes_max: int,
+        now_s: float,
         now_ms: int,
         files_max: int = sys.maxsize,
     ) -> None:
@@ -318,6 +321,9 @@ class Files:
         #: The last positions of closed files, and those of an earlier run. A file that could not be opened yet has the
         #: position 0 and no fingerprint; an unreadable copy has the position of the truncated file.
         self._known = dict(known)
+        #: Files of ``_known`` without a fingerprint that count as renamed when they have a rotated file's name: they
+        #: could not be opened, or were empty when their path last led to them. Otherwise the inode is another file's.
+        self._unopened: set[tuple[int, int]] = set()
         self._followed = {position.path for position in known.values()}
         self._from_end = from_end
         self._line_bytes_max = line_bytes_max
@@ -341,9 +347,9 @@ class Files:
         self._led_to_none: tuple[None, int] | None = (
             (None, min(each.at_ms for each in known.values())) if known else None
         )
-        self._grown_scan_s = 0.0  #: When the next scan for closed files that have grown is due.
+        self._grown_scan_s = now_s  #: When the next scan for closed files that have grown is due.
         self._open_renamed(now_ms)
-        self.look(0.0, now_ms)
+        self.look(now_s, now_ms)
         self._led_to_none = self._led_to_none or (None, now_ms)
         self._from_end = False
 
@@ -363,6 +369,11 @@ class Files:
                 identity = None
                 renamed[path] = at_ms
             self._led_to[path] = identity, at_ms
+        self._unopened = {
+            each.identity
+            for each in self._known.values()
+            if not each.fingerprint_bytes and each.at_ms == renamed.get(each.path)
+        }
         seen = self._open_rotated(renamed, {os.path.dirname(path) for path in last_ms})
         if seen is None:
             self._note_missed("an earlier run")
@@ -463,6 +474,7 @@ class Files:
                 # It may be the copy: when it can be read, ``_open_grown`` ships its rest.
                 position = replace(tail.position(), device=each.identity[0], inode=each.identity[1])
                 self._known.setdefault(each.identity, position)
+                self._unopened.add(each.identity)
         if copy is not None:
             after_ns = max(after_ns, copy.modified_ns - 1)
         later = []
@@ -535,8 +547,9 @@ class Files:
         known = self._known.get(_identity(status))
         if known is None or path == known.path:
             return rotated_from
-        if not known.fingerprint_bytes:  # it was empty or unreadable, so its inode may now be of any other file
-            return known.path if status.st_size and _is_rotated(path, known.path) else rotated_from
+        if not known.fingerprint_bytes:
+            is_file = known.identity in self._unopened and status.st_size and _is_rotated(path, known.path)
+            return known.path if is_file else rotated_from
         has_more = status.st_size > known.offset
         if not has_more and rotated_from is None:
             return None
@@ -627,7 +640,18 @@ class Files:
         self._open_grown(now_s)
         for identity, tail in self.tails.items():
             if tail.has_path and identity not in found and tail.path not in unsure:
-                tail.has_path, tail.lost_at = False, now_s
+                tail.has_path, tail.quiet_since = False, now_s
+            if not tail.has_path:
+                self._notice_growth(tail, now_s)
+
+    def _notice_growth(self, tail: Tail, now_s: float) -> None:
+        try:
+            size = tail.size
+        except OSError as error:
+            self.failed(tail, error)
+            return
+        if size != tail.quiet_size:
+            tail.quiet_size, tail.quiet_since = size, now_s
 
     def _open_grown(self, now_s: float) -> None:
         """Open renamed files that were read to their end, or could not be opened, and that now have more. A program may
@@ -733,6 +757,7 @@ class Files:
         """Keep in mind a file of the path ``name`` that cannot be opened now, because it may be renamed before it can.
         Later checks find the file by its identity."""
         self._known.setdefault(identity, Position(name, *identity, 0, "", 0, at_ms, at_ms * 1_000_000))
+        self._unopened.add(identity)
 
     def _note_full(self, path: str, error: _FullError) -> None:
         """Log only once that files wait, because there may be thousands."""
@@ -784,6 +809,7 @@ class Files:
             os.close(descriptor)
         else:
             self.tails[tail.identity] = tail
+            self._unopened.discard(tail.identity)
             self.unreadable.pop(path, None)
 
     def _tail_of(
@@ -898,13 +924,24 @@ class Files:
 
     def takes_rest(self, tail: Tail, now_s: float) -> bool:
         """Whether the unterminated rest of a file is its last line, because it will not grow any more."""
-        return not tail.has_path and now_s - max(tail.lost_at, tail.grown_at) >= LAST_LINE_AFTER_S
+        is_quiet = not tail.has_path and now_s - tail.quiet_since >= LAST_LINE_AFTER_S
+        return is_quiet and tail.size == tail.quiet_size
+
+    def has_rest(self) -> bool:
+        """Whether a file without a path has bytes that may be its last line soon."""
+        for tail in self.tails.values():
+            try:
+                if not tail.has_path and not tail.failure and tail.unread:
+                    return True
+            except OSError as error:
+                self.failed(tail, error)
+        return False
 
     def finished(self, now_s: float) -> list[Tail]:
         """The files that are read to their end, and that have had no path and have not grown for CLOSED_AFTER_S."""
         found = []
         for tail in self.tails.values():
-            if not tail.has_path and now_s - max(tail.lost_at, tail.grown_at) >= CLOSED_AFTER_S:
+            if not tail.has_path and now_s - max(tail.quiet_since, tail.grown_at) >= CLOSED_AFTER_S:
                 try:
                     if not tail.unread:
                         found.append(tail)
