@@ -754,6 +754,18 @@ def test_patterns_find_new_files(tmp_path: Path) -> None:
     assert read(files) == [b"b"]
 
 
+def test_compressed_files_are_not_read_although_a_pattern_matches_them(tmp_path: Path) -> None:
+    append(tmp_path / "access.log", b"1\n")
+    packed = tmp_path / "access.log.2.gz"
+    append(packed, b"\x1f\x8b\n")
+    files = files_of(tmp_path / "access.log*")
+    assert read(files) == [b"1"]
+    assert files.notes == []
+    named = files_of(packed)
+    assert read(named) == read(named) == []
+    assert named.notes == [f"{packed} names compressed files, and is ignored; decompress them to ship them"]
+
+
 def test_a_hard_link_is_the_same_file(tmp_path: Path) -> None:
     log = tmp_path / "a.log"
     log.write_bytes(b"1\n")

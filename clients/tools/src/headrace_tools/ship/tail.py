@@ -31,7 +31,7 @@ READ_BYTES = 256 * 1024
 CLOSED_AFTER_S = 5.0
 #: Time after which the position of a file that no longer exists is removed.
 FORGOTTEN_AFTER_MS = 24 * 3_600_000
-_COMPRESSED = (".gz", ".xz", ".zst", ".bz2", ".lz4", ".zip")
+_COMPRESSED = (".gz", ".xz", ".zst", ".bz2", ".lz4", ".zip", ".lzma", ".tgz", ".7z", ".br", ".Z")
 #: What a rotation appends to a name: a number or a date, perhaps with more behind it (logrotate, Python, log4j), or
 #: "old" (scripts for nginx).
 _SUFFIX = re.compile(r"[._-](\d[\w.:+-]*|old)")
@@ -337,7 +337,7 @@ class Files:
         self.forgotten: list[tuple[int, int]] = []
         #: Paths that cannot be opened now, with the reason. The shipper tries them again at each check.
         self.unreadable: dict[str, str] = {}
-        self._special: set[str] = set()  # paths of FIFOs, sockets and devices
+        self._special: set[str] = set()  # paths of FIFOs, sockets and devices, and of compressed files
         self._matched: list[str] = []  # the paths of the last check
         #: Maps each path to the file to which it led at the last check (None: to no file), and the time when it last
         #: led to a file.
@@ -612,7 +612,7 @@ class Files:
         path now leads to another file than at the last check, the files that had the path in between are opened
         first."""
         self._forget_last(now_ms)
-        matched = [path for pattern in self._patterns for path in sorted(glob.glob(pattern)) or [pattern]]
+        matched = [path for pattern in self._patterns for path in self._matching(pattern)]
         # A pattern does not match a path that leads to no file any more.
         vanished = [path for path in self._matched if self._led_to.get(path, (None, 0))[0] is not None]
         paths = self._matched = list(dict.fromkeys([*matched, *vanished]))
@@ -643,6 +643,16 @@ class Files:
                 tail.has_path, tail.quiet_since = False, now_s
             if not tail.has_path:
                 self._notice_growth(tail, now_s)
+
+    def _matching(self, pattern: str) -> list[str]:
+        """The paths that a pattern matches now, except compressed files; the pattern itself if it may be a path."""
+        if pattern.endswith(_COMPRESSED):
+            if pattern not in self._special:
+                self._special.add(pattern)
+                self.notes.append(f"{pattern} names compressed files, and is ignored; decompress them to ship them")
+            return []
+        found = sorted(glob.glob(pattern)) or [pattern]
+        return [path for path in found if not path.endswith(_COMPRESSED)]
 
     def _notice_growth(self, tail: Tail, now_s: float) -> None:
         try:
