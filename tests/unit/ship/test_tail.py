@@ -215,21 +215,6 @@ def test_the_rest_of_a_copy_that_is_unreadable_at_first_is_read_later(
     assert read(files, 2.0) == []
 
 
-def test_a_line_that_comes_late_to_a_file_that_was_empty_when_it_was_renamed_is_read(tmp_path: Path) -> None:
-    log = tmp_path / "a.log"
-    log.touch()
-    os.utime(log, (0, 0))
-    first = files_of(log)
-    assert read(first) == []
-    known = positions(first)
-    first.close()
-    rotate(log)
-    second = files_of(log, known=known)
-    assert read(second) == []
-    append(tmp_path / "a.log.1", b"1\n")
-    assert read(second, 1.0) == [b"1"]
-
-
 def test_a_copy_with_the_inode_of_a_removed_empty_file_is_not_read_again(tmp_path: Path) -> None:
     log, copy = tmp_path / "a.log", tmp_path / "a.log.1"
     append(log, b"1\n")

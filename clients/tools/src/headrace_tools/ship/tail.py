@@ -321,8 +321,8 @@ class Files:
         #: The last positions of closed files, and those of an earlier run. A file that could not be opened yet has the
         #: position 0 and no fingerprint; an unreadable copy has the position of the truncated file.
         self._known = dict(known)
-        #: Files of ``_known`` without a fingerprint that count as renamed when they have a rotated file's name: they
-        #: could not be opened, or were empty when their path last led to them. Otherwise the inode is another file's.
+        #: Files that could not be opened yet. Other files of ``_known`` without a fingerprint were empty; the position
+        #: of such a file may be of a removed file whose inode number a later file has.
         self._unopened: set[tuple[int, int]] = set()
         self._followed = {position.path for position in known.values()}
         self._from_end = from_end
@@ -369,11 +369,6 @@ class Files:
                 identity = None
                 renamed[path] = at_ms
             self._led_to[path] = identity, at_ms
-        self._unopened = {
-            each.identity
-            for each in self._known.values()
-            if not each.fingerprint_bytes and each.at_ms == renamed.get(each.path)
-        }
         seen = self._open_rotated(renamed, {os.path.dirname(path) for path in last_ms})
         if seen is None:
             self._note_missed("an earlier run")
