@@ -294,6 +294,9 @@ class Cluster:
             world.note("no answer")
             raise UnknownOutcomeError("no answer")
 
+    def describe_topics(self, names: list[str]) -> list[types.SimpleNamespace]:
+        return [types.SimpleNamespace(name=name, max_message_bytes=0) for name in names]
+
     def send(self, topic: str, *, value: bytes | None, key: bytes, headers: list[tuple[str, bytes]] = []) -> None:  # noqa: B006
         self._sent.append((topic, value, key, headers))
 

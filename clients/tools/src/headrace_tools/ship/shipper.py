@@ -12,7 +12,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from headrace import Admin, Producer
-from headrace.errors import HeadraceError, InvalidArgumentError, ProducerFencedError
+from headrace.errors import (
+    HeadraceError,
+    InvalidArgumentError,
+    ProducerFencedError,
+    RecordTooLargeError,
+    UnknownTopicOrPartitionError,
+)
 from headrace_core.visible import one_line
 
 from .positions import TOPIC, ensure_topic, key_of, read_positions, value_of
@@ -26,6 +32,9 @@ FILE_BYTES = (
     1 << 20
 )  #: Maximum number of bytes that a batch takes from one file, so that a long file does not delay the other files.
 RETRY_S, RETRY_S_MAX = 0.5, 15.0
+#: Bytes of a record's key and headers, in which the path (up to 4,096 bytes) is twice, and of the headers of the record
+#: and of its batch.
+BESIDE_LINE_BYTES = 9_000
 
 
 @dataclasses.dataclass(slots=True)
@@ -102,6 +111,7 @@ class Shipper:
         settings = self._settings
         with Admin(dict(settings.config)) as admin:
             ensure_topic(admin)
+            line_bytes_max = self._line_bytes_max(admin)
         own = {"transactional.id": f"headrace-ship-{settings.name}"}
         with Producer({**settings.config, **settings.producer, **own}) as producer:
             with producer.transaction():
@@ -114,7 +124,7 @@ class Shipper:
                     settings.paths,
                     known,
                     from_end=settings.from_end,
-                    line_bytes_max=settings.line_bytes_max,
+                    line_bytes_max=line_bytes_max,
                     now_s=time.monotonic(),
                     now_ms=_now_ms(),
                     files_max=files_max_of(_descriptors()),
@@ -122,6 +132,18 @@ class Shipper:
             else:
                 self._files.rewind(known)
             self._follow(producer, self._files)
+
+    def _line_bytes_max(self, admin: Admin) -> int:
+        """The length of a line above which it is divided, so that each piece is below the topic's limit."""
+        try:
+            (topic,) = admin.describe_topics([self._settings.topic])
+        except UnknownTopicOrPartitionError:  # the first record creates it
+            return self._settings.line_bytes_max
+        if not topic.max_message_bytes:
+            return self._settings.line_bytes_max
+        # With a tiny limit, the paths must be short.
+        most = max(topic.max_message_bytes - BESIDE_LINE_BYTES, topic.max_message_bytes // 2)
+        return min(self._settings.line_bytes_max, most)
 
     def _follow(self, producer: Producer, files: Files) -> None:
         while not self._stop.is_set():
@@ -176,7 +198,13 @@ class Shipper:
                     own = [*headers, ("position", b"%d" % line.begin)]
                     if not line.is_whole:
                         own.append(("continues", b"true"))
-                    producer.send(settings.topic, value=line.text, key=key, headers=own)
+                    try:
+                        producer.send(settings.topic, value=line.text, key=key, headers=own)
+                    except RecordTooLargeError as error:
+                        raise RecordTooLargeError(
+                            f"cannot send the line at position {line.begin} of {tail.path}: {error.message}. If the "
+                            "limit was lowered, start the shipper again: it then divides lines above the new limit"
+                        ) from error
             for identity, position in positions.items():
                 producer.send(TOPIC, value=value_of(position), key=key_of(settings.name, identity))
             for identity in gone:
