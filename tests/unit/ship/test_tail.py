@@ -751,6 +751,19 @@ def test_compressed_files_are_not_read_although_a_pattern_matches_them(tmp_path:
     assert named.notes == [f"{packed} names compressed files, and is ignored; decompress them to ship them"]
 
 
+def test_a_file_with_brackets_in_its_name_is_followed_also_after_a_file_that_they_match_appears(tmp_path: Path) -> None:
+    log = tmp_path / "app[1].log"
+    append(log, b"1\n")
+    first = files_of(log)
+    assert read(first) == [b"1"]
+    append(tmp_path / "app1.log", b"other\n")
+    append(log, b"2\n")
+    second = files_of(log, known=positions(first))
+    assert read(second) == [b"2"]
+    log.rename(tmp_path / "app[1].log.1")
+    assert read(second) == []
+
+
 def test_a_hard_link_is_the_same_file(tmp_path: Path) -> None:
     log = tmp_path / "a.log"
     log.write_bytes(b"1\n")

@@ -646,6 +646,8 @@ class Files:
                 self._special.add(pattern)
                 self.notes.append(f"{pattern} names compressed files, and is ignored; decompress them to ship them")
             return []
+        if pattern in self._led_to or os.path.exists(pattern):
+            return [pattern]  # a file's name, such as app[1].log
         found = sorted(glob.glob(pattern)) or [pattern]
         return [path for path in found if not path.endswith(_COMPRESSED)]
 
