@@ -10,6 +10,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -787,6 +788,24 @@ def test_a_second_run_goes_on_where_the_first_ended(tmp_path: Path) -> None:
     second = files_of(log, other, known=known)
     assert sorted(read(second) + read(second)) == [b"3", b"4", b"y"]
     assert {tail.path for tail in second.tails.values()} == {str(log), str(other)}, "a renamed file keeps its name"
+
+
+def test_a_file_system_with_another_device_number_at_the_next_start_doubles_no_line(tmp_path: Path) -> None:
+    log, other = tmp_path / "a.log", tmp_path / "b.log"
+    append(log, b"1\n")
+    append(other, b"x\n")
+    first = files_of(log, other)
+    assert read(first) == [b"1", b"x"]
+    known = {(7, inode): replace(at, device=7) for (_, inode), at in positions(first).items()}
+    first.close()
+    append(log, b"2\n")
+    rotate(log)
+    append(log, b"3\n")
+    append(other, b"y\n")
+    second = files_of(log, other, known=known)
+    assert sorted(read(second) + read(second)) == [b"2", b"3", b"y"]
+    third = files_of(log, other, known=known | positions(second))
+    assert read(third) == []
 
 
 def test_files_that_came_and_went_between_two_runs_are_read(tmp_path: Path) -> None:

@@ -348,10 +348,34 @@ class Files:
             (None, min(each.at_ms for each in known.values())) if known else None
         )
         self._grown_scan_s = now_s  #: When the next scan for closed files that have grown is due.
+        self._adopt_devices()
         self._open_renamed(now_ms)
         self.look(now_s, now_ms)
         self._led_to_none = self._led_to_none or (None, now_ms)
         self._from_end = False
+
+    def _adopt_devices(self) -> None:
+        """Move positions to another device number, which a file system may get when it is mounted again. Such a
+        position is of no existing file, and a file in the same directory has its inode number and its first bytes."""
+        found: dict[tuple[str, int], tuple[str, tuple[int, int]]] = {}
+        for directory in {os.path.dirname(position.path) for position in self._known.values()}:
+            for entry in self._entries(directory):
+                with contextlib.suppress(FileNotFoundError):
+                    status = entry.stat(follow_symlinks=False)
+                    if stat.S_ISREG(status.st_mode):
+                        found[directory, status.st_ino] = entry.path, _identity(status)
+        for position in list(self._known.values()):
+            path, identity = found.get((os.path.dirname(position.path), position.inode), ("", position.identity))
+            if identity in self._known or not position.fingerprint_bytes:
+                continue
+            with contextlib.suppress(OSError):  # ``look`` notes it
+                descriptor = _descriptor_of(path)
+                try:
+                    if _identity(os.fstat(descriptor)) == identity and _is_file_of(descriptor, position):
+                        del self._known[position.identity]
+                        self._known[identity] = replace(position, device=identity[0])
+                finally:
+                    os.close(descriptor)
 
     def _open_renamed(self, now_ms: int) -> None:
         """Open files that were rotated while no shipper ran, and forget files that no longer exist. A file at its path
