@@ -126,7 +126,7 @@ GIVEN = ["-b", "b:1", "--kafka-bootstrap-servers", "g:1"]
         ([*GIVEN, "--format", "avro"], "needs a schema registry"),
         (
             [*GIVEN, "--format", "avro", "-X", "schema.registry.url=https://r:1"],
-            "neither TLS nor a login",
+            "supports neither https nor a login",
         ),
     ],
 )
