@@ -4,8 +4,10 @@ this process.
     curve_groups.py SYSTEM BOOTSTRAP TOPIC GROUPS RECORDS SECONDS
 
 SYSTEM is ``headrace`` (the SDK) or ``kafka`` (confluent-kafka). The topic holds RECORDS records before the start. First
-all groups read these records from the beginning, which gives the rate. Then a producer sends 1,000 records a second for
-SECONDS; a record contains the time at which it was sent, and each group measures how long the record took to arrive.
+all groups read these records from the beginning, which gives the rate. Then as many new groups read from the end, and a
+producer sends 1,000 records a second for SECONDS. A record contains the time at which it was sent, and each group
+measures how long the record took to arrive. confluent-kafka has another setting in each part, because no setting is the
+best one for both: with a full queue it sleeps for ``fetch.queue.backoff.ms``.
 
 Prints {"records_per_s": of all groups together, "latency_ms": {"p50", "p99", "p999", "max"}}. The rate counts from the
 time when each group has a record.
@@ -69,20 +71,21 @@ class Member:
         self._close()
 
 
-def headrace_member(bootstrap: str, topic: str, group: str) -> Member:
+def headrace_member(bootstrap: str, topic: str, group: str, reset: str) -> Member:
     consumer = headrace.Consumer(
-        bootstrap_servers=bootstrap, group_id=group, auto_offset_reset="earliest", enable_auto_commit=False
+        bootstrap_servers=bootstrap, group_id=group, auto_offset_reset=reset, enable_auto_commit=False
     )
     consumer.subscribe([topic])
     return Member(lambda: [each.value or b"" for each in consumer.poll(0.1)], consumer.close)
 
 
-def kafka_member(bootstrap: str, topic: str, group: str) -> Member:
+def kafka_member(bootstrap: str, topic: str, group: str, reset: str) -> Member:
     import confluent_kafka
 
     config = {
-        "bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest", "enable.auto.commit": False,
-        "fetch.wait.max.ms": 100, "queued.min.messages": 100_000, "fetch.queue.backoff.ms": 10,
+        "bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": reset, "enable.auto.commit": False,
+        "fetch.wait.max.ms": 100, "queued.min.messages": 100_000,
+        "fetch.queue.backoff.ms": 10 if reset == "earliest" else 1_000,
     }  # fmt: skip
     consumer = confluent_kafka.Consumer(config)
     consumer.subscribe([topic])
@@ -127,16 +130,38 @@ def wait(members: list[Member], records: int) -> None:
         time.sleep(0.01)
 
 
+def wait_for_times(members: list[Member], sent: int) -> None:
+    """Wait until each member has all ``sent`` records that contain a time."""
+    for each in members:
+        deadline = time.monotonic() + STALL_S
+        while len(each.delays_s) < sent:
+            if each.failure is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"a member has {len(each.delays_s):,} of {sent:,} records: {each.failure!r}")
+            time.sleep(0.01)
+
+
 def main() -> int:
     system, bootstrap, topic, groups, records, seconds = sys.argv[1:]
     make, sender = {"headrace": (headrace_member, headrace_sender), "kafka": (kafka_member, kafka_sender)}[system]
-    members = [make(bootstrap, topic, f"{topic}-{number}") for number in range(int(groups))]
+    members = [make(bootstrap, topic, f"{topic}-{number}", "earliest") for number in range(int(groups))]
     try:
         wait(members, 1)  # Kafka's broker waits some seconds for further members of a new group
         begun, read = time.monotonic(), sum(each.read for each in members)
         wait(members, int(records))
         rate = (int(records) * len(members) - read) / (time.monotonic() - begun)
+    finally:
+        for each in members:
+            each.end()
+    members = [make(bootstrap, topic, f"{topic}-{number}-paced", "latest") for number in range(int(groups))]
+    try:
         send, close = sender(bootstrap, topic)
+        since = time.monotonic()
+        while any(not each.read for each in members):  # until each member has its partitions
+            if time.monotonic() > since + STALL_S:
+                raise RuntimeError("not every group has a record of the second part")
+            send(b"before the first timed record")
+            time.sleep(0.05)
+        time.sleep(2.0)  # for partitions whose end a member still looks up
         sent = int(RATE * float(seconds))
         due = time.monotonic()
         for _ in range(sent):
@@ -144,7 +169,7 @@ def main() -> int:
             time.sleep(max(0.0, due - time.monotonic()))
             send(timed(time.monotonic_ns()))
         close()
-        wait(members, int(records) + sent)
+        wait_for_times(members, sent)
         delays_ms = [1e3 * each for member in members for each in member.delays_s]
     finally:
         for each in members:
