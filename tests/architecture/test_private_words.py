@@ -8,6 +8,8 @@ from pathlib import Path
 import private_words
 import pytest
 
+FIRST, SECOND = list(private_words.WORDS)[:2]
+
 #: For each private word, a text that uses the word.
 USES = {
     "nobody": "nobody reads it",
@@ -90,7 +92,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     subprocess.run(["git", "add", "."], cwd=tmp_path, check=True)
     author = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
     subprocess.run(["git", *author, "commit", "-qm", "all"], cwd=tmp_path, check=True)
-    (tmp_path / "docs" / "ignored.md").write_text("nobody\n")
+    (tmp_path / "docs" / "ignored.md").write_text(f"{FIRST}\n")
     monkeypatch.setattr(private_words, "ROOT", tmp_path)
     return tmp_path
 
@@ -112,14 +114,14 @@ def test_the_words_of_changed_lines_are_named_also_in_files_that_git_does_not_kn
     """A newcomer's check passed before the commit of a new file, and failed in the next task."""
     monkeypatch.setattr(private_words, "LIMITS", {"core": 1, "docs": 2, "other": 0})
     with (repository / "docs" / "page.md").open("a") as page:
-        page.write("Plain.\nAnew.\n")
-    (repository / "docs" / "new.md").write_text("Plain.\nSomebody.\n")
+        page.write(f"Plain.\n{FIRST}.\n")
+    (repository / "docs" / "new.md").write_text(f"Plain.\n{SECOND}.\n")
     assert private_words.main([]) == 1
     shown = capsys.readouterr().out.splitlines()
     assert shown[-3:] == [
         "docs: 4 private words, at most 2; list them: tools/private_words.py docs",
-        "new: docs/new.md:2: somebody: write name it: the caller, a client",
-        "new: docs/page.md:3: anew: write again",
+        f"new: docs/new.md:2: {SECOND}: write {private_words.WORDS[SECOND][1]}",
+        f"new: docs/page.md:3: {FIRST}: write {private_words.WORDS[FIRST][1]}",
     ]
 
 

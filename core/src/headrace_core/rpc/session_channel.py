@@ -197,7 +197,9 @@ async def _in_thread(work: Callable[..., _Result], *arguments: Any) -> _Result:
     except HeadraceError:
         raise
     except Exception as error:
-        raise SaslAuthenticationFailedError(f"the login could not be prepared: {type(error).__name__}") from error
+        # Other exceptions may contain a secret in their texts.
+        why = f"{type(error).__name__}: {error}" if isinstance(error, OSError) else type(error).__name__
+        raise SaslAuthenticationFailedError(f"the login could not be prepared: {why}") from error
 
 
 class SessionChannel:

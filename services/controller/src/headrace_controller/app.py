@@ -298,7 +298,7 @@ class _Handlers:
                 self._links.register(listener)
             else:
                 raise InvalidConfigError(
-                    f"listeners={address}: a controller has only the internal listener; remove the other listeners"
+                    f"listeners={address}: a controller has only the listeners client and internal; remove this one"
                 )
             made.append(listener)
         return made

@@ -53,7 +53,9 @@ def read_positions(
         while consumer.position(_PARTITION) < end and not is_stopped():
             if time.monotonic() > warn_s:
                 warn_s = float("inf")
-                logger.warning("waiting for another shipper's transaction in %s to end, to read the positions", TOPIC)
+                logger.warning(
+                    "waiting for another shipper's transaction in %s to end: it hides this shipper's positions", TOPIC
+                )
             for record in consumer.poll(timeout=1.0):
                 owner, _, file = (record.key or b"").rpartition(b"/")
                 if owner != name.encode():

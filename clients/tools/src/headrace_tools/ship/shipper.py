@@ -32,8 +32,8 @@ FILE_BYTES = (
     1 << 20
 )  #: Maximum number of bytes that a batch takes from one file, so that a long file does not delay the other files.
 RETRY_S, RETRY_S_MAX = 0.5, 15.0
-#: Bytes of a record's key and headers, in which the path (up to 4,096 bytes) is twice, and of the headers of the record
-#: and of its batch.
+#: Room in bytes for the parts of a record beside its line: its key and its headers, which both contain the path (at
+#: most 4,096 bytes), and the fixed parts of the record and of its batch.
 BESIDE_LINE_BYTES = 9_000
 
 
@@ -118,7 +118,7 @@ class Shipper:
                 pass  # fences an older shipper, and ends its transaction
             known = read_positions(settings.config, settings.name, self._stop.is_set)
             if self._stop.is_set():
-                return  # perhaps before the last position
+                return  # the positions may be incomplete
             if self._files is None:
                 self._files = Files(
                     settings.paths,

@@ -785,8 +785,8 @@ class Files:
         self._note_unreadable(path, error.strerror or str(error))
 
     def _remember(self, name: str, identity: tuple[int, int], at_ms: int) -> None:
-        """Keep in mind a file of the path ``name`` that cannot be opened now, because it may be renamed before it can.
-        Later checks find the file by its identity."""
+        """Remember a file that has the path ``name`` and cannot be opened now. If it is renamed before it can be
+        opened, later checks find it by its identity."""
         self._known.setdefault(identity, Position(name, *identity, 0, "", 0, at_ms, at_ms * 1_000_000))
         self._unopened.add(identity)
 
@@ -959,7 +959,7 @@ class Files:
         return is_quiet and tail.size == tail.quiet_size
 
     def has_rest(self) -> bool:
-        """Whether a file without a path has bytes that may be its last line soon."""
+        """Whether a file without a path has unread bytes, which may soon count as its last line (``takes_rest``)."""
         for tail in self.tails.values():
             try:
                 if not tail.has_path and not tail.failure and tail.unread:
@@ -1042,8 +1042,7 @@ class Files:
 
 def _rotated_from(path: str, modified_ms: int, last_ms: Mapping[str, int]) -> str | None:
     """The followed path from which a file was rotated while no shipper ran. The file's name is the followed path and a
-    rotation's suffix. The file was written after the followed path was last seen to lead to a
-    known file."""
+    rotation's suffix. The file was written after the followed path was last seen to lead to a known file."""
     modified_ms += MODIFIED_LATE_MS
     return next((name for name in _unrotated(path) if name in last_ms and modified_ms > last_ms[name]), None)
 
