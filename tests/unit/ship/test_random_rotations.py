@@ -24,9 +24,8 @@ import pytest
 
 from headrace.errors import UnknownOutcomeError
 from headrace_tools.ship import shipper, tail
-from headrace_tools.ship.positions import TOPIC, key_of, position_of
+from headrace_tools.ship.positions import TOPIC, Stored
 from headrace_tools.ship.shipper import Settings, Shipper
-from headrace_tools.ship.tail import Position
 
 HISTORIES = 150
 #: The kernel's clock for modification times advances in steps.
@@ -311,17 +310,19 @@ class Cluster:
                 self._world.shipped[dict(headers)["path"].decode()].append(value)
         if self._sent:
             positions = {
-                key.rpartition(b":")[2].decode(): value for topic, value, key, _ in self._sent if topic == TOPIC
+                key.rpartition(b":")[2].decode(): value
+                for topic, value, key, _ in self._sent
+                if topic == TOPIC and b"/pattern:" not in key
             }
             lines = sum(topic != TOPIC for topic, *_ in self._sent)
             self._world.note("committed", lines, "lines;", _shown(positions))
 
-    def read_positions(self) -> dict[tuple[int, int], Position]:
-        found = {}
+    def read_positions(self) -> Stored:
+        found = Stored()
         for key, value in self._world.positions.items():
-            device, inode = map(int, key.rpartition(b"/")[2].split(b":"))
-            assert key == key_of(self._world.settings.name, (device, inode))
-            found[device, inode] = position_of((device, inode), value)
+            owner, _, file = key.rpartition(b"/")
+            assert owner.decode() == self._world.settings.name
+            found.apply(file, value)
         return found
 
 

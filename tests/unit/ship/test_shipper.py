@@ -12,7 +12,7 @@ import pytest
 
 from headrace.errors import RecordTooLargeError, UnknownTopicOrPartitionError
 from headrace_tools.ship import shipper
-from headrace_tools.ship.positions import TOPIC
+from headrace_tools.ship.positions import TOPIC, Stored
 from headrace_tools.ship.shipper import Settings, Shipper
 
 
@@ -52,7 +52,7 @@ def ship(cluster: Cluster, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shipper, "Admin", lambda *_: cluster)
     monkeypatch.setattr(shipper, "Producer", lambda *_: cluster)
     monkeypatch.setattr(shipper, "ensure_topic", lambda _: None)
-    monkeypatch.setattr(shipper, "read_positions", lambda *_: {})
+    monkeypatch.setattr(shipper, "read_positions", lambda *_: Stored())
     settings = Settings(config={}, producer={}, topic="t", paths=[str(log)], name="s", host="h", once=True)
     Shipper(settings, threading.Event(), lambda _: None).run()
 

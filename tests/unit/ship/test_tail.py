@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from headrace_tools.ship.positions import position_of, value_of
+from headrace_tools.ship.positions import Stored, pattern_key_of, pattern_value_of, position_of, value_of
 from headrace_tools.ship.tail import (
     CLOSED_AFTER_S,
+    FORGOTTEN_AFTER_MS,
     LAST_LINE_AFTER_S,
     Files,
     Position,
@@ -32,12 +33,12 @@ NOW_MS = 1_000_000
 
 
 def files_of(*paths: Path | str, known: dict[tuple[int, int], Position] | None = None, **options: object) -> Files:
-    settings = {"from_end": False, "line_bytes_max": 1_000, "now_s": 0.0, "now_ms": 0} | options
+    settings = {"from_end": False, "line_bytes_max": 1_000, "now_s": 0.0, "now_ms": 0, "followed_since": {}} | options
     return Files(map(str, paths), known or {}, **settings)  # type: ignore[arg-type]
 
 
-def read(files: Files, now_s: float = 0.0) -> list[bytes]:
-    files.look(now_s, NOW_MS)
+def read(files: Files, now_s: float = 0.0, now_ms: int = NOW_MS) -> list[bytes]:
+    files.look(now_s, now_ms)
     found = []
     for tail in files.grown():
         found += [line.text for line in tail.lines(1 << 20, takes_rest=files.takes_rest(tail, now_s))]
@@ -417,14 +418,85 @@ def test_the_first_file_of_a_path_that_is_renamed_before_the_shipper_sees_it_is_
     files = files_of(tmp_path / paths, other, now_ms=NOW_MS)
     assert read(files) == [b"0"]
     if is_restarted:
-        known = positions(files)
+        known, since = positions(files), dict(files.unstored)
         files.close()
     append(log, b"1\n")
     log.rename(tmp_path / "a.log.1")
     append(log, b"2\n")
     if is_restarted:
-        files = files_of(tmp_path / paths, other, known=known, now_ms=NOW_MS)
+        files = files_of(tmp_path / paths, other, known=known, now_ms=NOW_MS, followed_since=since)
     assert [line for _ in range(2) for line in read(files)] == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("paths", ["a.log", "*.log"])
+def test_the_first_file_of_a_path_is_read_by_the_next_shipper_if_its_path_leads_to_no_file_until_then(
+    paths: str, tmp_path: Path
+) -> None:
+    """A random history lost this file: the positions of the other files were younger than it."""
+    other, log = tmp_path / "other.log", tmp_path / "a.log"
+    append(other, b"0\n")
+    files = files_of(tmp_path / paths, other, now_ms=NOW_MS)
+    append(log, b"1\n")
+    log.rename(tmp_path / "a.log.1")
+    later_ms = (tmp_path / "a.log.1").stat().st_mtime_ns // 1_000_000 + 60_000
+    assert [read(files, now_ms=later_ms) for _ in range(2)] == [[b"0"], []]
+    known, since = positions(files), dict(files.unstored)
+    assert {position.at_ms for position in known.values()} == {later_ms}
+    files.close()
+    files = files_of(tmp_path / paths, other, known=known, now_ms=later_ms, followed_since=since)
+    append(log, b"2\n")
+    assert [line for _ in range(2) for line in read(files, now_ms=later_ms)] == [b"1", b"2"]
+
+
+def test_a_path_that_a_later_run_names_for_the_first_time_begins_with_the_file_at_the_path(tmp_path: Path) -> None:
+    old, new = tmp_path / "old.log", tmp_path / "new.log"
+    append(old, b"0\n")
+    files = files_of(old, now_ms=NOW_MS)
+    assert read(files) == [b"0"]
+    assert files.unstored == {str(old): NOW_MS}
+    append(tmp_path / "new.log.1", b"older than the first run that names new.log\n")
+    append(new, b"1\n")
+    known = positions(files)
+    files.close()
+    files = files_of(old, new, known=known, now_ms=NOW_MS, followed_since={str(old): NOW_MS})
+    assert [line for _ in range(2) for line in read(files)] == [b"1"]
+    assert files.unstored == {str(new): NOW_MS}
+    files.close()
+    followed_since = {str(old): NOW_MS, str(new): NOW_MS}
+    assert files_of(new, now_ms=NOW_MS, followed_since=followed_since).unstored == {str(old): None}
+
+
+def test_a_path_without_a_file_for_more_than_a_day_begins_without_its_older_copies(tmp_path: Path) -> None:
+    log, copy = tmp_path / "a.log", tmp_path / "a.log.1"
+    append(log, b"1\n")
+    now_ms = log.stat().st_mtime_ns // 1_000_000 + 60_000
+    files = files_of(log, now_ms=now_ms)
+    assert read(files, now_ms=now_ms) == [b"1"]
+    shutil.copy2(log, copy)
+    log.unlink()
+    files.look(0.0, now_ms)
+    closed = files.finished(2 * CLOSED_AFTER_S)
+    assert files.gone(closed) == []  # it is the last file of its path
+    for tail in closed:
+        files.drop(tail)
+    now_ms += FORGOTTEN_AFTER_MS + 1
+    files.look(3 * CLOSED_AFTER_S, now_ms)
+    assert len(files.forgotten) == 1
+    append(log, b"2\n")
+    assert read(files, 4 * CLOSED_AFTER_S, now_ms) == [b"2"]
+
+
+def test_stored_records_say_since_when_each_path_is_followed() -> None:
+    stored = Stored()
+    for path in ("/a/*.log", "/b/\udcff.log"):
+        owner, _, file = pattern_key_of("s", path).rpartition(b"/")
+        assert owner == b"s"
+        stored.apply(file, pattern_value_of(path, 7))
+    assert stored.followed_since == {"/a/*.log": 7, "/b/\udcff.log": 7}
+    stored.apply(pattern_key_of("s", "/a/*.log").rpartition(b"/")[2], None)
+    assert (stored.followed_since, stored.positions) == ({"/b/\udcff.log": 7}, {})
+    with pytest.raises(KeyError):
+        stored.apply(pattern_key_of("s", "/a").rpartition(b"/")[2], b"{}")
 
 
 def test_a_file_that_comes_after_the_scan_and_is_renamed_before_it_is_open_is_read(

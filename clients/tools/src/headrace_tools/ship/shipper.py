@@ -21,7 +21,7 @@ from headrace.errors import (
 )
 from headrace_core.visible import one_line
 
-from .positions import TOPIC, ensure_topic, key_of, read_positions, value_of
+from .positions import TOPIC, ensure_topic, key_of, pattern_key_of, pattern_value_of, read_positions, value_of
 from .tail import SHORTAGES, Files, Line, Tail, files_max_of
 
 logger = logging.getLogger("headrace.ship")
@@ -116,13 +116,14 @@ class Shipper:
         with Producer({**settings.config, **settings.producer, **own}) as producer:
             with producer.transaction():
                 pass  # fences an older shipper, and ends its transaction
-            known = read_positions(settings.config, settings.name, self._stop.is_set)
+            stored = read_positions(settings.config, settings.name, self._stop.is_set)
             if self._stop.is_set():
                 return  # the positions may be incomplete
             if self._files is None:
                 self._files = Files(
                     settings.paths,
-                    known,
+                    stored.positions,
+                    followed_since=stored.followed_since,
                     from_end=settings.from_end,
                     line_bytes_max=line_bytes_max,
                     now_s=time.monotonic(),
@@ -130,7 +131,7 @@ class Shipper:
                     files_max=files_max_of(_descriptors()),
                 )
             else:
-                self._files.rewind(known)
+                self._files.rewind(stored.positions)
             self._follow(producer, self._files)
 
     def _line_bytes_max(self, admin: Admin) -> int:
@@ -154,7 +155,7 @@ class Shipper:
             for note in files.notes:
                 logger.warning("%s", note)
             files.notes.clear()
-            is_idle = not (batch or closed or files.forgotten or files.without_position())
+            is_idle = not (batch or closed or files.forgotten or files.unstored or files.without_position())
             if not is_idle:
                 self._send(producer, files, batch, closed)
             if not self._is_open:
@@ -209,8 +210,12 @@ class Shipper:
                 producer.send(TOPIC, value=value_of(position), key=key_of(settings.name, identity))
             for identity in gone:
                 producer.send(TOPIC, value=None, key=key_of(settings.name, identity))
+            for pattern, since_ms in files.unstored.items():
+                value = None if since_ms is None else pattern_value_of(pattern, since_ms)
+                producer.send(TOPIC, value=value, key=pattern_key_of(settings.name, pattern))
         files.shipped(noted)
         files.forgotten.clear()
+        files.unstored.clear()
         for tail in closed:
             files.drop(tail)
         counted = self.shipped

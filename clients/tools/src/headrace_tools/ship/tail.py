@@ -29,7 +29,8 @@ FINGERPRINT_BYTES = 1_024
 READ_BYTES = 256 * 1024
 #: Seconds after which a file that lost its path, and has not grown, is closed.
 CLOSED_AFTER_S = 5.0
-#: Time after which the position of a file that no longer exists is removed.
+#: Time after which the position of a file that no longer exists is removed. A file that was renamed before its path was
+#: ever seen to lead to a file is shipped only if it is younger.
 FORGOTTEN_AFTER_MS = 24 * 3_600_000
 _COMPRESSED = (".gz", ".xz", ".zst", ".bz2", ".lz4", ".zip", ".lzma", ".tgz", ".7z", ".br", ".Z")
 #: What a rotation appends to a name: a number or a date, perhaps with more behind it (logrotate, Python, log4j), or
@@ -300,8 +301,10 @@ class Files:
     """The files of a shipper: files that its paths and patterns name, and older files that are not yet read to their
     end.
 
-    ``known``: positions of an earlier run. ``from_end``: a file without a position begins at its end if it exists when
-    the shipper starts. ``files_max``: further files wait until one of the open files is closed.
+    ``known``: positions of an earlier run. ``followed_since``: when the shipper first looked for each path or pattern,
+    in ms since 1970; older rotated files of one that is missing are not shipped. ``from_end``: a file without a
+    position begins at its end if it exists when the shipper starts. ``files_max``: further files wait until one of the
+    open files is closed.
     """
 
     def __init__(
@@ -313,11 +316,13 @@ class Files:
         line_bytes_max: int,
         now_s: float,
         now_ms: int,
+        followed_since: Mapping[str, int],
         files_max: int = sys.maxsize,
     ) -> None:
         self._files_max = files_max
         self._waits_for_descriptors = False
-        self._patterns = list(patterns)
+        #: The paths and patterns, with the time when the shipper first looked for them. None: this is the first look.
+        self._patterns: dict[str, int | None] = {pattern: followed_since.get(pattern) for pattern in patterns}
         #: The last positions of closed files, and those of an earlier run. A file that could not be opened yet has the
         #: position 0 and no fingerprint; an unreadable copy has the position of the truncated file.
         self._known = dict(known)
@@ -338,20 +343,18 @@ class Files:
         #: Paths that cannot be opened now, with the reason. The shipper tries them again at each check.
         self.unreadable: dict[str, str] = {}
         self._special: set[str] = set()  # paths of FIFOs, sockets and devices, and of compressed files
-        self._matched: list[str] = []  # the paths of the last check
         #: Maps each path to the file to which it led at the last check (None: to no file), and the time when it last
         #: led to a file.
         self._led_to: dict[str, tuple[tuple[int, int] | None, int]] = {}
-        #: The same for a path that never led to a file: no file since the first run began, or later. None: this is the
-        #: first look of the first run, and older rotated files are not shipped.
-        self._led_to_none: tuple[None, int] | None = (
-            (None, min(each.at_ms for each in known.values())) if known else None
-        )
+        self._since: dict[str, int | None] = {}  # when the shipper first looked for each path of the last check
         self._grown_scan_s = now_s  #: When the next scan for closed files that have grown is due.
         self._adopt_devices()
         self._open_renamed(now_ms)
         self.look(now_s, now_ms)
-        self._led_to_none = self._led_to_none or (None, now_ms)
+        #: The times of ``followed_since`` that the next batch must store; None: the pattern is not followed any more.
+        self.unstored: dict[str, int | None] = dict.fromkeys(followed_since.keys() - self._patterns.keys())
+        self.unstored.update((pattern, now_ms) for pattern, since_ms in self._patterns.items() if since_ms is None)
+        self._patterns = {pattern: now_ms if at_ms is None else at_ms for pattern, at_ms in self._patterns.items()}
         self._from_end = False
 
     def _adopt_devices(self) -> None:
@@ -631,11 +634,15 @@ class Files:
         path now leads to another file than at the last check, the files that had the path in between are opened
         first."""
         self._forget_last(now_ms)
-        matched = [path for pattern in self._patterns for path in self._matching(pattern)]
         # A pattern does not match a path that leads to no file any more.
-        vanished = [path for path in self._matched if self._led_to.get(path, (None, 0))[0] is not None]
-        paths = self._matched = list(dict.fromkeys([*matched, *vanished]))
-        scanned = self._open_between(paths)
+        vanished = {path: at for path, at in self._since.items() if self._led_to.get(path, (None, 0))[0] is not None}
+        self._since = {}
+        for pattern, since_ms in self._patterns.items():
+            for path in self._matching(pattern):
+                self._since[path] = _earlier(self._since.get(path), since_ms)
+        self._since |= {path: since_ms for path, since_ms in vanished.items() if path not in self._since}
+        paths = list(self._since)
+        scanned = self._open_between(paths, now_ms)
         found = set()
         unsure = set()  # paths that may still lead to their files
         for path in paths:
@@ -703,14 +710,14 @@ class Files:
                 self._note_unreadable(directory, error.strerror or str(error))
         self._grown_scan_s = now_s + seen / SCANNED_PER_S
 
-    def _open_between(self, paths: Iterable[str]) -> dict[str, tuple[int, int] | None]:
+    def _open_between(self, paths: Iterable[str], now_ms: int) -> dict[str, tuple[int, int] | None]:
         """Open the files that had one of the paths since the last check, and that have it no more. Returns the paths
         that lead to another file than at the last check, with this file (None: to no file). One scan of a directory
         serves all its paths, because thousands may change at once: logrotate renames all files of a pattern."""
         changed: dict[str, tuple[int, int] | None] = {}
         last_ms: dict[str, int] = {}
         for path in paths:
-            before = self._led_to.get(path, self._led_to_none)
+            before = self._before(path, now_ms)
             if before is None:
                 continue
             identity = None
@@ -734,6 +741,14 @@ class Files:
                 return {}  # ``_look_at`` scans for each path, and notes it
         return changed
 
+    def _before(self, path: str, now_ms: int) -> tuple[tuple[int, int] | None, int] | None:
+        """The file to which a path led at the last check (None: no file), and the time since which later files may have
+        had the path. None: the shipper looks for this path for the first time, and ships no older rotated files. For a
+        path that never led to a file, older files than a day do not count."""
+        since_ms = self._since.get(path)
+        none = None if since_ms is None else (None, max(since_ms, now_ms - FORGOTTEN_AFTER_MS))
+        return self._led_to.get(path, none)
+
     def _look_at(self, path: str, now_ms: int, scanned: Mapping[str, tuple[int, int] | None]) -> tuple[int, int] | None:
         """Open the file to which a path leads, after the files that had the path since the last check. Returns the
         file; None if the path leads to no regular file. Raises OSError. ``scanned``: what ``_open_between`` returned.
@@ -741,7 +756,7 @@ class Files:
         If the path leads to another file before the first file is open, the path is checked again. ``_led_to`` has only
         files that were opened, so the next scan finds the first file."""
         for _ in range(SCANS_MAX):
-            before = self._led_to.get(path, self._led_to_none)
+            before = self._before(path, now_ms)
             try:
                 status = os.stat(path)
             except FileNotFoundError:  # removed or renamed, or not there yet
@@ -1038,6 +1053,10 @@ class Files:
         for tail in self.tails.values():
             tail.close()
         self.tails.clear()
+
+
+def _earlier(one_ms: int | None, other_ms: int | None) -> int | None:
+    return min((each for each in (one_ms, other_ms) if each is not None), default=None)
 
 
 def _rotated_from(path: str, modified_ms: int, last_ms: Mapping[str, int]) -> str | None:
