@@ -123,6 +123,7 @@ class Log:
         self.world.note("made", self.path.name, self.path.stat().st_ino)
         if self.opens_late:
             yield
+            self.world.now_ms += TICK_MS  # see above
         self._written_to = self.path
 
     def _remove_shipped(self) -> None:

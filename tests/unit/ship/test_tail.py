@@ -217,17 +217,70 @@ def test_the_rest_of_a_copy_that_is_unreadable_at_first_is_read_later(
     assert read(files, 2.0) == []
 
 
-def test_a_copy_with_the_inode_of_a_removed_empty_file_is_not_read_again(tmp_path: Path) -> None:
+def test_an_empty_copy_gets_no_position_that_a_later_copy_with_its_inode_could_use(tmp_path: Path) -> None:
     log, copy = tmp_path / "a.log", tmp_path / "a.log.1"
     append(log, b"1\n")
     first = files_of(log)
     assert read(first) == [b"1"]
+    log.rename(tmp_path / "a.log.2")
+    copy.write_bytes(b"")
+    touch(copy)
+    append(log, b"2\n")
+    assert [line for _ in range(2) for line in read(first)] == [b"2"]
+    assert copy.stat().st_ino in {inode for _, inode in first.tails}  # perhaps a renamed file: a program may write late
+    assert copy.stat().st_ino not in {tail.identity[1] for tail in first.without_position()}
+    append(copy, b"late\n")
+    assert [line for _ in range(2) for line in read(first)] == [b"late"]
+    assert copy.stat().st_ino in {tail.identity[1] for tail in first.without_position()}
+
+
+def test_a_file_that_was_empty_when_the_shipper_stopped_is_read_if_it_was_then_renamed(tmp_path: Path) -> None:
+    """A random history lost these lines: the program wrote late to the renamed file."""
+    log = tmp_path / "a.log"
+    append(log, b"")
+    first = files_of(log)
+    assert read(first) == []
+    log.rename(tmp_path / "a.log.1")
+    log.write_bytes(b"")
+    assert read(first) == []
+    known = positions(first)
+    append(tmp_path / "a.log.1", b"late\n")
+    second = files_of(log, known=known)
+    later_ms = (tmp_path / "a.log.1").stat().st_mtime_ns // 1_000_000 + 500
+    lines = read(second, now_ms=later_ms) + read(second, now_ms=later_ms)
+    append(log, b"2\n")
+    assert lines + read(second, now_ms=later_ms + 1_000) + read(second, now_ms=later_ms + 1_000) == [b"late", b"2"]
+
+
+def test_a_copy_that_is_not_complete_is_not_taken_for_a_truncated_file(tmp_path: Path) -> None:
+    """A random history began the copy again after another copy with the same first bytes."""
+    other, log = tmp_path / "other.log", tmp_path / "a.log"
+    append(other, b"0\n")
+    files = files_of(log, other)
+    assert read(files) == [b"0"]
+    append(tmp_path / "a.log.1", b"line")
+    append(log, b"")
+    files.look(0.0, NOW_MS)  # takes the incomplete copy for a renamed file
+    append(tmp_path / "a.log.1", b" 1\n")
+    append(tmp_path / "a.log.2", b"line 2\n")
+    touch(log)
+    assert [line for _ in range(3) for line in read(files)] == [b"line 1", b"line 2"]
+    assert not [note for note in files.notes if "truncated" in note and "a.log was" in note]
+
+
+def test_a_copy_of_the_present_content_of_a_new_path_is_not_read_beside_the_file(tmp_path: Path) -> None:
+    """A random history sent the lines of a file that was copied before the shipper saw its path."""
+    other, log, copy = tmp_path / "other.log", tmp_path / "a.log", tmp_path / "a.log.1"
+    append(other, b"0\n")
+    files = files_of(tmp_path / "*.log")
+    assert read(files) == [b"0"]
+    append(log, b"1\n")
     shutil.copyfile(log, copy)
     touch(copy)
-    status = copy.stat()
-    empty = Position(str(log), status.st_dev, status.st_ino, 0, "", 0, at_ms=0, modified_ns=0)
-    second = files_of(log, known=positions(first) | {empty.identity: empty})
-    assert read(second) == read(second, 1.0) == []
+    assert [line for _ in range(3) for line in read(files)] == [b"1"]
+    os.truncate(log, 0)
+    append(log, b"2\n")
+    assert [line for _ in range(3) for line in read(files)] == [b"2"]
 
 
 @contextlib.contextmanager

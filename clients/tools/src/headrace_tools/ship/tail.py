@@ -114,6 +114,8 @@ class Tail:
         #: Whether a position of the file is stored, so that the next run recognizes the file.
         self.has_position = False
         self.has_path = True  #: Whether the path still leads to this file.
+        #: Whether the file was already a renamed file or a copy when it was opened. No rotation truncates such a file.
+        self.was_rotated = False
         self.seen_ms = 0  #: When the path was last seen to lead to this file.
         #: ``seen_ms`` and the time of modification when the content was last the same as at the position.
         self.same_ms = self.modified_ns = 0
@@ -269,6 +271,18 @@ def _content(descriptor: int) -> Content:
     return Content(before.st_mtime_ns, head, after.st_size, after.st_mtime_ns)
 
 
+def _opened_content(path: str) -> Content | None:
+    """The content of the file at ``path``; None if there is none."""
+    try:
+        descriptor = _descriptor_of(path)
+    except FileNotFoundError:
+        return None
+    try:
+        return _content(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def _is_file_of(descriptor: int, position: Position) -> bool:
     head = os.pread(descriptor, position.fingerprint_bytes, 0)
     return fingerprint(head) == position.fingerprint and os.fstat(descriptor).st_size >= position.offset
@@ -326,9 +340,6 @@ class Files:
         #: The last positions of closed files, and those of an earlier run. A file that could not be opened yet has the
         #: position 0 and no fingerprint; an unreadable copy has the position of the truncated file.
         self._known = dict(known)
-        #: Files that could not be opened yet. Other files of ``_known`` without a fingerprint were empty; the position
-        #: of such a file may be of a removed file whose inode number a later file has.
-        self._unopened: set[tuple[int, int]] = set()
         self._followed = {position.path for position in known.values()}
         self._from_end = from_end
         self._line_bytes_max = line_bytes_max
@@ -408,21 +419,39 @@ class Files:
             and os.path.isdir(os.path.dirname(each.path))
         ]
 
-    def _open_rotated(self, last_ms: Mapping[str, int], directories: Iterable[str]) -> set[tuple[int, int]] | None:
+    def _open_rotated(
+        self, last_ms: Mapping[str, int], directories: Iterable[str], appeared: Iterable[str] = ()
+    ) -> set[tuple[int, int]] | None:
         """Open known files in the directories that are not read to their end, and files that were rotated from a path
         of ``last_ms``: their name is the path and a rotation's suffix, and they were written after the time in
-        ``last_ms``, when the path last led to a known file. The oldest file is opened first. Returns the files that
-        exist; None if the files could not be opened, because they were renamed during each scan. Raises OSError if a
-        scan failed."""
+        ``last_ms``, when the path last led to a known file. The oldest file is opened first. ``appeared``: paths that
+        led to no file before. Copies of their present contents are left to ``grown``.
+
+        Returns the files that exist; None if the files could not be opened, because they were renamed during each scan.
+        Raises OSError if a scan failed."""
         directories = sorted(directories)
         seen: set[tuple[int, int]] = set()
 
         def scan() -> list[_Rotated]:
             nonlocal seen
             seen, wanted = self._scan(last_ms, directories)
-            return wanted
+            return [each for each in wanted if each.name not in appeared or not self._is_copy_of_present(each)]
 
         return seen if self._open_found(scan) else None
+
+    def _is_copy_of_present(self, file: _Rotated) -> bool:
+        """Whether a file was copied from the present content of its path."""
+        if file.identity in self._known:
+            return False
+        with contextlib.suppress(PermissionError):  # noted when the files are opened
+            copy = _opened_content(file.path)
+            if copy is None:
+                raise _RenamedError
+            present = _opened_content(file.name)
+            return present is not None and _is_copy_of(
+                _Copy(0, file.path, file.identity, copy.size, copy.head), present
+            )
+        return False
 
     def _found_twice(self, scan: Callable[[], list[_Found]]) -> Iterator[list[_Found]]:
         """Yield what ``scan`` finds twice in a row: a scan of a directory may miss a file that is renamed during the
@@ -496,7 +525,6 @@ class Files:
                 # It may be the copy: when it can be read, ``_open_grown`` ships its rest.
                 position = replace(tail.position(), device=each.identity[0], inode=each.identity[1])
                 self._known.setdefault(each.identity, position)
-                self._unopened.add(each.identity)
         if copy is not None:
             after_ns = max(after_ns, copy.modified_ns - 1)
         later = []
@@ -570,8 +598,7 @@ class Files:
         if known is None or path == known.path:
             return rotated_from
         if not known.fingerprint_bytes:
-            is_file = known.identity in self._unopened and status.st_size and _is_rotated(path, known.path)
-            return known.path if is_file else rotated_from
+            return known.path if status.st_size and _is_rotated(path, known.path) else rotated_from
         has_more = status.st_size > known.offset
         if not has_more and rotated_from is None:
             return None
@@ -660,7 +687,7 @@ class Files:
             found.add(identity)
             tail = self.tails.get(identity)
             if tail is not None:
-                tail.has_path, tail.path = True, path
+                tail.has_path, tail.path, tail.was_rotated = True, path, False
                 tail.seen_ms = now_ms
                 self.unreadable.pop(path, None)
         self._open_grown(now_s)
@@ -716,6 +743,7 @@ class Files:
         serves all its paths, because thousands may change at once: logrotate renames all files of a pattern."""
         changed: dict[str, tuple[int, int] | None] = {}
         last_ms: dict[str, int] = {}
+        appeared: set[str] = set()
         for path in paths:
             before = self._before(path, now_ms)
             if before is None:
@@ -733,9 +761,11 @@ class Files:
             if identity != before[0]:
                 changed[path] = identity
                 last_ms[path] = before[1]
+                if before[0] is None:
+                    appeared.add(path)
         if changed:
             try:
-                if self._open_rotated(last_ms, {os.path.dirname(path) for path in changed}) is None:
+                if self._open_rotated(last_ms, {os.path.dirname(path) for path in changed}, appeared) is None:
                     return {}  # files of one path are renamed all the time; the scans for the other paths may succeed
             except OSError:
                 return {}  # ``_look_at`` scans for each path, and notes it
@@ -763,7 +793,7 @@ class Files:
                 self.unreadable.pop(path, None)
                 if before is not None and before[0] is not None:
                     if scanned.get(path, before[0]) is not None:
-                        self._open_since(path, before[1])
+                        self._open_since(path, before)
                     self._led_to[path] = None, before[1]
                 return None
             if not stat.S_ISREG(status.st_mode):
@@ -773,13 +803,13 @@ class Files:
                 return None
             identity = _identity(status)
             if before is not None and identity not in (before[0], scanned.get(path)):
-                self._open_since(path, before[1])
+                self._open_since(path, before)
             if identity not in self.tails and len(self.tails) >= self._files_max:
                 self._led_to.setdefault(
                     path, (None, status.st_mtime_ns // 1_000_000)
                 )  # it may be rotated before it opens
                 raise _FullError(self._files_max)
-            new_since_ms = before[1] if before is not None and path not in self._led_to else None
+            new_since_ms = before[1] if before is not None and before[0] is None else None
             if identity in self.tails or self._open(path, identity, now_ms, new_since_ms):
                 self._led_to[path] = identity, now_ms
                 return identity
@@ -787,9 +817,10 @@ class Files:
             scanned = {}  # a further file had the path after the scan
         return None
 
-    def _open_since(self, path: str, last_ms: int) -> None:
-        """Open the files that had the path since ``last_ms``."""
-        if self._open_rotated({path: last_ms}, [os.path.dirname(path)]) is None:
+    def _open_since(self, path: str, before: tuple[tuple[int, int] | None, int]) -> None:
+        """Open the files that had the path since it led to ``before``."""
+        appeared = [path] if before[0] is None else []
+        if self._open_rotated({path: before[1]}, [os.path.dirname(path)], appeared) is None:
             self._note_missed(path)
 
     def _pass_over(self, path: str, error: OSError) -> None:
@@ -803,7 +834,6 @@ class Files:
         """Remember a file that has the path ``name`` and cannot be opened now. If it is renamed before it can be
         opened, later checks find it by its identity."""
         self._known.setdefault(identity, Position(name, *identity, 0, "", 0, at_ms, at_ms * 1_000_000))
-        self._unopened.add(identity)
 
     def _note_full(self, path: str, error: _FullError) -> None:
         """Log only once that files wait, because there may be thousands."""
@@ -818,8 +848,8 @@ class Files:
             self.notes.append(f"{path} cannot be read: {reason}; the shipper retries")
 
     def _open(self, path: str, identity: tuple[int, int], now_ms: int, new_since_ms: int | None = None) -> bool:
-        """Open the file at ``path``, or note why it cannot be read. ``new_since_ms``: since when the path has led to a
-        file for the first time. Returns False if the path does not lead to the file ``identity`` any more."""
+        """Open the file at ``path``, or note why it cannot be read. ``new_since_ms``: when the path last led to no
+        file, if the shipper noticed that. Returns False if the path does not lead to the file ``identity`` any more."""
         try:
             descriptor = _descriptor_of(path)
         except FileNotFoundError:
@@ -855,7 +885,6 @@ class Files:
             os.close(descriptor)
         else:
             self.tails[tail.identity] = tail
-            self._unopened.discard(tail.identity)
             self.unreadable.pop(path, None)
 
     def _tail_of(
@@ -865,7 +894,7 @@ class Files:
         tail = Tail(name, descriptor, offset, self._line_bytes_max)
         if tail.identity in self.tails or not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return None
-        tail.seen_ms = seen_ms
+        tail.seen_ms, tail.was_rotated = seen_ms, path != name
         position = self._known.get(tail.identity)
         if position is not None and path != position.path:
             is_known = position.fingerprint_bytes > 0 and not offset and not self._is_other(tail, position)
@@ -933,8 +962,9 @@ class Files:
 
     def _has_other_copy(self, tail: Tail, content: Content) -> bool:
         """Whether a file that has grown has a copy of another content with the same beginning, such as a header: then
-        it was truncated, and has grown again. Only a short beginning leaves this doubt."""
-        if not 0 < tail.fingerprint_bytes < min(FINGERPRINT_BYTES, len(content.head)):
+        it was truncated, and has grown again. Only a short beginning leaves this doubt. A copy that is not complete yet
+        may begin as another copy does."""
+        if tail.was_rotated or not 0 < tail.fingerprint_bytes < min(FINGERPRINT_BYTES, len(content.head)):
             return False
         return any(
             each.modified_ns >= tail.modified_ns
@@ -1034,8 +1064,14 @@ class Files:
             tail.has_position = True
 
     def without_position(self) -> list[Tail]:
-        """The open files without a stored position."""
-        return [tail for tail in self.tails.values() if not tail.has_position]
+        """The open files without a stored position, except empty renamed files and copies. The position of an empty
+        file therefore always says that its path led to this file: a file that is now found under a rotated name, with
+        the same inode number, was renamed. It is not a copy with the inode number of a removed empty copy."""
+        return [
+            tail
+            for tail in self.tails.values()
+            if not tail.has_position and (tail.fingerprint_bytes or not tail.was_rotated)
+        ]
 
     def rewind(self, known: Mapping[tuple[int, int], Position]) -> None:
         """Go back to the stored positions (``known``), after a batch that may not have been shipped. A file has no
