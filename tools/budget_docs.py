@@ -20,7 +20,7 @@ NAMED = 3
 
 
 def rendered(baseline: dict[str, Any]) -> str:
-    """A section for each path: a table of the counts, and a table of the largest costs; a row for each hop."""
+    """The generated part: for each path a section with two tables, the counts and the largest costs of each hop."""
     lines: list[str] = []
     for path in baseline["paths"].values():
         what = f"per {path['operation']}"
@@ -30,7 +30,7 @@ def rendered(baseline: dict[str, Any]) -> str:
             "",
             f"### {path['title'][0].upper()}{path['title'][1:]}",
             "",
-            f"The counts of this path are {what}.",
+            f"The first table has counts {what}.",
             "",
         ]
         lines += [

@@ -1,8 +1,9 @@
 """Measure the idle cost of the containers of compose.yaml: ``tools/compose_idle.py [SECONDS]``, after `up --wait`.
 
-For each running container of the project (COMPOSE_PROJECT_NAME, or headrace) the tool sums its processes' PSS (shared
-memory counted once), and their processor time over SECONDS (60). The figures include running health checks, but not the
-container engine. The measurement needs Linux and root, on the machine of the container engine.
+For each running container of the project (COMPOSE_PROJECT_NAME, or headrace) the tool sums the PSS of its processes
+(shared memory counts once). The tool also sums the processor time of the processes over SECONDS (default: 60). The
+figures include running health checks, but not the container engine. The measurement needs Linux and root, on the
+machine of the container engine.
 """
 
 from __future__ import annotations

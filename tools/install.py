@@ -7,7 +7,7 @@ distribution. A change of a .pyx compiles the changed modules of its distributio
 everything, because distributions use the .pxd files of other distributions. Every run writes the outdated bytecode
 files again. pip writes bytecode for packages that it installs, but not for editable packages. With
 PYTHONDONTWRITEBYTECODE and no bytecode, each node of each test would compile all its imports, which takes half of the
-processor time of its start. The archive with which pyspark starts its workers gets bytecode, too.
+processor time of its start. The archive from which Spark's workers import pyspark gets bytecode, too.
 """
 
 from __future__ import annotations
@@ -181,7 +181,8 @@ def add_bytecode_to_spark() -> None:
             for path in sorted(Path(directory).rglob("*.py")):
                 if "tests" not in path.relative_to(directory).parts:
                     # Write each .pyc file to the directory of its source, and as "unchecked": Python must not compare
-                    # the source's time with the .pyc, because times in an archive are too coarse.
+                    # the source's time with the .pyc's, because an archive stores times with a resolution of two
+                    # seconds.
                     compileall.compile_file(
                         path,
                         stripdir=directory,

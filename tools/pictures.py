@@ -3,10 +3,10 @@
     .venv/bin/python tools/pictures.py                              all of docs/pictures/*.svg, on clusters of their own
     .venv/bin/python tools/pictures.py --bootstrap HOST:PORT --to DIR    of this cluster (makes topics), no recording
 
-Each command of a picture runs in a pseudo terminal of a fixed width. The recording shows the README's first commands
-with the time that each command took, on the default ports, so no other cluster may use these ports. The recording is a
-CSS animation that plays once and ends with a picture of the whole session. Viewers without animations show the picture
-of the whole session at once.
+Each command of a picture runs in a pseudo terminal of a fixed width. The recording shows the README's first commands,
+with the time that each command took. The commands use the default ports, so no other cluster may use these ports. The
+recording is a CSS animation that plays once and ends with a picture of the whole session. Viewers without animations
+show the picture of the whole session at once.
 """
 
 from __future__ import annotations

@@ -144,7 +144,8 @@ def _signature(method: Method) -> str:
 
 
 def breaking_changes(old: Description, new: Description) -> list[str]:
-    """Describe each breaking change from ``old`` to ``new`` in one line; empty when the two are compatible."""
+    """Describe each breaking change from ``old`` to ``new`` in one line; the list is empty if the two baselines are
+    compatible."""
     found: list[str] = []
     for message, fields in old["messages"].items():
         if message in new["messages"]:

@@ -29,8 +29,8 @@ KINDS = ("error", "page", "docstring", "comment")
 PRODUCT = ("core", "clients", "services", "pipelines", "protos", "tools", "docs", "README.md", "CONTRIBUTING.md")
 WORDS_MIN = 4
 
-#: Matches the end of a sentence: a full stop and a space, then a capital (also in gRPC), a figure, code, a link or
-#: emphasis; not after "e.g.".
+#: Matches the end of a sentence: a full stop and a space, before a capital (also in gRPC), a figure, code, a link or
+#: emphasis. A full stop after "e.g." does not match.
 _END = re.compile(r"(?<!\be\.g\.)(?<!\bi\.e\.)(?<=[.!?])[\"')*]*\s+(?=[\"'(*\[`]*(?:[A-Z0-9`]|[a-z]+[A-Z]))")
 _WHOLE = re.compile(r"[\"'(*\[`]*(?:[A-Z0-9`]|[a-z]+[A-Z]).*[.!?:][\"')*`]*", re.DOTALL)
 _ITEM = re.compile(r"\s*(?:[*-]|\d+\.)\s+")

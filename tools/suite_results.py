@@ -33,7 +33,7 @@ class Comparison:
 
 
 def compared(named: Sequence[str], outcomes: Mapping[str, str], explanations: Mapping[str, str]) -> Comparison:
-    """Judge a run. A named test without an outcome did not run, so it has failed."""
+    """Judge a run. A named test without an outcome did not run, and counts as failed."""
     passed = tuple(name for name in named if outcomes.get(name) == PASSED)
     others = {name: outcomes.get(name, "did not run") for name in named if outcomes.get(name) != PASSED}
     return Comparison(
@@ -59,7 +59,7 @@ def leaves(outcomes: Mapping[str, str]) -> dict[str, str]:
 
 def outcomes_of_go(events: Iterable[str], module: str) -> dict[str, str]:
     """Outcomes by test from the lines of ``go test -json``. Tests of a package below the module's root have the
-    package's path and a colon before their names. A test that has no outcome began and did not end."""
+    package's path and a colon before their names. A test without an outcome has begun but not ended."""
     words = {"pass": PASSED, "fail": "failed", "skip": "skipped"}
     outcomes: dict[str, str] = {}
     for line in events:

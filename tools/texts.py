@@ -4,10 +4,9 @@
     tools/texts.py --draw 50 --seed 2026-11-22  draw this number of texts at random, for a review
     tools/texts.py --check                      refuse private words and plurals in parentheses (part of `make check`)
 
-A text is a string in the product's code that is neither a docstring nor the message of an assert nor a log line below
-WARNING. In a listed text, an expression whose value is filled in is shown in braces. The docstring of a command is its
-help, so it is a text too. The first line of an error class's docstring is the message of an error that is raised
-without a message.
+A text is a string in the product's code, except for docstrings, messages of asserts, and log lines below WARNING. In a
+listed text, an expression whose value is filled in is shown in braces. The docstring of a command is its help, so it is
+a text too. The first line of an error class's docstring is the message of an error that is raised without a message.
 """
 
 from __future__ import annotations

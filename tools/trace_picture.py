@@ -2,8 +2,9 @@
 
     .venv/bin/python tools/trace_picture.py        starts a cluster and Spark, which takes a minute
 
-The run is the same as in tests/integration/spark/test_spark_traces.py. A bar is a span. Long pauses without a span are
-cut out of the time axis, because Spark's start takes seconds, while the other spans take milliseconds.
+The run is the same as in tests/integration/spark/test_spark_traces.py. Each bar of the picture is a span. Long pauses
+without a span are cut out of the time axis, because Spark's start takes seconds, while the other spans take
+milliseconds.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 TARGET = ROOT / "docs" / "pictures" / "trace.svg"
 WIDTH, LABEL, ROW, TOP = 1_100, 280, 30, 44
 CUT_NS = 300_000_000  #: A pause from this length on is cut out of the time axis.
-GAP = 70  #: Width of a cut, with room for the length of the last span before it.
+GAP = 70  #: Width of a cut, with space for the length of the last span before the cut.
 COLOURS = {"headrace-broker": "#0f766e", "headrace-spark": "#c2570c"}
 PROGRAM = "#4338ca"
 

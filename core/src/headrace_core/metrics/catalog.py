@@ -1,4 +1,4 @@
-"""Every metric that a node serves. docs/metrics.md is generated from this module (tools/metrics_docs.py).
+"""Every metric that a node serves. tools/metrics_docs.py generates docs/reference/metrics.md from this module.
 
 Names of Kafka's JMX beans are spelled by the rules of the JMX exporter's ``kafka-kraft-3_0_0.yml`` with
 ``lowercaseOutputName``: ``kafka.server:type=BrokerTopicMetrics,name=MessagesInPerSec,topic=T`` becomes
@@ -409,7 +409,7 @@ BROKER_STATE = _jmx(
     "kafka_server_kafkaserver_brokerstate",
     BROKER,
     "kafka.server:type=KafkaServer,name=BrokerState",
-    "3: running; 6: stopping; 1: starting or fenced.",
+    "State of the broker: 3 is running, 6 is stopping, 1 is starting or fenced.",
 )
 FOLLOWER_LAG = _ours(
     Kind.GAUGE,
@@ -453,8 +453,8 @@ FLUSH_MS = _jmx(
     "kafka_log_logflushstats_logflushrateandtimems",
     BROKER,
     "kafka.log:type=LogFlushStats,name=LogFlushRateAndTimeMs",
-    "Duration of a flush of a log directory, in ms; the quantiles are over the last five minutes. Kafka's metric does "
-    "not have the label.",
+    "Duration of a flush of a log directory, in ms; the quantiles are over the last five minutes. Kafka's metric "
+    "has no label `dir`.",
     ("dir",),
 )
 OFFLINE_DIRECTORIES = _jmx(
@@ -646,7 +646,7 @@ UNCLEAN_ELECTIONS = _jmx(
     CONTROLLER,
     "kafka.controller:type=ControllerStats,name=UncleanLeaderElectionsPerSec",
     "Unclean elections: the elected leader may lack acknowledged records, because no in-sync or eligible replica "
-    "worked. Only the active controller counts them.",
+    "worked. Only the active controller counts unclean elections.",
 )
 CLUSTER_UNDER_REPLICATED = _ours(
     Kind.GAUGE,
@@ -777,8 +777,8 @@ GROUP_OFFSET_SUM = _exporter(
 GROUP_LAG_SUM = _exporter(
     "kafka_consumergroup_lag_sum",
     COORDINATOR,
-    "Sum of a group's lags in the partitions of a topic whose lag the coordinator knows. No row while it knows none "
-    "of these lags.",
+    "Sum of a group's lags in the partitions of a topic whose lag the coordinator knows. The coordinator serves no "
+    "row while it knows none of these lags.",
     ("consumergroup", "topic"),
 )
 GROUP_LAG_SECONDS = _ours(
