@@ -93,7 +93,7 @@ class GroupDescription:
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """The lag of a group in one partition with a committed offset; A field is None until its value is known.
+    """The lag of a group in one partition with a committed offset. A field is None until its value is known.
 
     ``lag``: records between ``committed_offset`` and ``high_watermark``; the high watermark is up to two seconds old.
     ``lag_ms``: age of the first unread record in ms. With ``lag_ms_is_at_least`` the age is only a lower bound, because
@@ -133,9 +133,9 @@ class GroupLag:
 
 @dataclass(frozen=True, slots=True)
 class MovedPartition:
-    """A partition that a rebalance moved from one member to another; None: no member owned it before or after.
-    ``unread_ms``: how long the partition was not read, until its new owner reported that it reads; None: unknown, or
-    the new owner has not reported yet."""
+    """A partition that a rebalance moved from one member to another. ``from_member`` is None if no member owned the
+    partition before, ``to_member`` if no member owns it after the rebalance. ``unread_ms``: how long the partition was
+    not read, until its new owner reported that it reads; None: unknown, or the new owner has not reported yet."""
 
     topic: str
     partition: int

@@ -102,9 +102,9 @@ class PrometheusCollector:
         self._clients: _Clients | None = None
 
     def register(self, registry: Any = None) -> PrometheusCollector:
-        """Add this collector to ``registry``; None: prometheus_client's default registry. Raises
-        MissingDependencyError without prometheus_client, and InvalidArgumentError if a client of the same kind has the
-        same ``client_id`` there."""
+        """Add this collector to ``registry``; None: prometheus_client's default registry. Raises MissingDependencyError
+        without prometheus_client, and InvalidArgumentError if a client of the same kind has the same ``client_id`` in
+        this registry."""
         clients = _clients_of(_prometheus().REGISTRY if registry is None else registry)
         clients.add(self)
         self._clients = clients

@@ -33,8 +33,8 @@ class PriorityPartitioner:
     over the other partitions.
 
     A consumer of partition 0 sees urgent records at once, however many records wait in the other partitions. Records
-    without a key are sent to one of the partitions other than 0. If the topic has one partition, all records are sent
-    to it.
+    without a key are sent to one of the partitions other than 0. If the topic has only one partition, all records are
+    sent to that partition.
     """
 
     def __init__(self, prefix: bytes = b"PRIORITY_HIGH") -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 class QuotaName(enum.Enum):
     """Special names of quota entities, which are not strings. ``QuotaEntity(user=QuotaName.DEFAULT)`` is for all users
-    without a quota of their own. ``ANY`` matches every name and the default, in a filter."""
+    without a quota of their own. In a filter, ``ANY`` matches every name and the default."""
 
     DEFAULT = "<default>"
     ANY = "<any>"

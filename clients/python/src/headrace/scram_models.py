@@ -35,7 +35,7 @@ class UserScramCredentialUpsertion:
 
 @dataclass(frozen=True, slots=True)
 class UserScramCredentialDeletion:
-    """A credential to remove."""
+    """The removal of a user's SCRAM credential."""
 
     user: str
     mechanism: ScramMechanism

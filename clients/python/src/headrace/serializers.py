@@ -28,8 +28,8 @@ Deserializer = Callable[[str, bytes], Any]
 
 
 class WouldWait(Exception):
-    """A serializer needs the response to a request that is in progress. When ``request`` has ended, call the serializer
-    again: it then returns a result, or raises the request's error."""
+    """Raised by a serializer or deserializer that needs the response to a request in progress. When ``request`` has
+    ended, call the serializer again: the call then returns a result, or raises the request's error."""
 
     def __init__(self, request: concurrent.futures.Future[Any]) -> None:
         super().__init__("the serializer waits for the schema registry")
@@ -135,7 +135,8 @@ def deserializer(given: Any, key_name: str) -> Deserializer | None:
 
 
 def _located(error: SerializationError, key_name: str, topic: str, field: str) -> SerializationError:
-    """A serializer's own error with topic and field. The error keeps its class and its other attributes."""
+    """A copy of a serializer's own error that also names the topic and the field (key or value). The copy has the class
+    and the other attributes of the original error."""
     found = error.copy()
     found.args = (f"{key_name} failed for topic {topic!r}: {error.message}", *error.args[1:])
     found.topic, found.field = topic, field

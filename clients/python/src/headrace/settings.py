@@ -31,7 +31,8 @@ def resolve(definition: ConfigDef, config: Mapping[str, Any] | None, settings: M
     """Merge a dict and keywords into typed values by dotted name, with defaults for all other keys; a key in both is an
     error.
 
-    Raises InvalidConfigError, with a "did you mean" for an unknown key. Notes about accepted keys are logged at INFO.
+    Raises InvalidConfigError, with a "did you mean" suggestion for an unknown key. Notes about accepted keys are logged
+    at INFO.
     """
     if config is not None and not isinstance(config, Mapping):
         raise InvalidConfigError(
@@ -86,7 +87,7 @@ def _is_known(definition: ConfigDef, name: str) -> bool:
 
 
 def _check_owner(definition: ConfigDef, name: str) -> None:
-    """If another kind of client has the key, raise an error that names that kind."""
+    """If the key belongs only to another kind of client, raise an error that names that kind."""
     dotted = name.replace("_", ".")
     if dotted in definition.keys or any(dotted.startswith(prefix) for prefix in definition.families):
         return

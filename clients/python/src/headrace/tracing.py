@@ -1,8 +1,8 @@
 """OpenTelemetry traces of a client, with ``otel.traces.enable`` (extra ``otel``; docs/traces.md).
 
 A client makes its spans with the TracerProvider of the application. Span names and attributes follow OpenTelemetry's
-conventions for messaging. A client without the key has no ProducerTraces or ConsumerTraces, and imports no
-OpenTelemetry.
+conventions for messaging. A client without ``otel.traces.enable`` has no ProducerTraces or ConsumerTraces, and imports
+no OpenTelemetry.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ KEY = "otel.traces.enable"
 LINKS_MAX = 64
 #: A key longer than this number of bytes does not become an attribute of a span.
 KEY_BYTES_MAX = 128
-#: A number of records until the next traced record that is never reached: no record is traced.
+#: A gap so large that no record is traced until the gap is replaced (see ``gap``).
 _NEVER = 2**62
 #: Seconds between two refills of the budget of traced records (otel.traces.per.second.max).
 TICK_S = 0.5
@@ -109,9 +109,10 @@ class ProducerTraces:
     def gap(self) -> int:
         """The number of records before the next one that is offered to the application's sampler.
 
-        The gaps are random, so that they do not follow a pattern in the records. A counter limits the traced records
-        per tick, because reading the clock for each send would cost more. After the last record of a tick, the gap
-        lasts until ``ticked`` ends it.
+        The gaps are random, so that they do not follow a pattern in the records. With otel.traces.ratio below 1, only a
+        limited number of records is traced per tick of TICK_S seconds. The limit is a counter, because reading the
+        clock for each send would cost more. When the counter reaches its limit, no record is traced until ``ticked``
+        begins the next tick.
         """
         if self._ratio >= 1:
             return 0
@@ -122,7 +123,8 @@ class ProducerTraces:
 
     def ticked(self, gap: int) -> int:
         """Begin the next tick if TICK_S seconds have passed since the last tick began. Call this method more often than
-        every TICK_S seconds. Returns the gap that replaces ``gap``."""
+        every TICK_S seconds. Returns the number of records until the next traced record, counted from now; ``gap`` is
+        the number before the call."""
         now_s = time.monotonic()
         if now_s - self._ticked_s < TICK_S:
             return gap
@@ -208,7 +210,7 @@ class ConsumerTraces:
 
     def polled(self, records: Sequence[Record], began_ns: int) -> None:
         """Make the span of one poll, with a link to the producer's span of each sampled record (at most LINKS_MAX). A
-        poll without a sampled record has no span. ``began_ns``: time.time_ns() at the begin of the poll."""
+        poll without a sampled record has no span. ``began_ns``: time.time_ns() at the beginning of the poll."""
         links: list[Any] = []
         topics: set[str] = set()
         for record in records:
@@ -265,7 +267,7 @@ def _current(api: ModuleType) -> str | None:
 
 
 def _key_text(key: Any) -> str | None:
-    """A record's key as an attribute; None for a key that is not a short text."""
+    """A record's key as a span attribute; None for a key that is not a short text."""
     if isinstance(key, str):
         return key if len(key) <= KEY_BYTES_MAX else None
     if not isinstance(key, bytes) or len(key) > KEY_BYTES_MAX:

@@ -21,7 +21,8 @@ FIELD_MAX = 4_096
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """The text that the user reads before the change. ``rows``: (name, value) pairs; ``means``: sentences."""
+    """The text that the user reads before the change. ``rows``: (name, value) pairs; ``means``: sentences about the
+    effects of the change."""
 
     title: str
     rows: tuple[tuple[str, str], ...]
@@ -80,7 +81,9 @@ class AlterTopicConfig:
         entries = (await admin.describe_configs([resource], include_synonyms=True, timeout=REQUEST_S))[resource]
         entry = entries.get(self.key)
         if entry is None:
-            raise InvalidArgumentError(f"topic {self.topic} has no key {self.key}; its page lists the keys")
+            raise InvalidArgumentError(
+                f"topic {self.topic} has no key {self.key}; the page of the topic lists the keys"
+            )
         await admin.alter_configs({resource: {self.key: self.value}}, validate_only=True, timeout=REQUEST_S)
         new = self.value
         if new is None:

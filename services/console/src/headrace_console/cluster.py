@@ -28,8 +28,8 @@ _THREADS, _REGISTRY_THREADS = 6, 4
 _PARTITION_BYTES, _FETCH_BYTES = 1 << 20, 8 << 20
 
 
-#: References that the SDK would replace in a password. The console refuses a typed password with a reference, because
-#: it must not read a file of the console's machine.
+#: Beginning of a reference (``${env:``, ``${file:``), which the SDK would replace in a password. The console refuses a
+#: password with a reference, because the console must not read a file of its own machine for a user.
 _REFERENCE = re.compile(r"\$\{(env|file):")
 #: The name of the file with a user's credentials in the commands that the console shows.
 _CLIENT_FILE = "client.properties"
@@ -37,8 +37,8 @@ _CLIENT_FILE = "client.properties"
 
 def client_config(settings: ConsoleSettings, credentials: tuple[str, str] | None = None) -> dict[str, Any]:
     """The configuration keys of the console's clients, with the user and password of ``credentials``. Raises
-    SaslAuthenticationFailedError for a password with ``${env:`` or ``${file:``, which the SDK would replace by a
-    variable or a file."""
+    SaslAuthenticationFailedError for a password with ``${env:`` or ``${file:``, which the SDK would replace by the
+    value of a variable or the contents of a file."""
     found = {
         "client.id": "headrace-console",
         "bootstrap.timeout.ms": 3_000,
@@ -121,8 +121,8 @@ class Cluster:
 
 async def _in_thread(free: asyncio.Semaphore, work: Callable[[], T]) -> T:
     """Run ``work`` in a new thread, as soon as the semaphore ``free`` permits one more thread. If the caller stops
-    waiting, the thread continues, and occupies its place in ``free`` until it ends. Otherwise page views would start
-    threads without limit while a node is silent."""
+    waiting, the thread continues, and ``free`` counts the thread until it ends. Without the semaphore, page views would
+    start threads without limit while a node is silent."""
     await free.acquire()
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()

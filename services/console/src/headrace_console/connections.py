@@ -49,8 +49,8 @@ class Connections:
     # -- what happens to a connection
 
     def begun(self, task: asyncio.Task[None], protocol: Any, address: str, count: int) -> bool:
-        """Take a new connection; returns whether it may stay. ``count`` other connections have finished their
-        handshake."""
+        """Count a new connection; returns whether the console keeps the connection. ``count``: number of other
+        connections that have finished their handshake."""
         has_room = count + len(self._handshakes) < self.most or self._make_room()
         if has_room:
             self._handshakes[task] = network_of(address)

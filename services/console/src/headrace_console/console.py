@@ -1,4 +1,5 @@
-"""What the pages work with: the site, which all users share, and the console of one user: clients, samples, answers.
+"""The objects that the pages use: the Site, which all users share, and the Console of one user (clients, samples,
+answers).
 
 On an open cluster there is one console for all visitors. With a sign-in each session has a separate console, whose
 clients have the user's credentials. So the cluster's ACLs decide what the user may see and do, and no sample, chart or
@@ -50,7 +51,7 @@ PROOF_S = 20.0
 
 
 class Site:
-    """What all users share: the templates, the URLs, and the checks of requests."""
+    """The data that all users share: the templates, the URLs, and the checks of requests."""
 
     def __init__(self, settings: ConsoleSettings) -> None:
         self.settings = settings
@@ -104,7 +105,7 @@ class Site:
         return f"{self.settings.path_prefix}/{page}{'?' if query else ''}{query}"
 
     def static(self, name: str) -> str:
-        """The URL of a file, which changes with the file's contents."""
+        """The URL of a static file; the URL changes when the file's contents change."""
         return f"{self.settings.path_prefix}/static/{name}?{self._digests[name]}"
 
     def command(self, *words: object) -> str:
@@ -112,7 +113,7 @@ class Site:
         return shlex.join(command(self.settings, *map(str, words)))
 
     def here(self, request: web.Request) -> str:
-        """The URL of this page, without the message about a change."""
+        """The URL of the requested page, without the parameter for the message about a completed change."""
         query = urlencode([(name, value) for name, value in request.query.items() if name != "done"])
         return f"{request.path}{'?' if query else ''}{query}"
 
@@ -162,8 +163,8 @@ class Site:
 
 
 class Console:
-    """What the pages work with: the clients, the samples and the answers of one user. ``user`` None: the console has no
-    sign-in, and all visitors share one Console."""
+    """The data of one user that the pages use: the clients, the samples and the answers. If ``user`` is None, the
+    console has no sign-in, and all visitors share one Console."""
 
     def __init__(self, site: Site, cluster: Cluster, user: str | None = None) -> None:
         self.site, self.settings, self.cluster, self.user = site, site.settings, cluster, user
@@ -173,8 +174,8 @@ class Console:
         self.tailing = Tailing(cluster, self.decoding, site.watchers, user)
         #: The token of the forms of a signed-in user's session; None if the token belongs to the browser's cookie.
         self.token: str | None = None
-        #: Ends the user's session, because the cluster refuses the password; returns the sentence that explains this to
-        #: the user.
+        #: Callback that ends the user's session, because the cluster refuses the password; returns the sentence that
+        #: explains this to the user.
         self.turn_away: Callable[[], str] = lambda: "the cluster refuses the credentials of the console"
         self.url, self.command = site.url, site.command
         self._done: OrderedDict[str, str] = OrderedDict()
@@ -282,7 +283,7 @@ class Console:
         return None if found is None else found.value
 
     async def settle(self) -> None:
-        """Take a new sample, which shows a change that was just made."""
+        """Take a new sample, so that the next page shows a change that was just made."""
         await self.watching.view.again(3.0)
         self.watching.diagnosis.view()
 
@@ -298,7 +299,7 @@ def text_of(request: web.Request, name: str, default: str = "") -> str:
 
 
 def required(request: web.Request, name: str, what: str) -> str:
-    """A parameter that the page needs. Raises Refused."""
+    """Return a query parameter that the page needs. Raises Refused."""
     found = request.query.get(name, "")
     if not found:
         raise Refused(400, f"the URL names no {what}; choose one from the list")

@@ -72,11 +72,11 @@ class Decoding:
             return [replace(each, value=replace(each.value, note=note)) for each in plain_ones]
 
     async def refusal(self) -> str:
-        """Why this user is not authorized to see schemas; "" if the user is.
+        """Why this user is not authorized to see schemas; "" if the user is authorized.
 
-        The registry does not know the cluster's users, and the console authenticates there with its own credentials.
-        Therefore the cluster decides: a user with READ on the topic in which the registry stores its schemas may see
-        the schemas here, too.
+        The registry does not know the cluster's users, and the console authenticates at the registry with its own
+        credentials. Therefore the cluster decides: a user with READ on the topic in which the registry stores its
+        schemas may see the schemas in the console, too.
         """
         settings = self._cluster.settings
         if self.registry is None or not settings.has_sign_in:

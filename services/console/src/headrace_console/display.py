@@ -61,7 +61,7 @@ def shown(data: bytes | None, *, limit: int = LISTED_MAX, pretty: bool = False) 
     if not data:
         return Shown("empty", "", 0)
     size = data.whole_size if isinstance(data, Beginning) else len(data)
-    # UTF-8 has at most four bytes for a character, so the rest cannot be shown anyway.
+    # A character has at most four bytes in UTF-8, so bytes after this part would not be shown.
     head = data if pretty and len(data) <= _JSON_BYTES_MAX else data[: 4 * limit + 4]
     text, is_broken = _decoded(head, is_whole=len(head) == size)
     if text is None:
@@ -183,7 +183,7 @@ def when(ms: float | None) -> str:
 
 
 def config_words(key: str, value: str) -> str:
-    """What a configuration value means, for keys with a unit; "" if the value needs no explanation."""
+    """A configuration value in readable form, for keys with a unit; "" if the value needs no explanation."""
     try:
         count = int(value)
     except ValueError:

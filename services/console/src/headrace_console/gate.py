@@ -56,7 +56,7 @@ QUERY_MAX, PARAMETER_MAX = 6_144, 4_096
 FORM_BYTES_MAX, FORM_S = 32_768, 10.0
 #: Maximum bytes of answers that wait until their clients have read them: of all users, and of one signed-in user.
 ANSWERS_BYTES_MAX, USER_ANSWERS_BYTES_MAX = 64 << 20, 16 << 20
-#: Seconds to read one answer.
+#: Seconds within which a client must have read one answer.
 ANSWER_S = 30.0
 #: Seconds that a page may take: a page of a broken cluster waits for several requests.
 PAGE_S = 25.0
@@ -187,7 +187,8 @@ class Gate:
             self._user_requests -= Counter({user: 1})  # without entries of 0
 
     def leave(self, request: web.Request) -> None:
-        """Called when a live view begins: do not count its request here until ``come_back``."""
+        """Called when a live view begins: the limit on requests in progress does not count the view's request until
+        ``come_back``."""
         self._requests -= 1
         self._forget_user(request)
 
@@ -238,7 +239,7 @@ class Gate:
         if not self._guard.is_open and not self._is_admitted(request):
             raise Refused(401, REFUSAL)
         if request.method not in ("GET", "HEAD", "POST"):
-            raise Refused(405, "the console answers GET, HEAD and POST")
+            raise Refused(405, "the console accepts only the methods GET, HEAD and POST")
         if request.method == "POST" and not is_same_origin(request, self._allowed):
             raise Refused(403, "a change must come from a page of this console")
         if len(request.query_string) > QUERY_MAX:

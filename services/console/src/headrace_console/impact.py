@@ -1,8 +1,8 @@
-"""What the loss of a broker means: for each partition with a replica on the broker, which broker still serves the
+"""The impact of a broker's loss: for each partition with a replica on the broker, which broker still serves the
 partition, and what is at risk. Pure.
 
-For a dead broker, the present state of its partitions decides. For a live broker the same rules answer the question
-"what if it stopped now": its replicas leave the ISR, and another in-sync replica leads.
+For a dead broker, the impact follows from the present state of its partitions. For a live broker, the same rules show
+what its loss would mean: the broker's replicas leave the ISR, and another in-sync replica leads.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from headrace.models import PartitionDescription, TopicDescription
 
 
 class Risk(enum.StrEnum):
-    """What a client notices of the loss of a broker, worst first."""
+    """The effects of a broker's loss that a client notices, worst first."""
 
     OFFLINE = "offline"
     READ_ONLY = "read-only"
@@ -49,7 +49,7 @@ class Endangered:
 @dataclass(frozen=True, slots=True)
 class Impact:
     """``partitions``: all partitions with a replica on the broker, the worst first. ``is_supposed``: the broker is
-    alive, and the Impact says what its loss would mean."""
+    alive, and the Impact describes its supposed loss."""
 
     broker_id: int
     is_supposed: bool

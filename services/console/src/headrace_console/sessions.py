@@ -1,5 +1,5 @@
-"""Sessions of signed-in users: who signed in, when each session ends, and why it ended. Pure, apart from the random
-ids.
+"""Sessions of signed-in users: who signed in, when each session ends, and why it ended. The module has no I/O and no
+clock; only the ids are random.
 
     sign-in ──> a session ──> idle_s without an action, or life_s after the sign-in
                           ──> sign-out
@@ -114,7 +114,7 @@ class Sessions(Generic[T]):
         self._on_end(session)
 
     def sweep(self) -> None:
-        """End the sessions whose time is over."""
+        """End the sessions that have expired."""
         for session in self:
             if why := self._expiry(session):
                 self.end(session, why)

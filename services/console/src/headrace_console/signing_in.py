@@ -283,7 +283,8 @@ class Users:
     # -- where to go
 
     def _local(self, url: str) -> str:
-        """``url`` if it is a page of this console, else the first page: no sign-in leads to another site."""
+        """``url`` if it is a page of this console, else the first page, so that a sign-in never redirects to another
+        site."""
         home = self._site.url()
         path = url.partition("?")[0].partition("#")[0]
         is_ours = url.startswith(home) and not url.startswith("//") and "\\" not in url and url.isprintable()

@@ -29,7 +29,7 @@ from .refreshing import Refreshing
 #: Seconds between two samples of the cluster: while pages are viewed, and at other times, when only the charts need
 #: samples.
 SAMPLE_S, IDLE_SAMPLE_S = 4.0, 30.0
-#: Pattern of a sample's errors that mean that the user lacks a permission.
+#: Pattern of the errors in a sample that are caused by a missing permission of the user.
 _REFUSAL = re.compile(r"(?P<what>[^:]+): (?P<why>.*) \[\w+_AUTHORIZATION_FAILED\]\Z", re.DOTALL)
 #: The name of the request in a sample that needs DESCRIBE on the cluster.
 _CLUSTER_QUESTION = "reassignments"
@@ -39,7 +39,8 @@ DOCTOR_S = 15.0
 
 @dataclass(frozen=True)
 class View:
-    """One sample, with the data for lists by name. ``is_first``: there is no earlier sample, so rates are unknown."""
+    """One sample of the cluster, with its topics, groups and other data by name. ``is_first``: there is no earlier
+    sample, so rates are unknown."""
 
     sample: Sample
     frame: Frame
@@ -153,7 +154,7 @@ class Watching:
         facts = gathering.facts(self._cluster.settings.bootstrap_servers, local)
         if facts.cluster is None:
             why = facts.not_asked[0].why if facts.not_asked else "no answer"
-            raise NetworkError(f"no node describes the cluster: {why}")
+            raise NetworkError(f"cannot read the state of the cluster from any node: {why}")
         return Diagnosis(facts, tuple(diagnose(facts)), is_healthy(facts))
 
     def _local(self) -> ClusterDirectory | None:

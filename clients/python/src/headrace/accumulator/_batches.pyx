@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""Record batches to be sent, and their queues. ``_native.pyi`` has the contract of each method, ``_native.pyx`` the
+"""Record batches to be sent, and their queues. ``_native.pyi`` has the contract of each method; ``_native.pyx`` has the
 rules about the GIL."""
 
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
@@ -69,8 +69,8 @@ headrace_prepare_powers()
 
 
 cdef class Ledger:
-    """Counts the unacknowledged bytes and records: the base class of the accumulator, and the only part that batches
-    use."""
+    """Counts the unacknowledged bytes and records. ``Ledger`` is the base class of the accumulator; batches use only
+    this part of the accumulator."""
 
     def add_space_waiter(self, waiter):
         """Register ``waiter`` to be called when a quarter of the buffer is free, or the accumulator is closed. Return
@@ -115,8 +115,8 @@ cdef class SendBatch:
         self._waiters = []
 
     def stamp(self, long long producer_id, int producer_epoch, int base_sequence):
-        """Write an idempotent producer's id, epoch and sequence into the batch, and the flag of a transactional
-        producer, in place: no other code reads the batch yet."""
+        """Write an idempotent producer's id, epoch and sequence, and the flag of a transactional producer, into the
+        batch. The bytes are changed in place, because no other code reads the batch yet."""
         data = self.data
         if data is None:
             return
@@ -176,9 +176,9 @@ cdef class SendBatch:
         return True
 
     def failure(self):
-        """Return a copy of the error of a failed batch, else None. The futures of all records of the batch raise copies,
-        because the traceback of a raised error keeps the caller's frame, which usually keeps a future. Futures take no
-        part in garbage collection, so a traceback on the batch's own error would keep the frame forever."""
+        """Return a copy of the error of a failed batch, else None. Each record's future raises its own copy, because a
+        raised error gets a traceback, which refers to the caller's frame and usually to a future. The garbage collector
+        does not track futures, so a traceback on the batch's own error would keep the frame in memory forever."""
         return None if self.error is None else self.error.copy()
 
     cdef object metadata(self, int index, long long timestamp_ms):

@@ -194,7 +194,7 @@ cdef class AsyncRecordFuture:
         return removed
 
     def cancel(self, msg=None):
-        """Stop waiting. The record is sent in any case."""
+        """Stop waiting. The producer sends the record in any case."""
         if self._cancelled or self._batch.done:
             return False
         self._cancelled = True
@@ -202,7 +202,7 @@ cdef class AsyncRecordFuture:
         return True
 
     def run_callbacks(self):
-        """Schedule the callbacks. The accumulator calls this method on the caller's event loop."""
+        """Schedule the callbacks. The accumulator calls ``run_callbacks`` on the caller's event loop."""
         callbacks = self._callbacks
         self._callbacks = None
         if callbacks is not None:

@@ -348,7 +348,7 @@ cdef class Accumulator(Ledger):
         return batch
 
     cdef inline bint _is_untraced(self) noexcept:
-        """Whether the producer sends the next record without a call of the tracer. Counts down ``untraced``."""
+        """Whether the producer may send the next record without calling the tracer. Counts down ``untraced``."""
         if self.untraced > 0:
             self.untraced -= 1
             return True
@@ -588,7 +588,7 @@ cdef class NativeProducer:
                 future._timestamp_ms = when
                 if accumulator.breathe:
                     # An append has just filled a batch. Sleep briefly, because the I/O thread may be waiting for the
-                    # GIL: a thread that never sleeps would keep the GIL for another 5 ms (sys.getswitchinterval).
+                    # GIL: without a sleep, this thread would keep the GIL for another 5 ms (sys.getswitchinterval).
                     accumulator.breathe = False
                     if accumulator.yield_us:
                         with nogil:
@@ -617,7 +617,8 @@ cdef class NativeAsyncProducer:
     ) -> Awaitable[AsyncRecordFuture]:
         """Queue one record. Await the call to get a future; await the future to get the record's RecordMetadata.
 
-        Arguments and errors are the same as in Producer.send; for a callback use the future's add_done_callback.
+        Arguments and errors are the same as in Producer.send. To register a callback, call ``add_done_callback`` of the
+        future.
         """
         cdef Accumulator accumulator = self._accumulator
         cdef Sent sent

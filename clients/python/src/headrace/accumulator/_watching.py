@@ -2,8 +2,8 @@
 
 ``wait`` and ``as_completed`` lock every future (``_condition``), read its ``_state``, add a waiter (``_waiters``) and
 unlock the future. A record future has no lock: it creates ``_condition``, ``_state`` and ``_waiters`` on demand and
-drops them after use. "Locking" a record future only freezes the state that it reports, and never blocks. Unlocking a
-record future calls its waiters if its state changed while it was frozen.
+drops them after use. "Locking" a record future never blocks; it only freezes the state that the future reports.
+Unlocking a record future calls its waiters if its state changed while it was frozen.
 """
 
 from __future__ import annotations

@@ -74,8 +74,8 @@ class Admin(Face):
     @classmethod
     def from_properties(cls, path: str | os.PathLike[str], **overrides: Unpack[AdminSettings]) -> Self:
         """Make the client from a properties file with Kafka's keys, such as the client.properties of `headrace up
-        --secure`. ``overrides`` have priority. Keys of the other kinds of clients are left out. Raises
-        InvalidConfigError, which names the line."""
+        --secure`. ``overrides`` have priority. The call ignores keys that apply only to other kinds of clients. Raises
+        InvalidConfigError for an invalid file; the message names the line."""
         return cls(from_file(ADMIN, path, overrides))
 
     def _shown(self) -> list[str]:
@@ -278,7 +278,7 @@ class Admin(Face):
     def create_acls(self, acls: Iterable[AclBinding], timeout: float | None = None) -> None:
         """Create access control entries; entries that already exist stay unchanged.
 
-        Raises InvalidRequestError for an invalid entry, SecurityDisabledError without an authorizer.
+        Raises InvalidRequestError for an invalid entry, SecurityDisabledError if the cluster has no authorizer.
         """
         wanted = access.wanted_bindings(acls)
         self._run(lambda calls: access.create_acls(calls, wanted, timeout))
@@ -286,14 +286,14 @@ class Admin(Face):
     def describe_acls(
         self, acl_filter: AclBindingFilter | None = None, timeout: float | None = None
     ) -> list[AclBinding]:
-        """The access control entries that a filter selects; None selects all. Raises SecurityDisabledError without an
-        authorizer."""
+        """The access control entries that a filter selects; None selects all. Raises SecurityDisabledError if the
+        cluster has no authorizer."""
         wanted = access.wanted_filter(acl_filter)
         return self._run(lambda calls: access.describe_acls(calls, wanted, timeout))
 
     def delete_acls(self, filters: Iterable[AclBindingFilter], timeout: float | None = None) -> list[AclBinding]:
         """Delete the access control entries that one of the filters selects; returns the deleted entries. Raises
-        SecurityDisabledError without an authorizer."""
+        SecurityDisabledError if the cluster has no authorizer."""
         wanted = access.wanted_filters(filters)
         return self._run(lambda calls: access.delete_acls(calls, wanted, timeout))
 
@@ -317,8 +317,8 @@ class Admin(Face):
         """Set and remove SCRAM credentials of users (KIP-554). The client salts each password, and does not send the
         password itself.
 
-        Raises UnacceptableCredentialError, ResourceNotFoundError for a credential to remove that does not exist, and
-        DuplicateResourceError.
+        Raises UnacceptableCredentialError, ResourceNotFoundError for the removal of a credential that does not exist,
+        and DuplicateResourceError.
         """
         wanted = scram_users.wanted_changes(changes)
         self._run(lambda calls: scram_users.alter_user_scram_credentials(calls, wanted, timeout))
@@ -359,8 +359,8 @@ class Admin(Face):
         self, hmac: bytes, *, period_ms: int | None = None, timeout: float | None = None
     ) -> int:
         """Let a token expire ``period_ms`` from now; None or -1: remove it at once. Only the owner and the renewers may
-        let a token expire. Returns the expiry in milliseconds since 1970. Sessions that the token has opened end when
-        it expires, but not when it is removed.
+        let a token expire. Returns the expiry in milliseconds since 1970. Sessions that clients opened with the token
+        end when the token expires, but not when it is removed.
 
         Raises the errors of ``renew_delegation_token``.
         """
@@ -389,8 +389,8 @@ class Admin(Face):
     ) -> dict[QuotaEntity, dict[str, float]]:
         """Quotas by entity (KIP-546). Each argument selects the entities with this user, client id or IP address.
         QuotaName.DEFAULT selects the default of all users, client ids or addresses; QuotaName.ANY selects every name
-        and the default. ``strict``: the entities have no other parts. Without arguments, the call returns all
-        quotas."""
+        and the default. ``strict``: select only entities that have no parts other than the given ones. Without
+        arguments, the call returns all quotas."""
         wanted = quotas.wanted_filter(user, client_id, ip)
         return self._run(lambda calls: quotas.describe_client_quotas(calls, wanted, strict, timeout), strict=strict)
 
@@ -587,10 +587,11 @@ class Admin(Face):
         prefix: str = "",
         timeout: float | None = None,
     ) -> list[TransactionListing]:
-        """List the transactional ids of the cluster, sorted (Kafka's listTransactions). An id is listed if
-        it meets all conditions: the states, the producer ids, the ``prefix``, and a transaction that has been open for
-        at least ``open_for_ms`` (KIP-994). The list is always complete. While a partition of ``__transaction_state``
-        has no coordinator, the call waits; after ``timeout`` it raises RequestTimedOutError."""
+        """List the transactional ids of the cluster, sorted (Kafka's listTransactions). An id is listed if it meets all
+        conditions: the states, the producer ids, the ``prefix``, and a transaction that has been open for at least
+        ``open_for_ms`` (KIP-994). The list of transactional ids is always complete. While a partition of
+        ``__transaction_state`` has no coordinator, the call waits; after ``timeout`` the call raises
+        RequestTimedOutError."""
         numbers, ids = transactions.wanted_states(states), transactions.wanted_producers(producer_ids)
         least_ms = None if open_for_ms is None else arguments.whole("open_for_ms", open_for_ms)
         arguments.text("prefix", prefix)
@@ -622,8 +623,8 @@ class Admin(Face):
 
     def abort_transaction(self, transactional_id: str, *, timeout: float | None = None) -> None:
         """Abort the open or prepared transaction of a transactional id, and raise its producer's epoch (Kafka's
-        forceTerminateTransaction). The producer's next commit raises TransactionAbortableError; after
-        ``abort_transaction`` the producer continues with its new epoch.
+        forceTerminateTransaction). The producer's next commit raises TransactionAbortableError; after the producer has
+        called its own ``abort_transaction``, it continues with its new epoch.
 
         Raises TransactionalIdNotFoundError, InvalidTxnStateError (no transaction is open), RequestTimedOutError (the
         abort may have taken effect).
@@ -636,8 +637,9 @@ class Admin(Face):
     ) -> None:
         """End a hanging transaction in one partition, with an abort marker (Kafka's abortTransaction). A hanging
         transaction is open in a partition, but its coordinator does not know it. Readers with ``read_committed`` stop
-        at the first offset of a hanging transaction until the transaction ends. ``describe_producers`` shows
-        ``producer_id`` and ``start_offset``. Use ``abort_transaction`` for a transaction that a coordinator knows.
+        at the first offset of a hanging transaction until the transaction ends. ``describe_producers`` returns the
+        ``producer_id`` and the ``start_offset`` of a hanging transaction. Use ``abort_transaction`` for a transaction
+        that a coordinator knows.
 
         Raises InvalidTxnStateError (no transaction of the producer begins at ``start_offset``), InvalidTopicError (an
         internal topic).
@@ -682,9 +684,9 @@ class Admin(Face):
         """Commit a batch of an exactly-once sink: commit the transactions of ``tokens``, abort the sink's other
         transactions up to this batch, and wait until readers see the result. The call may be repeated: if this batch or
         a later one is already committed, the call changes nothing and returns the sink's state. ``generation``: the
-        generation that every task of the batch got from ``describe_sink``, also a task without rows; None: only the
-        generations of the tokens are checked. ``is_final``: no batch follows, so the coordinator may remove the sink's
-        state. A batch has at most 10,000 tokens.
+        generation that ``describe_sink`` returned to every task of the batch, including tasks without rows; None: only
+        the generations of the tokens are checked. ``is_final``: no batch follows, so the coordinator may remove the
+        sink's state. A batch has at most 10,000 tokens.
 
         Raises ProducerFencedError (the batch was aborted) and InvalidTxnStateError (a transaction is not prepared):
         write the batch again."""
@@ -711,8 +713,8 @@ class Admin(Face):
     ) -> SinkState:
         """Abort a batch of an exactly-once sink: the sink's open transactions are aborted, and transactions of
         ``generation`` can no longer be committed. If the batch is already committed, or the sink has a later
-        generation, the call changes nothing. In the first case ``batch`` of the result is at least the given
-        ``batch``."""
+        generation, the call changes nothing. If the batch is already committed, ``batch`` of the result is at least the
+        given ``batch``."""
         arguments.text("sink", sink, empty=False)
         arguments.whole("batch", batch)
         arguments.whole("generation", generation)

@@ -41,7 +41,9 @@ def wanted_changes(
         for key, value in of_one.items():
             arguments.text("quota key", key)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-                raise InvalidArgumentError(f"{entity}: {key}={value!r:.80} must be a number, or None to remove it")
+                raise InvalidArgumentError(
+                    f"{entity}: {key}={value!r:.80} must be a number, or None to remove the quota"
+                )
     return found
 
 

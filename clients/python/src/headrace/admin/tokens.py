@@ -13,8 +13,8 @@ from .. import arguments
 from ..token_models import DelegationToken
 from .calls import AdminCalls
 
-#: The period if the caller gives none. For a creation or a renewal, the server then uses its default or its maximum;
-#: an expiry takes effect at once.
+#: The period that the client sends if the caller gives none. For a new token, the server then uses the maximum
+#: lifetime; for a renewal, its default period. An expiry with this period takes effect at once.
 _DEFAULT = -1
 
 

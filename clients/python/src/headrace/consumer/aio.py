@@ -38,9 +38,9 @@ logger = logging.getLogger("headrace")
 
 #: After this number of seconds, an ``async for`` over fetched records lets the event loop run other tasks.
 TURN_S = 0.005
-#: Maximum number of records that an ``async for`` returns between two readings of the clock. Reading the clock costs a
-#: tenth of the time of a record. If the body of the ``async for`` suddenly becomes slow, the event loop waits for up to
-#: UNTIMED_RECORDS records.
+#: Maximum number of records that an ``async for`` returns between two readings of the clock. One reading of the clock
+#: takes a tenth of the time that the iteration needs for a record. If the body of the ``async for`` suddenly becomes
+#: slow, the event loop waits for up to UNTIMED_RECORDS records.
 UNTIMED_RECORDS = 32
 
 #: Rebalance callback, called with (consumer, partitions); the consumer awaits the result if it is awaitable.
@@ -255,8 +255,8 @@ class AsyncConsumer(ConsumerFace):
         return []
 
     async def _drain(self, limit: int, deadline: float) -> list[Record]:
-        """Return fetched records. A deserializer may need an answer of the schema registry first; the list is empty if
-        ``deadline`` passes before that answer."""
+        """Return fetched records. A deserializer may first need an answer of the schema registry; the list is empty if
+        ``deadline`` passes before the answer arrives."""
         while True:
             try:
                 return self._core.reading.drain(limit)

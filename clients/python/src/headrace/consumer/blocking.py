@@ -256,8 +256,8 @@ class Consumer(ConsumerFace):
         return []
 
     def _drain(self, limit: int, deadline: float) -> list[Record]:
-        """Return fetched records. A deserializer may need an answer of the schema registry first; the list is empty if
-        ``deadline`` passes before that answer."""
+        """Return fetched records. A deserializer may first need an answer of the schema registry; the list is empty if
+        ``deadline`` passes before the answer arrives."""
         while True:
             try:
                 return self._core.reading.drain(limit)
@@ -350,8 +350,9 @@ class Consumer(ConsumerFace):
         ``retry_backoff_max``, at most ``retries`` times; later records with the same key wait. After the last retry,
         the record is sent to the topic ``dead_letters`` with the reason in its headers. A record that cannot be
         deserialized is sent to ``dead_letters`` without a retry. If ``dead_letters`` is None, the failed record ends
-        the run with ProcessingError. While enough records are in progress, ``process`` polls no more. At its end,
-        ``process`` waits up to 30 s for running handlers; then the consumer's position is the first unfinished record.
+        the run with ProcessingError. While the limit of records in progress is reached, ``process`` does not poll. At
+        its end, ``process`` waits up to 30 s for running handlers; then the consumer's position is the first unfinished
+        record.
 
         Raises InvalidArgumentError, InvalidGroupIdError (no ``group.id``), IllegalStateError (``process`` runs
         already), ProcessingError, and what ``poll`` raises.

@@ -196,7 +196,7 @@ class ConsumerCore:
 
 
 def _interrupter(core_of: weakref.ref[ConsumerCore]) -> Callable[[], None]:
-    """Wakes a call that waits for records, so that the call raises the failure."""
+    """Return a function that wakes a call that waits for records, so that the call raises the failure of the client."""
 
     def interrupt() -> None:
         core = core_of()

@@ -96,7 +96,7 @@ class FetchLink:
             self._event.set()
 
     def retire(self) -> None:
-        """Stop the stream because the broker has another address; the fetcher looks up the leaders of the stream's
+        """Stop the stream, because the broker's address has changed; the fetcher looks up the leaders of the stream's
         partitions again."""
         if self._task is not None:
             self._task.cancel()
@@ -175,7 +175,7 @@ class FetchLink:
 
     def _may_ask(self) -> bool:
         if self._to_name or self._to_forget:
-            # A changed list of partitions ends the wait of a long poll.
+            # Send changes of the partitions even during a long poll: the new request ends the long poll.
             return len(self._in_flight) <= CATCHING_UP_REQUESTS
         if not self.members:
             return False
@@ -204,7 +204,7 @@ class FetchLink:
             isolation_level=fetcher.isolation,
             rack=self._rack,
         )
-        # The next request, which follows at once, names the partitions beyond PARTITIONS_MAX (see _may_ask).
+        # The next request names the partitions beyond PARTITIONS_MAX, and is sent at once (see _may_ask).
         naming = list(itertools.islice(self._to_name, PARTITIONS_MAX))
         forgetting = list(itertools.islice(self._to_forget, PARTITIONS_MAX))
         for tp in naming:

@@ -277,7 +277,8 @@ class Fetcher:
         link.add(tracked)
 
     def tell(self, tracked: Tracked, error: HeadraceError) -> None:
-        """Let the caller's poll raise ``error``, after the records that were fetched before it."""
+        """Let the caller's poll raise ``error``, after the poll has returned the records that were fetched before the
+        error."""
         at = tracked.fetch_at if tracked.fetch_at is not None else -1
         self.inbox.put(Slice(tracked.assigned, tracked.generation, at, at, error=error))
 

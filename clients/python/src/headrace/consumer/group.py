@@ -82,8 +82,8 @@ class Assigned(NamedTuple):
 
 
 class Revoking(NamedTuple):
-    """Partitions to revoke. ``commits`` is False if the caller has interrupted the auto-commit, which is then not
-    attempted again."""
+    """Partitions to revoke. ``commits`` is False if the caller has interrupted the auto-commit; the consumer then does
+    not attempt the auto-commit again."""
 
     ticket: int
     partitions: list[TopicPartition]
@@ -104,7 +104,7 @@ class Trouble(NamedTuple):
 
 
 class Paused(NamedTuple):
-    """The consumer is not returning records. The pause began at ``since_ms`` (wall clock, ms)."""
+    """A pause, in which the consumer returns no records. The pause began at ``since_ms`` (wall clock, ms)."""
 
     cause: PauseCause
     why: str
@@ -318,7 +318,9 @@ class GroupConsumer:
         """Commit the offsets of ``progress.offsets`` every ``interval_s`` seconds until ``end_progress``, also if
         auto-commit is off. Raises IllegalStateError if a run is in progress already."""
         if self._progress is not None:
-            raise IllegalStateError("process() runs already: a consumer runs one process() at a time")
+            raise IllegalStateError(
+                "process() is already running: a consumer can run one process() at a time; wait until it returns"
+            )
         self._progress = progress
         self._commits_itself, self._interval_s, self._next_commit_at = True, interval_s, time.monotonic() + interval_s
         self._committed = {}
@@ -412,12 +414,12 @@ class GroupConsumer:
         try:
             yield OnIoThread(self._commit(positions, self._reported_losses, self._commit_timeout_s, DELETED))
         except DELETED as error:
-            logger.info("group %r: auto-commit: %s", self.group_id, error)
+            logger.info("group %r: the auto-commit failed, because a topic was deleted: %s", self.group_id, error)
         except (HeadraceError, TimeoutError) as error:
             logger.warning(
-                "group %r: auto-commit failed: %s",
+                "group %r: the auto-commit before a revocation failed, so records may be read again: %s",
                 self.group_id,
-                error or "no answer in time; its records may be read again",
+                error or "no answer in time",
             )
 
     def _let_go(self, partitions: list[TopicPartition], ticket: int | None) -> Steps:
@@ -604,7 +606,9 @@ class GroupConsumer:
             await self._commit(positions, reported_losses, final=DELETED)
         except HeadraceError as error:
             self._committed = {}  # the auto-commit is retried even if nothing is read before the retry
-            logger.warning("group %r: auto-commit failed: %s", self.group_id, error)
+            logger.warning(
+                "group %r: the auto-commit failed; the next auto-commit repeats it: %s", self.group_id, error
+            )
 
     def _settle(self) -> None:
         """Pass the member's new events on to the consumer."""
@@ -689,7 +693,7 @@ class GroupConsumer:
         logger.error("group %r: %s", self.group_id, why)
         async with self._changing:
             self._lost_why, self.is_evicted = why, True
-            # Drop the partitions first: a caller whose wait ends now must get no more records of these partitions.
+            # Drop the partitions first: a call whose wait ends now must return no more records of these partitions.
             if owned := self._membership.member.owned:
                 self._gone(owned, why)
             await self._membership.leave()

@@ -19,8 +19,8 @@ from ..callbacks import refuse_to_wait
 from ..engine.io_thread import call_in
 from .read_epochs import ReadEpochs
 
-#: The longest sleep, in seconds. CPython looks for signals before a thread begins to take a lock, not while it waits
-#: for the GIL after that: a Ctrl-C that arrives just then is seen only when the sleep ends.
+#: The longest sleep, in seconds. CPython checks for signals before a thread begins to wait for a lock, and not while
+#: the thread then waits for the GIL. A Ctrl-C that arrives during this wait is handled only when the sleep ends.
 SIGNALS_S = 1.0
 
 
@@ -102,8 +102,8 @@ class Slice:
 
 
 class Inbox:
-    """A FIFO queue of fetched data; ``on_room`` is called in the caller's thread when the fetcher waits for room in the
-    queue."""
+    """A FIFO queue of fetched data; ``on_room`` is called in the caller's thread when the fetcher waits for free space
+    in the queue."""
 
     def __init__(self, max_bytes: int, on_room: Callable[[], object]) -> None:
         self.max_bytes = max_bytes

@@ -10,7 +10,7 @@ from __future__ import annotations
 from headrace_core.records import iterate_headers
 
 #: Number of latest epochs that ReadEpochs remembers. If the log diverges before all remembered epochs, reading
-#: continues at the start of the oldest one, or at the end offset that the leader has answered if that is lower.
+#: continues at the start of the oldest remembered epoch, or at the leader's end offset if that offset is lower.
 KEPT = 8
 
 

@@ -342,7 +342,7 @@ class Reading:
         Raises WouldWait when a deserializer waits for the schema registry.
 
         If ``drain`` returns records instead of an error, the error occurs again at the next call. A damaged Slice stays
-        the current one, the error of a stopped partition is kept in ``_errors``, and a retriable error repeats.
+        the current Slice, the error of a stopped partition is kept in ``_errors``, and a retriable error occurs again.
         """
         out: list[Record] = []
         traces = self.traces
@@ -514,7 +514,7 @@ class Reading:
     # --- close -------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close the consumer: it returns no more records, and frees the fetched ones."""
+        """Close the consumer: it returns no more records, and frees the fetched records."""
         self.state = "closed"
         self.current = None
         self._held.clear()
@@ -527,7 +527,7 @@ class Reading:
         self.partition_counts.add(assigned.tp.topic, assigned.tp.partition, "records-consumed-total", count)
 
     def partition_values(self) -> dict[TopicPartition, dict[str, float]]:
-        """The counts of each partition that was read, and the lag of each assigned partition."""
+        """The record counts of each partition that was read, and the lag of each assigned partition."""
         found = self.partition_counts.values()
         for tp, assigned in list(self.partitions.items()):
             end, position = self._end(assigned), self.known_position(tp)
@@ -573,7 +573,8 @@ def each_of(partitions: Named) -> list[TopicPartition]:
 
 
 def _located(error: SerializationError, record: Record) -> SerializationError:
-    """A deserializer's error with the record that it could not read (KIP-1036). The error keeps its class."""
+    """A copy of a deserializer's error that also names the record which could not be deserialized (KIP-1036). The copy
+    has the class of the original error."""
     where = f"{record.topic}-{record.partition} at offset {record.offset}"
     found = error.copy()
     found.args = (

@@ -315,8 +315,9 @@ class MetadataCache:
         self._stale.set()
 
     def doubt(self) -> None:
-        """Read metadata from another node and move the metadata watch, because a broker has been silent for long; the
-        watch may hang at the same broker. ``doubt`` does nothing within two seconds after its previous call."""
+        """Read metadata from another node, because a broker has not answered for a long time. Also move the metadata
+        watch to another broker, because the watch may be open at the silent broker. ``doubt`` does nothing within two
+        seconds after its previous call."""
         now = time.monotonic()
         if now - self._doubted_at > QUICK_S:
             self._doubted_at = now
@@ -410,8 +411,8 @@ def _topic(item: Any) -> TopicInfo:
 
 
 def _newer(old: TopicInfo | None, new: TopicInfo) -> TopicInfo:
-    """The new metadata of a topic, except that a partition keeps its leader if its known leader epoch is newer. The
-    answer of a lagging node must not lead back to an old leader (KIP-320)."""
+    """The new metadata of a topic, except that a partition keeps its known leader if that leader's epoch is newer. An
+    answer of a lagging node must not replace a leader by an older leader (KIP-320)."""
     if old is None or old.topic_id != new.topic_id:
         return new
     parts = tuple(

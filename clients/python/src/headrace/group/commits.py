@@ -145,8 +145,8 @@ class Commits:
             self._turn.release()
 
     def close(self) -> None:
-        """Forget the consumer, which has left its group: without reference cycles a closed consumer leaves memory at
-        once."""
+        """Drop the references to the consumer, which has left its group: without reference cycles, Python frees a
+        closed consumer at once."""
         self._who, self._topic_id_of = lambda: NO_MEMBER, lambda _: b""
 
     async def none_in_flight(self) -> None:

@@ -158,10 +158,11 @@ class Failed(NamedTuple):
 
 Event = Assign | Revoke | Lost | Suspended | Resumed | Failed
 
-#: A pause of the process below this many seconds cannot hide a broken connection: scheduling the I/O thread may take as
-#: long.
+#: The interval between heartbeats, the session timeout and the grace period (seconds), until the coordinator's first
+#: response names its own values.
 INTERVAL_S, SESSION_S, GRACE_S = 5.0, 45.0, 1.5
-#: Shortest pause of the process in seconds that the member notices: scheduling the I/O thread may take as long.
+#: A pause of the process of up to this many seconds is not treated as a possible loss of the connection: scheduling the
+#: I/O thread may take as long.
 SHORTEST_STILL_S = 0.5
 
 
@@ -379,7 +380,7 @@ class Member:
 
     @property
     def _still_s(self) -> float:
-        """The longest pause of the process (in seconds) that cannot hide a broken connection."""
+        """The longest pause of the process (in seconds) after which the member still trusts its connection."""
         return max(self.grace_s, SHORTEST_STILL_S)
 
     # -- results of events -------------------------------------------------------------------------------------------
@@ -437,7 +438,7 @@ class Member:
     @property
     def _has_unnamed_excess(self) -> bool:
         """Whether the member must release partitions that no Revoke event names yet, because an earlier Revoke is not
-        finished. The coordinator may have given these partitions to others while the member was suspended."""
+        finished. The coordinator may have given these partitions to other members while this member was suspended."""
         return bool(self._excess - self._change.parts) if isinstance(self._change, Revoke) else False
 
     def _go_on(self) -> None:

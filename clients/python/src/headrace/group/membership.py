@@ -106,8 +106,8 @@ class Membership:
         self._has_events()
 
     async def leave(self) -> None:
-        """Send a leave request if there is a connection, then end the stream; a static member keeps its place in the
-        group. Do not call ``leave`` during another leave or during ``subscribe``."""
+        """Send a leave request if there is a connection, then end the stream. A static member stays in the group until
+        its session times out. Do not call ``leave`` during another leave or during ``subscribe``."""
         # A join may be in flight, so the member may belong to the group.
         may_be_member = self.member.epoch != 0 or self.member.is_waiting
         self.member.left()
@@ -122,7 +122,8 @@ class Membership:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def close(self) -> None:
-        """Forget the consumer, after ``leave``: without reference cycles a closed consumer leaves memory at once."""
+        """Drop the references to the consumer, after ``leave``: without reference cycles, Python frees a closed
+        consumer at once."""
         self.waiting = None
         self._has_events = self.begins_to_wait = lambda: None
         self.has_trouble = lambda _: None

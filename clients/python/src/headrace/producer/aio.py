@@ -233,7 +233,7 @@ class AsyncProducer(Face, NativeAsyncProducer):
 
 
 class _Slow:
-    """The slow path of ``send``, for a record that could not be queued at once (as in ``blocking``)."""
+    """The slow path of ``send``, for a record that could not be queued at once."""
 
     core: weakref.ref[ProducerCore]
 

@@ -19,8 +19,8 @@ from headrace_core.records.arrow import binary_column, encode_arrow
 
 from ..accumulator import key_partitions
 
-#: Part of a batch's size limit to which the producer fills a batch, by estimated row size. If the producer filled
-#: batches up to the limit, a chunk of rows could end with a small batch.
+#: Fraction of the batch size limit up to which the producer fills a batch, by estimated row size. If the producer
+#: filled batches up to the limit, a chunk of rows could end with a small batch.
 FILL = 0.98
 #: Estimated bytes of an encoded record besides its key and value: lengths and deltas.
 RECORD_OVERHEAD = 10

@@ -56,9 +56,9 @@ class Producer(Face, NativeProducer):
             print(future.result(timeout=10).offset)
 
     Pass the configuration as a dict with Kafka's dotted names, or as snake_case keywords; an unknown key raises
-    InvalidConfigError with a "did you mean". Thread-safe. A producer connects at its first call. A send waits up to
-    ``max.block.ms`` while the buffer is full. ``close``, or leaving the ``with`` block, sends the remaining records.
-    The method ``send`` is compiled (``NativeProducer.send``).
+    InvalidConfigError with a "did you mean" suggestion. Thread-safe. A producer connects at its first call. A send
+    waits up to ``max.block.ms`` while the buffer is full. ``close``, or leaving the ``with`` block, sends the remaining
+    records. The method ``send`` is compiled (``NativeProducer.send``).
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, /, **settings: Unpack[ProducerSettings]) -> None:
@@ -281,8 +281,8 @@ class Producer(Face, NativeProducer):
 
 
 class _Slow:
-    """The slow path of ``send``, for a record that could not be queued at once. The method of the producer that calls
-    ``send`` keeps the core alive; a strong reference would be a reference cycle."""
+    """The slow path of ``send``, for a record that could not be queued at once. The object holds only a weak reference
+    to the core, because a strong one would be a reference cycle; during a send, the producer keeps the core alive."""
 
     core: weakref.ref[ProducerCore]
 

@@ -248,7 +248,7 @@ class ProducerCore:
             transactions.producer.check(Call.SEND)
 
     def wait_until_sendable(self, topic: str, deadline: float) -> None:
-        """Block until the topic is known and the buffer has room.
+        """Block until the topic is known and the buffer has free space.
 
         Raises BufferTimeoutError or RequestTimedOutError after max.block.ms, and errors about the topic. In a callback,
         which must not block, BufferTimeoutError or IllegalStateError is raised at once.
@@ -413,7 +413,8 @@ class ProducerCore:
         self._release()
 
     def _release(self) -> None:
-        """Cut the reference cycles: a closed producer leaves memory at once, not at the next garbage collection."""
+        """Cut the reference cycles, so that Python frees a closed producer at once, and not at the next garbage
+        collection."""
         self.engine.metadata.listeners.clear()
         self.transactions = self.sender.transactions = self.sender.identity = None
         self.accumulator.close()

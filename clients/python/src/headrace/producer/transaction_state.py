@@ -16,9 +16,9 @@
 If the answer to a call is lost, the state stays COMMITTING, ABORTING or PREPARING, and the same call is legal again.
 The coordinator recognizes a repeated request by the producer's identity.
 
-**Identities.** Under transaction version 2 (KIP-890) each end of a transaction that was sent to the coordinator returns
-the identity for the next transaction. A transaction in which nothing was sent ends without the coordinator and keeps
-its identity.
+**Identities.** Under transaction version 2 (KIP-890), the coordinator's response to a commit or an abort contains the
+identity for the next transaction. A transaction in which nothing was sent ends without the coordinator and keeps its
+identity.
 
 **Errors** have the kinds of KIP-1050. *Retriable*: the SDK repeats the request. *Abortable*: the transaction cannot be
 committed, and the producer may begin the next transaction after an abort. *Fatal*: another producer has the
@@ -220,7 +220,8 @@ class ProducerTransaction:
         self._to(State.READY if prepared is None else State.PREPARED)
 
     def sent(self) -> None:
-        """Called before a record of the transaction is sent to its leader, or offsets to their group's coordinator."""
+        """Called before a record of the transaction is sent to its partition's leader, or offsets to their group's
+        coordinator."""
         self.has_sent = True
 
     def record_failed(self, error: HeadraceError) -> bool:

@@ -44,7 +44,7 @@ logger = logging.getLogger("headrace")
 #: The client's transaction version (KIP-890, part 2).
 TRANSACTION_VERSION = 2
 
-#: The states in which the end of a ``transaction()`` block, or a close, aborts.
+#: The states in which the end of a ``transaction()`` block, or the producer's close, aborts the transaction.
 _OPEN_STATES = (State.OPEN, State.SEALED, State.FAILED, State.ABORTING)
 
 
@@ -93,8 +93,8 @@ class Transactions:
         self._numbered.append(sequences)
 
     def ask(self) -> None:
-        """Handle a partition that has no sequence number for its next batch, because only the next transaction has a
-        new producer epoch."""
+        """Fail the open transaction, because a partition needs a new producer epoch for its next batch, and only the
+        next transaction has one."""
         self.record_failed(
             OutOfOrderSequenceNumberError("a sequence number is missing in a partition of the transaction")
         )

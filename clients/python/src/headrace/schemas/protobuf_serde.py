@@ -140,7 +140,8 @@ class ProtobufSerializer(SchemaSerializer):
 
 
 class _Read(NamedTuple):
-    """How to read the messages of one schema. ``kinds`` maps the path in the file to the class of the message."""
+    """A schema, its file descriptor, and the classes of its messages. ``kinds`` maps the path in the file to the class
+    of the message."""
 
     resolved: ResolvedSchema
     file: FileDescriptor
@@ -205,7 +206,8 @@ class ProtobufDeserializer(SchemaDeserializer):
         return message if self._build is None else self._built(self._build, message, topic, read.resolved)
 
     def _find(self, topic: str, data: bytes, may_wait: bool) -> tuple[type[Message], _Read, int]:
-        """The class of the message, and where the message begins."""
+        """Return the class of the message, its schema's data, and the position in ``data`` at which the message
+        begins."""
         read = self._reads.get(data[: wire.HEADER_BYTES])
         if read is None:
             read = self._read(topic, data, may_wait)
@@ -256,7 +258,7 @@ def to_dict(message: Message) -> dict[str, Any]:
 
 
 def _after_short_path(data: bytes) -> int:
-    """The position at which the message begins if each number of its path takes one byte. A message's path is encoded
+    """The position at which the message begins, if each number of its path takes one byte. A message's path is encoded
     as the number of indexes (zigzag), then the indexes."""
     return wire.HEADER_BYTES + 1 + (data[wire.HEADER_BYTES] >> 1) if len(data) > wire.HEADER_BYTES else 0
 

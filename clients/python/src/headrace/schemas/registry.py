@@ -223,8 +223,8 @@ class SchemaRegistry:
         return int(found)
 
     def delete_subject(self, subject: str, *, permanent: bool = False) -> list[int]:
-        """Delete all versions of a subject; return their numbers. ``permanent`` as in ``delete_version``. Raises
-        SchemaNotFoundError."""
+        """Delete all versions of a subject; return their numbers. ``permanent`` has the same meaning as in
+        ``delete_version``. Raises SchemaNotFoundError."""
         answer = self._transport.request("DELETE", f"/subjects/{_quoted(subject)}{_query(permanent=permanent)}")
         found = _list(self._checked(answer, subject=subject, what="delete a subject"), int)
         self._forget(subject)

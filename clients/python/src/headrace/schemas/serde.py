@@ -3,7 +3,8 @@ header.
 
 A serializer is an object for ``value.serializer`` and ``key.serializer``; a program may also call it directly.
 ``serialize`` may block on a registry request; ``serialize_nowait`` then raises WouldWait instead
-(``headrace.serializers``). After the first value of a topic, neither method sends a request.
+(``headrace.serializers``). Both methods send a request only for the first value of a topic and schema. With
+use.latest.version, the serializer also looks for a newer version when latest.cache.ttl.ms is over.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class SerializerSettings(TypedDict, total=False):
 
 
 class Chosen(NamedTuple):
-    """The schema with which a serializer writes, and its place in the registry."""
+    """The schema with which a serializer writes, and its subject and version in the registry."""
 
     id: int
     subject: str
@@ -46,8 +47,8 @@ class Chosen(NamedTuple):
 
 
 class Writing(NamedTuple):
-    """How to write values: ``encode`` returns the complete bytes. After the time ``until`` (monotonic, in seconds) the
-    serializer chooses the schema again."""
+    """The encoder that a serializer keeps for a schema: ``encode`` returns the complete bytes of a value. After the
+    time ``until`` (monotonic, in seconds) the serializer chooses the schema again."""
 
     encode: Callable[[Any], bytes]
     chosen: Chosen
@@ -55,7 +56,7 @@ class Writing(NamedTuple):
 
 
 class FieldBound:
-    """An object that is used for keys or for values."""
+    """Base of the serializers and deserializers: an object that a client uses for keys or for values."""
 
     _field: str
 
@@ -263,7 +264,7 @@ class SchemaDeserializer(FieldBound):
         return resolved
 
     def _built(self, build: Build, value: Any, topic: str, resolved: ResolvedSchema) -> Any:
-        """The caller's object for a decoded value. Raises InvalidValueError."""
+        """Build the caller's object from a decoded value. Raises InvalidValueError."""
         try:
             return build(value)
         except Exception as error:

@@ -17,17 +17,17 @@ SubjectNameStrategy = Callable[[str, str, str | None], str]
 
 
 def topic_name(topic: str, field: str, record: str | None) -> str:
-    """The topic and ``-key`` or ``-value``."""
+    """The subject: the topic's name, followed by ``-key`` or ``-value``."""
     return f"{topic}-{field}"
 
 
 def record_name(topic: str, field: str, record: str | None) -> str:
-    """The record's full name."""
+    """The subject: the record's full name."""
     return _named(record)
 
 
 def topic_record_name(topic: str, field: str, record: str | None) -> str:
-    """The topic and the record's full name."""
+    """The subject: the topic's name, a hyphen, and the record's full name."""
     return f"{topic}-{_named(record)}"
 
 

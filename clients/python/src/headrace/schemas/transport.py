@@ -197,7 +197,8 @@ class Transport:
             connection.close()
 
     def after_fork(self) -> None:
-        """Close the copies of the parent's connections in a child process; the child opens its own."""
+        """Close the copies of the parent's connections in a child process; the child process opens its own
+        connections."""
         self._lock = threading.Lock()
         for replica in self._replicas:
             for connection in replica.idle:

@@ -25,7 +25,7 @@ _HEADER = struct.Struct(">BI")
 
 
 def header(schema_id: int) -> bytes:
-    """The magic byte and the id."""
+    """The first bytes of a value: the magic byte and the schema id."""
     return _HEADER.pack(MAGIC, schema_id)
 
 
@@ -46,14 +46,15 @@ def schema_id(data: bytes) -> int:
 
 
 def write_indexes(indexes: Sequence[int]) -> bytes:
-    """The path to a Protobuf message."""
+    """Encode the path to a Protobuf message within its file."""
     if list(indexes) == [0]:
         return b"\0"
     return b"".join(map(_varint, (len(indexes), *indexes)))
 
 
 def read_indexes(data: bytes, at: int) -> tuple[tuple[int, ...], int]:
-    """The path to a Protobuf message, and the position after it. Raises CorruptValueError."""
+    """Return the path to a Protobuf message within its file, and the position after the path. Raises
+    CorruptValueError."""
     count, at = _read_varint(data, at)
     if count == 0:
         return (0,), at

@@ -42,7 +42,7 @@ async def _check(console: Console) -> None:
 
 
 def _asked(registry: SchemaRegistry, name: str) -> tuple[list[RegisteredSchema], str, dict[int, str]]:
-    """The versions, the compatibility level, and the text of each version."""
+    """The versions of a subject, its compatibility level, and the text of each version."""
     numbers = sorted(registry.versions(name), reverse=True)[:_VERSIONS_MAX]
     found = [registry.version(name, number) for number in numbers]
     texts = {each.version: shown(each.schema.text.encode(), limit=WHOLE_MAX, pretty=True).text for each in found}

@@ -1,8 +1,8 @@
 """Encode finished offsets above the committed offset in the metadata of a commit.
 
-A consumer that handles records concurrently finishes them in another order than the order of their offsets. The
-committed offset is the first unfinished one. The commit's metadata has a bit for each later offset, so that the next
-owner of the partition handles only unfinished records again.
+A consumer that handles records concurrently does not finish them in the order of their offsets. The committed offset is
+the first unfinished offset. The commit's metadata has a bit for each later offset, so that the next owner of the
+partition handles only unfinished records again.
 """
 
 from __future__ import annotations

@@ -55,12 +55,12 @@ class Settings:
         return max(AHEAD * self.concurrency, AHEAD_MIN)
 
     def may_retry(self, work: Work, error: Exception) -> bool:
-        """Whether the record's handler is called again. A retry would not help with bytes that cannot be
-        deserialized."""
+        """Whether the record's handler is called again. Bytes that cannot be deserialized are not tried again, because
+        a retry would fail in the same way."""
         return work.attempts <= self.retries and not isinstance(error, SerializationError)
 
     def delay_s(self, work: Work) -> float:
-        """Seconds until the next try: doubled with each try, with up to a fifth of jitter."""
+        """Seconds until the next try: doubled with each try, and then reduced at random by up to a fifth (jitter)."""
         exponent = min(work.attempts - 1, 60)
         delay: float = min(self.retry_backoff * 2**exponent, self.retry_backoff_max)
         return delay * random.uniform(0.8, 1.0)
@@ -139,8 +139,8 @@ def letter_of(work: Work, error: Exception) -> dict[str, Any]:
 
 
 def producer_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration of the producer of dead letters. The keys are taken from the consumer's configuration, if a
-    producer has them, too: for example addresses and credentials."""
+    """The configuration of the producer of dead letters. The producer gets those keys of the consumer's configuration
+    that a producer also has, for example addresses and credentials."""
     return {
         name: value
         for name, value in config.items()

@@ -826,7 +826,7 @@ cdef struct ArrowArray:
 
 
 cdef inline bint is_null(const ArrowArray* array, int64_t at) noexcept nogil:
-    """Whether a value of an array is null. ``at`` counts from the start of the buffers."""
+    """Whether a value of an array is null. ``at`` is the index of the value, counted from the start of the buffers."""
     cdef const uint8_t* validity = <const uint8_t*>array.buffers[0]
     return validity is not NULL and not (validity[at >> 3] >> (at & 7)) & 1
 
@@ -895,7 +895,7 @@ cdef class Program:
 
 
 cdef void* resized(void* data, int count, size_t width) except? NULL:
-    """Make room for one more item: the capacity is always a power of two."""
+    """Grow an array so that it can take one more item: its capacity is always a power of two."""
     cdef void* grown = data
     if count & (count - 1) == 0:
         grown = realloc(data, max(2 * count, 1) * width)
@@ -942,7 +942,8 @@ cdef class Decoding(Program):
         bits. ``framed``: each value begins with a magic byte and a schema id, which ``writers`` maps to a node (-1: the
         id is unusable); otherwise ``writers`` has the node as {0: node}. ``root``: the column of the values.
 
-        Returns (bad rows, fault of the whole batch, its row). Call ``take`` for each column afterwards, or ``reset``.
+        Returns (bad rows, fault of the whole batch, row of that fault). Afterwards call ``take`` for each column, or
+        call ``reset``.
         """
         cdef ArrowArray* array = <ArrowArray*>PyCapsule_GetPointer(capsule, "arrow_array")
         cdef int count = len(writers), node = -1, fault = SOUND
@@ -1068,7 +1069,7 @@ cdef void dropped(Buffer* buffer) noexcept:
 
 
 cdef int sized(State* state, Buffer* bits, int64_t length) noexcept:
-    """Give a buffer of bits its size in bytes."""
+    """Set the size in bytes of a buffer with ``length`` bits."""
     cdef int fault = SOUND
     cdef int64_t wanted = (length + 7) >> 3
     bits.size = 0
@@ -1219,7 +1220,7 @@ cdef int emit_integer(Out* out, Node* node, const ArrowArray* array, int64_t at)
 
 
 cdef int emit_real(Out* out, Node* node, const ArrowArray* array, int64_t at) noexcept nogil:
-    """Write a float or a double. ``flag``: the width of the array's values in bits; for integers as in ``load``, for
+    """Write a float or a double. ``flag``: the width of the array's values in bits: for an integer as in ``load``, for
     WRITE_REAL 32 or 64. ``size``: the number of bytes of the Avro type."""
     cdef int64_t number
     cdef double real
@@ -1435,7 +1436,7 @@ cdef class Encoding(Program):
 
     def encode(self, capsule, bytes prefix not None, int root, bint has_validity, int64_t bytes_max):
         """Encode all values, each after ``prefix``; a null gives null. Returns (validity, offsets, data, nulls, bad
-        rows, fault of the whole batch, its row); validity is None without nulls."""
+        rows, fault of the whole batch, row of that fault); validity is None without nulls."""
         cdef ArrowArray* array = <ArrowArray*>PyCapsule_GetPointer(capsule, "arrow_array")
         cdef int count = len(self.slots) + 1, fault = SOUND, parent, child
         cdef int64_t row = 0, start, nulls = 0

@@ -243,8 +243,8 @@ class ArrowDecoder:
 
 class _Resolution:
     """Builds the nodes that read one writer's schema into the reader's columns. A mismatch between two schemas raises
-    an error here. A branch of a writer's union that does not match gets a node REFUSE, because the mismatch matters
-    only to values of that branch."""
+    an error while the nodes are built. A branch of a writer's union that does not match gets a node REFUSE, because the
+    mismatch matters only to values of that branch."""
 
     def __init__(self, program: Decoding, words: Words, layout: Layout) -> None:
         self._program, self._words, self._layout = program, words, layout

@@ -31,7 +31,8 @@ from .schema import Type
 
 
 class Layout(enum.Enum):
-    """The Arrow types that represent Avro's types: the columns of the table above."""
+    """The Arrow types that represent Avro's types: one column of the table in this module's docstring for each
+    member."""
 
     ARROW = "arrow"
     SPARK = "spark"
@@ -102,8 +103,8 @@ def scale(array: pa.DataType, logical: str) -> int:
 
 
 def ratio(unit: str, logical: str) -> int:
-    """The factor that converts a number in Arrow's unit to Avro's unit; if it is negative, divide by its absolute
-    value."""
+    """The factor that converts a number in Arrow's unit to Avro's unit; divide by the absolute value of a negative
+    factor."""
     ours, theirs = _NANOSECONDS[unit], _NANOSECONDS[logical.rpartition("-")[2]]
     return ours // theirs if ours >= theirs else -(theirs // ours)
 

@@ -183,7 +183,7 @@ def encoded_json(kind: Type, value: Any, budget: _Budget | None = None, depth: i
     budget = _Budget() if budget is None else budget
     budget.spend()
     if depth > codec.DEPTH_MAX:
-        raise ValueError("it is nested too deep")
+        raise ValueError(f"the value is nested more than {codec.DEPTH_MAX} levels deep")
     if kind.kind == "union":
         problems = []
         for index, each in enumerate(kind.branches):

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-#: The largest schema text, in bytes.
+#: The largest schema text, in characters.
 SCHEMA_BYTES_MAX = 5 * 1024 * 1024
 #: Maximum nesting depth of the types in a schema.
 DEPTH_MAX = 100
