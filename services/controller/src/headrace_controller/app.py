@@ -1,4 +1,4 @@
-"""The parts of a controller: this module builds them, and starts and stops them in order."""
+"""Build the parts of a controller, and start and stop the parts in order."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def _open_storage(config: NodeConfig, clock: SystemClock) -> MetadataStorage:
 def _check_voters(config: NodeConfig, storage: MetadataStorage) -> None:
     """Refuse a configuration with several voters if the directory stores no voters: an old release formatted such a
     directory for a sole voter. Three controllers, each with the directory of a sole voter, would form three clusters. A
-    controller that lost its log would form a second cluster."""
+    controller whose log was lost would form a second cluster, with an empty log."""
     unknown = VoterSet.of([])
     if storage.stored(unknown).start.voters is not unknown:
         return
@@ -304,7 +304,8 @@ class _Handlers:
         return made
 
     def close(self) -> None:
-        """End the streams, so that the stopping server need not cut them."""
+        """End the heartbeat and metadata streams, so that the listeners need not cancel these streams when they
+        stop."""
         self._cluster.close()
 
     async def stop(self) -> None:

@@ -76,7 +76,7 @@ class Applier:
         return unsubscribe
 
     def commit(self, offset: int) -> None:
-        """A leader's decisions below ``offset`` are now committed: publish their images."""
+        """Publish the images of this leader's decisions below ``offset``, which are now committed."""
         for image, delta in self._core.commit(offset):
             before = self.image
             self._publish(image, delta)
@@ -84,9 +84,9 @@ class Applier:
                 self._emitter.emit(event)
 
     def replay(self, offset: int, *, at_once: bool = False) -> None:
-        """Apply the committed entries below ``offset`` that are on this disk: some of them, or all with ``at_once``.
-        Raises CorruptLogError if the log on the disk is damaged. Raises UnsupportedVersionError for a log of a newer
-        version, and InconsistentClusterIdError for another cluster's log."""
+        """Apply the committed entries below ``offset`` from this disk: all with ``at_once``, otherwise about
+        _REPLAY_BYTES. Raises CorruptLogError if the log on the disk is damaged. Raises UnsupportedVersionError for a
+        log of a newer version, and InconsistentClusterIdError for another cluster's log."""
         position = self.applied
         if position >= offset:
             return

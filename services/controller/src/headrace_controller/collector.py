@@ -151,7 +151,7 @@ def _partition_columns(named: Sequence[tuple[tuple[str, int], PartitionImage]]) 
 
 
 def _lacks(part: PartitionImage) -> bool:
-    """Whether a replica is out of sync, except replicas that a reassignment only adds."""
+    """Whether a replica is out of sync; replicas that a reassignment adds do not count."""
     return bool(set(part.replicas) - set(part.isr) - set(part.adding))
 
 

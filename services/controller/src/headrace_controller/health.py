@@ -58,5 +58,5 @@ class Health:
                 )
 
     async def serves(self) -> None:
-        """Return when the status was SERVING for the first time."""
+        """Wait until the status is SERVING for the first time."""
         await self._serves.wait()

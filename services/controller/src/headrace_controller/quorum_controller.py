@@ -13,27 +13,27 @@ simulated process. A controller works in *turns*:
               requests
 
 Messages may arrive between the three steps of a turn, and a crash may happen between any two of the steps. Requests
-that arrive during a turn are decided in the next turn: under load, turns grow instead of queueing up. ``next_due_ms``
+that arrive during a turn are decided in the next turn: under load, each turn decides more requests. ``next_due_ms``
 returns the time of the next turn: the next tick that may have an effect, not each tick.
 
     submit --> decide --> propose --> append + fdatasync --> a majority has it --> commit --> publish --> answer
 
 A new Raft leader is not active yet. The leader becomes *active* when it has committed an entry of its own term and has
-applied all committed entries. Only an active leader knows every change that any controller ever answered (thesis, 6.4).
-Requests to a new leader wait until it is active. When the leader resigns, the speculative image is dropped. Decisions
-that are already appended wait for their commit or truncation (waiting.py). Requests that are not appended, and all
-requests at a follower, get NotControllerError with the leader's name.
+applied all committed entries. Only an active leader knows every change that any controller has ever confirmed to a
+client (thesis, 6.4). Requests to a new leader wait until it is active. When the leader resigns, the speculative image
+is dropped. Decisions that are already appended wait for their commit or truncation (waiting.py). Requests that are not
+appended, and all requests at a follower, get NotControllerError with the leader's name.
 
 **A reply waits until the state that it depends on is committed**, even if the request wrote no record. If the state is
 already committed, a heartbeat round must first confirm that no other node leads (ReadIndex), because a refusal is also
 a read.
 
-**A full disk.** When the disk gets full, requests that add metadata are refused first, while there is still room for
+**A full disk.** When the disk gets full, requests that add metadata are refused first, while there is still space for
 terms, elections and deletions. When a write fails, the controller discards Raft's present list of work (the Ready), and
-Raft restarts with the state on the disk. A sole voter refuses all requests with DISK_FULL (retriable) until there is
-room, and then leads again. After a failed write, one of several voters does not stand for election for a while, so that
-another voter leads. As a follower, a voter with a full disk acknowledges no entries. No broker is fenced because of a
-full controller disk.
+Raft restarts with the state on the disk. A sole voter refuses all requests with DISK_FULL (retriable) until the disk
+has free space, and then leads again. After a failed write, one of several voters does not stand for election for a
+while, so that another voter leads. As a follower, a voter with a full disk acknowledges no entries. No broker is fenced
+because of a full controller disk.
 
 **A failed disk** raises OSError or StorageError, a damaged log CorruptLogError: the process must end.
 
@@ -279,7 +279,7 @@ class QuorumController:
 
     def start(self) -> None:
         """Load the state on the disk. A sole voter leads at once, with a complete image; on a full disk a sole voter
-        leads when there is room. Raises CorruptLogError, InconsistentClusterIdError, UnsupportedVersionError,
+        leads when space is free. Raises CorruptLogError, InconsistentClusterIdError, UnsupportedVersionError,
         DiskFullError (a new log on a full disk), and OSError."""
         self._load_newer_snapshot()
         if not (self._is_sole_voter and self._raft.log.voters_offset == self._raft.log.start.offset):
@@ -614,7 +614,7 @@ class QuorumController:
             self._raft.compacted(start)
 
     def snapshot_failed(self, job: SnapshotJob, error: HeadraceError) -> None:
-        """Called when the disk had no room for the snapshot: the controller tries again later."""
+        """Called when the disk had no space for the snapshot: the controller tries again later."""
         self._snapshots.failed(job, error)
 
     def _become_active_if_ready(self) -> None:

@@ -36,7 +36,7 @@ from .raft import Place, SnapshotChunk, SnapshotId, VoterSet
 logger = logging.getLogger("headrace.controller")
 
 METADATA_DIRECTORY = "__cluster_metadata-0"
-BEGINNING = Place(0, 0)  #: Offset and term before the first entry of a log from whose start no entries were removed.
+BEGINNING = Place(0, 0)  #: The place before the first entry of a whole log, which starts at offset 0.
 _PART = ".part"
 _TEMPORARY = ".tmp"
 
@@ -77,8 +77,8 @@ class SnapshotJob:
         return self.path + _TEMPORARY
 
     def run(self) -> None:
-        """Write and flush the temporary file of the snapshot; an error removes the file. Raises DiskFullError if there
-        is no room above the reserve, and OSError if the disk failed."""
+        """Write and flush the temporary file of the snapshot; an error removes the file. Raises DiskFullError if the
+        disk has no space beyond the reserve, and OSError if the disk failed."""
         try:
             self._write()
         except OSError as error:

@@ -33,7 +33,8 @@ The possible states of the disk after a crash, and how opening treats them:
                                                               says so): a new one would lose the voter's promises
 
 The controller treats a disk as full while a reserve is still free. Requests that add metadata are refused (``refusal``)
-while the reserve (``log.dir.reserve.bytes``) still has room for terms, registrations, elections, fencing and deletions.
+while the reserve (``log.dir.reserve.bytes``) still has space for terms, registrations, elections, fencing and
+deletions.
 
 All methods are synchronous: metadata writes are small, and a small fdatasync is faster than handing it to a thread.
 """
@@ -108,9 +109,9 @@ _LOG_CONFIG = LogConfig(
 
 
 def _refuse_lost_log(fs: FileSystem, root: str) -> None:
-    """Refuse a directory that had a metadata log and no longer has a metadata log. A voter that lost its metadata log
-    would forget the votes and entries that it acknowledged. A voter without its log could even take itself for the sole
-    voter, if the directory names no other voter."""
+    """Refuse a directory that had a metadata log and has lost it. A voter that lost its metadata log would forget the
+    votes and entries that it acknowledged. A voter without its log could even take itself for the sole voter, if the
+    directory names no other voter."""
     path = f"{root}/{METADATA_PARTITION}"
     if METADATA_PARTITION in read_offsets(fs, f"{root}/{RECOVERY_POINTS}") and not fs.is_directory(path):
         raise CorruptLogError(f"{path} is missing: restore it, or {_AS_A_NEW_ONE}")
@@ -173,7 +174,7 @@ class MetadataStorage:
     ) -> MetadataStorage:
         """Lock the directory, recover the log and check the snapshots. Raises InvalidConfigError if the directory is
         unformatted or belongs to another node. Raises StorageError if another process uses the directory, and
-        DiskFullError if the disk has no room for a new file of the log. Raises also CorruptLogError,
+        DiskFullError if the disk has no space for a new file of the log. Raises also CorruptLogError,
         UnsupportedVersionError, and OSError. ``segment_bytes``: size of the log's segments; None: SEGMENT_BYTES."""
         _refuse_lost_log(fs, root.rstrip("/"))
         config = _LOG_CONFIG if segment_bytes is None else replace(_LOG_CONFIG, segment_bytes=segment_bytes)
@@ -282,8 +283,8 @@ class MetadataStorage:
         self.hard_state = state
 
     def refusal(self, records: int) -> DiskFullError | None:
-        """The error if there is no room for ``records`` more records in the log; None if there is room. The check of
-        the free space raises OSError if the disk failed."""
+        """The error if the disk has no space for ``records`` more records in the log; None if it has space. The check
+        of the free space raises OSError if the disk failed."""
         return self._space.refusal(records * _RECORD_BYTES_ABOUT)
 
     def append(self, entries: Sequence[Entry]) -> int:
@@ -326,7 +327,7 @@ class MetadataStorage:
     def _take_back(self, end: int) -> None:
         """Truncate the log back to ``end``, after a failed append.
 
-        Unlike ``truncate``, do not lower the recovery point first: a full disk has no room for the new recovery point.
+        Unlike ``truncate``, do not lower the recovery point first: a full disk has no space for the new recovery point.
         The recovery point is at most ``end``, so the truncated log does not end below the recovery point. After a crash
         the log may have entries above ``end`` again; these uncommitted entries do no harm.
         """
@@ -578,8 +579,8 @@ class MetadataStorage:
         return max([header.max_timestamp_ms for _, header in iterate_headers(data)], default=0)
 
     def close(self, *, clean: bool = True) -> None:
-        """Close the directory. ``clean`` marks on the disk that everything was flushed. If the disk has no room for the
-        marker, the next start checks the end of the log again."""
+        """Close the directory. ``clean`` marks on the disk that everything was flushed. If the disk has no space for
+        the marker, the next start checks the end of the log again."""
         try:
             # If a snapshot is about to replace the log, do not mark the log as cleanly closed.
             self._directory.close(clean=clean and self._pending is None)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-LATE_MS = 2_000  #: Milliseconds by which a check is late if the process was paused or the clock jumped.
+#: A check that is later than this number of milliseconds means that the process was paused or the clock jumped.
+LATE_MS = 2_000
 
 
 class SteadyClock:
@@ -15,9 +16,9 @@ class SteadyClock:
         self._last_ms: int | None = None
 
     def was_set(self, by_ms: int) -> None:
-        """Report that the wall clock was set, as a comparison with a second clock has shown. Guard: a step of the clock
-        that is too short to be noticed would shorten a grace period. The member reads until its full grace period is
-        over."""
+        """Report that the wall clock was set, as a comparison with a second clock has shown. Guard: ``read`` does not
+        detect a step of less than LATE_MS, which would shorten a member's grace period. A member reads until its full
+        grace period is over."""
         self._ahead_ms += by_ms
 
     def read(self, wall_ms: int, due_ms: int | None) -> int:

@@ -3,9 +3,9 @@
 A broker *has too few* replicas in two cases. In the first case, the broker has no replica, although an even
 distribution would give it at least one. In the second case, more than ``auto.rebalance.threshold.percentage`` of an
 even share of replicas is missing on the broker. A broker with too few replicas gets all the replicas that it lacks
-(rebalance.py). A rebalance can leave a small imbalance, which starts no further rebalance. A broker that was away for a
-while causes no moves, because its replicas stay assigned to it. When no broker has too few replicas, internal topics
-that were created with fewer brokers get the replicas that they lack.
+(rebalance.py). A rebalance can leave a small imbalance, which starts no further rebalance. A broker that was down for a
+while causes no moves, because its replicas stay assigned to it. When no broker is being drained or has too few
+replicas, internal topics that were created with fewer brokers get the replicas that they lack.
 
 Filling waits until the set of active brokers has not changed for ``auto.rebalance.delay.ms``, so that one plan covers
 five brokers that join together. A drain begins without the delay ``auto.rebalance.delay.ms``. A fenced broker keeps its
@@ -47,9 +47,9 @@ _NO_LOAD = BrokerLoad()
 
 @dataclass(slots=True)
 class PlanningClock:
-    """How long the set of brokers has been unchanged. The time since the last change of brokers is not in the metadata
-    log, because it only decides when to plan. A new leader measures the time since the last change of brokers from
-    zero."""
+    """Measures how long the set of brokers has been unchanged. The time since the last change of brokers is not in the
+    metadata log, because this time only decides when to plan moves. A new leader measures the time since the last
+    change of brokers from zero."""
 
     members: frozenset[int] = frozenset()
     since_ms: float = 0.0
@@ -118,7 +118,7 @@ def _registered(image: MetadataImage, broker_id: int) -> BrokerImage:
 
 
 def balance(view: View, clock: PlanningClock) -> Decision:
-    """Queue a rebalance plan if one is due and none is waiting."""
+    """Queue the moves of a new rebalance plan if a drain or a fill is due, and no planned move is in the queue."""
     image = view.image
     members = frozenset(each.broker_id for each in image.placeable_brokers())
     steady_ms = clock.steady_ms(members, view.now_ms)

@@ -258,8 +258,8 @@ def _missing(before: BrokerImage | None, named: tuple[bytes, ...]) -> tuple[byte
 
 
 def _lost_life(before: BrokerImage | None, previous_broker_epoch: int) -> BrokerImage | None:
-    """The broker's previous registration, if the broker stopped uncleanly after it (KIP-966), or if the partition
-    changes that follow an earlier unclean stop are not all written yet. None otherwise."""
+    """The broker's previous registration after an unclean stop (KIP-966); None after a clean stop. The result also has
+    the previous registration if the partition changes of an earlier unclean stop are not all written yet."""
     if before is None or (before.broker_epoch == previous_broker_epoch and not before.elections_pending):
         return None
     return before
@@ -300,8 +300,8 @@ def _with_consequences(
     records, more = _consequences(view, image, change.broker_id, former, room=_batch_max(view))
     if more and former is not None:
         assert isinstance(change, RegisterBrokerRecord), "only a new registration ends a registration"
-        # The registration record keeps the weaker of the broker's two flush policies, because later decisions know no
-        # other record of the broker.
+        # The new registration record keeps the weaker log.flush of the broker's former and new registration, because
+        # later decisions read only the new record.
         flush = change.default_log_flush if former.default_log_flush == "commit" else former.default_log_flush
         change = msgspec.structs.replace(change, elections_pending=True, default_log_flush=flush)
     return [change, *records], more
@@ -348,8 +348,8 @@ def _shut_down(
     if broker.broker_id in view.agenda.elections_pending:
         return [], (), wait, None
     handed_over = view.sessions.shutdown_offset(broker.broker_id)
-    # After a failover, or if the leaderships moved in more than one batch of metadata records, this controller does not
-    # know at which metadata offset the last of them moved. The present end of the metadata log is a safe offset.
+    # This controller does not know the metadata offset of the last leadership move after a controller failover, or if
+    # the moves took more than one batch of records. The present end of the metadata log is a safe offset.
     if handed_over is None:
         handed_over = image.next_offset
     if all(view.sessions.metadata_offset(other.broker_id) >= handed_over for other in image.active_brokers()):

@@ -148,9 +148,9 @@ _RULES: dict[type, Callable[[View, Any], Decision]] = {
 
 @dataclass(frozen=True, slots=True)
 class Duty:
-    """Periodic work that no request causes. ``every_ms`` None: the duty is checked at every tick, so a check without
-    work must cost nothing. With ``every_ms`` a check may examine everything; the next check is due ``every_ms`` after
-    the last check that found no work."""
+    """Periodic work that no request causes. ``every_ms`` None: the duty is checked at every tick, so a check that finds
+    no work must be cheap. With ``every_ms`` a check may examine all partitions; the next check is due ``every_ms``
+    after the last check that found no work."""
 
     name: str
     rule: Callable[[View], Decision]

@@ -79,8 +79,8 @@ class View(msgspec.Struct, frozen=True):
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """Result of a rule: records that are written together or not at all, the reply after their commit, and the contact
-    with a node, which updates the sessions.
+    """Result of a rule: the records, the reply, and the contact with a node, which updates the node's session. The
+    records are written together or not at all, and the reply is sent after their commit.
 
     ``failure`` replaces the reply when the whole request is refused. ``elections_pending``: brokers for whose
     partitions more records must follow (``brokers.settle``).

@@ -1,4 +1,4 @@
-"""Elections: they set ISR, ELR and leader of a partition after changes of brokers, disks or settings.
+"""Elections set the ISR, ELR and leader of a partition after changes of brokers, disks or settings.
 
     replica is ...      because                                              it leads
     in the ISR          the leader says so (isr.py), and it works            when the leader goes
@@ -8,25 +8,26 @@
 
 A replica *works* if its broker is active (registered, not fenced, not stopping) and its directory is online (KIP-858).
 A replica that does not work is in no ISR and leads no partition. A replica that works but cannot lead now
-(leadership.py) leads only while no other in-sync replica can lead. A replica whose directory failed before the broker
-reported it is assigned to the failed directory. No replica in a failed directory is elected, because a leader in a
-failed directory could not serve.
+(leadership.py) leads only while no other in-sync replica can lead. If a directory fails before the broker has reported
+a replica in it, the replica is still assigned to the failed directory. No replica in a failed directory is elected,
+because a leader in a failed directory could not serve.
 
 The following rules concern eligible leader replicas (KIP-966). While the ISR is smaller than ``min.insync.replicas``,
 the high watermark does not advance. Because the high watermark does not advance, a replica that leaves a too small ISR
 still has every committed record. The replica stays eligible until the ISR is large enough again, because records are
 then committed without this replica. The ISR of a partition may become empty. When the ISR becomes empty, its last
 member moves to the ELR, and the partition has no leader until a member of the ELR works. The ELR rules rely on two
-duties of brokers. First, a leader must not advance the high watermark while the ISR is too small, by the same
-``min_insync_replicas`` as the controllers. Second, a broker must not lose records that it acknowledged. A broker that
-stopped uncleanly leaves the ELR of topics whose ``log.flush`` was not always ``commit`` (brokers.py).
+duties of brokers. First, a leader must not advance the high watermark while the ISR is too small. Leaders and
+controllers compute the minimum with the same function, ``min_insync_replicas``. Second, a broker must not lose records
+that it acknowledged. A broker that stopped uncleanly leaves the ELR of topics whose ``log.flush`` was not always
+``commit`` (brokers.py).
 
 The last known leader may lead again although it may have lost its last records, as in Kafka 4. After the loss of all
 eligible replicas, no replica can have more committed records than the last known leader. Because the last known leader
 may lead again, a topic with one replica and a weak flush policy recovers. The last known leader may lead again only if
-it was recorded when the partition lost its leader, and has not returned with an empty disk.
+the controllers recorded it when the partition lost its leader, and if its disk was not replaced by an empty disk.
 
-All unclean elections but that of the last known leader need an operator (ElectLeaders) or
+Every unclean election, except the election of the last known leader, needs an operator (ElectLeaders) or
 ``unclean.leader.election.enable``. The topic's ``unclean.leader.election.enable`` has priority, then the setting of the
 candidate broker, of all brokers, and of the controller's file. Every unclean election sets ``recovering`` (KIP-704),
 empties the ELR, and leaves the new leader as the only member of the ISR.
@@ -279,8 +280,9 @@ def after_broker_changed(
 
 
 def _concerns(electorate: Electorate, partition: PartitionImage, broker_id: int) -> bool:
-    """Whether a change of the broker may affect the partition (a cheap filter). The result is True if the broker's
-    replica could replace a missing or hindered leader, or if the replica leads or is in the ISR, and does not work."""
+    """Whether a change of the broker may affect the partition (a cheap filter). The result is True in two cases: the
+    broker's replica could replace a missing or hindered leader, or the replica is the leader or in the ISR but does not
+    work."""
     if partition.leader == NO_LEADER:
         return electorate.works(partition, broker_id)
     if electorate.hindered and broker_id in partition.isr and not electorate.can_lead(partition, partition.leader):
@@ -301,8 +303,8 @@ def brokers_with_elections_pending(image: MetadataImage) -> set[int]:
 
 
 def after_min_insync_changed(view: View, records: Sequence[MetadataRecord]) -> list[PartitionChangeRecord]:
-    """The partition changes that follow from the configuration ``records`` if these change min.insync.replicas: a
-    partition's ELR becomes empty if the ISR is now large enough."""
+    """The partition changes that follow from ``records`` of the configuration. If the records change
+    min.insync.replicas, a partition's ELR becomes empty when its ISR is now large enough."""
     resources = {(each.resource_type, each.resource_name) for each in records if _sets_min_insync(each)}
     if not resources:
         return []

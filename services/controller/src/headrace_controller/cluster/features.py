@@ -104,7 +104,7 @@ def check_update(view: View, item: FeatureUpdate) -> None:
 
 
 def strangers_to(view: View, level: int) -> list[str]:
-    """Guard: the nodes that do not support the new level, without nodes that the update also unregisters."""
+    """Guard: return the nodes that do not support the new level, except the nodes that the same update unregisters."""
     image = view.image
     gone = {broker_id for broker_id, _ in _gone_strangers(view, level)}
     found = [

@@ -99,10 +99,10 @@ def check_may_grow(name: str) -> None:
 
 
 def growth(image: MetadataImage, settings: ClusterSettings, moves_max: int) -> list[tuple[Key, tuple[int, ...]]]:
-    """Partitions of internal topics that have fewer replicas than they should and could have. The result has, for each
-    partition that lacks replicas, its new replicas, which include the present replicas. Partitions with a reassignment
-    in progress or queued are left out of the result. The call of ``growth`` costs some microseconds if no replica is
-    missing."""
+    """Partitions of internal topics that have fewer replicas than configured, although brokers for more replicas are
+    active. The result has the new replica list of each such partition, with the present replicas included. Partitions
+    with a reassignment in progress or queued are left out of the result. A call of ``growth`` takes some microseconds
+    if no replica is missing."""
     brokers = image.placeable_brokers()
     found: list[tuple[Key, tuple[int, ...]]] = []
     for name in SHARD_TOPICS:
@@ -148,8 +148,8 @@ class _Placing:
 
 
 def may_grow_to(image: MetadataImage, key: Key, planned: tuple[int, ...], targets: tuple[int, ...]) -> bool:
-    """Whether ``growth`` planned the reassignment, which then adds replicas to an internal topic's partition and keeps
-    all present replicas."""
+    """Whether the reassignment can come from ``growth``: it adds replicas to a partition of an internal topic, and
+    keeps all present replicas."""
     return image.topics[key[0]].name in SHARD_TOPICS and len(targets) > len(planned) and set(planned) <= set(targets)
 
 

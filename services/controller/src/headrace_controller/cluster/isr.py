@@ -13,9 +13,9 @@ refuses every outdated proposal:
 
 The last line of the table is a rule that Headrace adds to Kafka's rules for refusing proposals. A replica that leaves
 an ISR below min.insync.replicas becomes eligible (elections.py), because the leader commits no record without it. A
-leader that does not know that min.insync.replicas was raised would still commit records. Before a leader gets an ISR
-below min.insync.replicas, even an unchanged ISR, it must know the latest min.insync.replicas. (The metadata log
-delivers the setting min.insync.replicas and the ISR in order.)
+leader that does not know that min.insync.replicas was raised would still commit records. The controller therefore
+accepts an ISR below min.insync.replicas, even an unchanged ISR, only from a leader that has applied the latest change
+of min.insync.replicas. (The metadata log delivers the setting min.insync.replicas and the ISR in order.)
 
 A refusal with INELIGIBLE_REPLICA changes no state. Because a refusal changes no state, an earlier attempt at the same
 partition epoch could be granted later, when the refused member works again. A leader with an earlier attempt marks its

@@ -1,5 +1,5 @@
-"""Elections of leaders on request (ElectLeaders, KIP-460), to restore preferred leaders, or uncleanly after a long
-wait."""
+"""Elections on request (ElectLeaders, KIP-460), elections that restore preferred leaders, and unclean elections of
+partitions without a leader."""
 
 from __future__ import annotations
 

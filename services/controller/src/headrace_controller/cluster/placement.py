@@ -5,8 +5,8 @@ then of all topics). Each further replica is placed in a rack without a replica 
 the replica is placed on the broker with the fewest replicas (of the topic first, then of all topics). The counts of a
 placement start from the image's ``loads``, so many topics with one partition balance as well as one large topic. At the
 end of a placement, moving followers evens out the remaining imbalance. The placement uses no randomness. Brokers with
-equal counts are taken in their order, rotated for each leader, so that two brokers do not always share the same third
-follower.
+equal counts are taken in a fixed order, rotated for each leader, so that the partitions of one leader do not all have
+the same followers.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class Placer:
 
         def order(i: int) -> tuple[bool, int, int, int]:
             slot = slots[i]
-            # Brokers without a rack are independent of each other, so a missing rack is never a used rack.
+            # Brokers without a rack are independent of each other, so a missing rack never counts as a used rack.
             used = slot.rack is not None and slot.rack in racks
             return used, slot.topic_replicas, slot.replicas, (i - leader - 1 - turn) % len(slots)
 

@@ -6,7 +6,7 @@
 
 No broker takes part in more than ``reassignment.partitions.per.broker`` copies at a time, as sender or fetcher. Kafka
 begins all copies at once. Reassignments that exceed the limit are queued in the metadata log, so that another
-controller can continue. A copy to a broker that is not active does not count towards the limit.
+controller can continue. A reassignment that adds a replica on an inactive broker does not count towards the limit.
 
 moves.py has the records of each step, throttles.py the changes of the configuration.
 """
@@ -46,7 +46,8 @@ from .throttles import Copying
 
 _STEP = 100  #: Maximum number of reassignments that one upkeep decision completes or begins.
 _LOOK_AGAIN_MS = 5_000.0
-#: Maximum number of queued reassignments that one step examines, more than the free brokers of a cluster can begin.
+#: Maximum number of queued reassignments that one step examines. The number is larger than the number of copies that
+#: the brokers of a cluster can begin at once.
 _LOOK = 2_000
 
 
@@ -193,15 +194,16 @@ def _is_same(old: object, new: object) -> bool:
 
 
 def _is_void(image: MetadataImage, key: Key, targets: Sequence[int]) -> bool:
-    """Whether the reassignment would add a replica to a broker that is now being drained. The drain wins over an
-    earlier reassignment to the drained broker, because the drain is the later request."""
+    """Whether the reassignment would add a replica to a broker that is being drained or is no longer registered. The
+    drain wins over an earlier reassignment to the drained broker, because the drain is the later request."""
     partition = image.topics[key[0]].partitions[key[1]]
     added = [image.brokers.get(each) for each in moves.added_by(partition, targets)]
     return any(broker is None or broker.draining for broker in added)
 
 
 def _can_begin(image: MetadataImage, key: Key, targets: Sequence[int]) -> bool:
-    """Whether the reassignment's brokers are active; an operator's request waits for inactive brokers."""
+    """Whether the brokers that get new replicas are active and not being drained; an operator's request waits for
+    inactive brokers."""
     partition = image.topics[key[0]].partitions[key[1]]
     return all(_takes(image, each) for each in moves.added_by(partition, targets))
 
@@ -273,8 +275,8 @@ class _Steps:
             self.begun[key] = Copying.of(after.topics[key[0]].partitions[key[1]])
 
     def _copying_once_begun(self, key: Key, wanted: QueuedReassignment) -> set[int]:
-        """Brokers that the copying would load after the reassignment has begun; if the partition has no leader, the
-        beginning of the reassignment may elect a leader."""
+        """Brokers that would send or fetch the copies of this reassignment. If the partition has no leader, the first
+        step of the reassignment may elect a leader, which then sends the copies."""
         change = moves.begun(self._electorate, key, wanted.targets)
         if change is None:
             return set()
@@ -324,8 +326,8 @@ class _Steps:
 
 
 def _copies(image: MetadataImage) -> Counter[int]:
-    """Number of copies that each broker takes part in. A copy whose fetching broker is not active does not count
-    towards the limit."""
+    """Number of copies that each broker takes part in. A reassignment that adds a replica on an inactive broker does
+    not count towards the limit."""
     counts: Counter[int] = Counter()
     for topic_id, number in image.ledger.reassigning:
         partition = image.topics[topic_id].partitions[number]
@@ -335,8 +337,8 @@ def _copies(image: MetadataImage) -> Counter[int]:
 
 
 def _copying_brokers(image: MetadataImage, partition: PartitionImage, adding: Sequence[int]) -> set[int]:
-    """Brokers that a copy loads: the fetchers that have not caught up, and the sending leader. The set is empty if the
-    partition has no leader."""
+    """Brokers that take part in copying a partition: the fetchers that have not caught up, and the sending leader. The
+    set is empty if the partition has no leader."""
     fetching = {each for each in adding if each not in partition.isr}
     return {*fetching, partition.leader} if fetching and partition.leader in image.brokers else set()
 

@@ -132,8 +132,8 @@ class BrokerSessions:
             session.shutdown_offset = contact.shutdown_offset
 
     def _is_latest(self, session: Session, contact: Contact) -> bool:
-        """Whether the end of the stream in ``contact`` concerns the broker's present session, because it is not an
-        older stream."""
+        """Whether the stream that ended with ``contact`` is the stream of the broker's present session or a newer
+        stream."""
         return session.connected and session.stream is not None and contact.stream >= session.stream
 
     def _broke(self, session: Session, contact: Contact) -> None:

@@ -192,7 +192,7 @@ def _partition_records(
 ) -> list[MetadataRecord]:
     """Records of new partitions. The first active replica becomes the leader; all active replicas are in sync, because
     they are empty. A replica whose broker takes no appends cannot create its log. A replica that cannot create its log
-    begins out of sync, unless no replica of the partition can create its log."""
+    begins out of sync, if another replica of the partition can create its log."""
     image = view.image
     active = {broker.broker_id for broker in image.brokers.values() if broker.active}
     able = {each for each in active if not leadership.takes_nothing(image.brokers[each], view.hindered)}

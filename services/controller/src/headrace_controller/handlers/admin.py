@@ -133,8 +133,8 @@ class AdminHandler(admin_pb2_grpc.AdminServicer):
 
     async def DescribeConfigs(self, request: admin_pb2.DescribeConfigsRequest, context: Any) -> Any:
         answer = admin_pb2.DescribeConfigsResponse()
-        # One resource's description lists dozens of configuration entries, so it costs as much as dozens of ordinary
-        # items.
+        # The description of one resource lists dozens of configuration entries, so it takes as long as dozens of items
+        # of other calls.
         async with Turns(DESCRIPTION_ITEMS * len(request.resources)) as turns:
             for item in request.resources:
                 if turns.is_over():

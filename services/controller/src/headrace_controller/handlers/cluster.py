@@ -62,7 +62,7 @@ class BrokerSeen:
 
 
 class ClusterHandler(cluster_pb2_grpc.ClusterServicer):
-    """``close`` ends the streams, so that the stopping server need not cut them."""
+    """``close`` ends all streams, so that the listeners need not cancel these streams when they stop."""
 
     def __init__(self, driver: ControllerDriver, following: FollowService, clock: Clock) -> None:
         self._driver = driver

@@ -1,6 +1,6 @@
 """FollowMetadata and ReadIndex: they give brokers and coordinators the metadata and its age.
 
-The stream of a metadata follower, on any controller, the leader or another:
+Any controller, the leader or a follower, serves the stream of a metadata follower:
 
     it is ahead of us   --- a leader confirms less ---> DIVERGING_METADATA (its end was never committed)
           |               --- our own end reaches it ---> continue
@@ -44,7 +44,7 @@ Response = cluster_pb2.FollowMetadataResponse
 
 
 class FollowedLog(Quorum, Protocol):
-    """The methods of ControllerDriver that metadata followers need, in addition to barriers."""
+    """The methods of ControllerDriver that metadata followers need, in addition to ReadIndex barriers."""
 
     @property
     def log_start_offset(self) -> int:
@@ -79,7 +79,7 @@ class FollowService:
         self._leader = (-1, -1)
 
     def start(self) -> None:
-        """Start the tasks in the event loop, when the log can be read."""
+        """Start the tasks in the event loop; call ``start`` when the metadata log can be read."""
         self._barriers.start()
         self._log.on_turn(self._look)
 

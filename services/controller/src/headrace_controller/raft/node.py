@@ -35,8 +35,8 @@ The invariants of Raft, and where an implementation easily breaks them:
 * A replica that receives messages from a leader does not vote for another candidate (4.2.3, 9.6). A replica that was
   removed, or that is connected to only some voters, cannot depose the leader, because the other voters refuse their
   votes. Only a leadership transfer makes a replica vote although it receives messages from a leader.
-* A message to a replica of this node with another directory id is ignored, because it was meant for the lost disk
-  (KIP-853).
+* A replica ignores a message to its node id with another directory id, because the message was meant for the disk that
+  was lost (KIP-853).
 
 A ``Ready`` lists the work to do (see types.py). The driver carries out one ``Ready`` at a time; the driver may call
 ``step`` while it carries out a ``Ready``.
@@ -205,8 +205,8 @@ class RaftNode:
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether ``ready`` would be empty: this node leads, every replica is up to date and knows that, and no request
-        waits."""
+        """Whether ``ready`` would be empty: this node leads, every replica has the whole log and knows its commit
+        offset, and no request waits."""
         if self.role is not Role.LEADER or self._messages or self._replies or self._served or self._reads.are_asked:
             return False
         end = self.log.end_offset
@@ -304,10 +304,10 @@ class RaftNode:
         reconnect in a moment.
 
         If ``key`` is the leader, the leader's last message no longer counts as recent contact. A replica that lost the
-        connection to its leader starts a pre-vote within 1 to 3 ticks, unless the leader sends a message before. (When
-        a leader stops, all its connections break.) While a majority is in contact with the leader, a majority refuses
-        the pre-vote, and no election follows. If this replica leads, its messages in flight to ``key`` count as lost
-        (ReportUnreachable in etcd's raft).
+        connection to its leader starts a pre-vote within 1 to 3 ticks, unless the leader sends a message before. All
+        connections of a leader break when the leader stops. While a majority is in contact with the leader, a majority
+        refuses the pre-vote, and no election follows. If this replica leads, its messages in flight to ``key`` count as
+        lost (ReportUnreachable in etcd's raft).
         """
         if self.role is Role.LEADER:
             progress = self._progress.get(key)
@@ -411,8 +411,8 @@ class RaftNode:
         return self._in_hand
 
     def persisted(self, ready: Ready, *, snapshot_is_sound: bool = True) -> None:
-        """Call ``persisted`` when step 2 of ``ready`` is done. ``snapshot_is_sound`` is False if the chunk completed a
-        snapshot with a wrong checksum; the snapshot is then requested again."""
+        """Confirm that the disk has the changes of ``ready`` (step 4 of Ready). ``snapshot_is_sound`` is False if the
+        chunk completed a snapshot with a wrong checksum; the snapshot is then requested again."""
         assert self._in_hand is ready, "not what was handed out last"
         self._in_hand = None
         self.log.written()

@@ -114,8 +114,8 @@ class HardState:
 
 
 class Place(NamedTuple):
-    """A place in a log, between two entries: ``offset`` is its offset, ``term`` the term of the entry before the place.
-    The place (0, 0) is before all entries."""
+    """A place in a log, between two entries: ``offset`` is the place's offset, ``term`` the term of the entry before
+    it. The place (0, 0) is before all entries."""
 
     offset: int
     term: int

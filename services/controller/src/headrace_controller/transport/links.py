@@ -4,7 +4,8 @@ Every controller, voter or not, opens a stream to every voter. Two voters have t
 one of the two; messages use the newest stream. A controller that knows no voter yet connects to the addresses in
 ``controller.quorum.bootstrap.servers``. A stream begins with a hello message from each side. A hello contains the
 cluster's id, the sender's key (node id and directory id), and the key that the sender expects at the other end. An
-unexpected node gets an error with a code, and this controller tries to connect to it less often than to an absent node.
+unexpected node gets an error with a code, and this controller tries to connect to that node less often than to an
+absent node.
 
 ``Peers.send`` never waits. A full queue drops messages, and a queue without a connection drops all large messages
 (peers.py); Raft tolerates the loss of messages. A queued message is written in the present event loop pass or in the

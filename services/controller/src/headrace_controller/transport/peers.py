@@ -9,7 +9,7 @@ Raft tolerates the loss of any message, and small messages that overtake large m
 announces the commit of earlier entries, so it keeps its place among the appends.)
 
 The controller queues messages in ``Peers``, and the links (links.py) connect the peers. The controller and the links
-share the table ``Peers``, so neither needs the other.
+share the table ``Peers``, so neither needs a reference to the other.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Peers:
 
     @property
     def dropped(self) -> int:
-        """Number of messages that were not sent, for lack of a connection or of room in the queue."""
+        """Number of messages that were not sent, because there was no connection or the queue was full."""
         return self.undeliverable + sum(peer.outbox.dropped for peer in self.by_key.values())
 
     def address_of(self, key: ReplicaKey) -> str:

@@ -3,9 +3,10 @@ joined.
 
 Topics with the same number of partitions and the same subscribers form a class. In a class of topics, each partition
 *number* is assigned to one member for all topics. The numbers of partitions of any two members in a class of topics
-differ by at most one. In a new group each member gets a block of consecutive numbers. Members are sorted by instance id
-or else member id, as in Kafka's RangeAssignor. After a change of members, each member keeps its partition numbers as
-far as possible. The blocks of kept numbers may have gaps, but as few numbers as possible move.
+differ by at most one. In a new group each member gets a block of consecutive numbers. Members are sorted by instance
+id, and members without an instance id by member id, as in Kafka's RangeAssignor. After a change of members, each member
+keeps its partition numbers as far as possible. The blocks of kept numbers may have gaps, but as few numbers as possible
+move.
 """
 
 from __future__ import annotations

@@ -573,7 +573,7 @@ class ClassicGroups:
     # -- time ---------------------------------------------------------------------------------------------------------
 
     def _look_at(self, turn: _Turn, group: ClassicGroup) -> None:
-        """Apply the timeouts of one group that have expired."""
+        """Apply the expired timeouts of one group."""
         now_ms = turn.steady_ms
         for member_id in [each for each, until_ms in group.pending.items() if until_ms <= now_ms]:
             del group.pending[member_id]

@@ -31,8 +31,9 @@ class ClassicState(enum.StrEnum):
 
 
 class Join(NamedTuple):
-    """A member joins, or joins again. ``member_id``: "" for a new member. ``new_id``: the member id that a new member
-    gets. ``needs_known_id``: a new dynamic member must repeat the request with its member id (KIP-394)."""
+    """A JoinGroup request of a member that joins, or joins again. ``member_id``: "" for a new member. ``new_id``: the
+    member id that a new member gets. ``needs_known_id``: a new dynamic member must repeat the request with its member
+    id (KIP-394)."""
 
     group_id: str
     member_id: str
@@ -75,7 +76,8 @@ class MemberIdNeeded(NamedTuple):
 
 
 class Sync(NamedTuple):
-    """A member asks for its assignment. ``assignments``: only the leader sends the assignments of all members."""
+    """A SyncGroup request: a member requests its assignment. ``assignments``: the assignments of all members, which
+    only the leader sends."""
 
     group_id: str
     member_id: str
@@ -101,7 +103,8 @@ class ClassicHeartbeat(NamedTuple):
 
 
 class LeavingMember(NamedTuple):
-    """A member that leaves. ``member_id``: "" if an operator removes the member by its instance id."""
+    """A member that a LeaveGroup request removes. ``member_id``: "" if an operator removes the member by its instance
+    id."""
 
     member_id: str
     instance_id: str | None = None
@@ -114,7 +117,7 @@ class LeaveClassic(NamedTuple):
 
 
 class Left(NamedTuple):
-    """The result for each leaving member, in the request's order."""
+    """The reply to LeaveClassic: the error of each leaving member, or None, in the request's order."""
 
     errors: tuple[HeadraceError | None, ...]
 

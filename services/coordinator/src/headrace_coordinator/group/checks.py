@@ -97,7 +97,8 @@ def _check_subscription(request: Heartbeat, settings: GroupSettings) -> None:
                 "use a pattern"
             )
         for name in request.topics:
-            # Kafka accepts names that no topic can have; librdkafka counts a refusal as fatal.
+            # Refuse only names that are too long. Kafka accepts other invalid topic names in a subscription, and for
+            # librdkafka a refusal is a fatal error.
             if len(name) > TOPIC_CHARACTERS_MAX:
                 check_topic_name(name)
     if request.topic_regex:

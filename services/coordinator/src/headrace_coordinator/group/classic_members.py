@@ -149,9 +149,9 @@ class ClassicMembers:
 
     def _added(self, request: Join, turn: Turn, group: Group, subscription: Subscription) -> tuple[Member, list[str]]:
         """Add a member, which may replace a static member (KIP-345); returns the reasons for a new target. A static
-        classic member does not leave when its process ends, so a new process replaces it at once. Guard: a static
-        member with a stream is replaced only when its old process certainly reads no partition; until then clients
-        retry."""
+        classic member does not leave when its process ends, so a new process replaces the member at once. Guard: a
+        static member with a stream is replaced only when its old process certainly reads no partition; until then
+        clients retry."""
         member_id = request.member_id or request.new_id
         holder_id = group.statics.get(request.instance_id) if request.instance_id is not None else None
         if holder_id is None:

@@ -12,8 +12,8 @@ Not obvious:
 
 * A static member (KIP-345) keeps its assignment when its process restarts. The new process of a static member has
   another member id and the same instance id, and takes over without a rebalance. The new process may take over if the
-  member's old process announced its return (epoch -2), or was disconnected for the grace period. Until the old process
-  announced its return or its grace period is over, the instance id is not released.
+  member's old process announced its return (epoch -2), or was disconnected for the grace period. Before the old process
+  has announced its return, or its grace period has ended, no other process can take over the instance id.
 * A dynamic member whose connection is broken for the grace period is removed, because a process that ends closes its
   connections. Instead of a grace period, Kafka waits for the session timeout of 45 s. Until the grace period of a
   member is over, no other member gets its partitions.
@@ -93,9 +93,8 @@ _FIELDS = (
 
 
 class Groups:
-    """All consumer groups of one shard. ``awaits_proof``: the runtime proves that this coordinator owned the shard
-    (OwnershipAsked, OwnershipProven). No member is removed before the runtime has proven that this coordinator owned
-    the shard."""
+    """All consumer groups of one shard. ``awaits_proof``: remove a member only after the runtime has proven that this
+    coordinator owned the shard (OwnershipAsked, OwnershipProven)."""
 
     def __init__(
         self,
@@ -125,8 +124,8 @@ class Groups:
         self._state.apply(where, None if value is None else decode_value(where.kind, value))
 
     def loaded(self, now_ms: int) -> Decision:
-        """Called when the replay is complete: every member counts as having just sent a heartbeat. The end of the
-        replay removes the remains of an interrupted decision."""
+        """Called when the replay is complete: every member counts as having just sent a heartbeat. ``loaded`` also
+        removes the records of a decision that a crash interrupted."""
         turn = self._turn(now_ms)
         if self._ownership is not None:  # before the replay ended, no member could be late
             self._ownership.proven_ms = turn.owned_ms = turn.steady_ms
@@ -418,7 +417,7 @@ class Groups:
 
     def adopt(self, classic: ClassicGroup, now_ms: int) -> Decision:
         """Convert a classic group to a KIP-848 group with the same members (migration.adopt). The next tick checks
-        whether the classic leader had assigned every partition. After the errors of ``adopt`` nothing has changed."""
+        whether the classic leader had assigned every partition. If ``adopt`` raises an error, nothing has changed."""
         turn = self._turn(now_ms)
         group = migration.adopt(turn, classic, self._topics)
         for member in group.members.values():
@@ -445,7 +444,8 @@ class Groups:
         return group_id if group is not None and group.is_all_classic else None
 
     def as_classic(self, group_id: str, now_ms: int) -> ClassicGroup:
-        """The classic group into which the group can be converted; ``left_to_classic`` has returned its id."""
+        """The classic group into which the group can be converted; call this for a group whose id ``left_to_classic``
+        returned."""
         return migration.as_classic(self._state.groups[group_id], self._topics, now_ms)
 
     def erased_bytes(self, group_id: str) -> int:
@@ -503,7 +503,7 @@ class Groups:
         A negative epoch belongs to an admin's or a plain consumer's commit, which is valid while the group has no
         members. ``partitions``: the (topic name, number) of each partition in the commit. If the commit names its
         partitions, an older epoch is enough for partitions that the member has owned from that epoch on. A rebalance
-        that takes no partition from the member does not lead to a refusal of the member's commit.
+        that takes no partition from the member causes no refusal of the member's commit.
         """
         group = self._state.groups.get(group_id)
         if member_epoch < 0:

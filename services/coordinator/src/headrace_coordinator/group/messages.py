@@ -57,9 +57,9 @@ class Heartbeat(NamedTuple):
     the latest assignment that the member received (0 if none). If the group has another revision of the member's
     assignment, the answer contains the assignment. ``topic_regex``: "" ends a subscription by a pattern. ``assignor``:
     "" means that the member prefers no assignor. ``connection``: the number of the member's stream. ``principal``: the
-    authenticated member, whose pattern includes only topics that it may describe; "" if it may describe every topic.
-    ``principal_host``: the address from which the member has authenticated; ``client_host`` is only shown in
-    descriptions.
+    authenticated user of the member. The member's pattern includes only topics that the user may describe; "": the
+    member may describe every topic. ``principal_host``: the address from which the member has authenticated;
+    ``client_host`` is only shown in descriptions.
     """
 
     group_id: str
@@ -112,7 +112,8 @@ class Topic(NamedTuple):
 class TopicsChanged(NamedTuple):
     """All topics of the cluster by name; the caller must not change the mapping after it was passed. ``changed``: names
     of topics that were added, removed or changed after the previous TopicsChanged; None if the names are unknown.
-    ``authorizer``: decides which topics members may describe; another object when ACLs have changed; None: no limits.
+    ``authorizer``: decides which topics members may describe, and is a new object after each change of the ACLs; None:
+    members may describe every topic.
     """
 
     topics: Mapping[str, Topic]

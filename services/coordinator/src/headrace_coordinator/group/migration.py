@@ -25,7 +25,7 @@ from .subscriptions import Topics
 from .timing import NO_STREAM, Session
 from .turn import Turn
 
-#: The assignors of Kafka's clients. None of them needs user data in a member's assignment (librdkafka's
+#: The assignors of Kafka's clients. None of these assignors needs user data in a member's assignment (librdkafka's
 #: cooperative-sticky only copies the user data of the subscription there), so a change of the group's type loses
 #: nothing.
 _ASSIGNORS = frozenset({"range", "roundrobin", "sticky", "cooperative-sticky"})

@@ -136,7 +136,7 @@ class Rebalancing:
         self, turn: Turn, group: Group, asking: Member | None, owned: Parts | None, reads: Parts | None
     ) -> None:
         # First, members that certainly read no partition lose the partitions outside of their target assignment. Then
-        # the member that sent the request gets free partitions, and after it all other members.
+        # the member that sent the request gets free partitions, and then all other members get free partitions.
         waiting = group.reconciling()
         waiting.sort(key=lambda member: (not reads_nothing(member, turn.owned_ms), member is not asking))
         for member in waiting:
@@ -179,8 +179,8 @@ class Rebalancing:
             return
         turn.hold(group, member, current)
         self.watch(group, member)
-        # A member whose assignment stays the same needs no push. The answer to its next heartbeat has the new epoch,
-        # and the member may use the old epoch until that answer. In a large group most members keep their assignment.
+        # A member whose assignment stays the same needs no push. The answer to the member's next heartbeat has the new
+        # epoch, and until then the member may use the old epoch. In a large group most members keep their assignment.
         is_changed = (current.revision, current.revoking) != (before.revision, before.revoking)
         if is_changed and member.session.connected and not is_asking:
             reply = self.reply_to(group, member, with_assignment=current.revision != before.revision)

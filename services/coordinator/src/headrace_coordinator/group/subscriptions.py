@@ -1,11 +1,11 @@
 """Resolve members' subscriptions (names and patterns) to existing topics.
 
 Patterns of subscriptions have RE2's syntax (KIP-848: SubscriptionPattern) and must match a whole name, as in Java's
-``Pattern.matches``. For any pattern, RE2 needs a time in proportion to the text and a bounded amount of memory.
-Python's ``re`` can take forever for a pattern such as ``(a*)*b``, so one member could block a coordinator. A pattern
-matches an internal topic only if the pattern contains the topic's name, so ``.*`` does not read ``__consumer_offsets``.
-In Kafka, ``.*`` matches internal topics in the coordinator, and clients of the classic protocol leave internal topics
-out (exclude.internal.topics).
+``Pattern.matches``. For any pattern, RE2 matches in linear time and with a bounded amount of memory. Python's ``re``
+can take exponential time for a pattern such as ``(a*)*b``, so one member could block a coordinator. A pattern matches
+an internal topic only if the pattern contains the topic's name, so ``.*`` does not read ``__consumer_offsets``. In
+Kafka, ``.*`` matches internal topics in the coordinator, and clients of the classic protocol leave internal topics out
+(exclude.internal.topics).
 
 To subscribe to a topic by name, a member needs DESCRIBE on the topic; the coordinator checks this right when the member
 sends the name. A pattern includes only topics that the member is authorized to describe; the coordinator checks this

@@ -154,8 +154,8 @@ async def _each(
     items: Collection[Any], ask: Callable[[Any], Awaitable[Any]], message: Callable[..., Any], key: str = "group_id"
 ) -> list[Any]:
     """One answer for each item of a request; the shards receive the request at the same time. The answer for a failed
-    item is a ``message`` with the error and, in its field ``key``, the item's own field ``key``, or the whole item if
-    the item has no such field."""
+    item is a ``message`` with the error. The field ``key`` of this message has the value of the item's field ``key``,
+    or the item itself if it has no such field."""
 
     refused = _refused(message, key)
 

@@ -122,7 +122,8 @@ class MembershipStream(StreamHandler[Any]):
         try:
             if self._access.is_limited:
                 self._check(message, is_heartbeat=kind == "heartbeat")
-            # Identify the stream only now: it replaces the member's former stream, and gets the member's assignments.
+            # Identify the stream only after these checks: an identified stream replaces the member's former stream, and
+            # gets the member's assignments.
             self._identify(message.group_id, message.member_id)
             runner = self._members.find_shard(message.group_id)
             if kind == "heartbeat":

@@ -82,7 +82,8 @@ class LagBook:
         if history is None or history.high_watermark is None:
             return PartitionLag(*partition, committed, None, None, None, False, 0, LagStatus.OK, window.complete)
         lag = max(0, history.high_watermark - committed.offset)
-        # A consumer cannot read deleted records, so the waiting time begins with the first record that it can read.
+        # A consumer cannot read deleted records, so the waiting time begins with the first record that the consumer can
+        # read.
         waiting = history.waiting(max(committed.offset, history.log_start), now_ms)
         return PartitionLag(
             *partition,

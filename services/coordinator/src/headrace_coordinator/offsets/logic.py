@@ -433,9 +433,9 @@ class OffsetsLogic:
         """Mark the committed offsets of topics that were removed after the last call, so that the next ticks delete
         these offsets.
 
-        Only a removal that this coordinator has seen marks an offset, because the offset may belong to a topic that the
-        coordinator does not know yet. Topics that were removed while the shard had no owner are recognized by topic id,
-        and their offsets expire.
+        The offset of an unknown topic is marked only if this coordinator has seen the topic's removal. Otherwise the
+        offset may belong to a new topic that this coordinator does not know yet. Topics that were removed while the
+        shard had no owner are recognized by topic id, and their offsets expire.
         """
         before, self._topics = self._topics or {}, request.topics
         gone = {
@@ -560,7 +560,8 @@ def _may_belong(committed: CommittedOffset, topic_id: bytes | None) -> bool:
 
 
 def _epoch(request: CommitOffsets | FetchOffsets) -> int:
-    """The member's epoch; -1 for a client without a membership, which sends "" and 0 (no member has epoch 0)."""
+    """The member's epoch; -1 for a client that is no member, which sends an empty member id and epoch 0 (no member has
+    epoch 0)."""
     return NO_EPOCH if not request.member_id and request.member_epoch == 0 else request.member_epoch
 
 

@@ -5,9 +5,9 @@
     value    int16 version, msgpack [shard_epoch, coordinator_id, coordinator_epoch]
 
 The claim is the coordinator's first append under the shard's new epoch. After the claim, the partition's leader refuses
-appends with a shard epoch below the claim's. Former owners can therefore add no records after the claim, and a replay
-up to the claim is complete. The fields of a claim are for people who read the log; the epoch that fences is in the
-batch's header (base_sequence).
+appends with a shard epoch below the claim's epoch. Former owners can therefore add no records after the claim, and a
+replay up to the claim is complete. The fields of a claim are for people who read the log; the epoch that fences is in
+the batch's header (base_sequence).
 """
 
 from __future__ import annotations

@@ -71,11 +71,11 @@ class ShardRunner:
     ) -> None:
         """``replays`` limits how many shards replay at the same time. ``tell`` receives pushes. ``became`` is called at
         each change of the shard's state, before any request is served in the new state. ``is_ours`` returns whether
-        this coordinator owned the shard under its epoch at the time of the call, and waits until that is certain. If
-        ``is_ours`` is None, the state machine never asks for a proof of ownership. ``is_believed`` returns whether the
-        controllers may still consider this coordinator alive. Once the controllers may have removed this coordinator,
-        another coordinator may own the shard, so every answer is fenced (Shard.ask). Members keep reading until the
-        shard has a new owner."""
+        this coordinator owned the shard under its epoch at the time of the call, and waits until the answer is certain.
+        If ``is_ours`` is None, the state machine never asks for a proof of ownership. ``is_believed`` returns whether
+        the controllers may still consider this coordinator alive. Once the controllers may have removed this
+        coordinator, another coordinator may own the shard, so every answer is fenced (Shard.ask). Members keep reading
+        until the shard has a new owner."""
         self.shard = shard
         self._log = log
         self._clock = clock

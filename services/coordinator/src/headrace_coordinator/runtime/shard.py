@@ -162,8 +162,8 @@ class Shard:
         *,
         gathered_bytes_max: int = GATHERED_BYTES_MAX,
     ) -> None:
-        """``name`` is used in messages, such as "__consumer_offsets-7". ``new_state_machine`` creates an empty state
-        machine."""
+        """``name``: the shard's name in messages, such as "__consumer_offsets-7". ``new_state_machine`` creates an
+        empty state machine."""
         self.name = name
         self.claim = claim
         self.state = ShardState.CLAIMING

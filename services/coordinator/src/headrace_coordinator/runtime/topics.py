@@ -34,7 +34,7 @@ class TopicsView:
 
     def advance(self, image: MetadataImage, delta: MetadataDelta) -> TopicsChanged | None:
         """The change of topics and ACLs that groups must know; None if groups need not know of any change. Groups need
-        not know of new leaders and lagging replicas. The authorization must have the image's ACLs already."""
+        not know of new leaders and lagging replicas. Apply the image's ACLs to the authorization before this call."""
         before_acls, self._authorizer = self._authorizer, self._authorization.authorizer
         racks = _racks(image) if delta.brokers else self._racks
         if racks != self._racks:  # do not keep replica ids: groups need only racks, which hardly ever change

@@ -51,8 +51,8 @@ def _must_be_fenced(request: Any) -> bool:
 
     A former owner would answer from a state that is out of date. Under transaction version 1, the transactions of a
     producer have the same epoch. Suppose that a producer asks a former owner to commit the open transaction. The former
-    owner knows only the previous transaction, and mistakes the request for a repeated request to commit that one. The
-    former owner would confirm a commit that never happens.
+    owner knows only the previous transaction, and mistakes the request for a repeated request to commit the previous
+    transaction. The former owner would confirm a commit that never happens.
 
     A former owner may confirm the partitions of a transaction that has already ended, because a partition's log refuses
     the transaction's batches after the marker. A group shard does not keep the epoch of an ended transaction."""

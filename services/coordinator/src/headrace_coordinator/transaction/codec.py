@@ -104,8 +104,8 @@ def decode_value(value: bytes) -> Transaction:
     """Inverse of encode_value, for versions 0 and 1. Raises CorruptLogError, and UnsupportedVersionError for a value of
     a newer Kafka.
 
-    Kafka does not write the last epoch of a transaction. Under transaction version 2 Kafka takes the epoch before the
-    present one as the last epoch, and so does this function."""
+    Kafka does not write the last epoch of a transaction. Under transaction version 2, Kafka and this function take the
+    present epoch minus 1 as the last epoch."""
     reader = FieldReader(value, 0, "the value of a transaction")
     form = reader.int16()
     if form not in (0, 1):

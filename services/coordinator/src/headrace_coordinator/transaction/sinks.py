@@ -6,10 +6,10 @@
 Kafka's readers skip record kinds from 1000 on.
 
 Each task of a sink writes its rows in a separate prepared transaction. The record of the sink commits a batch: it names
-the transactions that are committed. All other transactions of the sink are aborted, up to that batch. The transactions
-of a sink are in the shard of the sink's record. One step of the state machine therefore writes the sink's record first,
-and then the records that end the transactions. If the log lacks some of the records that end the transactions, a new
-owner of the shard writes them.
+the transactions that are committed. All other transactions of the sink, up to the committed batch, are aborted. The
+transactions of a sink are in the shard of the sink's record. One step of the state machine therefore writes the sink's
+record first, and then the records that end the transactions. If the log lacks some of the records that end the
+transactions, a new owner of the shard writes them.
 
 The *generation* of a sink grows when a batch is aborted. A transaction of an older generation is never committed.
 """
@@ -43,8 +43,8 @@ _KIND = int(RecordKind.SINK).to_bytes(2, "big")
 
 class SinkRecord(msgspec.Struct, frozen=True, array_like=True):
     """``batch``: the last committed batch, NO_BATCH before the first commit. ``tokens``: the committed transactions of
-    that batch, as (last part of the transactional id, producer id, epoch). ``generation``: a later commit may name
-    only transactions of this generation. ``is_final``: no batch follows, so the record expires after
+    ``batch``, as (last part of the transactional id, producer id, epoch). ``generation``: a later commit may name only
+    transactions of this generation. ``is_final``: no batch follows, so the record expires after
     transaction.sink.timeout.ms without use; without ``is_final``, after transactional.id.expiration.ms without use."""
 
     batch: int = NO_BATCH

@@ -95,10 +95,11 @@ LISTED_MAX = 10_000  #: Maximum number of transactions in a reply to ListTransac
 #: Milliseconds until the coordinator aborts a timed-out transaction again, if the abort needed a new producer id and no
 #: id was available.
 RETRY_MS = 1_000
-#: The coordinator removes the entries of ended transactions from ``_timeouts`` when it has more than two entries for
-#: each transactional id, plus this number.
+#: The coordinator removes the entries of ended transactions from ``_timeouts`` when ``_timeouts`` has more than two
+#: entries for each transactional id, plus this number.
 _TIMEOUTS_SPARE = 1_000
-#: Time at which the transaction times out (ms), transactional id, identity, whether it is prepared, start (ms).
+#: Fields of a _Timeout: time at which the transaction times out (ms), transactional id, identity, whether the
+#: transaction is prepared, and its start (ms).
 _Timeout = tuple[int, str, ProducerIdentity, bool, int]
 
 
@@ -115,8 +116,9 @@ class TransactionSettings:
 
 
 class TransactionsStateMachine:
-    """A StateMachine. ``new_producer_id`` returns an id from the blocks that the controllers allocated to this
-    coordinator. If no id is available, ``new_producer_id`` raises a retriable error, and no state has changed."""
+    """The StateMachine of a transaction shard. ``new_producer_id`` returns an id from the blocks that the controllers
+    allocated to this coordinator. If no id is available, ``new_producer_id`` raises a retriable error, and no state has
+    changed."""
 
     def __init__(self, new_producer_id: Callable[[], int], settings: TransactionSettings | None = None) -> None:
         self._new_producer_id = new_producer_id

@@ -48,7 +48,8 @@ class Brokers:
         state = topic.partitions[partition.partition]
         broker = image.brokers.get(state.leader) if state.leader != NO_LEADER else None
         internal = None if broker is None else broker.endpoint(INTERNAL)
-        # On encrypted listeners a coordinator has no user, so it reads at the listener for nodes.
+        # If the listeners are encrypted, a coordinator reads at the internal listener, because it has no user for the
+        # client listener.
         reads_at = CLIENT if self.metadata.channels.credentials is None else INTERNAL
         client = None if broker is None else broker.endpoint(reads_at)
         if internal is None or client is None:
@@ -68,7 +69,8 @@ class Brokers:
         return link
 
     def fetch_stream(self, address: str) -> Duplex[fetch_pb2.FetchRequest, fetch_pb2.FetchResponse]:
-        """A new fetch stream from a broker's client listener. The stream does not count against any client's quota."""
+        """A new fetch stream to the listener of a broker that answers fetches (``Leader.client``). The stream does not
+        count against any client's quota."""
         return Duplex(
             address,
             ChannelPurpose.FETCH,
@@ -77,7 +79,7 @@ class Brokers:
         )
 
     def offsets(self, address: str) -> Any:
-        """The client of the Offsets service on a broker's client listener."""
+        """A client of the Offsets service at the listener of a broker that answers fetches (``Leader.client``)."""
         channel = self._channels.get(address)
         if channel is None:
             channel = self._channels[address] = LiveChannel(self.metadata.channels, address, ChannelPurpose.CONTROL)

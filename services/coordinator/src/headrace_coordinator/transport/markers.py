@@ -45,7 +45,7 @@ from .brokers import Brokers
 
 logger = logging.getLogger("headrace.coordinator.markers")
 
-IN_FLIGHT_MAX = 500  #: Maximum number of unanswered requests of one broker; further requests wait.
+IN_FLIGHT_MAX = 500  #: Maximum number of unanswered requests to one broker; further requests wait.
 ANSWER_S = 10.0  #: Seconds after which a request without an answer is sent again.
 #: Seconds between two checks whether a broker that does not answer still leads the partitions of the request.
 LOOK_S = 0.5
