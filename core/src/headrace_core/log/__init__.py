@@ -1,8 +1,8 @@
-"""The log: Kafka's files on disk, changed by one owner and read by many threads.
+"""Partition logs on disk, in Kafka's file format: one task changes a log, many threads read it.
 
 ``PartitionLog`` is the log of one partition. ``LogDirectory`` holds the logs of all partitions in one directory.
-``DirectoryWriter`` makes every change to a directory from asyncio, with group commit: one flush for all appends that
-wait. ``dump`` reads a log's files without the classes ``PartitionLog`` and ``LogDirectory``.
+``DirectoryWriter`` makes all changes of a log directory for asyncio code, with group commit: one flush for all waiting
+appends. ``dump`` reads a log's files without the classes ``PartitionLog`` and ``LogDirectory``.
 
     files.py, descriptors.py                             the file system as an argument; a bounded number of descriptors
     segment.py, index.py, reading.py                     one segment and its indexes; reads by offset and time

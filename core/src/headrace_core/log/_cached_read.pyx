@@ -1,8 +1,8 @@
 # cython: language_level=3
 """Read from the page cache in one system call: preadv2 with RWF_NOWAIT, into a new bytes object, without the GIL.
 
-Python's os.preadv cannot fill a bytes object. Asking first whether the bytes are cached needs one call for each 64 KiB,
-and in each call the thread gives up the GIL.
+Python's os.preadv cannot fill a bytes object. A separate check whether the bytes are cached would need one system call
+for each 64 KiB, and each call releases the GIL.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize

@@ -1,9 +1,9 @@
 # cython: language_level=3
 """fdatasync of several files at the same time, in one call without the GIL.
 
-The log writer forces one file for each partition that it wrote to. Files forced one after another each wait for a
-separate commit of the file system's journal; files forced at the same time share one commit. C threads force the files,
-because each Python thread would have to wait for the GIL of a busy event loop.
+The log writer syncs one file for each partition that it wrote to. Files that are synced one after another each wait for
+a separate commit of the file system's journal. Files that are synced at the same time share one commit. C threads sync
+the files, because each Python thread would have to wait for the GIL of a busy event loop.
 """
 
 cdef extern from *:

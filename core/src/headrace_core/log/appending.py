@@ -1,8 +1,8 @@
 """Prepare a producer's batches for the log. The functions are pure: they make buffers from bytes, headers and a time.
 
-The common case copies no records. Each batch is written as two buffers: sixteen new bytes and a view of the rest. The
-new bytes are base offset, length and leader epoch, which the CRC does not cover. A new batch is built only for
-LogAppendTime or where the topic's ``compression.type`` differs from the batch's codec.
+Usually no records are copied: each batch is written as two buffers, sixteen new bytes and a view of all bytes after
+them. The sixteen bytes are base offset, length and leader epoch, which the CRC does not cover. A new batch is built
+only for LogAppendTime or where the topic's ``compression.type`` differs from the batch's codec.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ from .segment import BatchMeta
 from .transactions import Marker, TransactionalAppend
 
 _BASE_BYTES = 16
-FAULTS_MAX = 100  #: Invalid records of one batch that an error lists; each takes about 100 bytes of an answer.
+#: Maximum number of a batch's invalid records that an error lists; each record takes about 100 bytes of the response.
+FAULTS_MAX = 100
 
 
 def _ignored(outcome: object) -> None:
@@ -55,9 +56,9 @@ class Append:
     ``headers``: the headers that ``validate`` returned with ``data``; None: the log validates ``data`` itself.
 
     ``replicated``: the batches come from the partition's leader in ``leader_epoch`` and keep their offsets and epochs;
-    ``headers`` is then the result of ``replicated.check_replicated``. ``follows``: the log end offset for which the
-    leader sent the batches; None: unknown. Because offsets may have gaps, only ``follows`` shows that no batch was lost
-    between the log's end and the received batches.
+    ``headers`` is then the result of ``replicated.check_replicated``. ``follows``: the log end offset at which the
+    leader expects the follower to append the batches; None: unknown. Because offsets may have gaps, only ``follows``
+    shows that no batch was lost between the log's end and the received batches.
 
     ``fence``: conditions for a coordinator's append to its shard (a partition of ``__consumer_offsets`` or
     ``__transaction_state``); the batches already contain the fence's shard epoch.
@@ -201,8 +202,8 @@ def validate(
 
 
 def _faults(data: Buffer, *, require_keys: bool, earliest_ms: int, latest_ms: int) -> tuple[tuple[int, str], ...]:
-    """The first FAULTS_MAX records of the first batch that break the topic's rules: each record's index in the batch,
-    and what is wrong with it. The result is empty for a batch that cannot be read."""
+    """Return the first FAULTS_MAX records of the first batch that break the topic's rules: each record's index in the
+    batch, and the record's fault. The returned tuple is empty for a batch that cannot be read."""
     faults: list[tuple[int, str]] = []
     try:
         for index, record in enumerate(RecordIterator(memoryview(data)[: read_header(data).size])):
@@ -225,15 +226,15 @@ def topic_codec(config: LogConfig) -> Compression | None:
 
 
 def _level(config: LogConfig) -> int | None:
-    """The topic's compression level; None: the codec's default level, which Kafka writes as -1 where -1 is no valid
-    level."""
+    """The topic's compression level; None: the codec's default level. For gzip, which has no level -1, Kafka's level -1
+    means the default level."""
     return None if config.compression_level == -1 and config.compression_type == "gzip" else config.compression_level
 
 
 def in_topic_codec(
     data: Buffer, headers: Sequence[BatchHeader], config: LogConfig
 ) -> tuple[Buffer, Sequence[BatchHeader]]:
-    """Recompress sound batches with the topic's codec, in any thread. Without a call of ``in_topic_codec``, ``prepare``
+    """Recompress valid batches with the topic's codec, in any thread. Without a call of ``in_topic_codec``, ``prepare``
     recompresses the batches in the directory writer, while all other appends wait."""
     wanted = topic_codec(config)
     if wanted is None or all(header.compression is wanted for header in headers):
@@ -323,7 +324,7 @@ def _rewritten(batch: memoryview, header: BatchHeader, config: LogConfig, append
 
 
 def headers_of(data: Buffer) -> list[BatchHeader]:
-    """Read the headers of batches that are known to be sound (from a log, or checked before)."""
+    """Read the headers of batches that are known to be valid (from a log, or checked before)."""
     headers = []
     position = 0
     while position < len(data):

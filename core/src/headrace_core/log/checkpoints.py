@@ -56,7 +56,8 @@ QUARANTINE = "headrace-quarantine"
 
 _VERSION = "0"
 _BITS = 32
-#: The text before and the text after the eight hexadecimal digits of the checksum that ends a checkpoint file.
+#: In files other than checkpoints: the text before and the text after the eight hexadecimal digits of the file's
+#: checksum.
 _META_SEAL = (b"#crc32c=", b"\n")
 _TOPIC_SEAL = (b"\ncrc32c: ", b"")
 _STOP_SEAL = (b', "crc32c": "', b'"}')
@@ -308,8 +309,9 @@ def _properties(data: bytes, separator: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class CleanShutdown:
-    """A clean stop of the broker with this broker epoch (KIP-966; -1: unknown): the broker flushed and closed every
-    log. A clean stop does not make quarantined logs sound, because the broker never opened them."""
+    """Record of a clean stop of the broker with ``broker_epoch`` (KIP-966; -1: unknown): the broker flushed and closed
+    every log. A clean stop says nothing about quarantined logs, because the broker had not opened the quarantined
+    logs."""
 
     broker_epoch: int = -1
     quarantined: frozenset[str] = frozenset()

@@ -11,8 +11,8 @@ from ..config import INT_MAX, LONG_MAX, fields_from, from_key
 from ..config.topic_keys import TOPIC
 from ..types import FlushPolicy, TimestampType
 
-#: Flush interval in milliseconds for ``log.flush=interval``. It applies if neither flush.ms of the topic nor
-#: log.flush.interval.ms of the broker is set.
+#: Default flush interval in milliseconds for ``log.flush=interval``: used when the topic sets no flush.ms and the
+#: broker sets no log.flush.interval.ms.
 DEFAULT_FLUSH_INTERVAL_MS = 1_000
 
 
@@ -29,7 +29,7 @@ def _unless_endless(ms: int) -> int | None:
 
 
 class SubjectStrategy(enum.Enum):
-    """Under which subjects a topic's schemas are registered (Confluent's subject name strategies)."""
+    """A subject name strategy (Confluent's): determines the subjects under which a topic's schemas are registered."""
 
     TOPIC = "TopicNameStrategy"
     RECORD = "RecordNameStrategy"

@@ -57,7 +57,7 @@ def kind_of(fs: FileSystem, path: str) -> Kind:
 def partitions_in(fs: FileSystem, root: str) -> dict[str, TopicPartition]:
     """Return the partition of each partition's directory in ``root``, by the directory's name, sorted. If the
     checkpoints show that ``root`` is a log directory, only the name decides whether a subdirectory is a partition, as
-    in a broker. An empty subdirectory then counts as a partition that lost all its files."""
+    in a broker. An empty subdirectory with a partition's name counts as a partition that lost all its files."""
     names = sorted(_names(fs, root))
     is_sure = _by_names(names) is Kind.LOG_DIRECTORY
     found = {}

@@ -1,15 +1,16 @@
 """Create many logs at once: a topic with thousands of partitions is created in seconds.
 
-Each log needs a directory, ``partition.metadata`` and an empty segment. A log that is created alone needs five forced
-writes for their names and bytes. Logs that are created together share the five waits: the file system's journal commits
-all files that are forced at the same time in one commit. The order of the steps is the same as for a single log:
+Each log needs a directory, ``partition.metadata`` and an empty segment. To create a single log, the broker waits for
+five fsync calls on the log's files and directories. Logs that are created together share the five waits: the file
+system's journal commits all files that are synced at the same time in one commit. Many logs are created in the same
+order of steps as a single log:
 
     1   create the directories; write and force partition.metadata under another name
     2   rename the file to partition.metadata; create the segments' files
     3   force the names in each directory, then the names of the directories
     4   the logs exist
 
-A crash before step 4 leaves directories that are not published. After the crash, a directory with the topic's id is an
+A crash before step 4 leaves directories that no caller uses yet. After the crash, a directory with the topic's id is an
 ordinary log. A directory without a topic's id gets the id when the log is created again.
 """
 
@@ -38,8 +39,8 @@ _AT_ONCE = 128  #: Maximum number of logs created together, because each log hol
 def create_logs(
     fs: FileSystem, root: str, wanted: Sequence[NewLog], *, clock: Clock, rng: random.Random
 ) -> Iterator[list[PartitionLog]]:
-    """Create missing logs in the directory ``root``, in groups; a yielded log is durable. After an OSError, logs that
-    were not yielded may exist in part."""
+    """Create missing logs in the directory ``root``, in groups; a yielded log is durable. After an OSError, some files
+    of logs that were not yielded may exist."""
     rest = iter(wanted)
     while some := list(islice(rest, _AT_ONCE)):
         paths = [f"{root}/{partition}" for partition, _, _ in some]

@@ -24,7 +24,8 @@ from .files import FREED_AT_ONCE, FREEING_PAUSE_S, FileSystem, remove_tree
 
 logger = logging.getLogger(__name__)
 
-#: Bytes after which a call of ``remove`` returns, so that its thread can do other work: about a second.
+#: Bytes after which a call of ``remove`` returns, so that its thread can do other work; removing the bytes takes about
+#: a second.
 REMOVED_AT_ONCE = 1 << 30
 #: Delay before the next try when no descriptor is left to list a directory.
 RETRY_MS = 5_000.0
@@ -77,8 +78,8 @@ class DeletedFiles:
         self._hurry.set()
 
     def end(self) -> None:
-        """Make a running gradual removal return, and begin no other one: the process stops, and its next start removes
-        the files."""
+        """Make a running gradual removal return, and begin no further removal: the process stops, and its next start
+        removes the files."""
         with self._lock:
             self._is_ended = True
             self._hurry.set()
@@ -160,7 +161,7 @@ class _GradualRemoval:
         return self.freed >= self._limit or self._hurry.is_set()
 
     def remove(self, path: str) -> bool:
-        """Remove a file, or a directory; False if files of the directory remain because the removal is over."""
+        """Remove a file or a directory; False if files of the directory remain, because ``is_over`` became true."""
         fs = self._fs
         if not fs.is_directory(path):
             try:

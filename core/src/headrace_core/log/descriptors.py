@@ -11,14 +11,14 @@ Closing the descriptor of a file that is still in use is correct only under thre
 
 * **A file with unsynced bytes keeps its descriptor.** The kernel reports a write-back error to descriptors that were
   open when the error happened; an fdatasync on a new descriptor may succeed. Because the kernel reports an error only
-  to open descriptors, a file that was written since its last sync stays open until it is synced. A writer marks the
-  file, then takes its descriptor; the clock hand takes the descriptor, then reads the mark. Either the clock hand sees
-  the mark or the writer sees that the descriptor is taken, so the writer needs no lock.
+  to open descriptors, a file that was written since its last sync stays open until it is synced. A writer sets the
+  file's mark, then gets the file's descriptor; the clock hand removes the descriptor, then reads the mark. Either the
+  clock hand sees the mark or the writer sees that the descriptor is gone, so the writer needs no lock.
 * **A file name must still mean the same file when the file is opened again.** All changes of file names pass through
   the cache (unlink, and rename of a file or of its directory). Before a file loses its name, or another file takes that
   name, the file is *retired*. A retired file is opened if it is closed, stays open until its last reader closes it, and
-  is never opened by name again. After a rename, a file is known by its new name. Files without users are not tracked,
-  so deleting 5,000 idle logs opens no file.
+  is never opened by name again. After a rename, the cache finds a file by the file's new name. Files without users are
+  not tracked, so deleting 5,000 idle logs opens no file.
 * **A read in progress keeps its descriptor open.** To close a descriptor, a file drops its reference; the descriptor
   closes with the last reference, after the pread in progress.
 
@@ -43,7 +43,7 @@ from .files import Buffer, File, FileSystem, Lock, Pause
 
 T = TypeVar("T")
 
-_DIRECTORIES_AT_ONCE = 64  #: Number of directories that the process syncs at a time.
+_DIRECTORIES_AT_ONCE = 64  #: Maximum number of directories that the process syncs at the same time.
 _NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 
 

@@ -231,8 +231,7 @@ class LogDirectory:
             for partition, path in found.items():
                 self._open_log(partition, path, meter)
             return
-        # Scan in several threads: a scan mostly waits for the disk, to read and to force the contents of the page
-        # cache.
+        # Scan in several threads, because a scan mostly waits for the disk: for reads, and for the sync of the file.
         pool = ThreadPoolExecutor(threads, thread_name_prefix=f"recovery-{self.root.rpartition('/')[2]}")
         try:
             for opening in [pool.submit(self._open_log, partition, path, meter) for partition, path in found.items()]:
@@ -301,7 +300,7 @@ class LogDirectory:
         return outcome
 
     def create_all(self, wanted: Sequence[NewLog]) -> list[PartitionLog | HeadraceError]:
-        """Create many logs like ``create``, with shared forced writes; returns the log or the error for each partition.
+        """Create many logs as ``create`` does, with shared syncs; returns the log or the error for each partition.
         After an OSError some of the logs may exist; the call of ``create_all`` can be repeated."""
         missing: dict[TopicPartition, NewLog] = {}
         for item in wanted:
@@ -356,8 +355,8 @@ class LogDirectory:
         # Ignore damage here: closing would complete an index, perhaps from damaged data.
         with contextlib.suppress(CorruptLogError):
             log.close(flush=False)
-        # A full disk may have no room for the quarantine file. Then a clean stop records the damage, and after an
-        # unclean stop the recovery finds the damage again.
+        # On a full disk the quarantine file may not be written. Without a quarantine file, a clean stop records the
+        # damage, and after an unclean stop the recovery finds the damage again.
         with _full_disk_left_out(self.root):
             path = log.directory
             why = (
@@ -407,8 +406,8 @@ class LogDirectory:
         self.fs.sync_directory(self.root)
         for path, size, delay_ms in gone:
             self._remove_later(path, size, delay_ms)
-        # A full disk must not stop a deletion of logs, so ignore the error: ``create`` writes the checkpoints again
-        # before it creates a log.
+        # A full disk must not stop a deletion of logs, so ignore the error of the checkpoint write: ``create`` writes
+        # the checkpoints again before it creates a log.
         with _full_disk_left_out(self.root):
             self._write_unwritten()
         with _full_disk_left_out(self.root):
@@ -419,15 +418,15 @@ class LogDirectory:
 
     def remove_deleted(self, *, everything: bool = False) -> Removed:
         """Remove files of deleted segments and logs whose delay is over, about 1 GiB in a call, which takes a second.
-        ``everything``: remove all deleted files now, because the disk is full. The removal may run in any thread,
+        ``everything``: remove all deleted files now; used when the disk is full. The removal may run in any thread,
         because no log uses deleted files."""
         return self.deleted.remove(None if everything else self._clock.monotonic_ms())
 
     def truncate(self, log: PartitionLog, offset: int, last_epoch: int = NO_EPOCH) -> None:
         """Truncate a log like ``PartitionLog.truncate_to``, and lower its recovery point and high watermark first. A
         log that ends below its recovery point would be reported as corrupt. A log that ends exactly at its recovery
-        point would be treated as flushed, although a crash may come before the cut is durable. With a high watermark
-        above its end, a log would treat later records as committed."""
+        point would be treated as flushed, although a crash may come before the truncation is durable. With a high
+        watermark above its end, a log would treat later records as committed."""
         self._check_held(log)
         end_offset = log.end_after_truncating(offset)
         self.compaction.truncated(log.topic_partition, end_offset)
@@ -443,8 +442,8 @@ class LogDirectory:
         """Empty a log, durably; its next record gets ``offset``, which may be beyond the log's end because a snapshot
         holds the earlier records. A crash leaves the log unchanged, truncated, empty at its old start, or empty at
         ``offset``; the caller can repeat the call. ``producers``: a snapshot of the leader's producers at ``offset``
-        (``ProducerTable.snapshot_at``), which the log cannot learn from records. Raises CorruptMessageError, without
-        a change, if this snapshot is damaged."""
+        (``ProducerTable.snapshot_at``), which the log cannot learn from records. Raises CorruptMessageError, without a
+        change, if ``producers`` is damaged."""
         self._check_held(log)
         partition = log.topic_partition
         self.compaction.truncated(partition, log.log_start_offset)
@@ -473,11 +472,11 @@ class LogDirectory:
         return start
 
     def expire(self, verdicts: Iterable[tuple[PartitionLog, Expired]]) -> list[tuple[PartitionLog, Expired]]:
-        """Delete the segments that retention found expired; returns the verdicts that were applied. The new log starts
-        are durable (one write for all logs) before the first file is renamed.
+        """Delete the segments that retention found expired; returns the logs with the decisions that were applied. The
+        new log starts are durable (one write for all logs) before the first file is renamed.
 
-        If a log changed after its retention verdict, ``expire`` deletes less: it leaves out a removed or truncated log,
-        and keeps an active segment with newer records.
+        If a log changed after the retention decision, ``expire`` deletes less: it skips a removed or truncated log, and
+        keeps an active segment with newer records.
         """
         done: list[tuple[PartitionLog, Expired]] = []
         for log, judged in verdicts:
@@ -652,7 +651,8 @@ class LogDirectory:
         """Make the partition's checkpointed offset ``offset`` at most, durably."""
         offsets = self._checkpoints()[name]
         known = offsets.get(partition, 0)
-        # If the last write failed on a full disk, the offset in the file may be higher than in memory, so write it now.
+        # If the last write failed on a full disk, the checkpoint file may have a higher offset than memory, so write
+        # the file now.
         if known > offset or name in self._unwritten:
             offsets[partition] = min(known, offset)
             self._write(name, offsets)
@@ -674,7 +674,7 @@ class LogDirectory:
 
 
 def _is_rolled(log: PartitionLog) -> bool:
-    """Seal the log's active segment and begin a new segment; False when the disk lacks room for another segment."""
+    """Seal the log's active segment and begin a new segment; False when the disk lacks space for another segment."""
     try:
         log.roll()
     except HeadraceError as error:

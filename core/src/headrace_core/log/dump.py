@@ -142,7 +142,7 @@ _PLACE = re.compile(
 
 
 def problem_of(error: CorruptLogError, *, path: str) -> Problem:
-    """Return the Problem for an error of a log; ``path`` is used if the error names no place."""
+    """Return the Problem for an error of a log; ``path`` is used if the error names no file."""
     match = _PLACE.match(error.message)
     if match is None:
         return Problem(path, -1, -1, error.message)

@@ -49,13 +49,13 @@ class LeaderEpochs:
         self._path = f"{directory}/{LEADER_EPOCH_FILE}"
         self.entries: tuple[EpochStart, ...] = ()
         #: Whether the epoch entries are complete, so that every batch must have the epoch of its offset. An epoch file
-        #: without a checksum comes from Kafka, and may lack an entry after a crash. Such a file gets a checksum only
-        #: after all its entries are rebuilt from the batches.
+        #: without a checksum comes from Kafka, and may lack an entry after a crash. An epoch file without a checksum
+        #: gets one only after all its entries are rebuilt from the batches.
         self.is_checksummed = True
         #: The epoch entries in the file; None if the file is unreadable.
         self._stored: tuple[EpochStart, ...] | None = ()
-        #: Whether the file still has epochs that were cut off the log. ``catch_up`` writes the epoch file before the
-        #: log writes its next batch.
+        #: Whether the file still has epochs that a truncation removed from the log. ``catch_up`` writes the epoch file
+        #: before the log writes its next batch.
         self._is_behind = False
 
     def load(self) -> bool:
@@ -82,8 +82,8 @@ class LeaderEpochs:
 
     def assign(self, epoch: int, start_offset: int) -> None:
         """Record that ``epoch`` starts at ``start_offset``; the entry is durable when the method returns. For a known
-        epoch ``assign`` has no effect, unless ``start_offset`` is lower than before. A lower start is possible after a
-        full disk refused earlier batches of the epoch."""
+        epoch, ``assign`` has an effect only if ``start_offset`` is lower than the recorded start. A lower start is
+        possible after a full disk refused earlier batches of the epoch."""
         latest, start = self.entries[-1] if self.entries else (NO_EPOCH, start_offset)
         if epoch > latest or (epoch == latest and start_offset < start):
             self.replace(with_epoch(self.entries, EpochStart(epoch, start_offset)))
@@ -120,13 +120,12 @@ class LeaderEpochs:
 
     def truncate_from_end(self, end_offset: int, last_epoch: int = NO_EPOCH) -> None:
         """Remove epochs that start at or after ``end_offset``, the log's new end. ``last_epoch``: the leader epoch of
-        the record before ``end_offset``, if that is known. If the cut leaves the log empty (the record before
-        ``end_offset`` was deleted earlier), the entry that ``truncate_from_start`` kept stays, unless its epoch is
-        above ``last_epoch``.
+        the record before ``end_offset``, if that is known. If the truncation leaves the log empty, the entry that
+        ``truncate_from_start`` kept stays, or is removed if its epoch is above ``last_epoch``.
 
-        If the file cannot be written for lack of room or descriptors, it is written before the next batch is appended.
-        A crash before the file is written does no harm, because opening the log also cuts the epochs at the log's
-        end."""
+        If the file cannot be written because the disk is full or no descriptor is free, the file is written before the
+        next batch is appended. A crash before the file is written does no harm, because opening the log also removes
+        the epochs above the log's end."""
         entries = tuple(entry for entry in self.entries if entry.start_offset < end_offset)
         if not entries and self.entries and 0 < self.entries[0].start_offset == end_offset:
             entries = tuple(entry for entry in self.entries[:1] if entry.epoch <= last_epoch)
@@ -140,15 +139,15 @@ class LeaderEpochs:
 
     def catch_up(self) -> None:
         """Write the checkpoint file if it is out of date. The log writes a changed epoch file before each append,
-        because the file must not keep epochs that were cut off the log."""
+        because the file must not keep epochs that a truncation removed from the log."""
         if self._is_behind:
             self.replace(self.entries)
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Cut the entries at ``start_offset``, the new log start. The epoch of the last record below ``start_offset``
-        is kept, and starts at ``start_offset`` from then on. From the kept epoch, a follower whose log ends at
-        ``start_offset`` learns whether its records diverge from the leader's. The next change writes the epoch file.
-        Opening the log repeats the cut of the entries, so retention need not force the file to the disk."""
+        """Remove the entries below ``start_offset``, the new log start. The epoch of the last record below
+        ``start_offset`` is kept, and starts at ``start_offset`` from then on. From the kept epoch, a follower whose log
+        ends at ``start_offset`` learns whether its records diverge from the leader's. The next change writes the epoch
+        file. Opening the log removes the entries again, so retention need not force the epoch file to the disk."""
         below = [entry for entry in self.entries if entry.start_offset < start_offset]
         kept = [entry for entry in self.entries if entry.start_offset >= start_offset]
         if below:

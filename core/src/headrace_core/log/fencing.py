@@ -1,9 +1,9 @@
 """Fence coordinators that write to a shard: a coordinator may append until another coordinator has a larger shard epoch
 (decision 13).
 
-A shard is a partition of ``__consumer_offsets`` or ``__transaction_state``. Each new owner of a shard has a larger
-epoch than all owners before. A paused coordinator may continue to write, and the partition's leader may not know the
-new owner. Because neither the old coordinator nor the leader may know the new owner, the log itself decides which
+A shard is a partition of ``__consumer_offsets`` or ``__transaction_state``. Each new owner of a shard gets a larger
+shard epoch than all earlier owners. A paused coordinator may continue to write, and the partition's leader may not know
+the new owner. Because neither the old coordinator nor the leader may know the new owner, the log itself decides which
 coordinator may append:
 
     every batch of a shard has its coordinator's shard epoch    as base sequence, with producer id -1
@@ -19,7 +19,7 @@ truncated claim was not confirmed as owner, and claims the shard again.
 ``expected_end`` is the second condition: an append fails with UnexpectedLogEndError when another append has already
 changed the log's end. An append that changed the log's end unexpectedly may be another coordinator's claim, or an
 append of the same coordinator whose response was lost. ``expected_end`` also protects a log that was emptied and so
-lost its shard epochs. (In KAFKA-4362 the old coordinator could still write.)
+lost its shard epochs. (In KAFKA-4362, a former group coordinator could still write offsets.)
 """
 
 from __future__ import annotations

@@ -153,8 +153,8 @@ class FileSystem(Protocol):
         """Sync several directories, at the same time where that is faster."""
 
     def sync_files(self, files: Sequence[File]) -> None:
-        """Sync several files, at the same time where that is faster; returns when all files are durable. An OSError
-        after a failure of any file is final for all files of the call."""
+        """Sync several files, at the same time where that is faster; returns when all files are durable. After an
+        OSError, no file of the call counts as durable, and the sync must not be retried."""
 
     def lock(self, path: str) -> Lock:
         """Lock a file exclusively, and create the file if it is missing; BlockingIOError when another process holds the
@@ -400,8 +400,9 @@ _FileCall = Callable[[int, int, int, int], int]
 
 def _is_only_descriptor(fd: int) -> bool:
     """Whether no other descriptor or memory map of the unlinked file is open, in any process: then nothing reads the
-    file any more. The kernel grants a write lease only in this case (fcntl(2), F_SETLEASE). Returns False where the
-    file system has no leases. On overlayfs the kernel does not count memory maps; Headrace maps no files."""
+    file any more. The kernel grants a write lease only while no other descriptor of the file is open (fcntl(2),
+    F_SETLEASE). Returns False where the file system has no leases. On overlayfs the kernel does not count memory maps;
+    Headrace maps no files."""
     try:
         # The kernel would announce a conflicting open with SIGIO, which ends a process by default. Nothing can open an
         # unlinked file by its name; SIGURG is ignored by default.
@@ -454,8 +455,8 @@ def write_file_atomically(fs: FileSystem, path: str, data: bytes) -> None:
 
 
 def write_files_atomically(fs: FileSystem, files: Sequence[tuple[str, bytes]], *, sync_names: bool = True) -> None:
-    """Replace several files, given as (path, bytes), like ``write_file_atomically``, and force them together. Without
-    ``sync_names`` the caller must sync the directories to make the new names durable."""
+    """Replace several files, given as (path, bytes), as ``write_file_atomically`` does, and sync the files together.
+    Without ``sync_names`` the caller must sync the directories to make the new names durable."""
     temporary: list[File] = []
     try:
         for path, data in files:

@@ -78,7 +78,7 @@ class IndexFile:
         self._syncing: File | None = None
 
     def read(self) -> bytes:
-        """Read the file. Any thread may call this method. Raises FileNotFoundError."""
+        """Read the file. Any thread may call ``read``. Raises FileNotFoundError."""
         return read_file(self._fs, self.path)
 
     def has(self, size: int) -> None:
@@ -180,7 +180,7 @@ class IndexFile:
             self._unsynced = not durable
 
     def close(self) -> None:
-        """Drop pending entries. After ``close`` the index file is not used, because another file may take its name."""
+        """Drop pending entries. After ``close``, do not use the index file, because another file may get its name."""
         self._pending = None
 
     def _change(self, change: Callable[[File], None]) -> None:
@@ -203,7 +203,7 @@ class _SparseIndex:
 
     _entry: struct.Struct
     _column_types: tuple[str, str]
-    _kept_for_seal = 0  #: Number of index entries that only a call with ``sealing`` may use, as in Kafka.
+    _kept_for_seal = 0  #: Number of an index's last entries that are reserved for a call with ``sealing``, as in Kafka.
 
     def __init__(self, fs: FileSystem, path: str, base_offset: int, size_max_bytes: int) -> None:
         self.base_offset = base_offset

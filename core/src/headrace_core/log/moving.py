@@ -8,9 +8,10 @@
     orders-0.<...>-delete/       orders-0/                           5  appends continue in the target
 
 Two disks cannot change in one atomic step. A start after a crash must find out which of two directories holds the log,
-even if only one of the directories is present. The marker names the target directory and the name of the future log
-(the copy) in it, and is durable before the rename. A log *without* a marker is the partition's log; a future log in the
-target directory is then an unfinished copy. For a log *with* a marker, the target directory decides:
+even if only one of the directories is present. The marker is durable before the rename; it contains the target
+directory and the name of the future log (the copy) in the target directory. A log *without* a marker is the partition's
+log; a future log in the target directory is then an unfinished copy. For a log *with* a marker, the target directory
+decides:
 
     the target directory has         then the log with the marker is
     -----------------------------    --------------------------------------------------------------------
@@ -206,9 +207,9 @@ class LogCopy:
 
     def catch_up(self) -> int:
         """Copy the bytes that the copy lacks; returns how many bytes were appended to the log during the copying. All
-        copied bytes are durable in both directories when ``catch_up`` returns, so ``finish`` forces few bytes while all
-        appends to the source wait. Raises DiskFullError, TargetFailedError, MoveCancelledError, LogWasCutError, and
-        OSError of the source."""
+        copied bytes are durable in both directories when ``catch_up`` returns, so ``finish`` has few bytes to sync
+        while all appends to the source wait. Raises DiskFullError, TargetFailedError, MoveCancelledError,
+        LogWasCutError, and OSError of the source."""
         self._copy_all()
         self._force_active()
         return max(self.log.size_bytes - self.copied_bytes, 0)
@@ -453,7 +454,7 @@ def find_leftovers(directory: LogDirectory) -> Leftovers:
 
 
 class Marked(enum.Enum):
-    """The verdict on a log that has a move marker, by the table in the module's docstring."""
+    """The decision about a log that has a move marker, by the table in the module's docstring."""
 
     LOG = "kept: the move was not committed"
     STALE = "removed: the log is in the other directory"
@@ -463,8 +464,9 @@ class Marked(enum.Enum):
 def judge_marked(
     found: Mapping[uuid.UUID, Leftovers], holdings: Mapping[uuid.UUID, Collection[TopicPartition]]
 ) -> dict[tuple[uuid.UUID, TopicPartition], Marked]:
-    """Judge each log with a marker by the table in the module's docstring. ``found`` and ``holdings``: the traces and
-    the partitions of each online directory, by directory id; ``holdings`` includes the marked logs."""
+    """Decide for each log with a marker, by the table in the module's docstring, which copy is the partition's log.
+    ``found`` and ``holdings``: the traces and the partitions of each online directory, by directory id; ``holdings``
+    includes the marked logs."""
     verdicts: dict[tuple[uuid.UUID, TopicPartition], Marked] = {}
     for directory_id, left in found.items():
         for partition, marker in left.markers.items():

@@ -1,16 +1,16 @@
-"""Open a log: find its segments, decide which segments are sound, and where the log starts and ends.
+"""Open a log: find its segments, check the segments after an unclean stop, and find the log's start and end.
 
-Interrupted compactions are finished first. Then all batches that need a scan are checked before any file is cut or
-removed, so a CorruptLogError of the scan leaves the files' contents as they were.
+Interrupted compactions are finished first. After that, all batches that need a scan are checked before any file is
+truncated or removed, so a CorruptLogError of the scan leaves the files' contents as they were.
 
-**Sound bytes in the page cache do not prove that the disk has them.** After a failed fdatasync Linux marks the pages
-clean although the disk does not have them. After a failed flush, the next process reads sound batches from the page
-cache, and its fdatasync writes nothing and succeeds. Because the disk may lack sound batches, an unclean start rewrites
-every accepted batch beyond the recovery point in place and forces it to the disk. An accepted batch is treated as
-flushed only after it was rewritten and forced. The scan rewrites exactly the bytes that it checked. A second read could
-return the disk's older bytes, because the page cache may drop a page at any time. (Dropping the pages first would lose
-bytes that only the page cache has, and POSIX_FADV_DONTNEED is only advice.) A crash in the middle of the rewrite
-changes nothing, because the bytes are the same. A clean start rewrites nothing.
+**Valid bytes in the page cache do not prove that the disk has the same bytes.** After a failed fdatasync, Linux marks
+the pages clean although the disk does not have their contents. After a failed flush, the next process reads valid
+batches from the page cache, and its fdatasync writes nothing and succeeds. Because the disk may lack valid batches, an
+unclean start rewrites every accepted batch beyond the recovery point in place and forces it to the disk. An accepted
+batch is treated as flushed only after it was rewritten and forced to the disk. The scan rewrites exactly the bytes that
+it checked. A second read could return the disk's older bytes, because the page cache may drop a page at any time.
+(Dropping the pages first would lose bytes that only the page cache has, and POSIX_FADV_DONTNEED is only advice.) A
+crash in the middle of the rewrite changes nothing, because the bytes are the same. A clean start rewrites nothing.
 """
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ class _Opening:
 
     def leave_out_what_never_began(self, segments: list[LogSegment]) -> None:
         """Drop an empty last segment if the segment before it has records at or above the empty segment's base offset.
-        Such a segment remains when a roll has failed (no space, no descriptor) and the log has continued in the old
-        segment, but a crash brings the new file's name back. The empty segment would hide records that were
+        An empty last segment remains after a failed roll (no space, no descriptor): the log continued in the old
+        segment, but a crash brought the new file's name back. The empty segment would hide records that were
         acknowledged after the failed roll."""
         while len(segments) > 1 and segments[-1].size == 0 and self.reaches(segments[-2], segments[-1].base_offset):
             empty = segments.pop()
@@ -126,8 +126,8 @@ class _Opening:
 
     def reaches(self, segment: LogSegment, offset: int) -> bool:
         """Whether the segment has batches at or above ``offset``, by the headers after its last index entry. The
-        offsets of the segment must have no gap, because it was the active segment, which is never compacted. Unreadable
-        bytes are ignored here, because other checks of the segment report them."""
+        offsets of the segment must have no gap, because it was the active segment, which is never compacted.
+        ``reaches`` ignores unreadable bytes, because other checks of the segment report damage."""
         try:
             position = segment.index.last_position() if segment.indexes_fit() else 0
             position = position if position < segment.size else 0
@@ -170,9 +170,9 @@ class _Opening:
         return found.problem is None and found.next_offset == log_end_offset
 
     def is_flushed_whole(self, segment: LogSegment, found: Scan) -> bool:
-        """Whether the whole segment is on the disk and sound. The segments of idle partitions are on the disk, so a
-        broker forces no files of idle partitions after an unclean stop, even if it has thousands of idle partitions.
-        (The name of an empty segment may be missing on the disk, too.)"""
+        """Whether the whole segment is valid and on the disk. The segments of idle partitions are on the disk, so a
+        broker syncs no files of idle partitions after an unclean stop, even if it has thousands of idle partitions.
+        Returns False for an empty segment, because its name may be missing on the disk."""
         return (
             0 < found.end == segment.size
             and found.next_offset <= self.recovery_point
@@ -181,7 +181,7 @@ class _Opening:
         )
 
     def scan_and_rewrite(self, segment: LogSegment, *, contiguous: bool, epochs: Sequence[EpochStart] | None) -> Scan:
-        """Scan a segment, and rewrite its sound batches beyond the recovery point in place, as the module's docstring
+        """Scan a segment, and rewrite its valid batches beyond the recovery point in place, as the module's docstring
         explains."""
         log = segment.log
 
@@ -392,8 +392,8 @@ def _restore_epochs(
     log_start_offset: int,
     log_end_offset: int,
 ) -> None:
-    """Restore the epoch checkpoint: cut the entries at the log's end, and add the epochs of the scanned batches. A lost
-    checkpoint is rebuilt from all batches of the log. An empty log keeps the epoch of its last deleted record."""
+    """Restore the epoch checkpoint: remove entries above the log's end, and add the epochs of the scanned batches. A
+    lost checkpoint is rebuilt from all batches of the log. An empty log keeps the epoch of its last deleted record."""
     if not known:
         epochs.made_anew()
     entries = tuple(entry for entry in epochs.entries if known and entry.start_offset < log_end_offset)

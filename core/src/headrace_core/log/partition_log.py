@@ -6,10 +6,10 @@
 
     log_start_offset <= recovery point <= flushed_end <= log_end_offset
 
-PartitionLog uses no threads and no locks. One owner (``DirectoryWriter``) makes all changes, one after another. Readers
-in any thread may read offsets below an end offset that the directory writer has published. Batches, index entries and
-the list of segments become visible only when complete. A reader that holds a segment keeps the segment's file open
-after its deletion.
+PartitionLog uses no threads and no locks. Only one task (``DirectoryWriter``) changes the log, one change after
+another. Readers in any thread may read offsets below an end offset that the directory writer has published. Batches,
+index entries and the list of segments become visible only when complete. A reader that holds a segment keeps the
+segment's file open even after the file was deleted.
 
 Appends to the same segment become one write (``Write``). Each append succeeds as a whole or is refused; a refused
 append does not stop other appends.
@@ -154,10 +154,10 @@ class PartitionLog(LogReader):
         """Open the log in ``directory`` (which exists); create its first segment if it has none.
 
         ``clean``: the last owner closed the log, and ``recovery_point`` is the log's end. If ``clean`` is False, the
-        segments beyond the recovery point are scanned, a torn tail is cut and indexes are rebuilt.
+        segments beyond the recovery point are scanned, a torn tail is truncated and indexes are rebuilt.
         ``log_start_offset=None``: the checkpoint of log starts is lost, and the epoch checkpoint gives the start.
-        ``high_watermark``: the last known high watermark; None: the whole log is taken as committed. ``meter`` counts
-        scanned bytes. Raises CorruptLogError (without a change of the files), OSError.
+        ``high_watermark``: the last known high watermark; None: all records of the log count as committed. ``meter``
+        counts scanned bytes. Raises CorruptLogError (without a change of the files), OSError.
         """
         opened = open_segments(
             fs,
@@ -218,8 +218,8 @@ class PartitionLog(LogReader):
         return self.flushed_end if self.config.flush is FlushPolicy.COMMIT else self.log_end_offset
 
     def known_epochs(self) -> tuple[EpochStart, ...] | None:
-        # Do not check epochs if the epoch checkpoint has no entries: the log was cut at its start, and the epochs of
-        # batches below the start are unknown.
+        # Do not check epochs if the epoch checkpoint has no entries: the log was truncated at its start, and the epochs
+        # of batches below the start are unknown.
         return (self.epochs.entries or None) if self.epochs.is_checksummed else None
 
     def may_have_gaps(self) -> bool:
@@ -265,9 +265,9 @@ class PartitionLog(LogReader):
         * with a fence: FencedShardEpochError, UnexpectedLogEndError
         * replicated: UnexpectedOffsetError, UnexpectedEpochError
 
-        Raises OSError when the disk fails for another reason. The state of the file is then unknown, and the log must
-        not be used. ``start_writeback``: let the disk begin to write at once, because other files are written before
-        the log is flushed.
+        Raises OSError when the disk fails and is not full. After the OSError the state of the file is unknown, and the
+        log must not be used. ``start_writeback``: start the disk's write of the appended bytes at once, because other
+        files are written before the log is flushed.
         """
         if self.is_closed:
             return [self.closed_error() for _ in appends]
@@ -320,7 +320,8 @@ class PartitionLog(LogReader):
             if duplicate is not None:
                 if duplicate.next_offset <= self.log_end_offset:
                     return duplicate
-                # The append repeats a batch that is not written yet and whose write may fail, so write the group first.
+                # The append repeats a batch of the group that is not written yet. The write may fail, so write the
+                # group first.
                 outcomes += self._write(group)
                 return self._add(append, group, outcomes, now_ms)
         try:  # add the epoch only now: a refused or repeated append adds no record of the epoch, and forces no file
@@ -507,8 +508,8 @@ class PartitionLog(LogReader):
         )
 
     def _nothing_to_append(self, group: Write) -> AppendInfo:
-        """Return the outcome for a marker that the log already has. The marker is committed when all records of the log
-        are committed."""
+        """Return the outcome for a marker that the log already has. Its end offset is the log's end: the marker counts
+        as committed when all records of the log are committed."""
         return AppendInfo(-1, self._end_with(group), -1, 0, self.log_start_offset, -1, is_duplicate=True)
 
     def _check_sequence(self, header: BatchHeader) -> Checked:
@@ -521,7 +522,7 @@ class PartitionLog(LogReader):
         return checked
 
     def _take_back(self, group: Write, at_first: int = 0) -> None:
-        """Remove the group's batches from the producer table, because the group is not written."""
+        """Remove the group's batches from the producer table; called when the group is not written."""
         remembered = group.remembered[at_first:]
         del group.remembered[at_first:]
         self.producers.take_back(reversed(remembered), self._end_with(group))
@@ -628,9 +629,9 @@ class PartitionLog(LogReader):
 
     def force_newest_snapshot(self) -> bool:
         """Make the newest producer snapshot durable, before the log loses a snapshot, or batches from which the
-        producer table could be rebuilt. After a power loss, snapshots that were not forced can be torn, and the log
-        lacks the batches that compaction removed. Without a durable snapshot, the state of these batches' producers
-        would be lost. Returns False if the disk is full or no descriptor is free."""
+        producer table could be rebuilt. After a power loss, snapshots that were not forced to the disk can be torn, and
+        the log lacks the batches that compaction removed. Without a durable snapshot, the state of the removed batches'
+        producers would be lost. Returns False if the disk is full or no descriptor is free."""
         newest = self._snapshots.offsets[-1:]
         if newest:
             self._fs.sync_directory(self.directory)  # the roll that wrote the snapshot did not force it to the disk
@@ -668,8 +669,8 @@ class PartitionLog(LogReader):
         return path
 
     def flush(self) -> int:
-        """Force all records appended so far to the disk; returns the flushed end. A failure of the flush (OSError) is
-        final."""
+        """Force all records appended so far to the disk; returns the flushed end. After a failed flush (OSError), the
+        flush must not be retried, and the log must not be used."""
         flush_together(self._fs, (self,))
         return self.flushed_end
 
@@ -684,17 +685,17 @@ class PartitionLog(LogReader):
         have no records. The caller must lower a higher persisted recovery point first, as ``LogDirectory.truncate``
         does.
 
-        ``last_epoch``: the leader epoch of the record before ``offset``, if the caller knows it. If the cut leaves the
-        log empty (all records before ``offset`` were deleted earlier), the log keeps ``last_epoch``, and the state of
-        the producers of the deleted records.
+        ``last_epoch``: the leader epoch of the record before ``offset``, if the caller knows it. If the truncation
+        leaves the log empty (all records before ``offset`` were deleted earlier), the log keeps ``last_epoch``, and the
+        state of the producers of the deleted records.
 
-        After the cut, the log ends at the end of its last batch, as a start after a crash would find. If ``offset`` is
-        inside a gap that compaction left, the log therefore ends at the beginning of the gap. (Only an unclean election
-        cuts compacted records.) The records that the cut removes had replaced the compacted records, so the leader must
-        send the removed records again. If the log's start is at or below ``offset`` but above the end of the last batch
-        that stays, the log becomes empty at its start. The cut brings back no deleted record.
+        After the truncation, the log ends at the end of its last batch, as a start after a crash would find. If
+        ``offset`` is inside a gap that compaction left, the log therefore ends at the beginning of the gap. (Only an
+        unclean election truncates compacted records.) The removed records had replaced the compacted records, so the
+        leader must send the removed records again. If the log's start is at or below ``offset`` but above the end of
+        the last batch that stays, the log becomes empty at its start. The truncation brings back no deleted record.
 
-        Raises CorruptLogError, without a cut, when the log around ``offset`` is damaged.
+        Raises CorruptLogError, without a change, when the log around ``offset`` is damaged.
         """
         if offset >= self.log_end_offset:
             self.epochs.truncate_from_end(offset, last_epoch)
@@ -719,7 +720,8 @@ class PartitionLog(LogReader):
         self._aborted_in(last)
         self._snapshots.drop_above(end_offset)
         producers = None
-        # Load the producers before the cut: if no descriptor is free for reading the snapshot, the log stays unchanged.
+        # Load the producers before the truncation: if no descriptor is free for reading the snapshot, the log stays
+        # unchanged.
         if len(self.producers) or self.producers.undecided_count:
             producers = reload_producers(self._fs, self._snapshots, keep, end_offset)
             self.force_newest_snapshot()
@@ -744,8 +746,8 @@ class PartitionLog(LogReader):
 
     def end_after_truncating(self, offset: int) -> int:
         """Return the end of the last batch that ``truncate_to(offset)`` would keep. The end of the kept batches is
-        below ``offset`` if ``offset`` is inside a batch or in a gap. Raises CorruptLogError if the log around the cut
-        is damaged."""
+        below ``offset`` if ``offset`` is inside a batch or in a gap. Raises CorruptLogError if the log around
+        ``offset`` is damaged."""
         if offset >= self.log_end_offset:
             return self.log_end_offset
         if offset <= self._segments[0].base_offset:
@@ -794,8 +796,8 @@ class PartitionLog(LogReader):
         file = self._next_segment_file()
         self._forget_places()
         with _half_done():
-            # Delete the old empty segment before the new segment is created: if both were left after a crash, recovery
-            # would think that the old segment has lost records.
+            # Delete the old empty segment before the new segment is created: if a crash left both segments, recovery
+            # would report that the old segment has lost records.
             self._delete_from(len(self._segments) - 1)
             self._segments = (*self._segments, self._create_segment(base_offset, file))
 
@@ -848,9 +850,9 @@ class PartitionLog(LogReader):
         finish normally.
 
         Call ``drop_segments_below_start`` only once the log start is durable, because a crash may leave any of the
-        removed segments. ``one_by_one``: for a log start that could not become durable on a full disk, and at which a
-        segment begins. With ``one_by_one``, each rename is durable before the next rename, so a crash leaves a log
-        without a gap.
+        removed segments. ``one_by_one``: used when a full disk kept the log start from becoming durable, and a segment
+        begins at the log start. With ``one_by_one``, each rename is durable before the next rename, so a crash leaves a
+        log without a gap.
         """
         self.epochs.truncate_from_start(self.log_start_offset)
         segments = self._segments
@@ -914,7 +916,7 @@ class PartitionLog(LogReader):
         """Read like ``read``, up to the last stable offset, with the aborted transactions among the records. The last
         stable offset, the records and the aborted transactions are of the same state of the log. The read is repeated
         if a compaction, a deletion or a roll changed the segments during the read. Raises OffsetNotAvailableError if
-        the log was cut during the read. Any thread."""
+        the log was truncated during the read. Any thread."""
         while True:
             cuts, segments = self.cuts, self._segments
             found = self.read(offset, max_bytes, self.last_stable_offset(high_watermark), wait=wait)
@@ -944,7 +946,8 @@ class PartitionLog(LogReader):
         offset. ``wait=False`` returns None when a transaction index is not in memory. Any thread.
 
         Raises OffsetOutOfRangeError if the records were deleted, CorruptLogError, OSError, and OffsetNotAvailableError
-        (the log was cut). The method ``read_committed`` returns the records and the aborted transactions together.
+        (the log was truncated). The method ``read_committed`` returns the records and the aborted transactions
+        together.
         """
         cuts = self.cuts
         while True:
@@ -1124,7 +1127,8 @@ def _first_offset(aborted: AbortedTransaction) -> int:
 
 
 def flush_together(fs: FileSystem, logs: Sequence[PartitionLog]) -> None:
-    """Flush several logs of one file system at the same time. A failure (OSError) is final for all the logs."""
+    """Flush several logs of one file system at the same time. After a failure (OSError), none of the logs must be
+    used."""
     unflushed = [(log, log.log_end_offset) for log in logs if log.log_end_offset > log.flushed_end]
     with _final_failures():
         fs.sync_files([log.active.log for log, _ in unflushed])  # older segments were flushed when they were rolled
@@ -1133,7 +1137,7 @@ def flush_together(fs: FileSystem, logs: Sequence[PartitionLog]) -> None:
 
 
 def close_together(fs: FileSystem, logs: Iterable[PartitionLog]) -> None:
-    """Close several flushed logs of one file system, and force their indexes at the same time."""
+    """Close several flushed logs of one file system, and sync their indexes at the same time."""
     rest = iter([log for log in logs if not log.is_closed])
     while some := list(islice(rest, _CLOSED_AT_ONCE)):
         write_files_atomically(fs, [item for log in some for item in log.closing_snapshot()])
@@ -1152,7 +1156,8 @@ def close_together(fs: FileSystem, logs: Iterable[PartitionLog]) -> None:
 
 @contextlib.contextmanager
 def _final_failures() -> Iterator[None]:
-    """Treat a failed flush as final, even for ENOSPC, because the state of the flushed bytes is unknown."""
+    """Turn ENOSPC of a failed flush into EIO: unlike a full disk, the failure takes the log directory offline, because
+    the state of the flushed bytes is unknown."""
     try:
         yield
     except OSError as error:
@@ -1163,8 +1168,8 @@ def _final_failures() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _half_done() -> Iterator[None]:
-    """Treat every failure as final while a log is half cut, even a lack of descriptors: the log is in neither its old
-    nor its new state."""
+    """Turn a full disk or a lack of descriptors in the middle of a change into EIO: the log is in neither its old nor
+    its new state."""
     with _final_failures():
         try:
             yield

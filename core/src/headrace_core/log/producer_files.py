@@ -1,5 +1,5 @@
-"""Producer snapshots of one log: when to write snapshots, which are sound, and how to load the producer table from
-them.
+"""Producer snapshots of one log: when to write a snapshot, which snapshots are valid, and how to load the producer
+table from the snapshots.
 
 ``<offset>.snapshot`` holds the producer table for the records below that offset. As in Kafka, each roll writes a
 snapshot for the new segment's base offset, and a clean close writes a snapshot for the log's end. Because of the
@@ -15,24 +15,24 @@ snapshots, opening a log replays at most the headers of the active segment, and 
 A log without producers never has snapshots, so a log without any snapshot had no producers. Rolls do not force
 snapshots to the disk. If a snapshot is torn, its checksum shows the damage, and the snapshot before it is used.
 Snapshots above the log's end must be removed durably before the log can grow over their offsets again. Before batches
-are deleted, the snapshot that replaces the batches is forced to the disk. The newest snapshot that stays is forced
-before a cut of the log, and before compaction merges segments and so removes their snapshots. Without this snapshot,
-the table could not be rebuilt: compaction may have removed batches that a snapshot names. For the same reason a roll
-forces its snapshot before it removes a snapshot that belongs to no segment.
+are deleted, the snapshot that replaces the batches is forced to the disk. The newest remaining snapshot is forced to
+the disk before the log is truncated, and before compaction merges segments and so removes their snapshots. Without a
+durable snapshot, the producer table could not be rebuilt: compaction may have removed batches that a snapshot names.
+For the same reason, a roll forces its snapshot to the disk before it removes a snapshot that belongs to no segment.
 
-A snapshot can be older than a compaction. Such a snapshot may say that a transaction is open although compaction has
-removed the transaction's data and, later, the transaction's marker. Without this marker the transaction would seem to
-stay open, and a later transaction of the producer would seem to be a part of it. Therefore, when a snapshot is loaded,
-each of its open transactions is compared with the log: a transaction is open from its first batch in the log, and a
-transaction without a batch is not open. (The cleaner stops before the first open transaction and removes no marker
-before its data, so a compaction cannot hide an open transaction. A crash at any step of a swap leaves data and marker,
-the marker alone, or none of them.) Kafka trusts the snapshot: its read_committed readers wait at the transaction's
-first offset until an operator ends the transaction.
+A snapshot can be older than a compaction. A snapshot from before a compaction may say that a transaction is open
+although compaction has removed the transaction's data and, later, the transaction's marker. Without the marker, the
+transaction would seem to stay open, and a later transaction of the producer would seem to be a part of the open
+transaction. Therefore, when a snapshot is loaded, each of its open transactions is compared with the log: a transaction
+is open from its first batch in the log, and a transaction without a batch is not open. (The cleaner stops before the
+first open transaction and removes no marker before its data, so a compaction cannot hide an open transaction. A crash
+at any step of a swap leaves a transaction's data and marker, the marker alone, or neither.) Kafka trusts the snapshot:
+its read_committed readers wait at the transaction's first offset until an operator ends the transaction.
 
-A control batch with a correct CRC and unreadable records is no damage: its writer made the batch like this, and all
+A control batch with a correct CRC and unreadable records is no damage: the batch was written with these bytes, and all
 replicas have the same batch. A leader refuses a control batch with unreadable records. In a log, a control batch with
-unreadable records ends no transaction, and a note reports it. (If brokers refused a log with such a batch, all replicas
-of the partition would be lost.)
+unreadable records ends no transaction, and a note reports it. (If brokers refused a log with an unreadable control
+batch, all replicas of the partition would be lost.)
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ class ProducerSnapshots:
 
     def take(self, table: ProducerTable, offset: int, bases: Iterable[int]) -> None:
         """Write a snapshot for ``offset``, and remove older snapshots that do not belong to a segment (``bases``: the
-        segments' base offsets). The new snapshot is forced to the disk only if there are such older snapshots. Raises
-        OSError (a full disk) or ServerBusyError, and then leaves no part of the snapshot."""
+        segments' base offsets). The new snapshot is forced to the disk only if older snapshots are to be removed.
+        Raises OSError (a full disk) or ServerBusyError, and then leaves no part of the snapshot."""
         if not self.is_wanted(table, offset):
             return
         path = self.path(offset)
@@ -117,7 +117,7 @@ class ProducerSnapshots:
         self._inherited.discard(offset)
 
     def drop_above(self, offset: int) -> None:
-        """Remove, durably, all snapshots above ``offset``, because the log is about to be cut at ``offset``."""
+        """Remove, durably, all snapshots above ``offset``, because the log is about to be truncated at ``offset``."""
         above = [found for found in self.offsets if found > offset]
         for found in reversed(above):
             self._remove(found)
@@ -126,8 +126,8 @@ class ProducerSnapshots:
 
     def force(self, offset: int) -> bool:
         """Make two snapshots durable: the snapshot for ``offset``, which replaces the batches before ``offset``, and
-        the newest snapshot. Returns False if they are not forced, because the disk is full or no descriptor is free: a
-        deletion that makes room must not wait."""
+        the newest snapshot. Returns False if the snapshots are not durable, because the disk is full or no descriptor
+        is free: a deletion that frees space must not wait."""
         files: list[File] = []
         forced: list[int] = []
         wanted = sorted({offset, *self.offsets[-1:]} & self._offsets)
@@ -199,8 +199,8 @@ def load_producers(
 def reload_producers(
     fs: FileSystem, snapshots: ProducerSnapshots, segments: Sequence[LogSegment], log_end_offset: int
 ) -> ProducerTable:
-    """Load the producer table of a log that is about to be cut at ``log_end_offset``; ``segments`` are the segments
-    that stay. Raises CorruptLogError."""
+    """Load the producer table of a log that is about to be truncated at ``log_end_offset``; ``segments`` are the
+    segments that stay. Raises CorruptLogError."""
     table, _, _ = _believed(fs, snapshots, segments, log_end_offset, clean=False)
     table.aborted.clear()
     return table
@@ -244,7 +244,7 @@ def aborted_by_segment(
     log_end_offset: int,
 ) -> dict[LogSegment, list[AbortedTransaction]]:
     """Compute from the log the entries that the transaction indexes of the ``wanted`` segments must have. Reads headers
-    and markers of the ``wanted`` segments, and of earlier segments back to the last sound snapshot. Raises
+    and markers of the ``wanted`` segments, and of earlier segments back to the last valid snapshot. Raises
     CorruptLogError."""
     ends = [*(segment.base_offset for segment in segments[1:]), log_end_offset]
     table = _table_at(fs, snapshots, segments, wanted[0].base_offset, [])
@@ -264,7 +264,7 @@ def aborted_by_segment(
 def _table_at(
     fs: FileSystem, snapshots: ProducerSnapshots, segments: Sequence[LogSegment], offset: int, notes: list[str]
 ) -> ProducerTable:
-    """Load the producer table for the records below ``offset``: from the newest sound snapshot at or below ``offset``,
+    """Load the producer table for the records below ``offset``: from the newest valid snapshot at or below ``offset``,
     and from the log after that snapshot. Raises CorruptLogError."""
     table = ProducerTable(next_offset=segments[0].base_offset)
     for found in reversed([each for each in snapshots.offsets if each <= offset]):
@@ -320,9 +320,9 @@ def _begin_of_active(segments: Sequence[LogSegment]) -> int:
 def _replace(
     fs: FileSystem, snapshots: ProducerSnapshots, table: ProducerTable, unsound: int, notes: list[str]
 ) -> None:
-    """Replace an unsound snapshot by a sound one. The unsound snapshot proves that producers existed, so it stays until
-    the new snapshot is durable. Each unsound snapshot gets a replacement. With a single new snapshot at the log's end,
-    a cut below that end would leave no snapshot, which would mean "no producers"."""
+    """Replace an invalid snapshot by a valid snapshot. The invalid snapshot proves that producers existed, so it stays
+    until the new snapshot is durable. Each invalid snapshot gets a replacement. With a single new snapshot at the log's
+    end, a truncation below that end would leave no snapshot, which would mean "no producers"."""
     try:
         write_file_atomically(fs, snapshots.path(table.next_offset), table.snapshot())
     except OSError as error:
@@ -372,7 +372,7 @@ def correct_open_transactions(table: ProducerTable, segments: Sequence[LogSegmen
     """Correct the open transactions of a loaded snapshot: a transaction begins with its first batch in the log, and a
     transaction without a batch is closed (see the module's docstring). Reads one header for each open transaction. If
     the batch at the transaction's first offset is missing, also reads the headers after it. If the log is damaged at
-    these headers, the snapshot is trusted."""
+    the headers to read, the snapshot is trusted."""
     try:
         missing = {
             entry.producer_id: first_offset

@@ -91,7 +91,7 @@ class Check(enum.Enum):
     NEXT = "next"  #: Append it.
     #: The log already has this batch: respond with the offset of that batch, and append no records.
     DUPLICATE = "duplicate"
-    OUT_OF_ORDER = "out of order"  #: The log lacks the producer's preceding batch.
+    OUT_OF_ORDER = "out of order"  #: The batch's sequence shows that the log lacks the producer's preceding batch.
     FENCED = "fenced"  #: The log knows a producer with the same id and a newer epoch.
     #: The batch is not transactional, but the producer's transaction is open.
     NOT_IN_TRANSACTION = "not in the transaction"
@@ -196,8 +196,8 @@ class ProducerTable:
         #: A pair of lists: the open transactions by first offset, and the ended transactions by the offset of their
         #: marker. A transaction leaves the second list after its marker was committed. Other threads read the pair
         #: before they read the list of ended transactions. The log's owner appends an ended transaction to the second
-        #: list before it replaces the pair. Through this order, each thread finds every transaction in at least one of
-        #: the two lists.
+        #: list before it replaces the pair. Because of the order of reads and writes, each thread finds every
+        #: transaction in at least one of the two lists.
         self._undecided: tuple[tuple[Undecided, ...], list[Undecided]] = (self._open_transactions(), [])
 
     def __len__(self) -> int:
@@ -394,8 +394,9 @@ class ProducerTable:
         """Start of the first transaction that is open, or whose marker is at or above the high watermark. If no
         transaction is open or undecided, the result is the high watermark. Any thread.
 
-        Returns 0 for a high watermark below the markers of forgotten transactions. With such a high watermark the last
-        stable offset is unknown, and readers wait until the high watermark is above the markers.
+        Returns 0 for a high watermark below the markers of forgotten transactions. While the high watermark is below a
+        forgotten transaction's marker, the last stable offset is unknown, and readers wait until the high watermark is
+        above the marker.
         """
         if high_watermark < self._forgotten_end:
             return 0
@@ -426,7 +427,7 @@ class ProducerTable:
 
     def inherit_undecided(self, before: ProducerTable, offset: int) -> None:
         """Copy from ``before``, an earlier table of the log, the transactions that ended below ``offset``. The table of
-        a cut log lacks ended transactions, because a snapshot names only the open transactions."""
+        a truncated log lacks ended transactions, because a snapshot names only the open transactions."""
         open_ones, ended_ones = self._undecided
         _, ended_before = before._undecided
         ended = {each for each in ended_before if each.last_offset < offset}
@@ -473,7 +474,7 @@ class ProducerTable:
         """Return a snapshot of the state after all records before ``offset``, for a replica whose log begins at
         ``offset``. Any thread may call this method.
 
-        The state is that of each producer's last known batch before ``offset``, because the replica receives the later
+        Each producer's state is that of its last known batch before ``offset``, because the replica receives the later
         batches. A producer is left out if only its batches from ``offset`` on are known.
         """
         found: list[bytes] = []
@@ -526,8 +527,8 @@ def _snapshot(packed: Sequence[bytes]) -> bytes:
 def _undecided_before(
     open_ones: tuple[Undecided, ...], ended_ones: list[Undecided], end_offset: int
 ) -> tuple[tuple[Undecided, ...], list[Undecided]]:
-    """The undecided transactions of a log that was cut at ``end_offset``. Transactions after the cut are left out, and
-    transactions with a marker after the cut are open again."""
+    """The undecided transactions of a log that was truncated at ``end_offset``. Transactions after ``end_offset`` are
+    left out, and transactions with a marker after ``end_offset`` are open again."""
     kept = bisect_left(ended_ones, end_offset, key=_last_offset)
     reopened = (each._replace(last_offset=_OPEN) for each in ended_ones[kept:])
     still_open = tuple(sorted(each for each in (*open_ones, *reopened) if each.first_offset < end_offset))
@@ -539,7 +540,7 @@ def _last_offset(ended: Undecided) -> int:
 
 
 def is_torn_snapshot(data: Buffer) -> bool:
-    """Whether an unsound snapshot looks like the trace of a crash: the snapshot is too short, or has a block of
+    """Whether an invalid snapshot was probably damaged by a crash: the snapshot is too short, or has a block of
     zeros."""
     view = memoryview(data)
     if len(view) < _HEAD.size + _COUNT.size:

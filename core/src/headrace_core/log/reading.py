@@ -1,17 +1,17 @@
 """Read a log by offset or by time. All reads may run in any thread while the directory writer appends.
 
-A read is one pread of exactly the bytes to return. To read no bytes in excess, the reader first finds the end of the
-last whole batch, by the offset index and a short walk over batch headers. Sequential readers and consumers at the log's
-end need no lookup, because the log remembers the positions of the last reads and appends.
+A read is one pread of exactly the bytes to return. To read no more bytes than needed, the reader first finds the end of
+the last whole batch, by the offset index and a short walk over batch headers. Sequential readers and consumers at the
+log's end need no lookup, because the log remembers the positions of the last reads and appends.
 
 A read never returns a damaged batch. ``check_slice`` checks the CRC of each batch, and compares the fields without CRC
 protection with the neighbouring batches. The offsets of the batches must reach the next known offset without a gap. The
 next known offset is the next batch's base offset, the next segment's base offset, or the high watermark. If the offsets
-of the batches have a gap, the batch before the first of them is checked too. Leader epochs must match the epoch
-checkpoint. Where compaction removed no records, a batch with wrong offsets is always detected. (Next to a compaction
-gap, a batch with an offset inside the gap would not be detected.) Searches by time check every batch that they pass.
-Bytes that fail a check are read a second time; if the check fails again, CorruptLogError names file, position and
-offset.
+of the batches have a gap, the batch before the first returned batch is checked, too. The batches' leader epochs must
+match the epoch checkpoint. Where compaction removed no records, a batch with wrong offsets is always detected. (Next to
+a compaction gap, a batch whose damaged offset lies inside the gap is not detected.) A search by time checks every batch
+that it passes. Bytes that fail a check are read a second time; if the check fails again, CorruptLogError names file,
+position and offset.
 """
 
 from __future__ import annotations
@@ -257,7 +257,7 @@ class LogReader:
     def _end_of(self, up_to: int, segment: LogSegment, following: int | None, places: _Places) -> int:
         """Return the position of the first batch that has a record at or above ``up_to``. ``following``: the next
         segment's base offset."""
-        # Read the size before the search: a batch that is appended after the read of the size must not count.
+        # Read the size before the search: batches that are appended after the read of the size must not be returned.
         size = segment.size
         if following is not None and up_to >= following:
             return size
@@ -376,8 +376,8 @@ class LogReader:
         return self._twice(lambda: self._offset_for_timestamp(timestamp_ms, up_to))
 
     def _offset_for_timestamp(self, timestamp_ms: int, up_to: int | None) -> FoundTimestamp | None:
-        # First get the cache of batch positions: if the log is cut during the search, the found positions must go into
-        # the discarded cache.
+        # First get the cache of batch positions: if the log is truncated during the search, the found positions must go
+        # into the discarded cache.
         places, end_offset = self._places, self.log_end_offset
         up_to = end_offset if up_to is None else min(up_to, end_offset)
         segments = self._segments
@@ -408,8 +408,8 @@ class LogReader:
         return self._twice(lambda: self._offset_of_max_timestamp(up_to))
 
     def _offset_of_max_timestamp(self, up_to: int | None) -> FoundTimestamp | None:
-        # First get the cache of batch positions: if the log is cut during the search, the found positions must go into
-        # the discarded cache.
+        # First get the cache of batch positions: if the log is truncated during the search, the found positions must go
+        # into the discarded cache.
         places, end_offset = self._places, self.log_end_offset
         up_to = end_offset if up_to is None else min(up_to, end_offset)
         segments = self._segments

@@ -2,8 +2,8 @@
 
 The recovery point is the offset up to which all records were flushed; it is persisted from time to time. Recovery
 trusts no bytes after the recovery point: it reads every segment that reaches beyond the recovery point and checks every
-CRC. A scan ends at the end of the file, or at the first bytes that are no sound batch. The table
-gives the verdict on the bytes after the last sound batch:
+CRC. A scan ends at the end of the file, or at the first bytes that are no valid batch. The following table shows what
+recovery does with the bytes after the last valid batch:
 
     the bad bytes are            and                                     verdict
     -------------------------    -------------------------------------   ---------------------------------------------
@@ -14,13 +14,13 @@ gives the verdict on the bytes after the last sound batch:
     at or above it               sound batches follow, but the bad       torn tail: cut
                                  bytes have a hole
 
-A *hole* is an aligned 4-KiB block of zeros inside the bad batch. The zeros may also be the end of the batch's first
-block or, at the end of the file, the beginning of the batch's last block. One group commit may write many blocks, and a
-power loss may persist any of these blocks. In a file that only grew, the blocks that a power loss destroyed read as
-zeros. Batches after the hole can be sound, but they belong to the same group commit, which was never acknowledged. Bit
+A *hole* is an aligned 4-KiB block of zeros inside the bad batch. The zeros of a hole may also be the end of the batch's
+first block or, at the end of the file, the beginning of the batch's last block. One group commit may write many blocks,
+and a power loss may persist any of these blocks. In a file that only grew, the blocks that a power loss destroyed read
+as zeros. Batches after the hole can be valid, but belong to the same group commit, which was never acknowledged. Bit
 rot in acknowledged bytes does not leave a 4-KiB block of zeros. (Without the rule for holes, a power loss could make a
-partition with one replica refuse to start.) The zeros of a part of a block prove a hole only where a sound batch would
-have other bytes.
+partition with one replica refuse to start.) Zeros in a part of a block prove a hole only where a valid batch would have
+non-zero bytes.
 
 A log that ends below its recovery point has lost flushed bytes, which is corruption too. Recovery never repairs
 corruption: the files stay unchanged, and the broker does not serve the log. The broker fetches a new copy from another
@@ -76,7 +76,7 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The verdict on the bytes at the end of a log, with a sentence that explains the verdict."""
+    """Whether the bytes at the end of a log are damaged, with a sentence that explains the reason."""
 
     verdict: Verdict
     why: str = ""
@@ -94,9 +94,9 @@ def scan(
     accept: Callable[[memoryview, int], object] | None = None,
     accept_from: int = 0,
 ) -> Scan:
-    """Read batches from ``position`` (where a batch begins) until the end of the file or the first batch that is not
-    sound. An unsound batch is cut short, has an impossible header or a wrong CRC, or has an offset or leader epoch that
-    cannot follow the previous batch. (The CRC covers neither offset nor epoch.)
+    """Read batches from ``position`` (where a batch begins) until the end of the file or the first invalid batch. An
+    invalid batch is incomplete, has an impossible header or a wrong CRC, or has an offset or leader epoch that cannot
+    follow the previous batch. (The CRC covers neither offset nor epoch.)
 
     * ``contiguous``: offsets must have no gap, as in every log that was never compacted.
     * ``epochs``: the epoch checkpoint, which is durable before the first batch of an epoch is written, so a batch with
@@ -233,8 +233,8 @@ def has_hole(file: File, start: int, end: int, next_offset: int) -> bool:
     are compared in the last block, too. ``next_offset``: the lowest possible offset of the bad batch."""
     boundary = -(-start // _BLOCK_BYTES) * _BLOCK_BYTES
     rest = file.pread(min(boundary, end) - start, start)
-    # A batch begins with its offset, an int64 whose upper bytes are usually zeros. If the rest of this block has room
-    # only for such bytes, its zeros do not prove a hole.
+    # A batch begins with its offset, an int64 whose upper bytes are usually zeros. If the batch's first block contains
+    # only such upper bytes of the batch, zeros in the block do not prove a hole.
     if any(_BASE_OFFSET.pack(next_offset)[: len(rest)]) and not any(rest):
         return True
     # Recovery checks the whole last block for zeros, although the block may contain the first bytes of the next batch's
@@ -251,7 +251,7 @@ def has_hole(file: File, start: int, end: int, next_offset: int) -> bool:
 
 
 def is_cut_short(file: File, found: Scan) -> bool:
-    """Whether the end of the file looks like the trace of a crash: an incomplete batch, or zeros in place of blocks
+    """Whether the end of the file was probably damaged by a crash: an incomplete batch, or zeros in place of blocks
     that never reached the disk."""
     rest = file.pread(found.file_size - found.end, found.end)
     if len(rest) < HEADER_BYTES or not any(rest[-_ZEROS:]):
@@ -264,7 +264,7 @@ def is_cut_short(file: File, found: Scan) -> bool:
         return False
     if size <= len(rest):
         return False
-    # Perhaps only the length field of the batch is wrong.
+    # Check whether only the batch's length field is wrong: then the batch is damaged, not incomplete.
     whole = rest[:8] + (len(rest) - 12).to_bytes(4, "big") + rest[12:]
     try:
         check_batch(whole)

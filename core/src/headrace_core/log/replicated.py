@@ -62,7 +62,8 @@ def check_replicated(
 def check_order(
     headers: Sequence[BatchHeader], log_end_offset: int, leader_epoch: int, latest_epoch: int, *, is_empty: bool
 ) -> None:
-    """The part of ``check_replicated`` that depends on the log. Raises UnexpectedOffsetError, UnexpectedEpochError."""
+    """Check replicated batches against the end of the follower's log: the part of ``check_replicated`` that depends on
+    the log. Raises UnexpectedOffsetError, UnexpectedEpochError."""
     if not headers:
         raise UnexpectedOffsetError(f"the message has no batches; expected a batch at offset {log_end_offset}")
     expected = log_end_offset
@@ -119,9 +120,9 @@ def epoch_starts(headers: Sequence[BatchHeader], latest_epoch: int, log_end_offs
     """(epoch, offset) of each leader epoch that begins in these batches, which are appended at ``log_end_offset``.
 
     An epoch begins where the batch before it ends. The start offset of an epoch may be below the epoch's first batch,
-    because the leader's compaction may have removed the first records of the epoch. If the epoch began only at its
-    first remaining batch, the previous epoch would seem to reach up to that batch. A replica would then not truncate
-    records that were never committed."""
+    because the leader's compaction may have removed the first records of the epoch. If the recorded start were the
+    epoch's first remaining batch, the previous epoch would seem to reach up to that batch. With a start that is too
+    high, a replica would not truncate records that were never committed."""
     starts = [
         (after.leader_epoch, before.next_offset)
         for before, after in pairwise(headers)

@@ -1,10 +1,10 @@
-"""Decide which of a log's oldest segments retention removes. The functions are pure: they derive a verdict from facts
-about segments.
+"""Decide which of a log's oldest segments retention removes. The functions of the module are pure: they decide from the
+properties of the segments.
 
     [ segment ][ segment ][ segment ][ active ]        oldest first, so that the log never gets a gap
       removed    removed    stays: then all later segments stay, too
 
-Kafka's rules (UnifiedLog.deleteOldSegments) apply in order, each to the segments that the earlier rules left:
+Kafka's three rules (UnifiedLog.deleteOldSegments) apply in order, each to the segments that the earlier rules left:
 
 1. *Log start.* Remove a segment that lies wholly below the log start.
 2. *Size* (``retention.bytes``). Remove segments as long as the remaining segments are not smaller than retention.bytes.
@@ -18,9 +18,10 @@ A segment's age is that of its latest timestamp or, where no record has a timest
 Kafka, a record with a timestamp years ahead keeps its segment and all later segments for years. Headrace ignores a
 timestamp that ``message.timestamp.after.max.ms`` (an hour by default) would refuse now, and uses the age of the file
 instead. Records with timestamps years ahead arrived while the topic allowed later timestamps, or came with a copied
-log. A topic that allows every future timestamp (the largest number) gets Kafka's rule.
+log. Kafka's rule applies to a topic that allows every future timestamp (``message.timestamp.after.max.ms`` has its
+largest value).
 
-A verdict is carried out later, by ``LogDirectory.expire``. A rule that must hold at that time is checked there, too.
+``LogDirectory.expire`` removes the segments later, and checks again whether the log has changed since the decision.
 """
 
 from __future__ import annotations
@@ -65,8 +66,8 @@ class Expired:
     log_start_offset: int
     shares: tuple[Share, ...]
     roll_first: bool  #: Whether the active segment is among the expired segments, so that it must be rolled first.
-    #: The log's count of truncations (``cuts``) at the time of the retention verdict. A truncation may have given a
-    #: segment younger records, so a retention verdict only applies if the log's count of truncations is unchanged.
+    #: The log's count of truncations (``cuts``) at the time of the retention decision. After a truncation a segment may
+    #: get younger records, so a retention decision only applies if the log's count of truncations is unchanged.
     cuts: int = 0
 
     def without_active(self, base_offset: int, size: int) -> Expired | None:

@@ -48,8 +48,8 @@ def scrub_segment(
     should_stop: Callable[[], bool],
 ) -> Scrubbed:
     """Read all written bytes of ``segment``; ``spend(bytes)`` waits to limit the rate. Raises OSError. Raises
-    CorruptLogError when a second read shows the damage again and the segment is still in the log (not replaced or cut
-    between the two reads)."""
+    CorruptLogError when a second read shows the damage again and the segment is still in the log (not replaced or
+    truncated between the two reads)."""
     cuts = log.cuts  # read this count first: a truncation changes what the following lines read
     segments = log.segments
     at = segments.index(segment) if segment in segments else len(segments)
@@ -186,8 +186,8 @@ class _IndexesBeside:
 
 def _txn_index_fault(fs: FileSystem, log: PartitionLog, segment: LogSegment) -> str | None:
     """Compare a sealed segment's transaction index file with the log. The first offset and the last stable offset of an
-    entry may be lower than those that follow from the present log, because compaction or a deletion may have removed a
-    transaction's first records."""
+    entry may be lower than the offsets that follow from the present log, because compaction or a deletion may have
+    removed a transaction's first records."""
     path = segment.txn_index.file.path
     found: dict[int, AbortedTransaction] = {}
     try:
@@ -230,7 +230,7 @@ def _has_abort_marker(segment: LogSegment, entry: AbortedTransaction) -> bool:
 
 def index_files(segment: LogSegment) -> tuple[bytes, bytes]:
     """Return the correct contents of a sealed segment's index files: an entry for every ``interval_bytes`` of its log,
-    as an append writes them. Reads every batch, and raises CorruptLogError for a damaged batch."""
+    as appends write the entries. Reads every batch, and raises CorruptLogError for a damaged batch."""
     offsets, times = bytearray(), bytearray()
     latest_ms, latest_offset, indexed_ms, since = -1, segment.base_offset, -1, 0
     for place in segment.sound_batches(0, segment.size):

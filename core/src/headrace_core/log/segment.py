@@ -30,17 +30,17 @@ LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX = ".log", ".index", ".timeindex"
 
 logger = logging.getLogger(__name__)
 
-#: Suffix of the index names of a replaced segment. No file has such a name, because the indexes of a replaced segment
-#: are only in memory.
+#: Suffix of the index names of a replaced segment. No file has the suffix ``.retired``, because the indexes of a
+#: replaced segment are only in memory.
 RETIRED_SUFFIX = ".retired"
 _WALK_BYTES = 8192  #: Bytes that one read takes while the log walks over batch headers: more than an index interval.
 _WINDOW_BYTES = 1024 * 1024  #: Bytes that one read takes while the log walks over whole batches.
 #: Maximum number of bytes reserved ahead of a growing segment; for a smaller segment, the limit is the segment's size.
 _AHEAD_BYTES_MAX = 64 * 1024 * 1024
 AHEAD_FROM_BYTES = 4 * 1024 * 1024
-#: Readers compute values (a largest timestamp, rebuilt indexes) and store them in a segment; a truncation discards the
-#: values. A reader holds this lock while it stores values, and a truncation while it discards values. All segments
-#: share one lock, because threads hold the lock only briefly.
+#: Readers compute values (a largest timestamp, rebuilt indexes) and store the values in a segment; a truncation
+#: discards the values. A reader holds this lock while it stores values, and a truncation while it discards values. All
+#: segments share one lock, because threads hold the lock only briefly.
 _NOTING = threading.Lock()
 
 
@@ -78,7 +78,7 @@ class IndexMismatchError(CorruptLogError):
 
 
 class Cut(NamedTuple):
-    """Where to cut a segment: before the batch at ``place`` (None: keep all batches), so that the segment ends at
+    """Where to truncate a segment: before the batch at ``place`` (None: keep all batches), so that the segment ends at
     ``end_offset``. ``end_offset`` is below the requested offset if the requested offset is inside a batch or in a
     compaction gap."""
 
@@ -137,7 +137,7 @@ class LogSegment:
     ) -> LogSegment:
         """Create an empty segment; the file names are durable once the caller has synced the directory. After an
         OSError of ``create``, no file of the segment is left. ``file``: path of an existing empty file that is renamed
-        to the segment's log file, for a log that must get a new segment. With ``file``, a lack of room or of
+        to the segment's log file, for a log that must get a new segment. With ``file``, a lack of disk space or
         descriptors for the index files is ignored, and the next start creates the index files."""
         if file is not None:
             fs.rename(file, f"{directory}/{segment_name(base_offset)}{LOG_SUFFIX}")
@@ -261,7 +261,7 @@ class LogSegment:
         self._sync([self.log, *self.begin_close()])
 
     def truncate_to(self, place: Place | None) -> None:
-        """Cut the segment's log, offset index and time index before ``place`` (None: keep all batches)."""
+        """Truncate the segment's log, offset index and time index before ``place`` (None: keep all batches)."""
         if place is None:
             return
         self._is_changed = True
@@ -356,8 +356,8 @@ class LogSegment:
             self.end_close(durable=durable)
 
     def delete_files(self) -> None:
-        """Unlink the segment's files without writing to them, because the disk may be full. Readers of unlinked files
-        keep the files open."""
+        """Unlink the segment's files without writing to the files, because the disk may be full. Readers of unlinked
+        files keep the files open."""
         self.close_indexes()
         for path in (*(file.path for file in self._index_files()), self.path):
             if self._fs.exists(path):
@@ -379,8 +379,8 @@ class LogSegment:
     # ---------------------------------------------------------------- reading (any thread)
 
     def indexes_fit(self) -> bool:
-        """Whether the index files can belong to the segment's log: compares the last offset index entry with its
-        batch."""
+        """Whether the index files can belong to the segment's log; compares the last entry of the offset index with the
+        batch that the entry names."""
         return self._what_does_not_fit() is None
 
     def _what_does_not_fit(self) -> str | None:
@@ -419,8 +419,8 @@ class LogSegment:
         self._times_checked = True
 
     def load_indexes(self) -> None:
-        """Load a sealed segment's indexes. If the indexes contradict the log, they are rebuilt in memory; a reader
-        never changes the files. Raises CorruptLogError when the log is damaged."""
+        """Load a sealed segment's indexes. If the indexes contradict the log, the indexes are rebuilt in memory; a
+        reader never changes the files. Raises CorruptLogError when the log is damaged."""
         if self.index.is_loaded and self.time_index.is_loaded:
             return
         self._times_checked = False
@@ -430,7 +430,7 @@ class LogSegment:
 
     def distrust_indexes(self, why: str) -> None:
         """Read every batch to decide whether the log or the indexes are damaged. Raises CorruptLogError if the log is
-        damaged; if only the indexes are damaged, they are rebuilt in memory."""
+        damaged; if only the indexes are damaged, the indexes are rebuilt in memory."""
         offsets: list[tuple[int, int]] = []
         times: list[TimestampOffset] = []
         largest = TimestampOffset(-1, self.base_offset)
@@ -441,8 +441,8 @@ class LogSegment:
                 largest = TimestampOffset(header.max_timestamp_ms, header.last_offset)
                 times.append(largest)
         with _NOTING:
-            # The segment was truncated during the check: the bytes that were read are gone, and the owner writes the
-            # indexes.
+            # The segment was truncated during the check: the bytes that were read are gone, and the directory writer
+            # writes the indexes.
             if self.size < size:
                 raise IndexMismatchError(why)
             self.index.keep_in_memory(offsets)
@@ -459,7 +459,8 @@ class LogSegment:
         found = self._largest
         if found is None:
             looked_up = self._find_largest_timestamp()
-            # If the owner stored a timestamp during the search, keep it, because it also covers batches appended since.
+            # If the directory writer stored a timestamp during the search, keep that timestamp, because it also covers
+            # batches appended since.
             with _NOTING:
                 found = self._largest
                 if found is None:
@@ -529,10 +530,10 @@ class LogSegment:
             return self.find_by_index(offset)
 
     def where_to_cut(self, offset: int, next_offset: int) -> Cut:
-        """Return where to cut the segment so that no record at or above ``offset`` stays. ``next_offset``: the base
-        offset of the next segment, or the log end offset. A cut cannot be undone, so the last kept and the first
-        removed batch are checked first. The checks verify the CRCs of the two batches, and compare their base offsets
-        (which no CRC covers) with the neighbouring batches. Raises CorruptLogError if a check fails."""
+        """Return where to truncate the segment so that no record at or above ``offset`` stays. ``next_offset``: the
+        base offset of the next segment, or the log end offset. A truncation cannot be undone, so the last kept and the
+        first removed batch are checked first. The checks verify the CRCs of the two batches, and compare their base
+        offsets (which no CRC covers) with the neighbouring batches. Raises CorruptLogError if a check fails."""
         self._check_times()  # check the indexes before the cut, which needs them and must not fail halfway
         try:
             return self._cut_by_index(offset, next_offset)
@@ -760,13 +761,13 @@ class BatchWalk:
 
 @contextlib.contextmanager
 def _shortages_tolerated() -> Iterator[None]:
-    """Ignore a lack of room on the disk, and of file descriptors."""
+    """Ignore a full disk, and a lack of file descriptors."""
     with full_disk_tolerated(), contextlib.suppress(ServerBusyError):
         yield
 
 
 def _cannot_follow(path: str, position: int, header: BatchHeader, next_offset: int) -> CorruptLogError:
-    """Return the error for a batch out of order."""
+    """Return the error for a batch whose offsets do not follow the previous batch."""
     return CorruptLogError(
         f"{path}, position {position}, offset {next_offset}: a batch with offsets {header.base_offset} to "
         f"{header.last_offset} cannot follow offset {next_offset - 1}"

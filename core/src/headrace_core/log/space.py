@@ -5,7 +5,7 @@
       kept for deletes, checkpoints, indexes and compaction
 
 An append that would reduce the free bytes below the reserve is refused before any write (``log.dir.reserve.bytes``, at
-most 5 % of the disk). The reserve keeps room for the actions that free space.
+most 5 % of the disk). The reserve is kept for actions that free disk space, such as deletions and compaction.
 
 A measurement is a statvfs (a few microseconds) and is rare. With much free space, the disk is measured after a certain
 number of written bytes; near the reserve, at most once in 100 ms. Between measurements, the bytes that the directory's
@@ -13,9 +13,9 @@ writer writes are subtracted from the free space. There is no timer: a full dire
 append, or in the broker's housekeeping.
 
 A *shortage* begins with the first refused append. The shortage ends when ``RESUME_BYTES`` above the reserve are free,
-and lasts at least some seconds. During a shortage, replicas in the full directory should not lead, and followers in it
-are out of sync. The two thresholds and the shortest duration of a shortage keep leadership from moving back and forth
-while the disk is at the limit.
+and lasts at least some seconds. During a shortage, replicas in the full directory should not lead, and follower
+replicas in the full directory are out of sync. The two thresholds and the shortest duration of a shortage keep
+leadership from moving back and forth while the disk is at the limit.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class SpaceGauge:
 
     @property
     def is_near(self) -> bool:
-        """Whether the disk has too little room to reserve blocks ahead."""
+        """Whether the disk has too little free space to reserve blocks ahead."""
         return self._headroom < NEAR_BYTES
 
     def measure(self) -> None:
@@ -142,8 +142,8 @@ class SpaceGauge:
             return None
 
     def ran_out(self) -> None:
-        """Record that a write failed because the disk or a quota was full, although the last measurement showed
-        room."""
+        """Record that a write failed because the disk or a quota was full, although the last measurement showed enough
+        free space."""
         with self._lock:
             self._was_refused = True
             self._measured_ms = self._clock.monotonic_ms()

@@ -1,5 +1,5 @@
-"""Replace segments by the cleaned segment made from them, so that a crash leaves either the old segments or the new
-segment.
+"""Replace old segments by a cleaned segment with their remaining records, so that a crash leaves either the old
+segments or the cleaned segment.
 
 The file names are Kafka's. The order of the steps avoids the data loss of KAFKA-12520:
 

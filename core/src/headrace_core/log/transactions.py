@@ -86,9 +86,10 @@ def must_append(marker: Marker, entry: ProducerEntry | None, partition: TopicPar
     of an open transaction is therefore a late marker of the transaction before (KAFKA-17754). Under version 1 the epoch
     does not change at the end of a transaction, so only the coordinator epoch in the log fences late markers of former
     coordinators. A marker of version 1 that finds no open transaction is therefore appended if its coordinator epoch is
-    larger than that of the producer's last marker. If the two epochs are equal, the log already has the marker.
+    larger than that of the producer's last marker. If the two coordinator epochs are equal, the log already has the
+    marker.
 
-    In all cases, a marker with a smaller coordinator epoch than the producer's last marker is refused. Raises
+    Under both versions, a marker with a smaller coordinator epoch than the producer's last marker is refused. Raises
     InvalidProducerEpochError, TransactionCoordinatorFencedError.
     """
     if entry is None or marker.epoch > entry.epoch:

@@ -1,12 +1,12 @@
 """Plan a turn of the directory writer: one write for each log, then one common flush, for all appends that wait (group
-commit). The functions are pure: they use no files, clock or event loop.
+commit). The functions of the module are pure: they use no files, clock or event loop.
 
 Requests queue up during a turn; the next turn takes all queued requests, up to a number of bytes that limits the wait
 under load. Appends to the same log within a turn become one write. An action on a log (truncate, roll, delete, ...)
 keeps its order relative to the appends to that log. An action on the directory keeps its order relative to all appends.
 
-A *turn beside* is a small turn that runs at the same time as a large turn. It takes small appends to logs that the
-large turn does not write.
+A *turn beside* is a small turn that runs at the same time as a large turn. A turn beside takes small appends to logs
+that the large turn does not write.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def plan_turn_beside(queue: deque[Entry], *, busy: Collection[PartitionLog], byt
 
 
 def must_flush_now(config: LogConfig, unflushed_records: int) -> bool:
-    """Whether a turn must force the records that it wrote to the disk."""
+    """Whether a turn must force its written records to the disk."""
     return config.flush is FlushPolicy.COMMIT or unflushed_records >= config.flush_messages
 
 

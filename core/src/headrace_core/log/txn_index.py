@@ -60,12 +60,12 @@ class TransactionIndex:
         self._is_file_sound = True
         self._is_name_durable = True
         self._is_pinned = False
-        #: (``changes`` when the bounds were computed, lowest first offset, highest last stable offset) of the entries;
-        #: None before the first use.
+        #: Bounds of the entries, as (``changes`` when the bounds were computed, lowest first offset, highest last
+        #: stable offset); None before the first use.
         self._bounds: tuple[int, int, int] | None = None
 
     def attach(self) -> None:
-        """Use an index file that exists on the disk."""
+        """Use the transaction index file that exists on the disk."""
         self._data = None
 
     @property
@@ -106,8 +106,9 @@ class TransactionIndex:
         return self._changes
 
     def keep_in_memory(self, data: Buffer, changes: int) -> None:
-        """Use the given entries, which were read from the file or the log after ``changes`` was read; the file stays as
-        it is. The call has no effect if the owner has changed the index since ``changes`` was read. Any thread."""
+        """Keep the given entries in memory; they were read from the file or the log after ``changes`` was read. The
+        file stays unchanged. The call has no effect if the log's owner has changed the index since ``changes`` was
+        read. Any thread."""
         self._store_read(data, changes, is_file_sound=False)
 
     def _store_read(self, data: Buffer, changes: int, *, is_file_sound: bool = True) -> None:
@@ -126,7 +127,8 @@ class TransactionIndex:
                 self._data = None
 
     def pin(self) -> None:
-        """Load the entries and keep them, because the file is about to become the file of another segment."""
+        """Load the entries and keep the entries in memory, because the file is about to become the file of another
+        segment."""
         self._is_pinned = True
         self.load()
 

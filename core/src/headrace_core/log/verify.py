@@ -19,7 +19,7 @@ reason, cure. The check of a log continues after a problem where possible. Check
 
 Compaction leaves gaps in the offsets, so a gap alone is no problem. A file without a checksum, as Kafka writes it, is
 accepted. A fault that the next start repairs without loss (``judge`` in recovery.py) is reported as a ``Note``: a torn
-tail above the recovery point, or another trace of a crash.
+tail above the recovery point, or other bytes that a crash has left.
 """
 
 from __future__ import annotations

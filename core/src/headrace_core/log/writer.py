@@ -1,6 +1,6 @@
 """Group commit for a log directory: an asyncio writer that makes all changes of the directory, in turns.
 
-A turn writes all queued appends (one writev for each partition). After the writes, the turn forces the files whose
+A turn writes all queued appends (one writev for each partition). After the writes, the turn syncs the files whose
 topic's ``log.flush`` demands a flush (one fdatasync for each file). After the flush the turn completes the waiting
 requests, with exactly the offsets that it wrote. All appends that arrive during a flush share the next flush, and an
 acknowledgement never covers bytes that were written later.
@@ -9,16 +9,17 @@ Small turns run in the event loop: a flush of a few KiB takes about 0.1 ms, less
 thread runs large turns, turns with an action such as a roll, and all turns on a disk whose small flushes are slow.
 
 Turns do not overlap, with one exception. While a large turn of appends is on the thread, a second thread runs small
-turns to other logs (*turns beside*). A client that writes much thus does not delay clients that write little. Two turns
-at the same time never write the same log, and an action runs alone.
+turns to other logs (*turns beside*). A client with large writes therefore does not delay clients with small writes. Two
+turns at the same time never write the same log, and an action runs alone.
 
-A failed write or flush is final, because the state of the disk is unknown. After a failure all queued and all later
-requests get StorageError, and ``on_failure`` is called. A full disk is not final. Appends that would use up the
-directory's reserve get DiskFullError before a write (``space``). If an append fails with ENOSPC, the writer removes its
-bytes again. While the disk is full, actions continue, because actions such as deletions make room.
+A failed write or flush takes the directory offline, because the state of the disk is unknown. After a failure all
+queued and all later requests get StorageError, and ``on_failure`` is called. A full disk does not take the directory
+offline. Appends that would use up the directory's reserve get DiskFullError before a write (``space``). If an append
+fails with ENOSPC, the writer removes the append's bytes again. While the disk is full, actions continue, because
+actions such as deletions free space.
 
 In a turn with several files, ``sync_file_range`` follows each write, so the disk works while the next file is written.
-After the writes, C threads force the files at the same time, in one commit of the file system's journal.
+After the writes, C threads sync the files at the same time, in one commit of the file system's journal.
 
 Blocks are reserved ahead of a growing segment without changing the file's size (``FALLOC_FL_KEEP_SIZE``). With reserved
 blocks, flushes are 15 to 25 % faster, and the file gets no tail of zeros. Sealing a segment frees the unused blocks.
@@ -98,7 +99,7 @@ class TurnResult(NamedTuple):
 
 
 class _Begun(NamedTuple):
-    """State of a turn that has written its appends but not flushed them yet."""
+    """State of a turn that has written its appends but not flushed its files yet."""
 
     outcomes: list[tuple[Done, Any]]
     touched: list[PartitionLog]
@@ -141,10 +142,11 @@ class DirectoryWriter:
 
     * ``on_turn`` is called after each turn, before the turn's requests complete, with the logs that advanced: it
       advances high watermarks and wakes fetches, once for each log.
-    * ``on_written`` is called during a turn, when bytes are written (readable up to ``log_end_offset``) but not forced.
-      ``on_written`` sends the bytes to followers, so that the disks of all replicas work at the same time. A flush in
-      the loop would delay the sending, so a turn in the loop flushes after ``on_written`` has called back. A turn on
-      the directory's thread does not wait for ``on_written``, so a log may be closed before its bytes are sent.
+    * ``on_written`` is called during a turn, when bytes are written (readable up to ``log_end_offset``) but not
+      flushed. ``on_written`` sends the bytes to followers, so that the disks of all replicas work at the same time. A
+      flush in the event loop would delay the sending to followers, so a turn in the loop flushes only after
+      ``on_written`` has called its callback. A turn on the directory's thread does not wait for ``on_written``, so a
+      log may be closed before its bytes are sent.
     * ``on_failure`` is called once, when the directory has failed.
     * ``on_full`` is called with True when the directory begins to refuse appends for lack of space, and with False when
       an append succeeds again. ``on_short`` is called with True when a shortage of space begins, and with False when it
@@ -373,7 +375,7 @@ class DirectoryWriter:
         self._thread_beside.put(turn)
 
     def _leaves_room(self, turn: Turn) -> bool:
-        """Whether small turns may run at the same time as this turn: the turn is large, and has only appends."""
+        """Whether small turns may run beside the turn: True for a large turn that has only appends."""
         return turn.size > self._inline_bytes_max and all(isinstance(step, tuple) for step in turn.steps)
 
     def _end_turn(self, turn: Turn, result: TurnResult) -> None:

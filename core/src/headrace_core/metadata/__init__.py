@@ -1,6 +1,8 @@
-"""The cluster's metadata: records, their bytes, the immutable image that the records make, and its changes.
+"""The cluster's metadata: records, their encoding, the immutable image that results from the records, and changes of
+the image.
 
-Only services use this package, because it needs msgspec, which the SDK does not install. Import ``codec`` separately.
+Only services use ``headrace_core.metadata``, because the package needs msgspec, which the SDK does not install. Import
+``codec`` separately.
 """
 
 from .entities import BrokerImage, BrokerLoad, ConfigResource, PartitionImage, TopicImage

@@ -55,7 +55,7 @@ def decode_record(value: bytes | memoryview | None) -> MetadataRecord:
         return _decoder.decode(memoryview(value)[1:])
     except msgspec.ValidationError as error:
         raise UnsupportedVersionError(f"metadata record of an unknown kind ({error}): upgrade this node") from None
-    # UnicodeDecodeError is raised for a text that is not UTF-8.
+    # msgspec raises UnicodeDecodeError for a text that is not UTF-8.
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CorruptLogError(f"metadata record cannot be decoded: {error}") from None
 

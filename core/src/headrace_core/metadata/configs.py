@@ -130,8 +130,8 @@ def _dynamic(image: MetadataImage, broker_id: int) -> dict[str, Any]:
 
 
 def _legal(declared: ConfigDef, texts: Mapping[str, str], where: str) -> dict[str, Any]:
-    """Convert texts to typed values. A value that is no longer legal is treated as not set and is logged, because an
-    old record must not stop a node."""
+    """Convert texts to typed values. A value that is no longer legal is logged and treated as not set, because a record
+    of an older release must not stop a node."""
     values = {}
     for name, text in texts.items():
         try:
@@ -170,7 +170,7 @@ def min_insync_replicas(image: MetadataImage, topic: str) -> int:
     """Return a topic's min.insync.replicas: the topic's value, else the value set for all brokers, else the default.
 
     Values of min.insync.replicas in properties files are ignored. Controllers and brokers must use the same value of
-    min.insync.replicas at the same metadata offset. With different values, an eligible leader replica may lack a
+    min.insync.replicas at the same metadata offset. If their values differed, an eligible leader replica could lack a
     committed record (KIP-966).
     """
     value: int = topic_value(image, topic, "min.insync.replicas")

@@ -11,8 +11,9 @@
 A control record's key is (version: int16, type: int16). The record's value is a message in Kafka's "flexible" encoding
 (KIP-482). Fixed-size integers are big-endian, lengths are unsigned varints of length + 1, and every struct ends with
 its tagged fields. Unknown tagged fields are skipped. Headrace's tagged fields have numbers from 10,000 on, and Kafka's
-tools skip them. For example, a tagged field holds the directory of a voter in a LeaderChangeMessage. Version 1 of the
-message has a field for the directory, but Kafka's tools (4.3) read version 0.
+tools skip tagged fields with these numbers. For example, a tagged field holds the directory of a voter in a
+LeaderChangeMessage. Version 1 of LeaderChangeMessage has a field for the directory, but Kafka's tools (4.3) read
+version 0.
 """
 
 from __future__ import annotations
@@ -164,7 +165,7 @@ def parse_kraft_version(value: bytes) -> int:
 
 
 def snapshot_header(header: SnapshotHeader) -> ControlRecord:
-    """Encode the records with which a snapshot begins."""
+    """Encode the header record, the first record of a snapshot."""
     place = _tagged(_PLACE_TAG, _PLACE.pack(header.next_offset))
     return ControlRecord(ControlType.SNAPSHOT_HEADER, _HEADER.pack(0, header.timestamp_ms) + place)
 

@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-#: Maximum number of remembered confirmations that wait until the metadata copy reaches their offset. The copy reaches
-#: the oldest confirmations first.
+#: Maximum number of remembered confirmations whose offset the metadata copy has not reached yet. The metadata copy
+#: reaches the offsets of the oldest confirmations first.
 _WAITING_MAX = 64
 
 
@@ -48,7 +48,8 @@ class Freshness:
 
     @property
     def as_of_ms(self) -> float | None:
-        """Time at which the copy was up to date: it contains all records committed before that time; None: unknown."""
+        """A time at which the metadata copy was up to date: it contains all records committed before that time; None:
+        unknown."""
         return self._as_of_ms
 
     def committed(self, offset: int) -> None:
@@ -62,8 +63,8 @@ class Freshness:
             self._reached(began_ms)
             return
         if self._waiting and self._waiting[-1][0] == offset:
-            # For two confirmations with the same offset, keep the later start: a later response may report an older
-            # barrier.
+            # For two confirmations with the same offset, keep the later ``began_ms``: a later response may report an
+            # older barrier.
             began_ms = max(began_ms, self._waiting.pop()[1])
         if len(self._waiting) < _WAITING_MAX:
             self._waiting.append((offset, began_ms))

@@ -59,8 +59,8 @@ class ShardImage(msgspec.Struct, frozen=True):
 
 
 class QueuedReassignment(msgspec.Struct, frozen=True):
-    """A queued reassignment of a partition: the brokers that will hold its replicas. ``automatic``: the cluster planned
-    the reassignment."""
+    """A queued reassignment of a partition; ``targets``: the brokers that will hold the partition's replicas.
+    ``automatic``: the cluster planned the reassignment."""
 
     targets: tuple[int, ...]
     automatic: bool
@@ -218,10 +218,11 @@ LEDGER_RECORDS = tuple(_REPLAY)  #: The kinds of records that change the ledger.
 
 
 def ledger_records(ledger: Ledger, metadata_version: int) -> list[Any]:
-    """Return the records that build the ledger from an empty ledger, in a log of level ``metadata_version``. A snapshot
-    has the ledger's records after the records of topics and brokers. Reassignments in progress are in the partitions'
-    records."""
-    # At level 1 the ledger is empty: the controllers refuse to lower the level while anything depends on the ledger.
+    """Return the records that build the ledger from an empty ledger, for a log of level ``metadata_version``. A
+    snapshot has the ledger's records after the records of topics and brokers. Reassignments in progress are in the
+    partitions' records."""
+    # At level 1 of metadata.version the ledger is empty: the controllers refuse to lower the level while producer ids,
+    # coordinators, shards or reassignments exist.
     if metadata_version < 2:
         return []
     records: list[Any] = []

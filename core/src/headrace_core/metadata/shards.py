@@ -20,8 +20,8 @@ OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
 #: Topics whose partitions are shards: the first for groups, the second for transactions.
 SHARD_TOPICS = (OFFSETS_TOPIC, TRANSACTIONS_TOPIC)
-#: Internal topics of the cluster. Clients can read them, and alter all of their settings except cleanup.policy. Clients
-#: cannot create, delete or truncate internal topics, nor produce to them.
+#: Internal topics of the cluster. Clients can read internal topics, and alter all of their settings except
+#: cleanup.policy. Clients cannot create, delete or truncate internal topics, nor produce to them.
 INTERNAL_TOPICS = SHARD_TOPICS
 
 

@@ -8,7 +8,7 @@
 
 A snapshot is a log of ordinary record batches, each with its CRC, which Kafka's tools can read. The snapshot's offsets
 begin at 0, and its leader epoch is the term of the last record that it replaces. Both the file name and the header name
-the end offset and the term, so a renamed file is detected.
+the end offset and the term, so a renamed snapshot file is detected.
 
 Only ``image_records`` converts an image back to records. Add every new kind of record and every new field of an image
 to ``image_records``; until then ``tests/unit/metadata/test_metadata_snapshot.py`` fails.

@@ -21,7 +21,8 @@ from .listeners import (
 )
 from .properties import Properties
 
-#: Roles that serve only HTTP and store nothing on disk: they have neither gRPC listeners nor data directories.
+#: Roles that serve only HTTP and store nothing on disk: nodes of these roles have neither gRPC listeners nor data
+#: directories.
 HTTP_ROLES = ("registry", "console")
 
 
@@ -101,8 +102,8 @@ class NodeConfig:
         return next((listener for listener in self.listeners if listener.name == name), None)
 
     def listener_values(self, name: str) -> dict[str, Any]:
-        """Return all values by name for one listener, where values of ``listener.name.NAME.`` keys replace the general
-        values (server_keys.listener_values). Raises InvalidConfigError."""
+        """Return all values by name for one listener; values of ``listener.name.NAME.`` keys replace the general values
+        (server_keys.listener_values). Raises InvalidConfigError."""
         return listener_values(self.values, name)
 
     def topic_defaults(self) -> dict[str, Any]:

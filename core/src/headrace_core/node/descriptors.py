@@ -1,7 +1,7 @@
 """A node's file descriptors: a limit for connections, and a watch that detects a shortage early.
 
 A broker without free descriptors accepts no connection, opens no log and reaches no controller, but is still a leader.
-To avoid this, connections are limited to the descriptors that log files and the node itself leave free
+To keep descriptors free, a node limits connections to the descriptors that log files and the node itself leave over
 (``connections_with_room``). A few descriptors are held in reserve for a shortage. The watch reports when fewer than
 ``FLOOR`` descriptors are free. In a shortage the watch closes the reserve, so that the broker can still inform the
 controllers and move its leaderships away.
@@ -20,8 +20,8 @@ from collections.abc import Callable
 #: Number of free descriptors below which a shortage begins; the shortage ends with twice as many free descriptors.
 FLOOR = 32
 RESERVE = 16  #: Number of descriptors that the process holds in reserve, and closes in a shortage of descriptors.
-#: Number of descriptors that log files and clients' connections leave free, because nodes, listeners, pollers and
-#: libraries need them.
+#: Number of descriptors that log files and clients' connections must leave free for connections between nodes,
+#: listeners, pollers and libraries.
 OWN = 128
 CONNECTIONS_MIN = 16  #: Number of connections that a listener accepts even if the process has few free descriptors.
 

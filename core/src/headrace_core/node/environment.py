@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from .properties import Properties
 
 PREFIX = "HEADRACE_"
-#: Variables with the prefix HEADRACE_ that set no configuration key of a node. The listed variables configure clients,
-#: name the cluster directory of `headrace up`, switch to the pure-Python codec, and show stack traces.
+#: Variables with the prefix HEADRACE_ that set no configuration key of a node. These HEADRACE_ variables configure
+#: clients, name the cluster directory of `headrace up`, switch to the pure-Python codec, and show stack traces.
 NOT_KEYS = frozenset(
     {
         "HEADRACE_BOOTSTRAP_SERVERS",

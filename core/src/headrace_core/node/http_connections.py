@@ -1,7 +1,7 @@
-"""Accept connections of HTTP, and count them before the TLS handshake.
+"""Accept HTTP connections, and count each connection before its TLS handshake.
 
-asyncio's own servers count no handshakes. Without a count, a client that begins handshakes and does not finish them
-could hold all file descriptors of the process.
+asyncio's own servers count no handshakes. Without the count, a client that begins TLS handshakes and never finishes a
+handshake could hold all file descriptors of the process.
 
     accept ──> ``begun`` ──> TLS handshake (HANDSHAKE_S) ──> ``shaken`` ──> requests
 """
@@ -17,19 +17,19 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
-#: Seconds for the TLS handshake.
+#: Maximum duration of a TLS handshake in seconds.
 HANDSHAKE_S = 10.0
 #: Seconds between two attempts to accept connections when no file descriptor is free.
 _PAUSE_S = 0.5
 
 
 class ConnectionLimits(Protocol):
-    """Decides which connections of a listener may stay."""
+    """Decides which new connections a listener accepts."""
 
     def begun(self, task: asyncio.Task[None], protocol: Any, address: str, count: int) -> bool:
-        """Take a new connection from ``address``; returns whether it may stay. ``count`` other connections have
-        finished their handshake. ``task`` makes the handshake, and cancelling it closes the connection. ``protocol``
-        has no transport before the handshake has ended."""
+        """Count a new connection from ``address``; returns whether the connection is accepted. ``count``: number of
+        other connections that have finished their handshake. ``task`` runs the handshake; cancelling ``task`` closes
+        the connection. ``protocol`` has no transport before the handshake has ended."""
 
     def shaken(self, task: asyncio.Task[None], protocol: Any, *, is_open: bool) -> None:
         """Record that the handshake has ended; ``is_open``: whether it succeeded. A first request may arrive before the
@@ -59,7 +59,7 @@ class Listener:
         self._accepting = asyncio.create_task(self._accept(), name="http-listener")
 
     async def stop(self) -> None:
-        """Accept no further connection, and close those without a handshake. Closes the socket."""
+        """Accept no further connection, and close connections whose handshake has not ended. Closes the socket."""
         for task in (self._accepting, *self._tasks):
             task.cancel()
         await asyncio.gather(self._accepting, *self._tasks, return_exceptions=True)

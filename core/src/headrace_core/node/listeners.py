@@ -3,9 +3,9 @@
 The listener *client* is for clients, and the listener *internal* is only for other nodes. The listener *external* is
 for clients that reach the nodes by other addresses, for example from outside a network of containers. Metadata
 responses on the external listener have the external addresses. Further listeners for clients have names that begin with
-client or external, such as *clientsasl*: they serve the same clients with another security protocol. The listener
-*gateway* serves the calls that gateways forward for their clients. Controllers have only the listeners client and
-internal. Port 0 means any free port, which the node then advertises.
+client or external, such as *clientsasl*: these listeners serve the same clients with another security protocol. The
+listener *gateway* serves the calls that gateways forward for their clients. Controllers have only the listeners client
+and internal. Port 0 means any free port, which the node then advertises.
 """
 
 from __future__ import annotations

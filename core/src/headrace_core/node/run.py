@@ -29,11 +29,11 @@ logger = logging.getLogger("headrace.node")
 _owns_process = False
 
 #: Thresholds of the garbage collector in a broker and in a coordinator. Requests create few reference cycles, so rare
-#: garbage collections of many objects cost less than frequent small ones. (By default, Python starts a garbage
-#: collection after 700 allocations.) The product of the first two thresholds bounds the pause of a collection of young
-#: objects. A collection of 50,000 objects takes about 30 ms, and 8,000 unfinished calls have 260,000 objects. The last
-#: threshold decides how long unreachable objects that live for minutes stay in memory, such as the log of a deleted
-#: topic with its file descriptor.
+#: garbage collections of many objects cost less than frequent collections of few objects. (By default, Python starts a
+#: garbage collection after 700 allocations.) The product of the first two thresholds bounds the pause of a collection
+#: of young objects. A collection of 50,000 objects takes about 30 ms, and 8,000 unfinished calls have 260,000 objects.
+#: The last threshold decides how long unreachable objects that live for minutes stay in memory, such as the log of a
+#: deleted topic with its file descriptor.
 GC_THRESHOLDS = (5_000, 10, 20)
 
 #: Function that runs a server until the event is set, then stops the server cleanly and returns.
@@ -162,9 +162,9 @@ def raise_descriptor_limit() -> None:
 
 
 def settle_memory(*thresholds: int) -> None:
-    """Exclude permanent objects from garbage collection, which keeps the collector's passes short. Call
-    ``settle_memory`` after all imports and loads. ``thresholds``: arguments of ``gc.set_threshold``. ``settle_memory``
-    has no effect in a process that ``main`` has not started, such as a test with several nodes."""
+    """Exclude permanent objects from garbage collection, so that collections are short. Call ``settle_memory`` after
+    all imports and loads. ``thresholds``: arguments of ``gc.set_threshold``. ``settle_memory`` has no effect in a
+    process that ``main`` has not started, such as a test with several nodes."""
     if not _owns_process:
         return
     gc.collect()

@@ -1,20 +1,21 @@
 """Sessions of authenticated connections, and the service Authentication that opens them.
 
-A session lasts as long as the call Authenticate that opened it: the client keeps the call open. So a session ends with
-its connection, and no other connection can inherit it. The session's token is a random number, of which the node keeps
-only a hash. The token is valid only on the connection (gRPC's ``peer``) of the call, at this listener of this node. On
-the same call a client authenticates again before the session expires (KIP-368); the token and the principal stay the
-same.
+A session lasts as long as the call Authenticate that opened it: the client keeps the call open. A session therefore
+ends with its connection, and no other connection can inherit the session. The session's token is a random number, of
+which the node keeps only a hash. The token is valid only on the connection (gRPC's ``peer``) of the call, at this
+listener of this node. On the same call a client authenticates again before the session expires (KIP-368); the token and
+the principal stay the same.
 
     NEW --first request--> EXCHANGING --complete--> OPEN --first request--> EXCHANGING AGAIN --complete--> OPEN
                                | failed: the call ends         | expired or the call ends: the session is over
 
 A session that a client opened with a delegation token also ends within TOKENS_LOOK_S of the token's removal: a token is
-removed because it was stolen, or because its job is over. (In Kafka such a session continues.)
+removed because it was stolen, or because its job is over. (In Kafka, a session continues after its delegation token was
+removed.)
 
-Bounds: exchanges in progress for the listener and for each host, time and messages of an exchange, sessions of a
-connection, failed exchanges of a connection. Slow steps (PBKDF2) run in one thread, which serves the clients' hosts in
-turn.
+The following numbers are limited: exchanges in progress for the listener and for each host, time and messages of an
+exchange, sessions and failed exchanges of a connection. Slow steps (PBKDF2) run in one thread, which serves the
+clients' hosts in turn.
 """
 
 from __future__ import annotations
@@ -55,10 +56,11 @@ STEPS_MAX = 12  #: Maximum number of messages of a client in one exchange.
 EXCHANGES_MAX, EXCHANGES_PER_HOST_MAX = 1_000, 100
 SESSIONS_PER_CONNECTION_MAX = 8
 TOKENS_LOOK_S = 1.0  #: Seconds between two checks whether the delegation tokens of the sessions are still valid.
-#: After this number of failed exchanges on one connection, the node refuses further exchanges on this connection for
-#: FAILURES_KEPT_S, before it checks any credentials (a check can be slow, such as PBKDF2). gRPC names a connection only
-#: by its client's host and port, and does not report the connection's end. So the node also refuses the next connection
-#: from the same host and port, which may belong to another client. The refusal is therefore short, and clients retry.
+#: After this number of failed exchanges on one connection, the node refuses further exchanges on the connection for
+#: FAILURES_KEPT_S, without a check of credentials (a check can be slow, such as PBKDF2). gRPC names a connection only
+#: by its client's host and port, and does not report the connection's end. The node therefore also refuses exchanges on
+#: the next connection from the same host and port, which may belong to another client. Because it may, the refusal is
+#: short, and clients retry.
 FAILURES_PER_CONNECTION_MAX = 10
 FAILURES_KEPT_S, FAILURES_KEPT_MAX = 10.0, 10_000
 
@@ -136,13 +138,13 @@ class Sessions:
             self._mechanisms_task = asyncio.get_running_loop().create_task(self.mechanisms.run(), name="sasl keys")
 
     def register(self, listener: Any) -> None:
-        """Serve Authentication on ``listener`` (rpc.server.Listener); call this before the listener starts."""
+        """Serve Authentication on ``listener`` (rpc.server.Listener); call ``serve`` before the listener starts."""
         listener.add(security_pb2_grpc.add_AuthenticationServicer_to_server, AuthenticationService(self), SERVICE)
 
     def session_of(self, token: str, peer: str) -> Session:
         """Return the session of a call's token, and set it for the current task, so that the call's streams end with
-        the session. Raises SaslAuthenticationFailedError for a token that is unknown here, belongs to another
-        connection, or has expired."""
+        the session. Raises SaslAuthenticationFailedError for a token that is unknown at the listener, belongs to
+        another connection, or has expired."""
         session = self._sessions.get(_hash(token))
         if session is None or session.peer != peer:
             raise SaslAuthenticationFailedError(
@@ -195,7 +197,7 @@ class Sessions:
         self._exchanges[host] = self._exchanges.get(host, 0) + 1
 
     def done(self, host: str) -> None:
-        """Count an exchange as over."""
+        """Count an exchange of ``host`` as ended."""
         self._in_progress -= 1
         left = self._exchanges[host] - 1
         if left:
@@ -204,7 +206,7 @@ class Sessions:
             del self._exchanges[host]
 
     async def step(self, exchange: ServerExchange, data: bytes, host: str) -> Any:
-        """Run one step, in the thread if it is slow."""
+        """Run one step of an exchange, in the thread if the step is slow."""
         return await self._slow_steps.run(exchange, data, host) if exchange.is_slow(data) else exchange.step(data)
 
     def close(self, why: HeadraceError) -> None:

@@ -1,7 +1,7 @@
 """A node's side of security: the credentials of its listeners, and of its channels to other nodes.
 
-A node has one identity towards other nodes: the certificate of its listener *internal*. The node presents it on the
-listeners internal and gateway, and on every channel that it opens.
+A node has one identity towards other nodes: the certificate of its listener *internal*. The node presents this
+certificate on the listeners internal and gateway, and on every channel that it opens.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ logger = logging.getLogger("headrace.security")
 
 @dataclass(frozen=True, slots=True)
 class ListenerSecurity:
-    """How one listener is secured. ``protocol``: the security protocol by which callers are authenticated. ``tls``
-    None: not encrypted. ``requires_certificate``: the listener takes only clients with a certificate that it has
-    verified; if this is False, and the listener has no SASL, clients are anonymous. ``mapper`` makes the names of
-    principals from the certificates of users."""
+    """The security settings of one listener. ``protocol``: the security protocol by which callers are authenticated.
+    ``tls`` None: not encrypted. ``requires_certificate``: the listener accepts only clients with a verified
+    certificate; if False, and the listener has no SASL, clients are anonymous. ``mapper`` makes the names of principals
+    from the certificates of users."""
 
     name: str
     protocol: SecurityProtocol
@@ -95,8 +95,8 @@ class NodeSecurity:
     def port_options(
         self, listener: str, authorization: Authorization | None = None, sessions: Sessions | None = None
     ) -> dict[str, Any]:
-        """Arguments of Listener for the port of a listener: its credentials and its gate. ``authorization``: the node's
-        authorizer. ``sessions``: needed for SASL."""
+        """Arguments of Listener for the port of a listener: its credentials, and the gate that authenticates and
+        authorizes calls. ``authorization``: the node's authorizer. ``sessions``: needed for SASL."""
         found = self.listeners[listener]
         gate = Gate(
             listener,
@@ -111,7 +111,8 @@ class NodeSecurity:
         return {"credentials": self.credentials(listener), "takes_plaintext": takes_plaintext, "gate": gate}
 
     def follow(self, image: Callable[[], MetadataImage]) -> None:
-        """Take users and ACLs from the image that ``image`` returns; call this before the listeners are created."""
+        """Take users and ACLs from the image that ``image`` returns; call ``follow`` before the listeners are
+        created."""
         self._image = image
 
     def _known(self) -> SecurityImage | None:

@@ -12,7 +12,7 @@ process no clean-up is needed, and the next process finds the slot free, with it
 A node claims the lowest free slot. With ``slots.host`` (a host name that contains ``{slot}``), a node claims the slot
 whose host name is its own. With ``slots.host``, a host name always leads to the same data. Controllers need a fixed
 host name for their data, because they know each other by name. The file ``cluster.id`` also distinguishes an empty
-volume from an unmounted volume: no slot is created without the file.
+volume from an unmounted volume: without the file, no slot is created.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def _try(root: Path, number: int) -> Slot | None:
 
 def prepare(slot: Slot, cluster_id: str, *, role: str, write_voters: Callable[[], WriteVoters] | None = None) -> None:
     """Format a new slot. A controller in a new slot is no voter until `headrace quorum add`. Only the creation of the
-    cluster names first voters, and the creation has already formatted the slots of those voters."""
+    cluster names first voters, and it has already formatted the slots of the first voters."""
     if (slot.path / FILE_NAME).exists():
         return
     joins = role == "controller"

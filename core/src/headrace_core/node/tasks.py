@@ -1,4 +1,4 @@
-"""The background tasks of a node. When one of these tasks ends, the node cannot continue, so it stops."""
+"""The background tasks of a node. When a background task ends, the node stops, because it cannot continue."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Record batch v2: Kafka's format for records in the log, in requests and in responses.
 
-This module selects the backend: the compiled codec where it is built, else the pure-Python reference.
-``HEADRACE_PURE_PYTHON=1`` forces the reference. ``BACKEND`` names the selected backend; both backends export the same
-names and behave alike. ``headrace_core.records.arrow`` is imported separately, because it needs pyarrow.
+This module selects the backend: the compiled codec if it is built, else the pure-Python reference.
+``HEADRACE_PURE_PYTHON=1`` forces the pure-Python backend. ``BACKEND`` names the selected backend; both backends export
+the same names and behave alike. ``headrace_core.records.arrow`` is imported separately, because it needs pyarrow.
 """
 
 from __future__ import annotations

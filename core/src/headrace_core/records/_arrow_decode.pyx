@@ -47,7 +47,7 @@ cdef class Memory:
 
 
 cdef Memory _owned(void* data, Py_ssize_t size, Py_ssize_t capacity):
-    """Wrap ``data`` in a Memory object that frees it, cut to ``size`` bytes."""
+    """Shrink the buffer ``data`` to ``size`` bytes, and wrap the buffer in a Memory object, which frees the buffer."""
     cdef Memory memory = Memory.__new__(Memory)
     cdef void* cut
     memory._data = data
@@ -66,7 +66,7 @@ cdef struct Growing:
 
 
 cdef inline bint reserve(Growing* buffer, Py_ssize_t more) noexcept nogil:
-    """Make room for ``more`` bytes in a buffer; False when malloc fails."""
+    """Grow a buffer so that ``more`` bytes fit; False when malloc fails."""
     cdef Py_ssize_t capacity
     cdef void* grown
     if buffer.size + more <= buffer.capacity:
@@ -329,7 +329,8 @@ cdef class Decoder:
         self._parts[self._part_count].body = body
         self._parts[self._part_count].size = size
         self._part_count += 1
-        # The walk over the records reports an impossible record count later; such a count must not size the buffers.
+        # An impossible record count must not determine the size of the buffers; the later walk over the records reports
+        # the count.
         self._rows_max += min(batch.record_count, size // 7)
         self._bytes += size
         if kept is not self._newest:

@@ -93,7 +93,7 @@ class Decoder:
         start_offset, end_offset = self._range
         while position < len(data):
             header = read_whole_header(data, position)
-            # Check also the CRC of skipped batches: a flipped bit must not turn a wanted batch into a skipped one.
+            # Check also the CRC of skipped batches: a flipped bit must not turn a wanted batch into a skipped batch.
             if self._check_crc and header.base_offset < end_offset:
                 check_batch(data, position)
             if not (header.is_control or header.last_offset < start_offset or header.base_offset >= end_offset):

@@ -2,8 +2,8 @@
 """Whole batches, compiled: headers, CRC, and a broker's checks of a producer's batches.
 
 This module repeats parts of batches.py and _pure.py in compiled code; those two modules document each function. Every
-byte is read through _wire.pxd, which checks each bound. A fault in a header is raised by batches.py, which repeats the
-check in Python. A fault in a record is raised by _faults.py.
+byte is read through _wire.pxd, which checks that each read is within the buffer. A fault in a header is raised by
+batches.py, which repeats the check in Python. A fault in a record is raised by _faults.py.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
@@ -235,8 +235,8 @@ cdef int _walk_all(Walk* walk, const Demands* demands, long long* latest) noexce
 
 
 cdef class _Places:
-    """The records with each schema id, of the keys or of the values of one batch. Most records have the id of the
-    record before, so the entry of the last id is kept."""
+    """The records with each schema id, of the keys or of the values of one batch. Most records have the same schema id
+    as the record before, so the entry of the last id is cached."""
 
     cdef dict of
     cdef list last

@@ -125,8 +125,8 @@ def record_bytes_max(key, value, headers=None):
 cdef class BatchBuilder:
     """Collects records until ``max_bytes`` are reached, then builds the batch. See _pure.BatchBuilder.
 
-    The builder writes records into a bytes object that has no other reference. An uncompressed batch is
-    this bytes object, cut to size. A new bytes object is as large as the last batch was.
+    The builder writes records into a bytes object that has no other reference. An uncompressed batch is the builder's
+    bytes object, shrunk to the batch's size. A new bytes object is as large as the last batch was.
     """
 
     def __cinit__(self, Py_ssize_t max_bytes):
@@ -350,7 +350,7 @@ cdef class BatchBuilder:
         return batch
 
     cdef bytes _cut(self):
-        """Return the buffer itself, cut to size: the buffer has no other references."""
+        """Return the buffer itself, shrunk to the batch's size: the buffer has no other references."""
         cdef PyObject* buffer = self._buffer
         self._buffer = NULL
         self._capacity = 0
@@ -360,7 +360,7 @@ cdef class BatchBuilder:
         return cut
 
     cdef bytes _compressed(self, object compression, object level):
-        """Return a batch with its compressed records, and room for the header in front."""
+        """Return a batch with compressed records, and space for the header in front of the records."""
         cdef Py_buffer packed
         cdef bytes batch
         records = PyMemoryView_FromMemory(<char*>self._data + HEADER_SIZE, self._used - HEADER_SIZE, PyBUF_READ)

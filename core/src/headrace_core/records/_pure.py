@@ -320,7 +320,7 @@ class RecordIterator:
                 self._slice, self._at = self._slice + 1, 0
                 continue
             header = read_whole_header(data, self._at)
-            # Check also the CRC of skipped batches: a flipped bit must not make a wanted batch look like a skipped one.
+            # Check also the CRC of skipped batches: a flipped bit must not turn a wanted batch into a skipped batch.
             if check_crc:
                 check_batch(data, self._at)
             is_wanted = header.last_offset >= self.position or self._is_stuck

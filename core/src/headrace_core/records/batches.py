@@ -1,7 +1,7 @@
 """Whole batches: read and change them without reading their records.
 
-Each function takes a buffer and a position in the buffer, and copies no more than it returns. For a damaged batch,
-functions raise CorruptMessageError, which names the position.
+Each function takes a buffer and a position in the buffer, and copies no bytes except the bytes that it returns. For a
+damaged batch, functions raise CorruptMessageError, which names the position.
 """
 
 from __future__ import annotations
@@ -123,8 +123,8 @@ def split_batches(data: Buffer) -> list[BatchSpan]:
 
 
 def check_slice(data: Buffer, offset: int, end_offset: int, epochs: Sequence[tuple[int, int]] | None = None) -> int:
-    """Check that ``data`` is a correct result of a log read at ``offset``. The batches must be sound, back to back and
-    in ascending order. The first batch ends at or above ``offset``, all batches end below ``end_offset``, and each
+    """Check that ``data`` is a correct result of a log read at ``offset``. The batches must be undamaged, back to back
+    and in ascending order. The first batch ends at or above ``offset``, all batches end below ``end_offset``, and each
     batch has the leader epoch of its offsets.
 
     ``epochs``: (epoch, start offset) of each epoch, ascending; None: epochs are not checked. The CRC does not cover a
@@ -265,7 +265,7 @@ def with_max_timestamps(data: Buffer, headers: Sequence[BatchHeader]) -> Buffer:
     ``data``.
 
     Kafka's brokers correct a wrong max timestamp instead of refusing the batch. Returns ``data`` itself if all max
-    timestamps are correct, as correct clients send them.
+    timestamps are correct; only faulty clients send wrong max timestamps.
     """
     out: bytearray | None = None
     position = 0

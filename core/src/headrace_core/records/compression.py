@@ -1,8 +1,8 @@
 """The codecs of record batches, in the framings of Kafka's clients, with bounded decompression.
 
-``decompress`` produces output in steps, and raises an error at the step that would exceed its limit. It therefore never
-holds more bytes than its limit plus the codec's window. Python includes zlib, and the core requires lz4; cramjam
-(snappy) and zstandard are imported on first use.
+``decompress`` produces output in steps, and raises an error at the step that would exceed its limit. ``decompress``
+therefore never holds more bytes than its limit plus the codec's window. Python includes zlib, and the core requires
+lz4; cramjam (snappy) and zstandard are imported on first use.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _XERIAL_HEADER_AS_LENGTH = _INT.unpack(_XERIAL_MAGIC[:4])[0]
 _SNAPPY_GROWTH_MAX = 22
 
 #: Kafka's compression levels of each codec (KIP-390): lowest, highest, default. For lz4, the default level 9 selects
-#: the fast compressor; every other level selects the high-compression one.
+#: the fast compressor; every other level selects the high-compression compressor.
 LEVELS: dict[Compression, tuple[int, int, int]] = {
     Compression.GZIP: (1, 9, 6),
     Compression.LZ4: (1, 17, 9),

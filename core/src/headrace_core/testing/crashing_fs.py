@@ -55,8 +55,8 @@ _MAKE_DURABLE = frozenset({"sync", "sync_directory"})
 
 
 class SimulatedCrash(BaseException):
-    """The machine lost power. ``except Exception`` and ``except OSError`` do not catch SimulatedCrash; ``crash``
-    reboots the machine."""
+    """Raised when the simulated machine loses power. ``except Exception`` and ``except OSError`` do not catch
+    SimulatedCrash; ``crash`` reboots the machine."""
 
 
 class TraceEntry(NamedTuple):
@@ -97,8 +97,8 @@ __all__ = ["BLOCK_BYTES", "CrashingFileSystem", "Fault", "Loss", "MemoryFile", "
 
 
 class CrashingFileSystem:
-    """A file system in memory that can crash, as the module's docstring describes. Absolute and relative paths mean the
-    same: '/' and '' are the root."""
+    """A file system in memory that can crash, as the module's docstring describes. An absolute path and the relative
+    path without its first '/' name the same file; '/' and '' are the root."""
 
     def __init__(self, *, capacity_bytes: int | None = None, keep_trace: bool = True) -> None:
         self.capacity_bytes = capacity_bytes

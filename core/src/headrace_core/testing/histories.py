@@ -1,6 +1,6 @@
 """Compare the responses that clients got with the committed history.
 
-Every write has a unique mark. At the end of a test
+Every write of a test has a unique mark (an identifier). At the end of a test
 
 * an acknowledged write is in the committed history, exactly once;
 * a refused write is not in the history;
@@ -100,7 +100,7 @@ class WriteHistory:
 
 
 class ReadHistory:
-    """Checks reads against the offsets of the committed log that they must include."""
+    """Checks that each read includes all committed records that a client knew when the read began."""
 
     def __init__(self) -> None:
         self._known = 0

@@ -25,10 +25,11 @@ Order: an idempotent producer's records are in the log in the order of their seq
 idempotence may reorder and repeat records, so ``History(idempotent=False)`` checks neither order nor repetition.
 
 With acks below "all", and after an unclean election, acknowledged records may be lost by design: ``may_lose`` names the
-records. Records that a consumer has read must stay even if ``may_lose`` names them, unless ``unclean`` is set. Checks
-other than the check for lost records always apply.
+records. Records that a consumer has read must stay even if ``may_lose`` names them, unless ``unclean`` is set. The
+other checks (for anomalies other than lost records) apply to all records.
 
-``kafka_history`` uses no threads and no clock. Callers in several threads need a lock around the module's calls.
+The module ``kafka_history`` uses no threads and no clock. Callers in several threads need a lock around the module's
+calls.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ copies a directory tree as a machine finds it after a power loss.
 A failed flush behaves as on Linux. After a failed flush, the pages stay in the cache and are marked clean, although the
 disk does not have their contents (``Inode.lost``). A later flush skips the lost pages, and succeeds. A write to a lost
 page makes the whole page dirty again. When a lost page is evicted, or the machine loses power, the disk's older
-contents reappear. Names, and cuts of files, are metadata: the file system's journal keeps changes of metadata pending
+contents reappear. Names and sizes of files are metadata: the file system's journal keeps changes of metadata pending
 until a flush succeeds.
 """
 
@@ -21,7 +21,7 @@ BLOCK_BYTES = 4096
 
 
 class Loss(enum.Enum):
-    """The unsynced changes that are lost in a power loss."""
+    """Which unsynced changes are lost in a power loss."""
 
     ALL = "all"  #: All unsynced changes are lost in a power loss.
     NONE = "none"  #: No change is lost, because only the process was killed.
@@ -77,8 +77,8 @@ class Inode:
         self.pending.clear()
 
     def lose_pending(self, rng: random.Random | None) -> None:
-        """Apply a failed flush, as the module's docstring describes. With ``rng``, each page reached the disk or not,
-        independently."""
+        """Mark the file's unsynced pages as lost, as a failed flush does (see the module's docstring). With ``rng``,
+        each page has reached the disk or not, at random and independently of other pages."""
         pages: set[int] = set()
         cuts: list[Change] = []
         for change in self.pending:

@@ -1,9 +1,9 @@
 """A simulated network that loses, duplicates, delays and reorders messages. Links can be cut in one direction or in
 both directions, and old messages can be delivered again much later.
 
-The network carries messages of any type between addresses. A link keeps the messages' order, as a stream does, unless a
-fault reorders them; a cut loses messages in flight. ``on_fault(kind)`` is called for each fault, so that a simulation
-can prove that faults occurred.
+The network carries messages of any type between addresses. A link delivers messages in order, as a stream does, except
+where a fault reorders messages; a cut of a link loses messages in flight. ``on_fault(kind)`` is called for each fault,
+so that a simulation can prove that faults occurred.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class SimulatedNetwork(Generic[Address, Message]):
         self._on_fault = on_fault
         self.quality = GOOD
         self._cuts: set[tuple[Address, Address]] = set()
-        #: Time at which each link's last message arrives; the next message of the link does not arrive before it.
+        #: Time at which each link's last message arrives; the link's next message arrives no earlier.
         self._last_ms: dict[tuple[Address, Address], float] = {}
         #: For each link: a number that grows with each new connection. A message contains the number of its connection,
         #: so that a cut loses messages in flight.

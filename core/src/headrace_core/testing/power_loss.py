@@ -4,7 +4,8 @@ A killed process loses no bytes that it wrote, because the page cache stays. To 
 power loss, a node runs on ``PowerLossFileSystem``. ``PowerLossFileSystem`` is the real file system, plus a journal that
 says how to undo each unsynced change. After ``kill -9`` the test calls ``lose_power`` on the journal. The node's next
 start finds what a disk might hold after a power loss. All unsynced changes are lost, or the first few or some blocks
-have reached the disk (``Loss``). Without the call of ``lose_power``, the test is a plain kill.
+have reached the disk (``Loss``). Without a call of ``lose_power``, the test only kills the process, and no bytes are
+lost.
 
     change                          durable after                       undone by
     bytes written, file cut         sync of the file (fdatasync)        the old bytes, the old size
@@ -18,9 +19,9 @@ makes the page of a failed sync dirty again. A power loss undoes a write whose s
 later syncs.
 
 A journal entry is written before its change. After a kill between an entry and its change, the undo of a change that
-did not happen has no effect. A sync that is done but not yet in the journal is treated as not done, because its caller
-never got a result. Unsynced changes of an earlier process are undone even if a later process has run since, because a
-restart makes no change durable.
+did not happen has no effect. A sync without a journal entry (a kill came between the sync and its entry) is treated as
+not done, because its caller never got a result. Unsynced changes of an earlier process are undone even if a later
+process has run since, because a restart makes no change durable.
 
 ``Dials`` is a file that a test writes while the node runs; it says how long a sync takes, and whether a sync fails.
 

@@ -9,8 +9,9 @@ T = TypeVar("T")
 
 
 def shrink(items: Sequence[T], still_fails: Callable[[Sequence[T]], bool], *, tries_max: int = 200) -> tuple[T, ...]:
-    """Return a small part of ``items``, in their order, that still fails. No item of the result can be removed without
-    making the test pass, unless ``tries_max`` attempts were used up. The test must fail with all ``items``."""
+    """Return a small part of ``items``, in their order, that still fails. If any item of the result is removed, the
+    test passes; after ``tries_max`` attempts the search ends early, and some items may be unnecessary. The test must
+    fail with all ``items``."""
     kept = tuple(items)
     tries = 0
     pieces = 2

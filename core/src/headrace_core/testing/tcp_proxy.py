@@ -1,7 +1,7 @@
 """A TCP proxy between real processes, with which tests break connections.
 
-Nodes advertise the address of a ``FaultyNetwork``'s listener instead of their own addresses. Because of the advertised
-addresses, every connection passes through the proxy, which knows the connection's opener (by ``identify``) and its
+Nodes advertise the address of a ``FaultyNetwork``'s listener instead of their own addresses. Every connection therefore
+passes through the proxy, which knows the process that opened the connection (by ``identify``) and the connection's
 target. Between any two names, in either direction, a test may
 
     cut         lose all bytes, without a signal to either side: open connections stay open, and new connections are

@@ -39,11 +39,11 @@ _DIFFERED = ("Flaky", "FlakyReplay", "FlakyStrategyDefinition")
 
 
 class SafetyViolation(AssertionError):
-    """The product broke a guarantee. A test that raises SafetyViolation is never retried."""
+    """Raised when the product broke a guarantee. A test that raises SafetyViolation is never retried."""
 
 
 class NotInTimeError(AssertionError):
-    """A condition did not come true in time."""
+    """Raised when a condition did not become true in time."""
 
 
 def kind_of(error: BaseException, *, cut_short: bool = False) -> str:

@@ -3,8 +3,8 @@
 
 The offset map is one hash table of 24-byte slots (a 128-bit hash of the key, and an offset) with open addressing and
 linear probing. The memory of the map is allocated once and never grows. The hash is SipHash-2-4 with 128 bits of output
-(Aumasson and Bernstein) and a secret key. Two record keys with equal hashes would drop a record that must stay. Without
-the secret, no client can find two such record keys.
+(Aumasson and Bernstein) and a secret key. If two record keys had equal hashes, compaction would drop a record that must
+stay. Without the secret, no client can find two record keys with equal hashes.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer

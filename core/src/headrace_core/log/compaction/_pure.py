@@ -35,9 +35,9 @@ _CONTROL_KEY = struct.Struct(">hh")
 
 
 class OffsetMap:
-    """Map from each key to its largest offset, with room for at most ``capacity`` keys in ``memory_bytes``. ``secret``:
-    16 bytes that producers do not know, so that they cannot choose keys whose hashes collide. This plain Python map
-    stores the keys themselves; the compiled map stores hashes."""
+    """Map from each key to its largest offset; holds at most ``capacity`` keys in ``memory_bytes`` bytes. ``secret``:
+    16 bytes that producers do not know, so that producers cannot choose keys whose hashes collide. This plain Python
+    map stores the keys themselves; the compiled map stores hashes."""
 
     def __init__(self, memory_bytes: int, secret: bytes, load_factor: float = 0.9) -> None:
         if len(secret) != 16:
@@ -80,8 +80,9 @@ def _control_type(data: Buffer, position: int, header: BatchHeader) -> int:
 
 def scan_batches(data: Buffer, observe: Callable[[BatchHeader, int], object]) -> int:
     """Call ``observe(header, control_type)`` for each control batch and each transactional batch; returns the position
-    after the last batch. Only control batches are read whole. Of all other batches only the header is read, so the last
-    of them may end beyond ``data``. The returned position is then beyond ``data``, too."""
+    after the last batch. Only control batches are read whole. Of a data batch only the header is read, so the last
+    batch may end beyond ``data``. If the last batch ends beyond ``data``, the returned position is beyond ``data``,
+    too."""
     position = 0
     while len(data) - position >= HEADER_BYTES:
         header = read_header(data, position)

@@ -4,10 +4,10 @@
     2  map              keys of the dirty part -> their latest offsets, until the map is full
     3  for each group   filter its segments into a new one; have the log's owner swap it in
 
-A cleaning changes the log only by its swaps (step 3). Each swap runs while the directory writer makes no other change
-to the log. The rest of a cleaning runs at the same time as appends and fetches. A swap detects truncations and
-deletions of segments since the cleaning read them, and abandons a group whose segments have changed. The active segment
-is never mapped or rewritten.
+A cleaning changes the log only when it swaps segments (step 3). Each swap runs while the directory writer makes no
+other change to the log. The rest of a cleaning runs at the same time as appends and fetches. A swap detects truncations
+and deletions of segments since the cleaning read them, and abandons a group whose segments have changed. The active
+segment is never mapped or rewritten.
 
 Each new segment keeps the last batch of its source segments, or at least the header of that batch. A new segment
 therefore replaces exactly the segments that begin before its end, and an interrupted swap needs no list of source
@@ -89,8 +89,8 @@ class Cleaner:
         """Clean ``log`` within the bounds of ``target``. ``producers``: the active producers, from the producer state.
 
         Raises CorruptLogError (a batch is unreadable; earlier swaps stay valid), InvalidConfigError (a batch has more
-        records than the offset map has room for), DiskFullError, ServerShuttingDownError (``should_stop``), OSError,
-        and the errors of ``execute``.
+        records than the offset map can hold), DiskFullError, ServerShuttingDownError (``should_stop``), OSError, and
+        the errors of ``execute``.
         """
         round_ = _Round(self, log, target, execute, producers, should_stop)
         try:
@@ -129,8 +129,8 @@ class _Round:
         self._marker_epochs = {
             producer_id: last.producer_epoch for producer_id, last in producers.items() if last.last_data_offset is None
         }
-        #: The log's count of truncations, read before the list of segments: a truncation during the cleaning may cut a
-        #: segment, which appends then fill again.
+        #: The log's count of truncations, read before the list of segments: a truncation during the cleaning may
+        #: shorten a segment, and later appends may fill it again.
         self._cuts = log.cuts
         self._segments = log.segments
         #: Sealed segments that the log must still have, unchanged, when the cleaning swaps segments. After a swap of
@@ -144,8 +144,8 @@ class _Round:
         try:
             return self._run()
         except (CorruptLogError, FileNotFoundError) as error:
-            # If the directory writer removed or cut segments while the cleaner read them, the error is no sign of
-            # damage.
+            # If the directory writer removed or truncated segments while the cleaner read the segments, the error is no
+            # sign of damage.
             if not self._is_overtaken():
                 raise
             logger.info(
@@ -256,7 +256,7 @@ class _Round:
                     raise InvalidConfigError(
                         f"{segment.path}: the batch after offset {indexer.latest} has more records than the "
                         f"{self._map.capacity} keys that "
-                        f"log.cleaner.dedupe.buffer.size={self._settings.dedupe_buffer_bytes} has room for; raise "
+                        f"log.cleaner.dedupe.buffer.size={self._settings.dedupe_buffer_bytes} holds; raise "
                         "log.cleaner.dedupe.buffer.size"
                     )
                 return indexer.latest + 1, True
@@ -290,7 +290,7 @@ class _Round:
             file.close()
 
     def _clean_group_or_leave(self, group: Sequence[LogSegment], judge: TransactionJudge, latest: int) -> bool:
-        """Clean a group like ``_clean_group``, but also return True when retention removed all segments of the group
+        """Clean a group as ``_clean_group`` does, but return True also when retention removed all segments of the group
         during the cleaning."""
         try:
             if not self._is_below_start(group) and self._clean_group(group, judge, latest):
@@ -410,11 +410,11 @@ def swap_segments(
 ) -> bool:
     """Replace the segments ``old`` by ``cleaned``, durably. Call ``swap_segments`` through ``DirectoryWriter.run``.
     Returns False, without a change, unless the ``old`` segments are neighbouring sealed segments of the log and the
-    log's ``cuts`` are unchanged. The count ``cuts`` is needed, because a segment that was cut, filled and rolled again
-    is the same object with other records.
+    log's ``cuts`` are unchanged. The count of truncations, ``cuts``, is needed, because a segment that was truncated,
+    filled and rolled again is the same object with different records.
 
-    ServerBusyError: no change. Every OSError of the replacement is final, because it is unknown which of the new names
-    are durable.
+    ServerBusyError: no change. Every OSError of the replacement takes the log directory offline, because it is unknown
+    which of the new file names are durable.
     """
     segments = log.segments
     at = segments.index(old[0]) if old[0] in segments else -1

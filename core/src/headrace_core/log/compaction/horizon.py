@@ -2,9 +2,9 @@
 
 The *delete horizon* (KIP-534) is the time until which a tombstone, or the marker of a transaction without records, must
 stay. Until the delete horizon, a reader that began at the log's start can see the tombstone or the marker. The first
-cleaning that finds a tombstone or a marker without records sets bit 6 of its batch's attributes. The cleaning that sets
-a delete horizon also sets the batch's base timestamp to now + delete.retention.ms, and adjusts the records' timestamp
-deltas to the new base.
+cleaning that finds a tombstone, or the marker of a transaction without records, sets bit 6 of the batch's attributes.
+The cleaning that sets a delete horizon also sets the batch's base timestamp to now + delete.retention.ms, and adjusts
+the records' timestamp deltas to the new base.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Verdict(enum.IntFlag):
 
     KEEP = 0
     DISCARD = 1  #: Remove its records.
-    #: The batch ends a transaction that has no records left. The cleaning gives the batch a delete horizon if it has
-    #: none.
+    #: The batch ends a transaction that has no records left. The cleaning sets the batch's delete horizon if the batch
+    #: has none.
     OF_NOTHING = 2
 
 

@@ -8,8 +8,8 @@ A broker has one manager for each log directory (the LogDirectory owns its manag
         manager.clean(cleaner, log, target, execute=on_owner, producers=table.last_records())     on a thread
 
 ``plan`` and ``clean`` may be called from any thread. ``truncated`` and ``forget`` change files: ``LogDirectory`` calls
-them when a log is cut or removed. ``truncated``, ``forget`` and ``execute`` run while the directory writer makes no
-other change (``DirectoryWriter.run``).
+the two methods when a log is truncated or removed. ``truncated``, ``forget`` and ``execute`` run while the directory
+writer makes no other change (``DirectoryWriter.run``).
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class CleanerManager:
         self._lock = threading.Lock()
         self._offsets = read_offsets(fs, self._path)
         self._in_progress: set[TopicPartition] = set()
-        #: Partitions whose log was cut or deleted during a cleaning; the manager does not record the end of a cleaning
-        #: of these partitions.
+        #: Partitions whose log was truncated or deleted during a cleaning; the manager does not record the end of a
+        #: cleaning of these partitions.
         self._changed: set[TopicPartition] = set()
         self._is_unwritten = False  #: Whether the checkpoint file is out of date, because the disk was full.
         self._uncleanable: dict[TopicPartition, str] = {}
@@ -139,8 +139,8 @@ class CleanerManager:
     # ---------------------------------------------------------------- by the directory's owner
 
     def truncated(self, partition: TopicPartition, offset: int) -> None:
-        """Record that a log is cut to ``offset``, because records that are appended after the cut are not clean. The
-        record of ``offset`` is durable when ``truncated`` returns."""
+        """Record that a log is truncated to ``offset``, because records that are appended after the truncation are not
+        clean. The checkpoint's entry with ``offset`` is durable when ``truncated`` returns."""
         with self._lock:
             self._changed.update(self._in_progress & {partition})
             if self._offsets.get(partition, 0) <= offset:

@@ -56,7 +56,7 @@ class CleanedSegment:
 
         Raises CorruptLogError when a batch's offsets do not follow the offsets of the previous batch. No CRC covers a
         base offset, so only the comparison of offsets detects a flipped bit in a base offset. A cleaned segment must
-        not hide such damage.
+        not hide a damaged base offset.
         """
         if not batches:
             return
@@ -70,7 +70,7 @@ class CleanedSegment:
             self._next_offset = last_offset + 1
         segment = self._segment
         if segment.size == 0:
-            # Set the timestamp here, so that ``publish`` need not look it up.
+            # Set the timestamp here, so that ``publish`` need not look up the timestamp.
             segment.first_timestamp_ms = batches[0][3]
         segment.write([data], len(data))
         segment.publish(batches)

@@ -34,7 +34,7 @@ class CleanerConfig:
 
 
 class CleanableSegment(NamedTuple):
-    """The properties of a segment that the choice of logs to compact depends on."""
+    """The properties of a segment by which the logs to compact are chosen."""
 
     base_offset: int
     size: int
@@ -55,14 +55,14 @@ class Target:
 
     @property
     def dirty_ratio(self) -> float:
-        """Share of the bytes to clean that no cleaning has read yet (Kafka's dirty ratio)."""
+        """Kafka's dirty ratio, below the end of the next cleaning: dirty bytes divided by all bytes."""
         total = self.clean_bytes + self.cleanable_bytes
         return self.cleanable_bytes / total if total else 0.0
 
 
 def first_dirty_offset(checkpoint: int | None, log_start_offset: int, log_end_offset: int) -> int:
-    """Return the end offset of the last cleaning. A checkpoint outside of the log (after deleted records, a cut or a
-    recreated log) is ignored; all records are then dirty."""
+    """Return the end offset of the last cleaning. A checkpoint outside of the log (after a deletion of records, a
+    truncation or a recreation of the log) is ignored: all records are dirty."""
     if checkpoint is None or not log_start_offset <= checkpoint <= log_end_offset:
         return log_start_offset
     return checkpoint
@@ -113,7 +113,8 @@ def target_of(
 
 
 def in_order(targets: Iterable[tuple[Target, LogConfig]]) -> list[Target]:
-    """The logs that are worth a cleaning now: overdue logs first, then the dirtiest."""
+    """Return the logs that are worth a cleaning now: first the logs beyond max.compaction.lag.ms, then the logs by
+    falling dirty ratio."""
     worth = [
         target
         for target, config in targets

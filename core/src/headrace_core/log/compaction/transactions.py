@@ -6,8 +6,8 @@ Kafka's order:
 
 * The first cleaning that knows of an abort removes the aborted data and keeps the transaction's marker.
 * When the log has no more data of a transaction before the transaction's marker, a cleaning gives the marker a delete
-  horizon. A cleaning after that horizon removes the marker. Until its removal, the marker tells readers that saw some
-  of the data how the transaction ended.
+  horizon. A cleaning after the delete horizon removes the marker. Until its removal, the marker tells readers that saw
+  some of the data how the transaction ended.
 
 Kafka takes the aborted transactions from the segments' .txnindex files. Headrace takes the aborted transactions from
 the log's batch headers and markers, so a damaged index cannot bring back an aborted record.
@@ -61,8 +61,8 @@ class TransactionJudge:
         """Return the ``Verdict`` on a batch, as a plain int for the compiled caller."""
         while self._coming and self._coming[0].first_offset <= header.last_offset:
             transaction = self._coming.popleft()
-            # Skip a transaction that ended before this batch: its marker lies before the position at which the pass
-            # began.
+            # Skip a transaction that ended before this batch: the transaction's marker lies before the position at
+            # which the pass began.
             if transaction.last_offset >= header.base_offset:
                 self._aborting.setdefault(transaction.producer_id, False)
         if not header.is_control:

@@ -45,7 +45,7 @@ def feed_segment(
     after: Callable[[], object] = lambda: None,
 ) -> int:
     """Pass the file's bytes from position ``start`` (where a batch begins) to ``feed``. ``feed`` returns how many bytes
-    it consumed, or 0 to stop; if it returns more than it was given, the excess bytes are skipped.
+    it consumed, or 0 to stop; if it returns more bytes than it received, the excess bytes are skipped.
 
     ``check`` is called before each piece of the data and may raise an error; ``after`` is called after each piece.
     Returns the position in the file up to which bytes were consumed. CorruptLogError names the file and the position.
