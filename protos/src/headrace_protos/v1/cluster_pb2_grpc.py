@@ -107,7 +107,7 @@ class ClusterServicer:
     def RegisterBroker(self, request, context):
         """The first call of a broker after each start: the broker registers. The directory ids determine the broker id: the
         same directories get the same broker id again, and new directories get a new broker id. The broker stays fenced
-        until a heartbeat says that it has applied the metadata log up to its registration.
+        until one of its heartbeats reports that the broker has applied the metadata log up to its own registration.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -131,8 +131,8 @@ class ClusterServicer:
         raise NotImplementedError('Method not implemented!')
 
     def AlterPartition(self, request, context):
-        """A leader requests new in-sync sets for its partitions (KIP-497). Until the response, a record counts as
-        committed only when the requested members have the record, too. NOT_CONTROLLER and STALE_BROKER_EPOCH refuse the
+        """A leader requests new in-sync sets for its partitions (KIP-497). Until the response arrives, a record is committed
+        only when the replicas that the request adds have the record, too. NOT_CONTROLLER and STALE_BROKER_EPOCH refuse the
         whole call of AlterPartition; all other errors refuse one partition. AlterPartition may be repeated: the response
         to a request that is already fulfilled is the partition's current state.
         """

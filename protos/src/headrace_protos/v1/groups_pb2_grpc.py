@@ -146,8 +146,8 @@ class GroupsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SyncGroup(self, request, context):
-        """Returns the member's assignment in the group's generation; the leader's request contains the assignments of all
-        members.
+        """Returns the member's assignment in the group's generation; the request of the group's leader contains the
+        assignments of all members.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class ReplicationStub:
-    """A following broker has a live stream to each broker that leads partitions which the following broker replicates. A
-    second stream serves partitions whose follower is far behind the end of the leader's log. The follower joins
+    """A following broker has a live stream to each broker that leads any of its followed partitions. A second stream, the
+    catch-up stream, serves partitions whose follower is far behind the end of the leader's log. The follower joins
     partitions on a stream; the leader pushes new records, and the follower acknowledges the records.
     """
 
@@ -45,8 +45,8 @@ class ReplicationStub:
 
 
 class ReplicationServicer:
-    """A following broker has a live stream to each broker that leads partitions which the following broker replicates. A
-    second stream serves partitions whose follower is far behind the end of the leader's log. The follower joins
+    """A following broker has a live stream to each broker that leads any of its followed partitions. A second stream, the
+    catch-up stream, serves partitions whose follower is far behind the end of the leader's log. The follower joins
     partitions on a stream; the leader pushes new records, and the follower acknowledges the records.
     """
 
@@ -76,8 +76,8 @@ def add_ReplicationServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Replication:
-    """A following broker has a live stream to each broker that leads partitions which the following broker replicates. A
-    second stream serves partitions whose follower is far behind the end of the leader's log. The follower joins
+    """A following broker has a live stream to each broker that leads any of its followed partitions. A second stream, the
+    catch-up stream, serves partitions whose follower is far behind the end of the leader's log. The follower joins
     partitions on a stream; the leader pushes new records, and the follower acknowledges the records.
     """
 

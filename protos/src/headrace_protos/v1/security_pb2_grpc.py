@@ -48,7 +48,7 @@ class AuthenticationServicer:
         """A SASL exchange (RFC 4422) on the connection of the call. The client's first request names the mechanism. When the
         exchange is complete, the last response has a session token; the client sends the token as the metadata
         "headrace-session" with every later call on the same connection. A token is not valid on other connections and
-        other nodes, and it ends with the call, so the client keeps the call open. A client that exchanges again on the
+        other nodes, and it ends with the call, so the client keeps the call open. A client that authenticates again on the
         same call before the session expires keeps its streams open (KIP-368). Errors: UNSUPPORTED_SASL_MECHANISM, whose
         message names the listener's mechanisms, ILLEGAL_SASL_STATE, SASL_AUTHENTICATION_FAILED; the answer to a failed
         exchange is delayed (connection.failed.authentication.delay.ms).
@@ -174,7 +174,7 @@ class SecurityServicer:
     """Missing associated documentation comment in .proto file."""
 
     def DescribeAcls(self, request, context):
-        """Returns the access control entries that match a filter. Error: SECURITY_DISABLED without an authorizer.
+        """Returns the access control entries that match a filter. Error SECURITY_DISABLED: the cluster has no authorizer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -182,9 +182,9 @@ class TransactionsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def AbortTransaction(self, request, context):
-        """Aborts the open or prepared transaction of a transactional id, and fences its producer. The producer may abort the
-        transaction too and continue (version 2). TRANSACTIONAL_ID_NOT_FOUND: the coordinator does not know the
-        transactional id. INVALID_TXN_STATE: no transaction is open.
+        """Aborts the open or prepared transaction of a transactional id, and fences its producer. Under transaction version
+        2, the fenced producer may abort the transaction too, and then continue. TRANSACTIONAL_ID_NOT_FOUND: the
+        coordinator does not know the transactional id. INVALID_TXN_STATE: no transaction is open.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -193,10 +193,9 @@ class TransactionsServicer:
     def CommitSinkBatch(self, request, context):
         """CommitSinkBatch, AbortSinkBatch and DescribeSink commit, abort and describe the batches of an exactly-once sink. A
         sink is the set of all writes of one Spark query to one target. Each attempt of a task writes in a separate
-        prepared transaction, whose transactional id begins with the sink's id.
-
-        sink          __headrace_sink/QUERY/TARGET
-        transaction   __headrace_sink/QUERY/TARGET/BATCH/GENERATION/PARTITION/RANDOM
+        prepared transaction, whose transactional id begins with the sink's id. The id of a sink is
+        `__headrace_sink/QUERY/TARGET`. The transactional id of an attempt is
+        `__headrace_sink/QUERY/TARGET/BATCH/GENERATION/PARTITION/RANDOM`.
 
         FindCoordinator returns the same coordinator for a sink and for its transactions. CompleteTransaction cannot commit
         a transaction of a sink, but can abort the transaction until its batch is committed.

@@ -10,8 +10,8 @@ A clean stop asks the controller to move leaderships away, refuses new requests 
 The stopping broker then ends the streams, flushes and closes the logs, and marks the logs as cleanly closed. A stop
 with ``at_once`` cuts the connections, finishes no request, and leaves the logs as a crash would.
 
-A broker that cannot reach the controllers continues to serve. This is safe, because the broker acknowledges an append
-only when the topic's flush policy is met, and commits no record without the in-sync replicas.
+A broker that cannot reach the controllers continues to serve. Serving without a controller is safe, because the broker
+acknowledges an append only when the topic's flush policy is met, and commits no record without the in-sync replicas.
 """
 
 from __future__ import annotations
@@ -590,7 +590,7 @@ class Broker:
         try:
             await self.upkeep.stop()
         except Exception:  # close the logs after any error
-            logger.exception("the log maintenance tasks did not stop cleanly")
+            logger.exception("the background tasks of the logs failed while they stopped; closing the logs anyway")
         await self._tasks.cancel()
         self.context.deadlines.close()
         await self._producer_ids.close()

@@ -134,7 +134,7 @@ class DirectoryAssignments:
                     if isinstance(error, PolicyViolationError) and len(sent) > 1:
                         self._call_max = len(sent) // 2
                         continue
-                    # Retry after every error. If the broker epoch is outdated, the heartbeats detect it, not this call.
+                    # Retry after every error. The heartbeats, not this call, detect an outdated broker epoch.
                     level = logging.DEBUG if error.retriable else logging.WARNING
                     logger.log(
                         level, "cannot report the directories of %s, retrying: %s", counted(len(sent), "replica"), error

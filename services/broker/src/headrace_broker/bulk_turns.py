@@ -6,9 +6,10 @@ append, answer of the waiting fetch, write of that answer). Without scheduling, 
 for a large response to each bulk reader.
 
 With ``BulkTurns`` the broker handles one large message at a time (a *turn*), after ``QUIET_PASSES`` passes of the event
-loop without a small message. A turn waits at most ``WAIT_MAX_S`` for such passes. While there is live traffic, the
-event loop handles no bulk traffic after each turn for as long as the turn took, so bulk traffic gets at most half of
-the event loop. Without live traffic the next turn comes after some empty passes, which cost almost nothing.
+loop without a small message. A turn waits at most ``WAIT_MAX_S`` for passes without a small message. While there is
+live traffic, the event loop handles no bulk traffic after each turn for as long as the turn took, so bulk traffic gets
+at most half of the event loop. Without live traffic the next turn comes after some empty passes, which cost almost
+nothing.
 
 (``rpc.turns`` is for requests with many items, and gives these requests a quarter of the event loop.)
 """
@@ -28,7 +29,7 @@ QUIET_PASSES = 2
 #: Number of passes of the event loop that a turn lasts: the stream writes the response in the second pass after the
 #: turn began.
 TURN_PASSES = 3
-WAIT_MAX_S = 0.003  #: The longest time in seconds that a turn waits for quiet passes.
+WAIT_MAX_S = 0.003  #: The longest time in seconds that a turn waits for passes without a small message.
 #: Traffic is live if a small message was received or sent within this number of seconds.
 LIVE_S = 0.02
 REST_MAX_S = 0.1  #: Longest pause after a turn in seconds, which matters if the process was stopped during the turn.

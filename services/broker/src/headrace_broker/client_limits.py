@@ -79,7 +79,8 @@ class StreamBrake:
         return self._wait(self.limits.fetched(size, time.monotonic()))
 
     def worked(self, started_s: float) -> float:
-        """Count the time since ``started_s`` (time.perf_counter()); returns the wait in seconds."""
+        """Count the time since ``started_s`` (time.perf_counter()) against the quota of request time; returns the wait
+        in seconds."""
         return self._wait(self.limits.worked(time.perf_counter() - started_s, time.monotonic()))
 
     @property
@@ -115,4 +116,4 @@ class StreamBrake:
 
 
 def _nothing() -> None:
-    """Does nothing; for a stream that has ended."""
+    """Replaces the callbacks of a stream that has ended, and does nothing."""

@@ -158,8 +158,8 @@ class ControllerLink:
         return ProducerIdBlock(answer.first, answer.length)
 
     async def create_internal_topic(self, name: str, timeout_ms: int) -> int:
-        """Create an internal topic; returns the metadata offset at which it exists. Raises the errors of ``call``, and
-        the errors of CreateTopics."""
+        """Create an internal topic; returns the metadata offset from which the topic exists. Raises the errors of
+        ``call``, and the errors of CreateTopics."""
         request = cluster_pb2.CreateInternalTopicRequest(name=name)
         answer = await self._calls.call(
             cluster_pb2_grpc.ClusterStub, "CreateInternalTopic", request, timeout_ms, Sending.UNTIL_ANSWERED

@@ -146,7 +146,8 @@ def check_free(fs: FileSystem, directory: HeldDirectory) -> None:
         fs.lock(f"{directory.root}/{LOCK}").release()
     except BlockingIOError:
         raise StorageError(
-            f"log directory {directory.root} is in use: another process holds {directory.root}/{LOCK}"
+            f"log directory {directory.root} is in use: another process holds {directory.root}/{LOCK}; stop the other "
+            "process, or remove the directory from log.dirs"
         ) from None
     except OSError as error:
         put_offline(directory, error)

@@ -258,8 +258,8 @@ class LeaderReplica:
 
     def append_marker(self, marker: Marker, now_ms: int, done: Done) -> None:
         """End a producer's transaction: append the marker, unless the log has it already. Calls ``done`` when the
-        marker is committed or has failed. If nothing was done, ``append_marker`` raises the error and does not call
-        ``done``. The errors are those of ``append`` and of ``headrace_core.log.transactions.must_append``."""
+        marker is committed or has failed. If ``append_marker`` raises an error, the method has changed nothing and does
+        not call ``done``. The errors are those of ``append`` and of ``headrace_core.log.transactions.must_append``."""
         self._check_may_append(committed=True)
         if self._verifications is not None:
             for waiting in self._verifications.cancelled_by_marker(marker.producer_id, marker.last_ended_epoch):

@@ -147,7 +147,7 @@ class Moves:
 
     def begin(self, log: PartitionLog, source: HeldDirectory, target: HeldDirectory) -> None:
         """Start to move ``log`` from the directory ``source`` to ``target``. Raises DiskFullError if the target
-        directory has no room for the log."""
+        directory has too little free space for the log."""
         partition = log.topic_partition
         assert partition not in self._under_way, f"{partition} is being moved already"
         space = target.space
@@ -204,9 +204,11 @@ class Moves:
         except MoveCancelledError as error:
             logger.info("%s: %s", move.partition, error)
         except (MoveError, HeadraceError, OSError) as error:
-            logger.error("cannot move %s to %s: %s", move.partition, move.target.root, error)
+            logger.error("cannot move the log of %s to log directory %s: %s", move.partition, move.target.root, error)
         except Exception:
-            logger.exception("%s: moving the replica to %s failed unexpectedly", move.partition, move.target.root)
+            logger.exception(
+                "%s: moving the log to log directory %s failed unexpectedly", move.partition, move.target.root
+            )
         else:
             self._events.emit(ReplicaMoved(partition=move.partition, source=move.source.root, target=move.target.root))
         finally:
@@ -277,7 +279,7 @@ class Moves:
             await source.run(functools.partial(source.directory.remove_released, old))
             await asyncio.to_thread(source.directory.remove_deleted)  # of a large log a GiB; retention removes the rest
         except HeadraceError as error:  # continue: the next start finds the old log and its marker
-            logger.warning("%s: cannot remove the files left in %s: %s", move.source.root, partition, error)
+            logger.warning("%s: cannot remove the files of the moved log %s: %s", move.source.root, partition, error)
 
     async def _commit(self, move: Move) -> None:
         """Replace the partition's log by the copy. After any error but MoveInDoubtError, the copy is not the
@@ -352,7 +354,9 @@ def _abandon(copy: LogCopy) -> None:
     try:
         copy.abandon()
     except OSError as error:
-        raise TargetFailedError(f"cannot remove {copy.path}: {error}") from error
+        raise TargetFailedError(
+            f"cannot remove {copy.path}, the copy of a cancelled or failed move: {error}"
+        ) from error
 
 
 def _nothing() -> None:

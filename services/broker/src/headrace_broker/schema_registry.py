@@ -112,9 +112,9 @@ class SchemaRegistry:
             check.asked_ms = now_ms
         left_ms = check.asked_ms + WAIT_S * 1_000 - now_ms
         if left_ms <= 0:
-            raise self._unavailable(needs[0], partition, f"no answer within {WAIT_S:g} s")
+            raise self._unavailable(needs[0], partition, f"the registry gave no answer within {WAIT_S:g} s")
         if len(self._questions) >= QUESTIONS_MAX:
-            raise self._unavailable(needs[0], partition, f"{len(self._questions)} other ids wait for an answer")
+            raise self._unavailable(needs[0], partition, f"{len(self._questions)} other schema ids wait for its answer")
         questions = [self._question(need) for need in needs[:IDS_AT_ONCE_MAX]]
         waiting = asyncio.create_task(_wait(questions, left_ms), name="schema ids")
         self._waits.add(waiting)
@@ -214,7 +214,7 @@ async def ask_subjects(address: RegistryAddress, schema_id: int) -> list[str] | 
         while chunk := await reader.read(65_536):
             raw += chunk
             if len(raw) > ANSWER_BYTES_MAX:
-                raise RegistryUnavailableError(f"an answer of more than {ANSWER_BYTES_MAX} bytes")
+                raise RegistryUnavailableError(f"the registry's answer has more than {ANSWER_BYTES_MAX} bytes")
     # ssl.SSLError and socket.gaierror are OSErrors too; an invalid host name raises UnicodeError
     except (OSError, UnicodeError) as error:
         raise RegistryUnavailableError(str(error) or type(error).__name__) from error
@@ -242,10 +242,14 @@ def subjects_in(raw: bytes) -> list[str] | None:
         response.begin()
         document = json.loads(response.read())
     except (http.client.HTTPException, OSError, ValueError, RecursionError) as error:
-        raise RegistryUnavailableError(f"an answer that is not HTTP with JSON ({type(error).__name__})") from error
+        raise RegistryUnavailableError(
+            f"the registry's answer is not HTTP with JSON ({type(error).__name__})"
+        ) from error
     if response.status == 404 and isinstance(document, dict) and document.get("error_code") == 40403:
         return None
     if response.status == 200 and isinstance(document, list) and all(isinstance(each, str) for each in document):
         return document
     said = document.get("message") if isinstance(document, dict) else None
-    raise RegistryUnavailableError(f"status {response.status}{f': {str(said)[:200]}' if said else ''}")
+    raise RegistryUnavailableError(
+        f"the registry answered with HTTP status {response.status}{f': {str(said)[:200]}' if said else ''}"
+    )

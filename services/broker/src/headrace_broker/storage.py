@@ -1,7 +1,7 @@
 """The broker's log directories, each with its writer, and the logs in them.
 
 ``placement`` chooses the directory of a new partition. A failed directory takes offline only the partitions in it. A
-full directory refuses appends and new logs until it has room again (``headrace_core.log.space``).
+full directory refuses appends and new logs until it has free space again (``headrace_core.log.space``).
 
 A directory that was offline may have logs of topics that were deleted before it returned. Before the storage uses any
 log, it compares the topic ids of each directory's logs with the metadata (``settle``).
@@ -158,7 +158,7 @@ class Storage:
 
     def clean_shutdown_epoch(self) -> int | None:
         """The broker epoch with which every online directory was cleanly closed (KIP-966); None if the last stop was
-        not clean. Read the property before ``open``, which removes the markers of a clean stop."""
+        not clean. Call this method before ``open``, which removes the markers of a clean stop."""
         try:
             stops = [read_clean_shutdown(self._fs, held.root) for held in self._held if held.failure is None]
         except OSError:  # ignore the error: opening the directory will report it
@@ -440,7 +440,8 @@ class Storage:
 
     async def create(self, wanted: Iterable[NewLog], *, at_start: bool = False) -> list[Outcome]:
         """Create logs durably, each in the directory that ``placement`` chooses. Returns None for each log that exists
-        now, otherwise its error: StorageError, DiskFullError (retry when there is room), CorruptLogError, ...
+        now, otherwise its error: StorageError, DiskFullError (retry when the directory has free space),
+        CorruptLogError, ...
 
         ``at_start``: the partitions come from the first metadata image, so their logs may be in an offline directory.
         """
@@ -501,7 +502,9 @@ class Storage:
         try:
             return await writer.run(functools.partial(writer.directory.delete_all, share))
         except HeadraceError as error:
-            logger.error("%s: cannot delete %s: %s", writer.directory.root, counted(len(share), "log"), error)
+            logger.error(
+                "log directory %s: cannot delete %s: %s", writer.directory.root, counted(len(share), "log"), error
+            )
             return []
 
     async def reconfigure(self, partition: TopicPartition, config: LogConfig) -> None:
@@ -528,8 +531,8 @@ class Storage:
         emitted, and ``until_moved`` returns. A move does not continue after a restart of the broker.
 
         Raises LogDirNotFoundError if ``root`` is not in log.dirs, and StorageError if the old or the new directory is
-        offline. Raises DiskFullError if ``root`` has no room for the log, and ReplicaNotAvailableError if this broker
-        has no log of the partition.
+        offline. Raises DiskFullError if ``root`` has too little free space for the log, and ReplicaNotAvailableError if
+        this broker has no log of the partition.
         """
         target = next((held for held in self._held if held.root == root.rstrip("/")), None)
         if target is None:
@@ -604,8 +607,9 @@ class Storage:
         """Check that every online directory is present and writable, measure its disk, and write recovery points and
         high watermarks. The storage writes the recovery points and high watermarks of all directories at the same time.
 
-        The check finds an unmounted, replaced or read-only directory. It writes nothing, and unchanged checkpoints are
-        not written again, so it may not find an idle disk that fails reads and writes with EIO."""
+        The check finds an unmounted, replaced or read-only directory. The check writes nothing, and unchanged
+        checkpoints are not written again. A check may therefore miss an idle disk that fails reads and writes with
+        EIO."""
         await asyncio.gather(*(self._checkpoint(writer, high_watermarks) for writer in self.writers()))
 
     async def _checkpoint(self, writer: DirectoryWriter, high_watermarks: Mapping[TopicPartition, int]) -> None:
@@ -614,7 +618,11 @@ class Storage:
         try:
             await writer.run(functools.partial(_check_and_checkpoint, writer, share))
         except HeadraceError as error:
-            logger.warning("%s: cannot write checkpoints: %s", directory.root, error)
+            logger.warning(
+                "log directory %s: cannot write the checkpoints of recovery points and high watermarks: %s",
+                directory.root,
+                error,
+            )
 
     async def close(
         self, high_watermarks: Mapping[TopicPartition, int], *, broker_epoch: int, clean: bool = True
@@ -635,7 +643,11 @@ class Storage:
             try:
                 writer.directory.close(broker_epoch=broker_epoch, clean=marked and writer.failure is None)
             except (OSError, HeadraceError) as error:
-                logger.error("cannot close %s cleanly: %s", writer.directory.root, error)
+                logger.error(
+                    "cannot close log directory %s cleanly, so the next start recovers its logs: %s",
+                    writer.directory.root,
+                    error,
+                )
                 clean = False
             clean = clean and writer.failure is None
             held.writer = None

@@ -77,7 +77,7 @@ BACKOFF_S, BACKOFF_MAX_S = 0.1, 2.0
 #: A replica whose event loop stood still for SUSPENDED_S seconds was suspended: its image may be old. Another replica
 #: becomes the writer after the session timeout (45 s), so a writer notices its suspension before that.
 SUSPENDED_S = 5.0
-TICK_S = 0.5  #: Seconds between two readings of the clock.
+TICK_S = 0.5  #: Seconds between two readings of the clock, by which a replica notices that it was suspended.
 #: Seconds that a request waits until a replica that was suspended has read the topic to its end.
 CATCH_UP_S = 3.0
 #: Seconds after an error until the replica reads the topic again, or joins the group again.
@@ -137,7 +137,7 @@ class Registry:
         # whether this replica is a candidate or writer although it does not have the partition
         self._is_claimed = False
         self._closing: set[asyncio.Task[None]] = set()
-        self._awake_ms = 0.0  #: When the event loop last read the clock.
+        self._awake_ms = 0.0  #: Time at which the event loop last read the clock.
         #: Set while the image is known to be current; cleared from a suspension until the topic is read to its end.
         self._is_current = asyncio.Event()
         self._is_current.set()
@@ -407,8 +407,8 @@ class Registry:
         while True:
             try:
                 await member.poll(1.0)
-                # The member itself reads nothing. It commits offsets, because otherwise `headrace lag` and the metrics
-                # would report that the group has stopped.
+                # The member itself reads nothing. The member commits offsets, because otherwise `headrace lag` and the
+                # metrics would report that the group has stopped.
                 if self.is_writer and not self._is_claimed and self._reader is not None:
                     position = await self._reader.position(self._partition)  # after the last transaction's marker
                     if position != committed:
@@ -534,7 +534,7 @@ class Registry:
                 else:
                     await self._wake.wait()
         finally:
-            # Do this in the background: without its coordinator, the end of a transaction would delay the next
+            # Close the producer in the background: while its coordinator is down, the close would delay the next
             # election.
             closing = asyncio.create_task(producer.close(CLOSE_S), name="close of the writer")
             self._closing.add(closing)

@@ -47,7 +47,7 @@ class RegistrySettings:
 
     @classmethod
     def of(cls, config: NodeConfig) -> RegistrySettings:
-        """The settings of a node. Raises InvalidConfigError."""
+        """Make the settings from the configuration of a node. Raises InvalidConfigError."""
         values = config.values
         listeners = parse_http_listeners(values["registry.listeners"], key="registry.listeners", example_port=8081)
         url = (values["registry.advertised.url"] or "").rstrip("/")

@@ -113,9 +113,9 @@ class Writes:
             self._waiting.remove(command)
 
     def take(self, image: Image, next_offset: int) -> Batch | None:
-        """Decide waiting commands, up to the limits of a batch; None if none waits. ``next_offset``: offset after the
-        last record in ``image``. If no command of a batch needs a record, all commands of the batch are answered at
-        once."""
+        """Decide waiting commands, up to the limits of a batch; returns None if no command waits. ``next_offset``:
+        offset after the last record in ``image``. If no command of a batch needs a record, all commands of the batch
+        are answered at once."""
         while self._waiting:
             batch = self._decided(image, next_offset)
             if batch.records:

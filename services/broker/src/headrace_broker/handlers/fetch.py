@@ -91,7 +91,8 @@ _EMPTY = b""
 
 class FetchService(fetch_pb2_grpc.FetchServicer):
     """headrace.v1.Fetch. ``is_internal``: the service is for coordinators, which have no quotas, and read only their
-    shards. Therefore a stolen certificate of a coordinator gives no access to users' topics."""
+    shards. A stolen certificate of a coordinator gives no access to users' topics, because coordinators may read only
+    shards."""
 
     def __init__(self, broker: BrokerContext, *, is_internal: bool = False) -> None:
         self._broker = broker
@@ -325,8 +326,8 @@ class FetchStream(StreamHandler[Any]):
         return request
 
     def _look_again(self, *, give_up: bool) -> None:
-        """Like ``_look``, for a request that has waited: the ACLs may have changed since its arrival, and a client may
-        wait for days."""
+        """Answer a fetch request that has waited, if it can be answered now. The ACLs are checked again first, because
+        they may have changed since the request arrived, perhaps days ago."""
         if self._acls is not self._access.version:
             self._check_again()
         self._look(give_up=give_up)
@@ -640,7 +641,7 @@ class FetchStream(StreamHandler[Any]):
         error = self._broker.partitions.for_clients(partition, error)
         hint = self._broker.partitions.leader_hint(partition, error)
         high_watermark = last_stable_offset = log_start = -1
-        # Return the log's bounds with this error, to save the client a request.
+        # Return the log's bounds with OffsetOutOfRangeError, to save the client a request.
         if isinstance(error, OffsetOutOfRangeError):
             with contextlib.suppress(HeadraceError):
                 replica = self._readable(partition)

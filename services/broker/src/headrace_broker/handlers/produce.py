@@ -8,8 +8,8 @@ append happens even if the stream ends, so a cancellation never leaves half a wr
 Back-pressure: the broker does not read a stream while the bytes of the stream's requests in progress are above
 ``stream_bytes_max``. The broker also stops reading a stream while its budget for all requests is exceeded, while the
 client leaves its answers unread, or while the client is over a quota (client_limits.py). A produce request counts as in
-progress until the broker has answered the request and has written its records to the log. So a request that timed out
-still counts while its records wait for the disk.
+progress until the broker has answered the request and has written its records to the log. A request that timed out
+counts as in progress while its records wait for the disk.
 """
 
 from __future__ import annotations
@@ -199,8 +199,8 @@ class _Pending(Expiring):
         self.remaining = len(partitions)
         self.size = 0
         self.faults_left = _FAULTS_MAX
-        self.started_s = time.perf_counter()  #: When the request arrived.
-        self.local_s = 0.0  #: When all records were in the log; 0 before that.
+        self.started_s = time.perf_counter()  #: Time at which the request arrived.
+        self.local_s = 0.0  #: Time at which all records of the request were in the log; 0 before that time.
         self.throttle_s = 0.0  #: Seconds that the client must wait because of a quota.
         self.worthless = 0  #: Number of the request's partitions that were refused because their records are invalid.
         self.answered = False
@@ -597,5 +597,5 @@ class ProduceStream(StreamHandler[Any]):
         if replica is not None and pending.acks in (produce_pb2.ACKS_ALL, produce_pb2.ACKS_UNSPECIFIED):
             return replica.leader.late_error()
         return RequestTimedOutError(
-            "the append was not confirmed before the timeout; whether it took effect is unknown"
+            "the leader did not confirm the append before the timeout of the request; the records may still be appended"
         )

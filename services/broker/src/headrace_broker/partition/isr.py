@@ -9,7 +9,7 @@ The leader keeps three sets of replicas, as in KIP-497::
 For the high watermark, the leader drops a removed replica once the removal is confirmed, and counts an added replica
 from the proposal on. A proposal ends with the controller's answer or with metadata of a newer partition epoch. A
 refusal ends a proposal only while it is *certain* that no other attempt at the proposal is in progress. Until a
-proposal ends, the leader repeats this proposal and makes no other.
+proposal ends, the leader repeats this proposal and makes no other proposal.
 
 An attempt without a definite answer makes the proposal *uncertain*: its request may be delayed, and granted after a
 later attempt was refused. Only a newer partition epoch ends an uncertain proposal, because the controllers grant no
@@ -71,7 +71,7 @@ REJOIN_MS = 2_000
 #: which is unfenced when it can follow, and whose replicas join the ISR after the broker is unfenced.
 JOIN_MS = 5_000
 
-#: No time is recorded yet.
+#: Value of a time that is not recorded yet.
 _NO_TIME = -1
 #: Value of a follower's caught-up time if the follower had the whole log when the log grew or when the epoch began. The
 #: next call about this follower replaces the value by the time of that call.

@@ -19,8 +19,8 @@ Each partition that the follower has joined is in one of six states::
 
 ``next`` makes one message, with some records of each partition in ``_ready``. Partitions with more records than fit
 into the message move to the end of the queue. An idle partition costs nothing, no partition starves another, and small
-amounts of records share a message. Records are read only when there is room to send them. A slow or silent follower
-costs only the memory of its stream's unacknowledged bytes.
+amounts of records share a message. The leader reads records only when the windows of the stream and the partition allow
+it to send them. A slow or silent follower costs only the memory of its stream's unacknowledged bytes.
 
 The leader sends records as soon as they are in its log, before the log is flushed. Because all replicas flush at the
 same time, acks=all costs one network round trip and the follower's flush more than acks=1 (decision 11). The high
@@ -65,7 +65,7 @@ SHARE_BYTES_MIN = 64 * 1024  #: Minimum bytes that a partition gets in a message
 CATCH_UP_BYTES = 8 * 1024 * 1024
 HAND_OVER_BYTES = 1024 * 1024  #: Bytes behind the leader's log end below which a replica returns to the live stream.
 #: Milliseconds after which the leader sends changed offsets, such as the high watermark, in a message without records.
-#: The next push of records carries most of these changes.
+#: Before UPDATE_DELAY_MS are over, a push of records usually includes the changed offsets.
 UPDATE_DELAY_MS = 20
 PACED_LOOK_MS = 500  #: Longest wait in milliseconds between two checks of the replication throttle.
 COLD_READS_MAX = 2  #: Maximum number of disk reads that run at the same time for one replication stream.
@@ -390,8 +390,8 @@ class LeaderLane:
             log_end=ack.log_end,
             log_start=ack.log_start,
             now_ms=self._now_ms(),
-            # The follower was removed, and perhaps added again without its knowledge: its acknowledgements do not
-            # count.
+            # The replica was removed from the partition, and perhaps added again, after the follower joined: the
+            # follower's acknowledgements do not count.
         ):
             self.end(replica, self._not_among(replica.leader))
             return

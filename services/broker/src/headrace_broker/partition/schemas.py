@@ -1,4 +1,4 @@
-"""Whether the schema registry has the schema ids of an append (``value.schema.validation``). Pure.
+"""Decide whether the schema registry has the schema ids of an append (``value.schema.validation``). Pure.
 
 A topic's ``LogConfig`` says under which subjects the schemas of its keys and values must be registered. ``SchemaCheck``
 has the ids of one append, and ``KnownSchemas`` has the registry's answers so far. ``judge`` accepts or refuses the
@@ -51,9 +51,9 @@ class Need(NamedTuple):
 
 
 def subjects_of(strategy: SubjectStrategy, topic: str, side: str) -> Subjects:
-    """The subjects for the keys or the values (``side``) of a topic. The record's name is inside the schema, which
-    brokers do not read. Therefore RecordNameStrategy accepts every subject, and TopicRecordNameStrategy accepts every
-    subject of the topic."""
+    """The subjects for the keys or the values (``side``) of a topic. A record type has its name inside the schema, and
+    brokers do not read schemas. Therefore RecordNameStrategy accepts every subject, and TopicRecordNameStrategy accepts
+    every subject of the topic."""
     if strategy is SubjectStrategy.TOPIC:
         return Subjects(f"{topic}-{side}")
     return Subjects(f"{topic}-" if strategy is SubjectStrategy.TOPIC_RECORD else "", is_prefix=True)
@@ -72,8 +72,8 @@ class SchemaCheck:
         #: When the broker first asked the registry about the append; None before. Every answer since then is valid for
         #: the append, even if the answer is already too old for other appends.
         self.asked_ms: float | None = None
-        #: The needs that the registry has accepted since the broker first asked. An append may have more ids than the
-        #: cache.
+        #: The schema ids (with subjects) that the registry has accepted since the broker first asked about the append.
+        #: An append may have more ids than the cache.
         self.accepted: set[Need] = set()
 
     @classmethod
@@ -101,8 +101,8 @@ class KnownSchemas:
         return len(self._accepted) + len(self._missing)
 
     def fault(self, need: Need, since_ms: float) -> str | None:
-        """Why the id is refused; empty if it is accepted; None if it is unknown. An answer is used if it was not too
-        old at ``since_ms``."""
+        """The reason why the schema id is refused; empty if the id is accepted; None if the id is unknown. An answer of
+        the registry is used if the answer was not too old at ``since_ms``."""
         if need in self._accepted:
             if len(self._accepted) > 1:
                 del self._accepted[need]

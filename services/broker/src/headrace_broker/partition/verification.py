@@ -4,7 +4,7 @@ A leader appends a producer's first batch of a transaction only if the coordinat
 the transaction. Otherwise no marker would end the transaction in this partition. Under version 2 the leader adds the
 partition to the transaction; under version 1 the producer has added the partition, and the leader only verifies. A
 request to add or to verify a partition is called a verification. While a verification is pending, the appends of its
-producer epoch wait in order; all other appends of the partition pass.
+producer epoch wait in order; all other appends of the partition continue.
 
     from       to         when
     (none)     PENDING    the first append of a producer epoch arrives, and the log has no open transaction of it

@@ -138,8 +138,8 @@ class FollowerReplica:
         #: Whether the replica's last join asked the leader for at most one unacknowledged byte, because the disk was
         #: short of space. The next join asks for the normal number of bytes again.
         self._is_probing = False
-        #: After this error, records that the replica receives may never reach the thread that writes to the log
-        #: directory.
+        #: The error of a received message, after which received records may be missing from the log; None without such
+        #: an error.
         self._stumble: HeadraceError | None = None
         #: How the log must change (truncate or restart) before the replica joins again.
         self._cut: Truncate | Restart | None = None
@@ -461,7 +461,8 @@ class FollowerReplica:
             self._join()
         elif isinstance(error, CorruptLogError):
             self._on_damage(log, error)
-        # Any other error means a full disk, or that the log has just moved.
+        # An error other than StorageError and ServerShuttingDownError means a full disk, or that the log has just
+        # moved.
         elif not isinstance(error, StorageError | ServerShuttingDownError):
             logger.debug("%s: the log could not be truncated: %s", self.partition, error)
             self._join_later()

@@ -8,7 +8,7 @@ files of removed segments when their delay is over.
 A follower's log starts where its leader's log starts (``FollowerReplica``), so the retention task skips followers.
 
 In a full directory, the files of removed segments are deleted at once, without the delay. Retention checks a full
-directory's logs at once and at every tick until the directory has room again.
+directory's logs at once and at every tick until the directory has free space again.
 """
 
 from __future__ import annotations

@@ -174,7 +174,7 @@ class Scrubber:
             # The segment cannot be read, because it was deleted, no file descriptor is free, or the disk fails. The
             # log's readers will report a failed disk.
             if segment in log.segments:
-                logger.warning("cannot scrub %s: %s", segment.path, error)
+                logger.warning("cannot read segment %s to look for damage: %s", segment.path, error)
         return 0
 
     def _rebuild(

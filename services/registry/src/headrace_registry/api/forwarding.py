@@ -178,7 +178,7 @@ class Writing:
                 return await self._write(request, operation, decide, shape)
             except NotWriterError as error:
                 if error.url is None or FORWARD_HEADER in request.headers:
-                    logger.warning("%s %s refused: %s", request.method, request.path, error)
+                    logger.warning("write request %s %s is refused: %s", request.method, request.path, error)
                     raise errors.unknown_leader(operation.no_writer) from None
                 found = await self._forward(error.url, request, body, operation)
                 is_last = found.is_final or number == FORWARDS_MAX
@@ -224,7 +224,7 @@ class Writing:
                 async for chunk in received.content.iter_any():
                     data += chunk
                     if len(data) > ANSWER_BYTES_MAX:
-                        raise ClientError(f"the answer has more than {ANSWER_BYTES_MAX} bytes")
+                        raise ClientError(f"the writer's answer has more than {ANSWER_BYTES_MAX} bytes")
                 status, media_type = received.status, received.headers.get("Content-Type", "application/json")
                 offset = received.headers.get(OFFSET_HEADER, "")
         except (ClientConnectorError, ConnectionTimeoutError) as error:

@@ -62,7 +62,8 @@ SUBJECTS_MAX, SCHEMAS_MAX = 20_000, 1_000
 PAGE_CHARACTERS_MAX = 8 << 20
 #: A schema with more characters than this number, references included, is parsed in a thread, not in the event loop.
 LONG_SCHEMA = 16 * 1024
-#: A schema is compared with earlier versions in a thread if all together have more characters than this number.
+#: A schema is compared with earlier versions in a thread if the schema and the versions together have more characters
+#: than this number.
 LONG_COMPARISON = 128 * 1024
 #: Maximum seconds that a long comparison waits for the comparisons of other requests.
 TURN_S = 10.0
@@ -464,8 +465,8 @@ class Api:
             await self._compared(submitted, live)
 
     async def _run(self, read: Callable[[Image], T], submitted: Submission, versions: Sequence[Version]) -> T:
-        """Read the image: in a thread, on a copy, if the schemas to parse are long. Raises PlainError 429 if the long
-        schemas of other requests keep the thread busy."""
+        """Call ``read`` with the image; if the schemas to parse are long, call it in a thread with a copy of the image.
+        Raises PlainError 429 if the long schemas of other requests keep the thread busy."""
         if _characters(submitted, versions) <= LONG_COMPARISON:
             return read(self._image)
         try:

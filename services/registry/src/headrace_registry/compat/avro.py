@@ -1,4 +1,4 @@
-"""Avro's resolution of schemas: can a reader with one schema read all data that another schema wrote?
+"""Avro's resolution of schemas: can a reader with one schema read all data that were written with another schema?
 
 The verdicts, kinds, places and messages are those of ``SchemaCompatibility`` of Avro's Java implementation, as
 Confluent's registry shows them. Three properties of Java's check look odd, and Headrace keeps them:

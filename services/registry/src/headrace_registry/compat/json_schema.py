@@ -200,7 +200,8 @@ class _Check:
         return [] if type(original) is type(update) else [("TYPE_CHANGED", None)]
 
     def _reads_a_part(self, original: Node, update: Node) -> Steps[bool]:
-        """Whether a single part of a combined schema is enough: a part of the new union, or a part of the old allOf."""
+        """Whether one part of a combined schema makes the two schemas compatible: a part of the new union, or of the
+        old allOf."""
         pairs: Iterable[tuple[Node, Node]] = ()
         match original, update:
             case Combined(), Combined():
@@ -406,7 +407,7 @@ def _numbers(original: Numeric, update: Numeric) -> _Found:
 
 
 def _is_multiple(number: Number, divisor: Number) -> bool:
-    """Whether a number is a multiple of another. Numbers with extreme exponents count as no multiples."""
+    """Whether ``number`` is a multiple of ``divisor``. Numbers with extreme exponents count as no multiples."""
     if any(abs(Decimal(one).adjusted()) > _EXPONENT_MAX for one in (number, divisor)):
         return False
     return (Fraction(number) / Fraction(divisor)).denominator == 1

@@ -49,7 +49,7 @@ def _augment(
     right_of: dict[int, int],
     left_of: dict[int, int],
 ) -> None:
-    """Give ``start`` a partner along a shortest path of changed pairs, if the layers still have such a path."""
+    """Pair ``start`` with an element of the right side along a shortest augmenting path, if the layers have one."""
     path = [(start, iter(partners[start]))]
     taken: list[int] = []
     while path:

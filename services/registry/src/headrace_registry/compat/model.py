@@ -1,4 +1,4 @@
-"""What the checks of the three languages share: differences, incompatibilities, and the work of one check."""
+"""Shared parts of the checks for the three languages: differences, incompatibilities, and the work of one check."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Incompatibility:
 
 
 #: The kind of the incompatibility between schemas of different types, such as Avro and Protobuf. Confluent's registry
-#: has a sentence and no kind for this incompatibility.
+#: reports this incompatibility as a sentence, without a kind.
 DIFFERENT_TYPE = "SCHEMA_TYPE_CHANGED"
 
 _T = TypeVar("_T")
@@ -69,7 +69,7 @@ Steps = Generator[Any, Any, _T]
 
 
 def run(steps: Steps[_T]) -> _T:
-    """Run a recursive computation without recursion of Python, so that a chain of types may have any length.
+    """Run a recursive computation without recursive Python calls, so that a chain of types may have any length.
 
     ``steps`` is a generator: it yields generators like itself, and receives what each of them returns. Raise
     ComparisonTooLargeError after STEPS_MAX generators.

@@ -71,7 +71,7 @@ _RE2_OPTIONS.log_errors = False
 
 
 class Criterion(StrEnum):
-    """How many parts of a combined schema a value must match."""
+    """The number of parts of a combined schema that a value must match."""
 
     ALL = "allOf"
     ANY = "anyOf"
@@ -132,8 +132,8 @@ class Null(Node):
 
 @dataclass(eq=False, slots=True)
 class Condition(Node):
-    """``if``, ``then``, ``else``. As in Confluent's registry, the compatibility check does not compare these
-    keywords."""
+    """``if``, ``then``, ``else``. As in Confluent's registry, the compatibility check does not compare ``if``, ``then``
+    and ``else``."""
 
 
 @dataclass(eq=False, slots=True)

@@ -1,4 +1,4 @@
-"""What schemas of all languages have: a text, references, limits, and the error of an invalid schema.
+"""The common parts of schemas in all languages: a text, references, limits, and the error of an invalid schema.
 
 A :class:`Schema` is what a client sends and what the topic ``_schemas`` stores. A :class:`Parsed` is the result of a
 parser of this package. Two schemas are the same schema when their types, canonical texts and references are equal.

@@ -1,4 +1,4 @@
-"""Writes: decide, then replay.
+"""The decisions on clients' writes: decide, then replay.
 
 A decision is made on an image, and changes nothing: it has the records to append, and the answer for the client. When
 the records are committed, every replica applies them. A refused write raises a :class:`RegistryError`.

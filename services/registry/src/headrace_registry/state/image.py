@@ -7,8 +7,9 @@ offset. Confluent's registry does the same: one foreign record must not stop the
 skipped schema are not assigned again, because a client may use the id, and a new record would replace the skipped
 record.
 
-**One schema, one id.** Two schemas are the same if type, canonical text and references are equal. Versions of several
-subjects share one :class:`StoredSchema`, so a text is in memory once. A hash finds a schema by its content.
+**Ids.** A registration gives each schema one id; only imports can give a schema further ids. Two schemas are the same
+if their types, canonical texts, references and ``extras`` are equal. Versions of several subjects share one
+:class:`StoredSchema`, so a text is in memory once. A hash finds a schema by its content.
 
 **Deletion.** A soft-deleted version stays in the image, marked as deleted. A null value removes a version. The image
 forgets a schema without versions, but the id of the schema counts for ``max_id``.
@@ -79,7 +80,7 @@ class Version:
 
 
 def fingerprint(schema: Schema, extras: str = "") -> bytes:
-    """A hash of 16 bytes of the type, text and references of a schema. The text must be canonical."""
+    """A hash (16 bytes) of the type, text, references and ``extras`` of a schema. The text must be canonical."""
     found = blake2b(digest_size=16)
     parts = [schema.type, schema.text, extras]
     for each in schema.references:
@@ -92,8 +93,8 @@ def fingerprint(schema: Schema, extras: str = "") -> bytes:
 
 
 class _Groups(Generic[_K, _J, _V]):
-    """Dicts of dicts. A copy shares the inner dicts with the original; before a change, each of the two replaces a
-    shared inner dict by a copy."""
+    """Dicts of dicts. A copy shares the inner dicts with the original; before the copy or the original changes a shared
+    inner dict, it replaces this dict by a copy."""
 
     def __init__(self) -> None:
         self._groups: dict[_K, dict[_J, _V]] = {}
@@ -156,7 +157,8 @@ class Image:
         self._foreign_keys: dict[SchemaKey, frozenset[bytes]] = {}
 
     def draft(self) -> Image:
-        """A copy of this image. Records that are applied to the image or to the copy do not change the other one."""
+        """A copy of this image. A record that is applied to the image does not change the copy, and a record that is
+        applied to the copy does not change the image."""
         found = Image()
         found.max_id, found.offset = self.max_id, self.offset
         found._versions = self._versions.copy()
@@ -267,7 +269,7 @@ class Image:
 
     def mode(self, subject: str | None) -> Mode | None:
         """The mode of ``subject``, or the registry's mode if ``subject`` is None. If the registry's mode is
-        READONLY_OVERRIDE, it replaces the mode of every subject. None if the subject has no mode."""
+        READONLY_OVERRIDE, it replaces the mode of every subject. The result is None if the subject has no mode."""
         registry = self._modes.get(None, Mode.READWRITE)
         if subject is None or registry is Mode.READONLY_OVERRIDE:
             return registry

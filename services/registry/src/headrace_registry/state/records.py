@@ -238,12 +238,12 @@ def decode_schema(key: SchemaKey, data: bytes) -> SchemaValue:
 def _schema(key: SchemaKey, schema_id: int, fields: Mapping[str, Any]) -> SchemaValue:
     listed = fields.get("references") or []
     if not isinstance(listed, list) or not all(isinstance(each, dict) for each in listed):
-        raise UnreadableRecordError('"references" is not a list of objects')
+        raise UnreadableRecordError('the field "references" of the schema is not a list of objects')
     extras = {name: fields[name] for name in ("metadata", "ruleSet") if fields.get(name) is not None}
     try:
         extras_text = dump(extras).decode() if extras else ""
     except (ValueError, RecursionError) as error:
-        raise UnreadableRecordError(f'"metadata" or "ruleSet" cannot be encoded: {error}') from None
+        raise UnreadableRecordError(f'the field "metadata" or "ruleSet" cannot be encoded: {error}') from None
     return SchemaValue(
         subject=key.subject,
         version=key.version,
@@ -275,7 +275,7 @@ def decode_mode(data: bytes) -> Mode:
 
 
 def decode_delete_subject(data: bytes) -> int:
-    """The last version that is soft-deleted. Raises UnreadableRecordError."""
+    """The number of the last version that the record soft-deletes. Raises UnreadableRecordError."""
     return _number(_object(data, "value"), "version", 0)
 
 
@@ -297,11 +297,11 @@ def _object(data: bytes, what: str) -> dict[str, Any]:
 def _text(fields: Mapping[str, Any], name: str) -> str:
     value = fields.get(name)
     if not isinstance(value, str):
-        raise UnreadableRecordError(f'"{name}" is not a string')
+        raise UnreadableRecordError(f'the field "{name}" is not a string')
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise UnreadableRecordError(f'"{name}" has half of a surrogate pair') from None
+        raise UnreadableRecordError(f'the field "{name}" has half of a surrogate pair') from None
     return value
 
 
@@ -312,14 +312,14 @@ def _text_or_none(fields: Mapping[str, Any], name: str) -> str | None:
 def _flag_or_none(fields: Mapping[str, Any], name: str) -> bool | None:
     value = fields.get(name)
     if value is not None and not isinstance(value, bool):
-        raise UnreadableRecordError(f'"{name}" is not a boolean')
+        raise UnreadableRecordError(f'the field "{name}" is not a boolean')
     return value
 
 
 def _number(fields: Mapping[str, Any], name: str, least: int) -> int:
     value = fields.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= INT_MAX:
-        raise UnreadableRecordError(f'"{name}" is not an integer from {least} to {INT_MAX}')
+        raise UnreadableRecordError(f'the field "{name}" is not an integer from {least} to {INT_MAX}')
     return value
 
 
@@ -327,4 +327,4 @@ def _word(kind: type[_Word], value: Any, name: str) -> _Word:
     try:
         return kind(value)
     except ValueError:
-        raise UnreadableRecordError(f'"{name}" has the unknown value {value!r}') from None
+        raise UnreadableRecordError(f'the field "{name}" has the unknown value {value!r}') from None

@@ -98,7 +98,7 @@ _TABLES: Final = {message: _table(text) for message, text in _MESSAGES.items()}
 
 
 def read(data: bytes) -> File:
-    """Read a FileDescriptorProto. Raise InvalidSchemaError for other bytes."""
+    """Read a FileDescriptorProto. Raise InvalidSchemaError for bytes that are no FileDescriptorProto."""
     return _file(_decode(data, "File", 0))
 
 

@@ -37,7 +37,7 @@ class Label(StrEnum):
 
 
 class OptionKind(PythonEnum):
-    """What the value of an option is: a str for the first two kinds, an Option, a dict or a list."""
+    """The kind of an option's value: a str for STRING and WORD, an Option, a dict for MAP, or a list."""
 
     STRING = "a string"
     WORD = "a number, a boolean or the name of a constant"
@@ -143,7 +143,7 @@ class Enum:
 
 @dataclass(eq=False, slots=True)
 class Extend:
-    """Fields that a file adds to a message of another file."""
+    """An ``extend`` declaration: fields that a file adds to a message, usually a message of another file."""
 
     message: str
     fields: list[Field] = field(default_factory=list)

@@ -189,7 +189,9 @@ class _Checker:
                     f'the field "{one.name}" of {where} has no label; proto2 needs optional, required or repeated'
                 )
             if self._file.is_proto3 and one.label is Label.REQUIRED:
-                raise self._refuse(f'the field "{one.name}" of {where} is required, which only proto2 has; remove it')
+                raise self._refuse(
+                    f'the field "{one.name}" of {where} is required, which only proto2 has; remove the word "required"'
+                )
             kind = one.type
             if isinstance(kind, MapType):
                 if kind.key not in _MAP_KEYS:
@@ -209,7 +211,9 @@ class _Checker:
         if not enum.constants:
             raise self._refuse(f'the enum "{name}" is empty; give it a constant')
         if self._file.is_proto3 and enum.constants[0].number != 0:
-            raise self._refuse(f'the first constant of the enum "{name}" is not 0, which proto3 needs')
+            raise self._refuse(
+                f'the first constant of the enum "{name}" is not 0; an enum of proto3 must begin with the number 0'
+            )
         may_repeat = any(option.name == "allow_alias" and option.value == "true" for option in enum.options)
         numbers: dict[int, str] = {}
         for one in enum.constants:

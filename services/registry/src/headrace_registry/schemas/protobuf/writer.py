@@ -302,7 +302,7 @@ def _reserved_text(value: Reserved) -> str:
 
 
 def _reserved_key(value: Reserved) -> tuple[bool, int, str]:
-    """Numbers and ranges come first by their first number, then names."""
+    """The sort key of an item of ``reserved``: numbers and ranges by their first number, then names."""
     start = value[0] if isinstance(value, tuple) else value
     return isinstance(start, str), start if isinstance(start, int) else 0, str(value)
 
