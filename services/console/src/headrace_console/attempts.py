@@ -3,9 +3,10 @@
 A wrong password takes one token from each of two buckets: the bucket of the address, and the bucket of the user name. A
 correct password costs no token. Each bucket gets one token back in REFILL_S seconds.
 
-* Guesses from one address do not affect other addresses. * A user who has signed in from an address before has a
-separate bucket for this pair of user and address. Therefore the user can still sign in while attackers guess the user's
-password from other addresses, or other passwords from behind the same proxy.
+* Guesses from one address do not affect other addresses.
+* A user who has signed in from an address before has a separate bucket for this pair of user and address. Therefore the
+  user can still sign in while attackers guess the user's password from other addresses, or other passwords from behind
+  the same proxy.
 """
 
 from __future__ import annotations

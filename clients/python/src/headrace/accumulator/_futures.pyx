@@ -1,6 +1,6 @@
 # cython: language_level=3
-"""The futures that a send returns; each refers to a batch and to the record's index in it. ``_native.pyi`` has the
-contract of each class."""
+"""The futures that a send returns; each refers to a batch and to the record's index in the batch. ``_native.pyi`` has
+the contract of each class."""
 
 cimport cython
 

@@ -265,8 +265,8 @@ cdef class Accumulator(Ledger):
             else:
                 run[2] = <int>run[2] + 1
             start += 1
-            # Wake the sender only once per WAKE_RECORDS records: if the first record woke the sender, the sender could
-            # take the GIL and send this record alone.
+            # Wake the sender once per WAKE_RECORDS records, or when a batch is full: if the first record woke the
+            # sender, the sender could take the GIL and send this record alone.
             if self.breathe or not start & (WAKE_RECORDS - 1):
                 self._wake_sender()
             if self.breathe:

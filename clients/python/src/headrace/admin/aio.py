@@ -367,7 +367,7 @@ class AsyncAdmin(Face):
     ) -> int:
         """Let a token expire ``period_ms`` from now; None or -1: remove it at once. Only the owner and the renewers may
         let a token expire. Returns the expiry in milliseconds since 1970. Sessions that clients opened with the token
-        end when the token expires, but not when it is removed.
+        end when the token expires, or within two seconds after the token is removed.
 
         Raises the errors of ``renew_delegation_token``.
         """

@@ -38,8 +38,7 @@ logger = logging.getLogger("headrace")
 #: A consumer is catching up when its last fetch response had at least this many bytes.
 CATCHING_UP_BYTES = 65_536
 
-#: Maximum number of requests in flight while the consumer is catching up; a broker limits a response to about 1 MiB,
-#: the best size of a message.
+#: Maximum number of requests in flight while the consumer is catching up; a broker limits a response to about 1 MiB.
 CATCHING_UP_REQUESTS = 4
 
 

@@ -108,8 +108,8 @@ class Inbox:
     def __init__(self, max_bytes: int, on_room: Callable[[], object]) -> None:
         self.max_bytes = max_bytes
         self.fetcher_waits = False
-        #: The I/O thread sets the flags ``alarm`` and ``shut``. ``alarm``: the caller has other work before the next
-        #: record; ``shut``: the inbox may return no records.
+        #: The I/O thread sets the flags ``alarm`` and ``shut``. ``alarm``: before the next record, the caller has other
+        #: work, such as a rebalance callback; ``shut``: the inbox may return no records.
         self.alarm = self.shut = False
         #: Time (``boottime_s()``) after which the inbox may return no records; see ``open_until``.
         self.reads_until = float("inf")

@@ -258,7 +258,8 @@ class Reading:
     # --- for the group (on the I/O thread) ---------------------------------------------------------------------------
 
     def interrupt(self) -> None:
-        """Stop the iteration before the next record, because the caller has other work first."""
+        """Stop the iteration before the next record, because the caller must do other work first, such as a rebalance
+        callback."""
         self.inbox.alarm = True
         self.under_way = None
         self.inbox.notify()

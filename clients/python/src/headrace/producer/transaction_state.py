@@ -127,8 +127,8 @@ FATAL = frozenset(
 
 
 class ProducerTransaction:
-    """The transactions of one producer, one after the other. The caller makes the requests, and reports their
-    outcomes."""
+    """The transactions of one producer; only one transaction is open at a time. The caller makes the requests, and
+    reports their outcomes."""
 
     def __init__(self, transactional_id: str) -> None:
         self.transactional_id = transactional_id
