@@ -46,7 +46,7 @@ A broker's key has the first of these values that is set, as in Kafka:
 
 For a topic's key, a value that is set for the topic overrides all other values (`headrace configs alter -t orders
 --set retention.ms=60000`). A topic without its own value uses the value of the brokers' key in the column "server's
-key". `headrace configs describe` shows the value in force of each key that is set, and the values that this value
+key". `headrace configs describe` shows the effective value of each key that is set, and the values that this value
 overrides. With `--all`, the command also shows keys that have their default. With `-o json`, the command also prints
 the type, the allowed values and the description of each key.
 
@@ -64,8 +64,8 @@ alter a key.
 """
 
 CLIENTS = """Pass a client's keys in a dict with dotted names, or as keywords with underscores:
-`Producer({"linger.ms": 5})`, `Producer(linger_ms=5)`. The keys of a client cannot change while it is open. If
-`bootstrap.servers` is not set, a client uses the addresses in the environment variable `HEADRACE_BOOTSTRAP_SERVERS`,
+`Producer({"linger.ms": 5})`, `Producer(linger_ms=5)`. The keys of a client cannot change while the client is open.
+If `bootstrap.servers` is not set, a client uses the addresses in the environment variable `HEADRACE_BOOTSTRAP_SERVERS`,
 or `127.0.0.1:9095` without this variable.
 """
 

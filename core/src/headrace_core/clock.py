@@ -1,8 +1,8 @@
 """Clocks, which components get as arguments. Production code gets SystemClock; tests and the simulator inject their own
 clocks (core.testing).
 
-Leases and sessions use CLOCK_BOOTTIME, which also runs while the machine is suspended. On CLOCK_MONOTONIC, a machine
-that was suspended for an hour would not notice that other nodes have taken over its leases. Only Linux has
+Leases and sessions use CLOCK_BOOTTIME, which also runs while the machine is suspended. With CLOCK_MONOTONIC, a node on
+a machine that was suspended for an hour would not notice that other nodes have taken over its leases. Only Linux has
 CLOCK_BOOTTIME; on other systems the monotonic clock is used, which does not count suspensions.
 
 Timers (asyncio, threads) run on CLOCK_MONOTONIC, so a suspension delays a timer by the suspension's length. Because a

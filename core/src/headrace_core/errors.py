@@ -831,7 +831,7 @@ class NoOffsetForPartitionError(ClientError):
 
 
 class LogTruncationError(ClientError):
-    """Records that this consumer has read are no longer in the log: it was truncated after an unclean election.
+    """Records that this consumer has read are no longer in the log: the log was truncated after an unclean election.
 
     ``partition``: (topic, number). ``position``: the offset that the consumer would have read next.
     ``divergent_offset``: the first offset at which the log differs from what the consumer read (None: unknown); the
@@ -889,7 +889,7 @@ class ClusterStartError(ClientError):
 class MissingDependencyError(ClientError, ImportError):
     """An optional dependency is not installed.
 
-    The error message says how to install it."""
+    The error message says how to install the dependency."""
 
     code = "MISSING_DEPENDENCY"
 

@@ -144,7 +144,8 @@ class BrokerRegistered(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerFenced(Event):
-    """The controller has fenced this broker (or cannot be reached): it serves no partition until it is unfenced."""
+    """The controller has fenced this broker (or cannot be reached): the broker serves no partition until it is
+    unfenced."""
 
     severity: ClassVar[int] = logging.WARNING
     broker_id: int

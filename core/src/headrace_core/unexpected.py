@@ -1,4 +1,4 @@
-"""Exceptions that no code expects: an id of the request links the log line, the span and the error of the client.
+"""Unexpected exceptions: a request id links the log line, the span and the error that the client gets.
 
 The id is made when a request fails; requests that succeed, or are refused for a known reason, have no id.
 
@@ -14,7 +14,7 @@ import secrets
 from .errors import UnknownServerError
 from .tracing.context import TraceContext
 
-#: Attributes of a ``logging.LogRecord``. The formatters of node/logs.py write them.
+#: Attributes of a ``logging.LogRecord``. The formatters of node/logs.py write these attributes.
 REQUEST_ID, TRACE_ID = "request_id", "trace_id"
 
 _ATTRIBUTE = "_headrace_request_id"

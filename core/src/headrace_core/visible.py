@@ -2,7 +2,7 @@
 of records. Pure.
 
 A control character in a name could move the cursor of a terminal, rename its window or begin a forged line.
-A character that reorders text could make a name look like another one.
+A character that reorders text could make a name look like another name.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _IN_TEXT, _IN_LINE = re.compile(f"[{_HIDDEN}]"), re.compile(f"[\t\n{_HIDDEN}]")
 
 
 def escaped(text: str) -> str:
-    """``text`` with visible escapes in place of characters that hide, reorder or control text. Tabs and newlines
+    """Return ``text`` with visible escapes in place of characters that hide, reorder or control text. Tabs and newlines
     stay."""
     return _IN_TEXT.sub(_escape, text)
 
 
 def one_line(text: str) -> str:
-    """Like ``escaped``, but with escapes also in place of tabs and newlines: for a name within a line."""
+    """Like ``escaped``, but escape tabs and newlines too; for a name within a line."""
     return _IN_LINE.sub(_escape, text)
 
 

@@ -34,7 +34,7 @@ def test_an_address_has_one_notation() -> None:
         ([("user", "")], "empty user"),
         ([("client-id", "x" * 1025)], "1025 characters"),
         ([("ip", "localhost")], "is not an IP address"),
-        ([("ip", "10.0.0.1"), ("user", "a")], "an ip has no user"),
+        ([("ip", "10.0.0.1"), ("user", "a")], "an ip cannot also have a user"),
     ],
 )
 def test_what_is_no_entity_is_refused(parts: list[tuple[str, str | None]], why: str) -> None:
@@ -97,7 +97,7 @@ def test_filters_select_as_in_kip_546(
     [
         ([FilterPart("group")], "is not one of"),
         ([FilterPart("user"), FilterPart("user")], "two parts"),
-        ([FilterPart("ip"), FilterPart("user")], "has no user"),
+        ([FilterPart("ip"), FilterPart("user")], "cannot also have a user"),
         ([FilterPart("user", "")], "empty user"),
     ],
 )

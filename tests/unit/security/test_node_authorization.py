@@ -183,7 +183,7 @@ def test_a_call_of_an_unknown_caller_leaves_a_line() -> None:
     found = [json.loads(line) for line in lines]
     assert [(each["call"], each["listener"], each["why"].split(":")[0]) for each in found] == [
         ("Raft/Exchange", "internal", "the certificate of CN=eve is not a node's"),
-        ("Raft/Exchange", "internal", "listener internal takes only nodes with a certificate"),
+        ("Raft/Exchange", "internal", "listener internal accepts only nodes with a certificate"),
         ("Produce/Produce", "client", "the session does not belong to this connection"),
         ("Produce/Produce", "client", "listener client is SASL_SSL, and the connection is not authenticated"),
     ]

@@ -43,7 +43,7 @@ def _check_selector(name: str) -> str | None:
 
 
 def check_registry_urls(urls: list[str]) -> str | None:
-    """What is wrong with addresses of the schema registry; None if nothing is wrong."""
+    """Return the first fault in the addresses of the schema registry; None if all addresses are valid."""
     for url in urls:
         if "@" in url:
             return "an address must not contain a password: set confluent.basic.auth.user.info"
@@ -87,7 +87,7 @@ BROKER = (
     honoured(
         "confluent.basic.auth.user.info",
         None,
-        "The credentials, as user:password, with which a broker authenticates at the schema registry. By default the "
+        "The credentials, as user:password, with which a broker authenticates to the schema registry. By default the "
         "broker does not authenticate.",
         source=CONFLUENT,
         kind=Kind.PASSWORD,

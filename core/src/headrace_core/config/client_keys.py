@@ -244,9 +244,8 @@ PRODUCER = ConfigDef(
             "enable.idempotence",
             True,
             "Whether the producer is idempotent: its retries then neither duplicate nor reorder records. Idempotence "
-            "needs acks=all, retries above 0 and at most 5 requests in flight. If you do not set enable.idempotence, "
-            "a value of acks, retries or max.in.flight.requests.per.connection that idempotence does not allow "
-            "switches idempotence off.",
+            "needs acks=all, retries above 0 and at most 5 requests in flight. If you leave out enable.idempotence, a "
+            "conflicting value of acks, retries or max.in.flight.requests.per.connection switches idempotence off.",
             source="KIP-98",
         ),
         honoured(
@@ -364,7 +363,7 @@ CONSUMER = ConfigDef(
             "group.protocol",
             "consumer",
             "The protocol of consumer groups.",
-            "Headrace has one group protocol, KIP-848's; both values select it",
+            "Headrace's consumer has one group protocol, that of KIP-848; both values select this protocol",
             choices=("consumer", "classic"),
         ),
         honoured(
@@ -384,7 +383,8 @@ CONSUMER = ConfigDef(
             "auto.offset.reset",
             "latest",
             "Where a consumer begins to read if it has no committed offset, or if its offset is out of range. With "
-            "earliest it begins at the first record, with latest at the log end; with none it raises an error.",
+            "earliest the consumer begins at the first record, with latest at the log end; with none it raises an "
+            "error.",
             choices=("earliest", "latest", "none"),
         ),
         honoured(
@@ -412,8 +412,8 @@ CONSUMER = ConfigDef(
             "max.poll.interval.ms",
             300_000,
             "The longest time that the program may take between two calls of a group's consumer. Each step of an "
-            "iteration counts as a call. A member that takes longer leaves the group, and other members get its "
-            "partitions. The value of max.poll.interval.ms is also the member's rebalance timeout.",
+            "iteration over the consumer counts as a call. A member that takes longer leaves the group, and other "
+            "members get its partitions. The value of max.poll.interval.ms is also the member's rebalance timeout.",
             low=1,
         ),
         honoured("max.poll.records", 500, "Maximum number of records that one poll returns.", low=1),
@@ -447,8 +447,8 @@ CONSUMER = ConfigDef(
         honoured(
             "fetch.queue.max.bytes",
             33_554_432,
-            "Maximum number of bytes of records that the consumer keeps in memory before the program polls them. "
-            "(Kafka does not have this key.) A single batch may be larger than this limit.",
+            "Maximum number of bytes of records that the consumer keeps in memory before the program polls them. Kafka "
+            "does not have this key. A single batch may be larger than this limit.",
             kind=Kind.LONG,
             low=1,
             high=LONG_MAX,

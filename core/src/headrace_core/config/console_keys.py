@@ -8,9 +8,9 @@ CONSOLE = (
     honoured(
         "console.listeners",
         ["http://127.0.0.1:9090"],
-        "The addresses at which a console serves HTTP, as http://host:port or https://host:port. Port 0 selects a "
-        "free port; an empty host means all addresses. Without console.sign.in, every client that reaches such an "
-        "address may use the console.",
+        "The addresses at which a console serves HTTP, as http://host:port or https://host:port. Port 0 selects a free "
+        "port; an empty host means all addresses. Without console.sign.in, every client that reaches one of these "
+        "addresses may use the console.",
         source=HEADRACE,
     ),
     honoured(
@@ -77,7 +77,7 @@ CONSOLE = (
     honoured(
         "console.schema.registry.url",
         [],
-        "The URLs of a schema registry's replicas. With them, the console shows subjects and decodes records.",
+        "The URLs of a schema registry's replicas. With these URLs, the console shows subjects and decodes records.",
         source=HEADRACE,
     ),
     honoured(

@@ -1,8 +1,8 @@
 """Configuration keys of the controllers: decisions about brokers and partitions, and the metadata quorum.
 
 The keys of the quorum (KIP-595, KIP-630) concern elections and snapshots of the metadata log. Kafka's followers fetch
-from the leader. Headrace's leader pushes on streams that stay open, so heartbeats and broken connections replace
-Kafka's timeouts of single fetches.
+from the leader. Headrace's leader pushes records on streams that stay open, so heartbeats and broken connections
+replace Kafka's timeouts of single fetches.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ CLUSTER = (
     honoured(
         "broker.session.disconnect.grace.ms",
         500,
-        "How long the controllers wait for a new heartbeat before they fence a broker whose heartbeat stream broke. "
-        "If the stream breaks again within broker.session.timeout.ms, the controllers double the wait, up to "
-        "broker.session.timeout.ms. When the broker registers again, the wait has its first value again. When a "
-        "broker's process dies, its connections break at once, so its partitions get new leaders long before "
-        "broker.session.timeout.ms.",
+        "How long the controllers wait for a new heartbeat before they fence a broker whose heartbeat stream broke. If "
+        "the stream breaks again within broker.session.timeout.ms, the controllers double the wait, up to "
+        "broker.session.timeout.ms. When the broker registers again, the wait returns to "
+        "broker.session.disconnect.grace.ms. When a broker's process dies, its connections break at once, so its "
+        "partitions get new leaders long before broker.session.timeout.ms.",
         source=HEADRACE,
         low=0,
     ),
@@ -69,7 +69,7 @@ CLUSTER = (
         "leader.imbalance.per.broker.percentage",
         10,
         "The percentage of a broker's preferred partitions that other brokers may lead. If other brokers lead more of "
-        "them, the controllers move leaderships back to this broker.",
+        "these partitions, the controllers move leaderships back to this broker.",
         low=0,
         high=100,
     ),
@@ -92,7 +92,7 @@ CLUSTER = (
         "auto.rebalance.delay.ms",
         30_000,
         "How long the set of live brokers must be unchanged before the controllers move replicas to brokers with too "
-        "few replicas. One plan of moves then covers all brokers that joined in this time.",
+        "few replicas. One plan of replica moves then covers all brokers that joined during this delay.",
         kind=Kind.LONG,
         source=HEADRACE,
         low=0,
@@ -100,9 +100,9 @@ CLUSTER = (
     honoured(
         "auto.rebalance.threshold.percentage",
         10,
-        "The percentage of an even share of replicas that a broker may lack. The controllers move replicas to a broker "
-        "that lacks a larger percentage and more than one replica. They also move replicas to a broker that has none, "
-        "if an even share is at least one replica.",
+        "By how many percent a broker may have fewer replicas than an even share. The controllers move replicas to a "
+        "broker that lacks more than this percentage and more than one replica. The controllers also move replicas to "
+        "a broker without replicas, if an even share is at least one replica.",
         source=HEADRACE,
         low=0,
         high=100,
@@ -131,8 +131,8 @@ QUORUM = (
         "requests votes. A leader that receives no answers from a majority for one election timeout resigns. The "
         "leader sends a heartbeat every 0.3 election timeouts. When a leader's process ends, its connections break, "
         "and the other controllers start an election within 0.3 election timeouts. If the leader's process was "
-        "suspended for half of the election timeout and half of broker.session.timeout.ms, the session timeout of "
-        "each broker starts again. With an election timeout above 2000, the leader sends a separate round of "
+        "suspended for more than half of both the election timeout and broker.session.timeout.ms, the session timeout "
+        "of each broker starts again. With an election timeout above 2000 ms, the leader sends a separate round of "
         "heartbeats for each request for the metadata's age.",
         low=0,
         source="KIP-595",

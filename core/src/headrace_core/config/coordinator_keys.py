@@ -95,7 +95,7 @@ OFFSETS = (
         "offsets.commit.required.acks",
         -1,
         "How many replicas must store an offset commit before it is acknowledged (until Kafka 4).",
-        "the coordinator always acknowledges a commit only when all in-sync replicas have stored it",
+        "the coordinator acknowledges a commit when all in-sync replicas have stored the offsets",
     ),
 )
 
@@ -231,8 +231,9 @@ GROUPS = (
         "group.consumer.migration.policy",
         "bidirectional",
         "Which changes of its protocol a group with members may make. With upgrade, the group may change from the "
-        "classic protocol to the protocol of KIP-848, with downgrade back, with bidirectional both, with disabled "
-        "neither. A group without members may always change its protocol.",
+        "classic protocol to the protocol of KIP-848; with downgrade, from the protocol of KIP-848 to the classic "
+        "protocol. With bidirectional, the group may make both changes; with disabled, neither. A group without "
+        "members may always change its protocol.",
         check=lambda policy: (
             None
             if policy.lower() in ("bidirectional", "upgrade", "downgrade", "disabled")

@@ -66,7 +66,7 @@ class ConfigKey:
 
     ``note``: what replaces an accepted key (logged when the key is set). ``refusal``: why only the default value is
     accepted. ``source``: "Kafka", the KIP that introduced the key, "Confluent" or "Headrace". A name that ends in
-    ``.*`` declares a family: all keys with that prefix that have no declaration.
+    ``.*`` declares a family: all keys with that prefix that have no declaration of their own.
     """
 
     name: str
@@ -285,7 +285,7 @@ _MILLISECONDS = {
 _BYTES = {"b": 1} | {
     unit: 1024**power for power, letter in enumerate("kmgt", start=1) for unit in (letter, f"{letter}b", f"{letter}ib")
 }
-#: For each suffix of a key's name: the milliseconds in the suffix's unit.
+#: Maps the suffix of a key's name, such as ``.minutes``, to the milliseconds in the suffix's unit.
 _TIME_UNITS = {".ms": 1, ".seconds": 1_000, ".secs": 1_000, ".minutes": 60_000, ".hours": 3_600_000}
 
 
@@ -305,7 +305,7 @@ def _unit_hint(key: ConfigKey, raw: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Values of several keys: each value alone is legal, but the values contradict each other."""
+    """A contradiction between the values of several keys, each of which is legal alone."""
 
     keys: tuple[str, ...]
     message: str
@@ -317,8 +317,8 @@ CrossCheck = Callable[[Mapping[str, Any]], Iterable[Conflict]]
 
 
 def at_most(smaller: str, larger: str, why: str, *, strictly: bool = False) -> CrossCheck:
-    """Return a check that the value of key ``smaller`` is at most that of key ``larger`` (``strictly``: is below
-    it)."""
+    """Return a check that the value of key ``smaller`` is at most that of key ``larger`` (``strictly``: is below that
+    value)."""
 
     def check(values: Mapping[str, Any]) -> Iterator[Conflict]:
         low, high = values.get(smaller), values.get(larger)

@@ -16,15 +16,16 @@ GATEWAY = (
         "kafka.advertised.listeners",
         [],
         "The addresses that the gateway returns to clients, as NAME://host:port, if they differ from kafka.listeners. "
-        "Clients also use the host of such an address, with other ports, to reach the brokers (kafka.broker.ports).",
+        "Clients also use the host of an advertised address, with other ports, to reach the brokers "
+        "(kafka.broker.ports).",
         source=HEADRACE,
     ),
     honoured(
         "kafka.broker.ports",
         [],
-        "The ports that stand for brokers, as NAME:BASE with a name of kafka.listeners. On that listener, clients "
-        "reach the broker with id B through the gateway's port BASE + B. For a listener without NAME:BASE, the "
-        "gateway selects free ports.",
+        "The ports that stand for brokers, as NAME:BASE with a name of kafka.listeners. On the listener NAME, clients "
+        "reach the broker with id B through the gateway's port BASE + B. For a listener without NAME:BASE, the gateway "
+        "selects free ports.",
         source=HEADRACE,
     ),
     honoured(

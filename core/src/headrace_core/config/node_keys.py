@@ -45,9 +45,9 @@ NODE = (
     honoured(
         "listeners",
         ["client://127.0.0.1:9095", "internal://127.0.0.1:19095"],
-        "The addresses at which the node listens, as NAME://host:port. The listener client is for clients, the "
-        "listener internal for other nodes, and the listener external for clients that need another address "
-        "(advertised.listeners). Further listeners whose names begin with client or external, such as "
+        "The addresses at which the node listens, as NAME://host:port. The listener named client is for clients, the "
+        "listener named internal is for other nodes. The listener named external is for clients that need another "
+        "address (advertised.listeners). Further listeners whose names begin with client or external, such as "
         "clientsasl://host:port, are for clients too. Port 0 selects a free port; an empty host means all addresses.",
     ),
     honoured(
@@ -66,8 +66,8 @@ NODE = (
         "slots.dir",
         None,
         "A directory that nodes of one role share, instead of node.id and log.dirs. When a node starts, it locks a "
-        "free subdirectory slot-N, formats this subdirectory if it is new, and uses N as its node id. In values of "
-        "other keys, {slot} stands for N.",
+        "free subdirectory slot-N, formats this subdirectory if it is new, and uses N as its node id. In the values of "
+        "other keys, {slot} stands for the node's slot number N.",
         source=HEADRACE,
     ),
     honoured(

@@ -49,8 +49,8 @@ _TLS_COMMON = (
     honoured(
         "ssl.keystore.location",
         None,
-        "The keystore: a file with the private key and the certificate chain of this node or client. A PEM file must "
-        "contain both. Headrace reads the file again when it changes.",
+        "The keystore: a file with the private key and the certificate chain of this node or client. A PEM keystore "
+        "must contain both the key and the chain. Headrace reads the file again when it changes.",
     ),
     honoured("ssl.keystore.password", None, "The password of a PKCS12 keystore.", kind=Kind.PASSWORD),
     honoured(
@@ -107,8 +107,8 @@ _TLS_COMMON = (
     honoured(
         "ssl.endpoint.identification.algorithm",
         "https",
-        "How a client checks the host name or IP address in a server's certificate. gRPC always compares it with the "
-        "address to which the client connects, so https is the only value.",
+        "How a client checks the host name or IP address in a server's certificate. gRPC always compares the "
+        "certificate with the address to which the client connects, so https is the only value.",
         check=lambda value: (
             None
             if str(value).lower() == "https"
@@ -755,8 +755,8 @@ QUOTAS: tuple[ConfigKey, ...] = (
     honoured(
         "quota.window.num",
         11,
-        "The number of windows (quota.window.size.seconds) whose controller mutations a client that was idle may use "
-        "at once.",
+        "A client that was idle may use the controller mutations of quota.window.num windows "
+        "(quota.window.size.seconds) at once.",
         low=1,
         source="KIP-599",
     ),

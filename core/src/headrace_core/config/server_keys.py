@@ -31,7 +31,7 @@ from .topic_keys import COARSE_DEFAULT_KEYS, TOPIC, TOPIC_DEFAULT_KEYS, server_h
 
 def _topic_default(topic_key: str, name: str) -> ConfigKey:
     key = TOPIC.keys[topic_key]
-    doc = f"The value of {topic_key} for topics that do not set this key. {key.doc}"
+    doc = f"The value of {topic_key} for topics without a value of their own. {key.doc}"
     return dataclasses.replace(key, name=name, server_key=None, scope=Scope.CLUSTER_WIDE, doc=doc)
 
 
@@ -39,7 +39,7 @@ _COARSE = [
     honoured(
         name,
         None,
-        f"Sets {target} in {name.rpartition('.')[2]}. If {target} is set too, it has priority.",
+        f"Sets {target} in {name.rpartition('.')[2]}. If both keys are set, {target} has priority.",
         kind=Kind.INT,
         low={"log.roll.hours": 1, "log.roll.jitter.hours": 0}.get(name, -1),
         high=INT_MAX,

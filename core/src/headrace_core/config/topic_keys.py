@@ -68,22 +68,24 @@ def _schema_keys(side: str, null: str) -> tuple[ConfigKey, ...]:
         honoured(
             f"{side}.subject.name.strategy",
             "TopicNameStrategy",
-            f"The subjects of the registry in which {side}.schema.validation looks for a record's schema. With "
-            f"TopicNameStrategy the subject TOPIC-{side}, with TopicRecordNameStrategy every subject whose name begins "
-            "with TOPIC-, with RecordNameStrategy every subject.",
+            f"The subjects of the registry in which {side}.schema.validation looks for a record's schema. "
+            f"TopicNameStrategy means the subject TOPIC-{side}. TopicRecordNameStrategy means every subject whose name "
+            "begins with TOPIC-, RecordNameStrategy means every subject.",
             check=_check_strategy,
             source=CONFLUENT,
         ),
         honoured(
             f"confluent.{side}.schema.validation",
             False,
-            f"Confluent Server's name for {side}.schema.validation. If either key is true, brokers check schemas.",
+            f"Confluent Server's name for {side}.schema.validation. Brokers check the schema of each record's {side} "
+            "if either of the two settings is true.",
             source=CONFLUENT,
         ),
         honoured(
             f"confluent.{side}.subject.name.strategy",
             "",
-            f"Confluent Server's name for {side}.subject.name.strategy. If this key has a value, it has priority.",
+            f"Confluent Server's name for {side}.subject.name.strategy. A value of "
+            f"confluent.{side}.subject.name.strategy has priority.",
             check=lambda value: None if value == "" else _check_strategy(value),
             source=CONFLUENT,
         ),
@@ -146,8 +148,8 @@ _KEYS = (
     honoured(
         "file.delete.delay.ms",
         60_000,
-        "How long a deleted segment's file stays on the disk. In a full log directory, the broker removes such files "
-        "at once.",
+        "How long a deleted segment's file stays on the disk. When a log directory is full, the broker removes the "
+        "files of deleted segments at once.",
         kind=Kind.LONG,
         server_key="log.segment.delete.delay.ms",
         low=0,
@@ -180,7 +182,7 @@ _KEYS = (
         "log.flush",
         FlushPolicy.COMMIT.value,
         "When the broker flushes records to the disk. With commit, the broker flushes records before it acknowledges "
-        "them. With interval, it flushes every flush.ms, or every second if flush.ms is not set. With os, the "
+        "them. With interval, the broker flushes every flush.ms, or every second if flush.ms is not set. With os, the "
         "operating system decides, as in Kafka.",
         kind=Kind.STRING,
         server_key="log.flush",

@@ -8,8 +8,8 @@
     ...
     await session.shut_down(timeout_s=30)            # leaderships move away; then the broker may stop
 
-``applied`` may send a heartbeat before the interval is over, so a broker is unfenced milliseconds after it has caught
-up. The module node_session.py has the code shared with coordinators.
+``applied`` may send a heartbeat before the interval is over, so the controllers unfence a broker milliseconds after it
+has caught up. The module node_session.py has the code shared with coordinators.
 """
 
 from __future__ import annotations
@@ -85,8 +85,7 @@ class BrokerSession(NodeSession[RegisteredBroker]):
     ) -> None:
         """``on_fenced`` is called each time the controllers fence or unfence the broker. Every heartbeat contains
         ``lag_ms``, the age of the broker's metadata, and ``cannot_lead``, the directories whose replicas must not lead.
-        Call ``hurry`` when ``cannot_lead`` changes. The arguments that are not explained in this class are documented
-        at NodeSession."""
+        Call ``hurry`` when ``cannot_lead`` changes. The docstring of NodeSession documents the other arguments."""
         super().__init__(
             controllers, logger, heartbeat_interval_ms=heartbeat_interval_ms, answer_timeout_ms=answer_timeout_ms
         )

@@ -30,7 +30,7 @@ from .leader_discovery import LeaderDiscovery
 
 
 class Sending(enum.Enum):
-    """How often one call to the controller sends its request at most; see the module's docstring."""
+    """How many times one call to the controller may send its request; see the module's docstring."""
 
     AT_MOST_ONCE = "at most once"
     UNTIL_ATTEMPTED = "until one controller has attempted it"
@@ -58,7 +58,9 @@ class ControllerCalls:
         active controller's answer is raised at once."""
         deadline = self._clock.monotonic_ms() + timeout_ms
         discovery = LeaderDiscovery(self._controllers)
-        failure: HeadraceError = RequestTimedOutError(f"{method}: no controller answered within {timeout_ms} ms")
+        failure: HeadraceError = RequestTimedOutError(
+            f"{method}: no controller answered within {timeout_ms} ms; check that most controllers run, then retry"
+        )
         while (left_ms := deadline - self._clock.monotonic_ms()) > 0:
             address = discovery.address
             try:

@@ -17,8 +17,9 @@ class LeaderDiscovery:
     """Finds the leading controller for one caller. The caller asks ``address``, and calls ``failed`` or ``worked``
     after each attempt.
 
-    * A connection that worked and then breaks is opened again at once. Often only the connection failed, and asking the
-      other controllers takes longer than broker.session.disconnect.grace.ms.
+    * A connection that worked and then breaks is opened again at once. Often only the connection failed, and the
+      controller still leads. Asking the other controllers first would take longer than
+      broker.session.disconnect.grace.ms.
     * When a NOT_CONTROLLER response names the leader, the named leader is asked at once, unless it has just failed.
     * After a failed attempt at an unreachable address, the next address is asked at once. When all addresses have
       failed, a pause follows, which grows to ``pause_ms_max`` and ends early when a leader becomes known.

@@ -317,14 +317,17 @@ class MetadataFollower:
             now_ms = self._clock.monotonic_ms()
             stream_s = (now_ms - began_ms) / 1_000
             silent_s = max(min(stream_s, (now_ms - self._answered_ms) / 1_000), stream_s - _SILENCE_S)
-        raise NetworkError(f"no message from the controller for {_SILENCE_S:.0f} s")
+        raise NetworkError(f"the controller has sent no message for {_SILENCE_S:.0f} s; trying the next controller")
 
     def _leave_if_cut_off(self) -> None:
         if len(self.controllers.candidates()) < 2:
             return
         last_ms = max(self._connected_ms, self._moved_ms, self._freshness.as_of_ms or 0.0)
         if self._clock.monotonic_ms() - last_ms > _UNCONFIRMED_S * 1_000:
-            raise NetworkError(f"the controller has had no contact with the quorum's leader for {_UNCONFIRMED_S:.0f} s")
+            raise NetworkError(
+                f"the controller has had no contact with the quorum's leader for {_UNCONFIRMED_S:.0f} s; "
+                "trying the next controller"
+            )
 
     async def _keep_confirming(self, stub: Any) -> None:
         while True:

@@ -1,9 +1,9 @@
 """WatchMetadata on every node: send the metadata response at once, and again after each change of the response.
 
-A node that is cut off from the controllers learns of no change, but its clients may still reach it. These clients would
-not learn of changes, and would read from a former leader. A watch therefore ends when the node's metadata is older
-than ``TOO_OLD_MS``, and the client opens the next watch at another node. (The node still answers GetMetadata, so that
-clients can continue while there is no quorum.)
+A node that is cut off from the controllers receives no changes of the metadata, but clients may still reach the node.
+The clients of this node would receive no changes either, and would read from a former leader. A watch therefore ends
+when the node's metadata is older than ``TOO_OLD_MS``, and the client opens the next watch at another node. (The node
+still answers GetMetadata, so that clients can continue while there is no quorum.)
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .metadata_view import concerns
 #: Milliseconds after which the controllers have fenced a node that has no contact with them, and moved its leaderships
 #: (broker.session.timeout.ms is 9 s by default).
 TOO_OLD_MS = 10_000.0
-LOOK_S = 1.0  #: Seconds between two looks at the metadata's age.
+LOOK_S = 1.0  #: Seconds between two checks of the metadata's age.
 
 Watcher = Callable[[MetadataImage, MetadataDelta], None]
 

@@ -1,8 +1,8 @@
 """The quota of controller mutations (KIP-599), on the node that a client calls. The node refuses topics for which the
 client is over its quota with THROTTLING_QUOTA_EXCEEDED, and sends the other topics to the controller.
 
-The quota counts the partitions that a request creates, adds or deletes. As in Kafka, a request that only validates is
-not counted.
+The quota counts the partitions that a request creates, adds or deletes. As in Kafka, a request with ``validate_only``
+is not counted.
 """
 
 from __future__ import annotations

@@ -254,11 +254,11 @@ class NodeSession(abc.ABC, Generic[Registered]):
 
 
 class _Target:
-    """The controller that receives a heartbeat stream, and the rule that replaces it. Before its first response, any
-    leader that becomes known after the stream began replaces the target. (A leader that was known earlier is the target
-    itself, or has not responded.) After its first response, which only a leader gives, a leader of a later epoch
-    replaces the target. Other replacements would only break the connection, which looks like a dead broker to the
-    controllers."""
+    """The controller that receives a heartbeat stream, and the rule for its replacement. Before the target's first
+    response, any leader that becomes known after the stream began replaces the target. (A leader that was known earlier
+    is the target itself, or has not responded.) After the target's first response, which only a leader gives, a leader
+    of a later epoch replaces the target. Other replacements would only break the connection, which looks like a dead
+    broker to the controllers."""
 
     def __init__(self, controllers: Controllers, address: str) -> None:
         self.address = address

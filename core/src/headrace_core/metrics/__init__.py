@@ -1,6 +1,6 @@
 """Metrics of a node for Prometheus: what is measured, the text that a scrape gets, and the HTTP server for it.
 
-    catalog      every metric by name, with its meaning; docs/metrics.md is generated from it
+    catalog      every metric by name, with its meaning, from which docs/reference/metrics.md is generated
     histogram    counts in fixed buckets, and quantiles of the last minutes
     text         the formats: OpenMetrics 1.0, and Prometheus 0.0.4
     exposition   collects the rows of a scrape in short turns of the event loop

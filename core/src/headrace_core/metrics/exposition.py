@@ -1,11 +1,11 @@
 """Collect the rows of a scrape, in short turns of the event loop.
 
-A node with thousands of partitions has tens of thousands of lines. The event loop must answer clients meanwhile, so a
-collection works for at most TURN_S at a time. Scrapes share a collection's text if they arrive during the collection,
-or soon after its end: within FRESH_S or, if that is longer, within REST times the duration of the collection (at most
-REST_S_MAX). Even with very frequent scrapes, collections take a small part of the node's time. Only the value of the
-node's clock is new in each scrape: it is the time when the scrape arrived, which Prometheus compares with the time when
-it sent the scrape.
+A node with thousands of partitions has tens of thousands of lines. The event loop must answer clients during a
+collection, so a collection works for at most TURN_S at a time. Scrapes share a collection's text if they arrive during
+the collection, or soon after its end: within FRESH_S or, if that is longer, within REST times the duration of the
+collection (at most REST_S_MAX). Even with very frequent scrapes, collections take a small part of the node's time. Only
+the value of the node's clock is new in each scrape: it is the time when the scrape arrived, which Prometheus compares
+with the time when it sent the scrape.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .text import END, Writer, heads_of
 logger = logging.getLogger("headrace.metrics")
 
 TURN_S = 0.001  #: Time that a collection works before it lets the event loop do other work.
-ROWS_PER_LOOK = 16  #: Rows between two looks at the clock.
+ROWS_PER_LOOK = 16  #: Number of rows between two readings of the clock.
 FRESH_S = 0.1  #: A scrape gets the text of a collection that ended at most this long ago,
 REST = 4.0  #: or at most this many times the duration of the collection,
 REST_S_MAX = 5.0  #: but at most this long.
@@ -63,7 +63,7 @@ class Exposition:
         return found + _ending(asked_s, openmetrics=openmetrics)
 
     async def close(self) -> None:
-        """End a collection in progress."""
+        """Cancel the collection that is in progress, if there is one."""
         if self._under_way is not None:
             self._under_way.cancel()
             await asyncio.gather(self._under_way, return_exceptions=True)
@@ -81,7 +81,7 @@ class Exposition:
             except Exception:
                 # A node continues to serve clients despite a bug in its metrics; the counter shows the bug.
                 self._errors += 1
-                logger.exception("a collector of metrics failed")
+                logger.exception("a collector of metrics failed; its remaining metrics are missing from this scrape")
         now_s = time.monotonic()
         self._seconds = now_s - started_s
         for metric, value in ((COLLECTOR_ERRORS, self._errors), (SCRAPE_SECONDS, self._seconds)):
@@ -117,7 +117,7 @@ class _Turns:
 
 
 def _body_of(families: dict[Metric, list[bytes]], *, openmetrics: bool) -> bytes:
-    """The text of a scrape in one format. The two formats differ only in the heads of the families."""
+    """The text of a scrape in one format. The formats differ only in the lines # HELP and # TYPE."""
     parts: list[bytes] = []
     for metric, lines in families.items():
         parts.append(_head_of(metric, openmetrics=openmetrics))

@@ -176,7 +176,7 @@ class MetricsServer:
         if task.cancelled():  # before it began
             accepted.close()
         elif error := task.exception():
-            logger.error("a connection of a scraper failed", exc_info=error)
+            logger.error("an unexpected error ended the connection of a scraper", exc_info=error)
 
     async def _connected(self, accepted: socket.socket) -> None:
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
@@ -251,7 +251,7 @@ class MetricsServer:
         if self._authorize is not None:
             self._authorize(request)
         if request.path != "/metrics":
-            raise Refused(404, "Only /metrics is here.")
+            raise Refused(404, "This server has only the path /metrics.")
         if request.method not in ("GET", "HEAD"):
             raise Refused(405, "Only GET and HEAD are served.", {"Allow": "GET, HEAD"})
 
@@ -302,15 +302,15 @@ def _parsed(head: str, writer: asyncio.StreamWriter) -> tuple[ScrapeRequest, boo
     first, *lines = head.removesuffix("\r\n\r\n").split("\r\n")
     words = first.split(" ")
     if len(words) != 3 or not words[2].startswith("HTTP/1."):
-        raise Refused(400, "This is no HTTP/1.1 request.")
+        raise Refused(400, "The request is not a valid HTTP/1.1 request.")
     headers = {}
     for line in lines:
         name, colon, value = line.partition(":")
         if not colon or not name or name != name.strip():
-            raise Refused(400, "A header line has no name.")
+            raise Refused(400, "A header line of the request has no name.")
         headers[name.lower()] = value.strip()
     if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
-        raise Refused(400, "A scrape has no body.")
+        raise Refused(400, "The request has a body; send a GET request without a body.")
     keep = headers.get("connection", "").lower() != "close" and words[2] != "HTTP/1.0"
     path = words[1].partition("?")[0]
     certificate = writer.get_extra_info("peercert") or None

@@ -90,7 +90,7 @@ _NOTHING = (None, "", b"")
 
 @functools.cache
 def heads_of(metric: Metric) -> tuple[bytes, bytes]:
-    """The lines in front of a family's samples, in OpenMetrics and in Prometheus's text."""
+    """The lines # HELP and # TYPE in front of a metric's samples, in OpenMetrics and in Prometheus's text."""
     return _head(metric, metric.name, _ESCAPES), _head(metric, metric.sample_name, _HELP_ESCAPES)
 
 

@@ -27,9 +27,10 @@ to ``limits.fetch_bytes_max(now_s)`` when it is not None. For connections: ``man
 long the new connection must wait before it is served (KIP-612).
 
 Brokers do not count what a gateway produces for its clients on shared streams (ProduceMany): the gateway counts these
-bytes, with one QuotaManager for each broker. A gateway's fetch stream has one client, which the call's metadata name
-(security/gate.py). The broker counts this client's bytes, and the gateway forwards ``throttle_time_ms``. Streams of
-nodes have no quotas; on listeners without security, a node identifies itself with the metadata ``COUNTED_KEY``.
+bytes, with one QuotaManager for each broker. A gateway's fetch stream has one client, whose name is in the metadata of
+the gRPC call (security/gate.py). The broker counts this client's bytes, and the gateway forwards ``throttle_time_ms``.
+Streams of nodes have no quotas; on listeners without security, a node identifies itself with the metadata
+``COUNTED_KEY``.
 """
 
 from .bucket import TokenBucket, throttle_ms

@@ -1,13 +1,13 @@
 """A token bucket: the rate of a quota, and how long a client over its quota must wait.
 
 The bucket fills with ``rate`` tokens per second up to ``burst``. Spending may make the tokens negative; the client then
-waits until they are 0 again. Over any time t, a client that observes the waits gets at most ``burst + rate * t``, plus
-one spending.
+waits until they are 0 again. Over any time t, a client that observes the waits gets at most ``burst + rate * t``
+tokens, plus the amount of one ``spend``.
 
-Kafka measures bytes as an average over ``quota.window.num`` windows of ``quota.window.size.seconds``. A client that was
-idle can then send the bytes of ten seconds at once, and still gets the full rate afterwards. Headrace's burst for bytes
-and time is one window, so a client is held to its rate from the first second on. For controller mutations, Headrace has
-the same token bucket as Kafka: its burst is all windows (KIP-599).
+Kafka measures bytes as an average over ``quota.window.num`` windows of ``quota.window.size.seconds``. In Kafka, a
+client that was idle can therefore send the bytes of ten seconds at once, and still gets the full rate afterwards.
+Headrace's burst for bytes and time is one window, so a client is held to its rate from the first second on. For
+controller mutations, Headrace has the same token bucket as Kafka: its burst is all windows (KIP-599).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import math
 
 
 def throttle_ms(wait_s: float) -> int:
-    """A wait as ``throttle_time_ms``: rounded up, and at most an int32."""
+    """Convert a wait to ``throttle_time_ms``: rounded up, and at most the largest int32."""
     return min(math.ceil(wait_s * 1000), 2**31 - 1) if wait_s > 0 else 0
 
 
 class TokenBucket:
-    """One bucket, full at first. Times are seconds of a monotonic clock."""
+    """One token bucket, which is full at first. Times are seconds of a monotonic clock."""
 
     __slots__ = ("_at_s", "_tokens", "burst", "excused_s", "rate")
 

@@ -50,7 +50,7 @@ def checked_entity(parts: Iterable[tuple[str, str | None]]) -> QuotaEntity:
     if not named:
         raise InvalidRequestError("the quota entity has no parts; name a user, a client-id, both, or an ip")
     if IP in named and len(named) > 1:
-        raise InvalidRequestError("a quota entity with an ip has no user and no client-id")
+        raise InvalidRequestError("a quota entity with an ip cannot also have a user or a client-id")
     return tuple(sorted(named.items()))
 
 
@@ -138,7 +138,7 @@ def checked_filter(parts: Sequence[FilterPart]) -> tuple[FilterPart, ...]:
         if kinds.count(kind) > 1:
             raise InvalidRequestError(f"the filter of quotas has two parts of the type {kind}")
     if IP in kinds and len(kinds) > 1:
-        raise InvalidRequestError("a filter of quotas with an ip has no user and no client-id")
+        raise InvalidRequestError("a filter of quotas with an ip cannot also have a user or a client-id")
     return tuple(
         part if part.name is None else FilterPart(part.kind, _checked_name(part.kind, part.name)) for part in parts
     )

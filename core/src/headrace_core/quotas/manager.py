@@ -151,9 +151,9 @@ class ClientLimits:
         return self._spend(REQUEST_PERCENTAGE, seconds, now_s, self._manager.window_s)
 
     def first_wait_s(self, key: str, now_s: float) -> float:
-        """How many seconds a new stream of the client must wait before its first request, for the client's earlier use
-        of ``key``. If the wait is above FIRST_WAIT_S_MAX, one stream waits only FIRST_WAIT_S_MAX, and the next streams
-        wait in full."""
+        """How many seconds a new stream of the client must wait before its first request, because the client has
+        already used its quota of ``key``. If the wait is above FIRST_WAIT_S_MAX, one stream waits only
+        FIRST_WAIT_S_MAX, and the next streams wait in full."""
         if key not in self._manager.table.keys:
             return 0.0
         bucket = self._bucket(key, now_s)

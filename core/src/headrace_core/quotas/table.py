@@ -1,4 +1,5 @@
-"""Which quota applies to a client, in the order of Kafka's ClientQuotaManager. The first entity with the key applies:
+"""Which quota applies to a client, in the order of Kafka's ClientQuotaManager. The first entity of this list that has
+the quota's key applies:
 
     1  user=alice,     client-id=app        5  user=<default>, client-id=<default>
     2  user=alice,     client-id=<default>  6  user=<default>
@@ -6,8 +7,8 @@
     4  user=<default>, client-id=app        8  client-id=<default>
                                             9  quota.producer.default, quota.consumer.default
 
-The entity also says who shares the quota: all clients of the user (3, 6), all users of the client id (7 to 9), or only
-this user with this client id (1, 2, 4, 5).
+The entity's number also shows which clients share the quota: all clients of the user (3, 6), all users of the client id
+(7 to 9), or only this user with this client id (1, 2, 4, 5).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A port that takes connections with and without TLS, while a cluster changes from one to the other.
+"""A port that accepts connections with and without TLS, while a cluster changes from plaintext to TLS or back.
 
-A port of gRPC takes only one of the two kinds. ``BothProtocols`` listens on the node's port and looks at the first byte
-of a connection: 22 begins a TLS handshake (RFC 8446, 5.1), and everything else is HTTP/2. ``BothProtocols`` forwards
-the bytes unchanged to one of two Unix sockets of the same gRPC server.
+A gRPC port accepts either TLS or plaintext connections, not both. ``BothProtocols`` listens on the node's port and
+looks at the first byte of a connection: 22 begins a TLS handshake (RFC 8446, 5.1), and everything else is HTTP/2.
+``BothProtocols`` forwards the bytes unchanged to one of two Unix sockets of the same gRPC server.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class BothProtocols:
 
 
 class _Side(asyncio.Protocol):
-    """One end of a forwarded connection. A slow end pauses the other end."""
+    """One end of a forwarded connection. While the send buffer of one end is full, the other end stops reading."""
 
     def __init__(self, owner: BothProtocols) -> None:
         self._owner = owner

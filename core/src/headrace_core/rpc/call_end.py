@@ -1,8 +1,8 @@
-"""How a client's bidirectional call ended, although grpc.aio (1.85) hides it.
+"""Find out how a client's bidirectional call ended, which grpc.aio (1.85) hides.
 
 A write after the end of a call replaces the server's status by INTERNAL, or raises InvalidStateError, which has no
 status at all. If the server's status arrived before the write, the call's done callback has recorded it here. If the
-status arrives after the write has failed, gRPC does not report it, so ``error`` asks for it repeatedly.
+status arrives after the write has failed, gRPC does not report the status, so ``error`` asks for the status repeatedly.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import grpc.aio
 from ..errors import HeadraceError, NetworkError
 from .status import BROKE_INSIDE, error_from_rpc
 
-#: What an operation on a call raises when the call has ended. When the client itself has cancelled the call, the
-#: operation raises CancelledError instead; ``is_cancelled`` tells it from a cancelled task.
+#: The exceptions that an operation on a call raises when the call has ended. When the client itself has cancelled the
+#: call, the operation raises CancelledError instead; ``is_cancelled`` distinguishes this case from a cancelled task.
 CALL_ENDED = (grpc.aio.AioRpcError, asyncio.InvalidStateError)
 
-#: gRPC fails a write only after the end of the call, so the server's status arrives soon. ``error`` asks for it every
-#: ``_LOOK_S`` seconds, at most ``_LOOKS`` times.
+#: gRPC fails a write only after the end of the call, so the server's status arrives soon. ``error`` asks for the status
+#: every ``_LOOK_S`` seconds, at most ``_LOOKS`` times.
 _LOOK_S, _LOOKS = 0.01, 100
 
 
 class CallEnd:
     """Records how a call ends. ``call``: the call, which must not have ended. Every user of the class calls ``cancel``
-    at last; the objects then refer to each other no longer."""
+    in the end; afterwards the CallEnd and the call no longer refer to each other."""
 
     __slots__ = ("_address", "_call", "_status")
 

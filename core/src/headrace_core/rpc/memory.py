@@ -1,9 +1,9 @@
 """Return memory to the operating system after large refused requests.
 
-Server processes keep freed buffers in the heap (``tune_malloc``), because record batches soon need them again. Only the
-buffers of large refused requests are not needed again. A thread trims the heap ``QUIET_S`` after the last large refused
-request, and every ``PAUSE_S`` while large requests continue to be refused. (Each page that is returned to the system
-costs a page fault at its next use.)
+Server processes keep freed buffers in the heap (``tune_malloc``), because record batches soon need them again. The
+buffers of large refused requests, however, are not needed again. A thread trims the heap ``QUIET_S`` after the last
+large refused request, and every ``PAUSE_S`` while large requests continue to be refused. (Each page that is returned to
+the system costs a page fault at its next use.)
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The maximum size of responses that answer for several items of a request.
 
-A small request can name many large items, or the same large group a thousand times. Therefore not only the request is
-bounded, but also the response.
+A small request can name many large items, or the same large group a thousand times. Therefore the limits on a request
+are not enough, and the response has a limit too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class ResponseRoom:
         self._size = 0
 
     def check(self) -> None:
-        """Raise InvalidRequestError if the response has no room for a further item."""
+        """Raise InvalidRequestError if the response has reached its maximum size, so that it takes no further item."""
         if self._size >= RESPONSE_BYTES_MAX:
             raise InvalidRequestError(
                 f"the response has reached its limit of {RESPONSE_BYTES_MAX} bytes, so this item was left out; request "

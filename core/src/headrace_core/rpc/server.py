@@ -330,7 +330,7 @@ class Listener:
         """``takes_bulk``: False when callers send little data; see ``UNMEASURED_OPTIONS``. ``message_bytes_max``: a
         larger message is refused by its announced length, before it is received. ``connections_max``: limit of
         connections; further connections are closed when accepted. ``streams_max``: limit of calls on one connection; a
-        gRPC client holds back further calls until there is room. ``credentials``: keys and certificates of an
+        gRPC client delays further calls until an earlier call ends. ``credentials``: keys and certificates of an
         encrypted port; None: unencrypted. ``takes_plaintext``: take unencrypted connections in addition to encrypted
         connections. ``gate``: the check of callers; None: every caller may call everything."""
         self.name = name

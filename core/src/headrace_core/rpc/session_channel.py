@@ -60,7 +60,7 @@ class SessionChannels(Channels):
             self._refused = time.monotonic(), error
 
     def _refusal(self) -> SaslAuthenticationFailedError | None:
-        """The server's refusal of the last REFUSED_S seconds."""
+        """The error with which the server refused a login in the last REFUSED_S seconds; None if it refused none."""
         if self._refused is None or time.monotonic() - self._refused[0] >= REFUSED_S:
             return None
         return self._refused[1]
@@ -85,14 +85,16 @@ class _Session:
         self._ready: asyncio.Future[str] | None = None
 
     async def token(self) -> str:
-        """The token of the present session; authenticates if there is none. Raises HeadraceError."""
+        """The token of the present session; the method authenticates first if there is no session. Raises
+        HeadraceError."""
         if self._ready is None:
             self._ready = asyncio.get_running_loop().create_future()
             self._task = asyncio.create_task(self._run(self._ready), name=f"session {self._address}")
         return await asyncio.shield(self._ready)
 
     def forget(self, token: str) -> None:
-        """Replace the session with this token, because the server does not know it."""
+        """Close the session that has this token, because the server does not know the token; the next call opens a new
+        session."""
         ready = self._ready
         is_open = ready is not None and ready.done() and not ready.cancelled() and not ready.exception()
         if is_open and ready is not None and ready.result() == token:
@@ -115,7 +117,9 @@ class _Session:
             return
         end = self._end = CallEnd(call, self._address)
         pending: asyncio.Task[Any] | None = None
-        failure: HeadraceError = NetworkError(f"{self._address}: the session ended")
+        failure: HeadraceError = NetworkError(
+            f"{self._address}: the SASL session ended; the next call opens another session"
+        )
         is_too_slow = False
 
         def give_up() -> None:

@@ -60,7 +60,7 @@ class StreamHandler(Generic[Request]):
         after gRPC has the response."""
 
     def on_written(self) -> None:
-        """Called after a response has left the queue, so that the queue may have room for more."""
+        """Called after a response has left the queue, so that the handler can queue further responses."""
 
     def on_closed(self) -> None:
         """Release all resources of the handler, because the call has ended, for any reason. Called exactly once."""

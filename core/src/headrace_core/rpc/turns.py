@@ -7,8 +7,8 @@ delay a short request no more than one long request does.
 
 **Order.** Pieces of work of similar size (within a factor of four) form a class. A class completes its pieces one after
 another in order of arrival, and the classes alternate. Of 50 equal pieces, the first is done after a fiftieth of the
-total time. The mean time of all pieces is half of the mean time that they would need if all shared the turns. The
-classes take turns in a round: each class with waiting pieces gets one turn in each round, so no class waits forever.
+total time. If all pieces shared the turns equally instead, their mean time would be twice as long. The classes take
+turns in a round: each class with waiting pieces gets one turn in each round, so no class waits forever.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Piece = TypeVar("Piece")
 TURN_S = 0.0015
 PAUSE_S = 0.0045
 PAUSE_S_MAX = 1.0
-PAUSE_S_MIN = 0.001  #: A shorter pause is left out, because the event loop's timers have whole milliseconds.
+PAUSE_S_MIN = 0.001  #: Shorter pauses are omitted, because the event loop's timers have whole milliseconds.
 SHORT_ITEMS = 200  #: Maximum number of items in work that does not count as long.
 DESCRIPTION_ITEMS = 20  #: Number of items that the description of one configuration counts as.
 
@@ -92,7 +92,7 @@ class _Desk:
             raise
 
     def leave(self) -> None:
-        """The task that has the turn may ask for another turn, for inner work, when this turn has ended."""
+        """Note that the task no longer has the turn, so that the task may ask for another turn, for inner work."""
         self._holder = None
 
     def hand_over(self, pause_s: float = 0.0) -> None:

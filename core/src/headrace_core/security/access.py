@@ -125,7 +125,7 @@ class Access:
         return is_allowed
 
     def sees(self, operation: int, resource_type: int, name: str) -> bool:
-        """Like ``allows``, but without the audit of refusals. For an answer that leaves out the items that the caller
+        """Like ``allows``, but without audit entries. Use ``sees`` for an answer that omits the items that the caller
         is not authorized to see."""
         authorization = self._authorization
         if authorization is None or (authorizer := authorization.authorizer) is None:

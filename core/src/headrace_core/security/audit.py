@@ -18,14 +18,14 @@ other nodes.)
     {"at": "2026-11-26T12:00:00.123Z", "decision": "DENIED", "principal": null, "host": "10.0.0.7", "client_id": "",
      "listener": "SASL_SSL", "call": "TLS handshake", "error": "SSL_HANDSHAKE_FAILED", "why": "certificate expired"}
 
-A caller can be unknown because of a wrong session key, or a user's certificate at a port for nodes. The line then has
-the call and the error:
+A caller can be unknown because of a wrong session key, or a user's certificate at a port for nodes. The audit line for
+such a call has the call's name and the error:
 
     {"at": "2026-11-26T12:00:00.123Z", "decision": "DENIED", "principal": null, "host": "10.0.0.7", "client_id": "",
      "listener": "internal", "call": "Raft/Exchange", "error": "SASL_AUTHENTICATION_FAILED", "why": "the ..."}
 
 The file is rotated by size. Each second has a limited number of lines, so a client that is refused again and again
-cannot fill the disk. The next line then gives the number of missing lines (``dropped``). Handshakes and calls of
+cannot fill the disk. The next line in the file gives the number of missing lines (``dropped``). Handshakes and calls of
 unknown callers cost a client nothing, so they get only a tenth of the lines.
 """
 

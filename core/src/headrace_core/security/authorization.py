@@ -56,8 +56,8 @@ class Unready:
 
 
 class NodeAuthorization(Authorization):
-    """``image`` returns the node's present security image, None while the node does not know it; the authorizer decides
-    by its ACLs."""
+    """The authorization by the ACLs of the node's security image. ``image`` returns the present security image, or None
+    while the node has no image yet."""
 
     __slots__ = ("_acls", "_allow_everyone", "_built", "_image", "_super_users", "_unready")
 

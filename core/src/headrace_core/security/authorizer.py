@@ -4,8 +4,8 @@
 2. The following rules use the entries that apply to the resource: its literal pattern, the literal ``*``, and the
    prefixed patterns with which its name begins. Of these entries, only those for the caller's principal or ``User:*``,
    and for the caller's host, count.
-3. If one of these entries denies the operation or ALL, the operation is refused. Denying an operation denies no other
-   operation.
+3. If one of these entries denies the operation or ALL, the operation is refused. A DENY entry for one operation does
+   not deny other operations.
 4. If one of these entries allows the operation, ALL, or an operation that implies the operation, the operation is
    allowed. READ, WRITE, DELETE and ALTER imply DESCRIBE; ALTER_CONFIGS implies DESCRIBE_CONFIGS.
 5. If no entry applies to the resource, for any principal, ``allow.everyone.if.no.acl.found`` decides. In all other

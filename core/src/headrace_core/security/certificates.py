@@ -118,7 +118,7 @@ def subject_name(pem: bytes) -> str:
 
 
 def check_not_expired(pem: bytes) -> None:
-    """Raises SaslAuthenticationFailedError for a certificate that has expired."""
+    """Raise SaslAuthenticationFailedError if the certificate ``pem`` has expired."""
     certificate = _read_peer(pem)
     if certificate.not_after <= datetime.now(UTC):
         raise SaslAuthenticationFailedError(
@@ -136,7 +136,7 @@ def _read_peer(pem: bytes) -> Certificate:
 
 
 def read_certificates(pem: bytes) -> list[Certificate]:
-    """Read every certificate of a PEM text, in its order. Raises ValueError if one is damaged."""
+    """Read every certificate of a PEM text, in its order. Raises ValueError if a certificate is damaged."""
     return [read_der(der) for der in split_pem(pem)]
 
 
@@ -199,15 +199,15 @@ def _elements(data: bytes) -> Iterator[tuple[int, bytes]]:
         tag, length = data[position], data[position + 1]
         position += 2
         if tag & 0x1F == 0x1F:
-            raise ValueError("a tag of several bytes")
+            raise ValueError("a DER element has a tag of several bytes")
         if length & 0x80:
             count = length & 0x7F
             if not 0 < count <= 4:
-                raise ValueError("a length of indefinite form")
+                raise ValueError("a DER element has a length of indefinite form")
             length = int.from_bytes(data[position : position + count], "big")
             position += count
         if position + length > len(data):
-            raise ValueError("an element longer than its parent")
+            raise ValueError("a DER element is longer than the element that contains it")
         yield tag, data[position : position + length]
         position += length
 

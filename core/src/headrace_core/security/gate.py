@@ -154,14 +154,14 @@ class Gate:
     def _node(self, context: Any, host: str) -> Caller:
         pem = _certificate(context)
         if pem is None or self._node_identity is None:
-            raise SaslAuthenticationFailedError(f"listener {self.listener} takes only nodes with a certificate")
+            raise SaslAuthenticationFailedError(f"listener {self.listener} accepts only nodes with a certificate")
         node = self._node_identity(pem)
         principal = Principal("Node", f"{node.role}:{'*' if node.node_id is None else node.node_id}")
         caller = Caller(principal, host, "", self.listener, node.role, node.node_id)
         if self.listener == INTERNAL:
             return caller
         if node.role != GATEWAY:
-            raise SaslAuthenticationFailedError(f"listener {self.listener} takes only gateways, not a {node.role}")
+            raise SaslAuthenticationFailedError(f"listener {self.listener} accepts only gateways, not a {node.role}")
         metadata = dict(context.invocation_metadata() or ())
         named = metadata.get(PRINCIPAL_KEY)
         return caller if named is None else _client_of_gateway(str(named), metadata, self.listener)
@@ -198,7 +198,7 @@ class Gate:
                 )
             return _set(Access(caller, None, found.method, reporting=self._authorization))
         if found is None and not path.startswith(_REFLECTION):
-            raise ClusterAuthorizationFailedError(f"{path} has no access rules")
+            raise ClusterAuthorizationFailedError(f"not authorized to call {path}: the method has no access rules")
         method = path.rpartition(".")[2] if found is None else found.method
         return _set(Access(caller, self._authorization, method))
 
@@ -290,7 +290,7 @@ def _set(access: Access) -> Access:
 def _certificate(context: Any) -> bytes | None:
     """The certificate that a client presented. If the client resumed a TLS session, only an earlier handshake has
     verified the certificate; an expired certificate then raises SaslAuthenticationFailedError. (gRPC resumes sessions
-    for days. A connection that was open before the end of its certificate stays open.)"""
+    for days. A connection that is open when its client's certificate expires stays open.)"""
     properties = context.auth_context()
     found = properties.get("x509_pem_cert")
     if not found:

@@ -2,8 +2,9 @@
 
 An ``HttpGuard`` has the TLS context of a listener and the check of each request. A request is admitted with a verified
 client certificate (``ssl.client.auth=required``) or with a bearer token of ``http.bearer.tokens.file``; any other
-request is answered with 401. The handshake succeeds without a certificate, so that a client learns from the answer what
-is missing. If neither key is set, every request is admitted.
+request is answered with 401. The TLS handshake succeeds without a client certificate, so that the client learns from
+the 401 answer what is missing. Without ``ssl.client.auth=required`` and without ``http.bearer.tokens.file``, every
+request is admitted.
 """
 
 from __future__ import annotations
@@ -92,7 +93,8 @@ class BearerTokens:
         self._digests = self._load()
 
     def has(self, token: str) -> bool:
-        """Whether ``token`` is in the file. The time does not depend on how many characters are correct."""
+        """Whether ``token`` is in the file. The duration of the check does not depend on how many characters are
+        correct."""
         self._look()
         if len(token) > TOKEN_CHARS_MAX:
             return False

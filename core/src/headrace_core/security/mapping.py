@@ -3,8 +3,8 @@
     ssl.principal.mapping.rules=RULE:^CN=(.*?),OU=Users.*$/$1/L, RULE:^CN=(.*?)$/$1/, DEFAULT
 
 A rule is ``RULE:pattern/replacement/`` with an optional L (lower case) or U (upper case). The first rule whose pattern
-matches the whole name applies. DEFAULT is the whole name. The syntax is that of Kafka's SslPrincipalMapper; patterns
-are regular expressions, and ``$1`` in the replacement is the first group.
+matches the whole name applies. The rule DEFAULT returns the whole name. The syntax is that of Kafka's
+SslPrincipalMapper; patterns are regular expressions, and ``$1`` in the replacement is the first group.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class PrincipalMapper:
 
 def user_principal(pem: bytes, mapper: PrincipalMapper) -> Principal:
     """The principal of the client whose certificate is ``pem``. Raises SaslAuthenticationFailedError for a node's
-    certificate, which names no user, and for a name that no rule matches. Raises it also for a user's name that is
-    empty, too long, or has invisible characters."""
+    certificate, which names no user, and for a name that no rule matches. Raises SaslAuthenticationFailedError also for
+    a user's name that is empty, too long, or has invisible characters."""
     name = subject_name(pem)
     if is_node(pem):
         raise SaslAuthenticationFailedError(

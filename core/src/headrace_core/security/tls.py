@@ -292,8 +292,8 @@ class TlsSource:
     # -- gRPC
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
-        """Credentials for new channels. The same object until the material changes, so that channels can share a
-        connection."""
+        """Credentials for new channels. Returns the same object until the material changes, so that channels can share
+        a connection."""
         import grpc
 
         material = self.material
@@ -395,8 +395,9 @@ class _ServerContext(ssl.SSLContext):
 
     A session that a client resumes is not verified again. A session belongs to the context of its first handshake, so
     another context ends all sessions: at once when the material changes, and otherwise after CONTEXT_S_MAX. A client
-    whose authority is no longer trusted thus cannot resume, and a client whose certificate has expired not for long.
-    (Replacing the context in ``sni_callback`` is not enough: sessions stay with the first context.)
+    whose authority is no longer trusted thus cannot resume a session. A client whose certificate has expired can resume
+    for at most CONTEXT_S_MAX. (Replacing the context in ``sni_callback`` is not enough: sessions stay with the first
+    context.)
     """
 
     _source: TlsSource

@@ -108,7 +108,8 @@ async def _with_tls(host: str, port: int, tls: TlsSource) -> TlsTrouble | None:
     except ssl.SSLError as error:
         return _failed(error, tls)
     try:
-        # A gRPC server sends the first bytes. If it refuses the client's certificate, it closes the connection instead.
+        # A gRPC server sends the first bytes. If the server refuses the client's certificate, the server closes the
+        # connection instead.
         async with asyncio.timeout(_REFUSAL_S):
             if await reader.read(1):
                 return None

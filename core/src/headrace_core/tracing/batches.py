@@ -14,8 +14,8 @@ _FOUND = bytes([2 * len(TRACEPARENT)]) + TRACEPARENT.encode() + bytes([2 * _CONT
 
 def sampled_traceparent_in(batch: bytes) -> str | None:
     """Return the first sampled ``traceparent`` in the headers of an uncompressed batch; None if there is none, or if
-    the batch is compressed. The search takes 0.4 ms for a MiB. A record's value that looks like such a header counts,
-    too."""
+    the batch is compressed. The search takes 0.4 ms for a MiB. The search may also find a ``traceparent`` header's
+    bytes in the value of a record."""
     if len(batch) < _HEADER_BYTES or batch[_ATTRIBUTES] & _CODEC:
         return None
     at = _HEADER_BYTES

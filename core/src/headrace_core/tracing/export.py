@@ -1,9 +1,9 @@
 """Export of a node's spans to a collector, by OTLP over HTTP (https://opentelemetry.io/docs/specs/otlp/).
 
-One thread sends the spans, from a queue with at most QUEUE_MAX of them. With a slow or unreachable collector the node
-loses only spans: it drops the spans that do not fit into the queue. The node logs one line when sending begins to fail,
-and one line when sending works again. OpenTelemetry's own exporter and processor repeat their warnings, and may delay
-the end of a process for minutes.
+One thread sends the spans, from a queue of at most QUEUE_MAX spans. With a slow or unreachable collector the node loses
+only spans: it drops the spans that do not fit into the queue. The node logs one line when sending begins to fail, and
+one line when sending works again. OpenTelemetry's own exporter and processor repeat their warnings, and may delay the
+end of a process for minutes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ logger = logging.getLogger("headrace.traces")
 
 QUEUE_MAX = 2_048  #: Maximum number of spans that wait for the collector; later spans are dropped.
 BATCH_MAX = 512  #: Maximum number of spans in one request.
-PAUSE_S = 1.0  #: Seconds that a span waits for others before it is sent.
+PAUSE_S = 1.0  #: Seconds that a span waits for further spans before it is sent.
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -182,14 +182,14 @@ class SpanExport(SpanProcessor):
         except (OSError, HTTPException, ValueError) as error:
             return f"{type(error).__name__}: {error}"
         except Exception as error:  # a bug of the encoder must not end the thread
-            logger.exception("the spans could not be encoded")
+            logger.exception("cannot encode spans for the trace collector; the node drops these spans")
             return f"{type(error).__name__}: {error}"
         return None
 
 
 def provider_of(role: str, node_id: int, export: SpanExport) -> TracerProvider:
-    """The provider of one node's tracers. It is not the program's global provider, because one program may contain
-    several nodes. It samples a span only if the caller's span is sampled, and begins no traces."""
+    """The provider of one node's tracers. The provider is not the program's global provider, because one program may
+    contain several nodes. The provider samples a span only if the caller's span is sampled, and begins no traces."""
     resource = Resource.create(
         {
             "service.name": f"headrace-{role}",

@@ -2,7 +2,8 @@
 contexts to the pushes of the batches, and the follower makes its spans as children of the contexts.
 
 A leader pushes a batch to its followers before it knows the batch's offset. Therefore a batch is identified by its
-idempotent producer's sequence number, or without an idempotent producer by its CRC. Neither depends on the offset.
+idempotent producer's sequence number, or without an idempotent producer by its CRC. Neither the sequence number nor the
+CRC depends on the offset.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ def batch_key(header: BatchHeader) -> BatchKey:
 class RecentTraces:
     """The trace contexts of at most BATCHES_MAX traced batches, as ``traceparent``. Times are monotonic seconds.
 
-    To find the traced batches, the leader must read the header of each batch that it pushes. Therefore it searches a
-    partition's pushes only until it has found each traced batch once for each follower, or until KEPT_S after the last
-    traced batch.
+    To find the traced batches, the leader must read the header of each batch that it pushes. Therefore the leader
+    searches a partition's pushes only until it has found each traced batch once for each follower, or until KEPT_S
+    after the last traced batch.
     """
 
     __slots__ = ("_contexts", "_last_s", "_left")

@@ -30,8 +30,8 @@ DESCRIBE_CONFIGS, ALTER_CONFIGS = Operation.DESCRIBE_CONFIGS, Operation.ALTER_CO
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
 TRANSACTIONAL_ID = ResourceType.TRANSACTIONAL_ID
 
-#: Request types that need an operation on the cluster as a whole, each with this operation. Their handlers refuse
-#: clients without the permission for it.
+#: Request types that need an operation on the cluster as a whole, each with this operation. The handlers of these
+#: request types refuse clients that are not authorized for the operation.
 CLUSTER_RULES: dict[Api, Operation] = {
     Api.DESCRIBE_ACLS: DESCRIBE,
     Api.CREATE_ACLS: ALTER,

@@ -79,8 +79,8 @@ class Call:
         return self.access.allows(operation, resource_type, name)
 
     def sees(self, operation: Operation, resource_type: ResourceType, name: str) -> bool:
-        """Like ``allows``, but without an audit entry for a refusal; for a list from which the gateway leaves out the
-        items that the client is not authorized to see."""
+        """Like ``allows``, but without an audit entry for a refusal; for a list that omits the items that the client is
+        not authorized to see."""
         return self.access.sees(operation, resource_type, name)
 
     def require(self, operation: Operation, resource_type: ResourceType, name: str) -> None:

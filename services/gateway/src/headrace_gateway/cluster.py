@@ -34,7 +34,7 @@ _CLIENTS_MAX = 2_000  #: Maximum number of clients whose addresses are cached.
 
 
 class ClientsRequest(Protocol):
-    """What the cluster needs of a request (call.Call) whose answer contains broker addresses: the request's client and
+    """The part of a request (call.Call) that determines the broker addresses in the answer: the request's client and
     client id."""
 
     @property
@@ -108,8 +108,8 @@ class Cluster:
         return self.state.image.topics.get(topic_id)
 
     def controller_id(self) -> int:
-        """The broker id that clients get as the controller's id: the lowest unfenced broker, or -1 without one. Any
-        broker is suitable, because every broker forwards requests to the controller."""
+        """The broker id that clients get as the controller's id: the lowest unfenced broker, or -1 without one. The
+        gateway may return any broker, because every broker forwards requests to the controller."""
         brokers = self.state.image.brokers
         return min((each.broker_id for each in brokers.values() if not each.fenced), default=-1)
 
@@ -142,8 +142,8 @@ class Cluster:
 
     def coordinator_node(self, call: ClientsRequest, kind: str, key: str) -> Node:
         """The broker that clients get as coordinator of ``key``: the leader of the key's shard, or another broker if
-        the shard has no leader. Any broker is suitable, because a gateway serves coordinator requests on every port.
-        Raises CoordinatorNotAvailableError if there are no brokers."""
+        the shard has no leader. The gateway may return any broker, because it serves coordinator requests on every
+        port. Raises CoordinatorNotAvailableError if there are no brokers."""
         topic = self.topic(_SHARDS[kind])
         partitions = () if topic is None else topic.partitions
         shard = shard_of(key, len(partitions) or 1)

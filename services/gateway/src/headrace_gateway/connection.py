@@ -348,8 +348,8 @@ class Connection(asyncio.Protocol):
                 connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_COUNT)
 
     def secured(self, certificate: bytes | None) -> None:
-        """Called when the TLS handshake is complete. With the security protocol SSL, the certificate determines the
-        client's principal."""
+        """Called when the TLS handshake is complete. With the security protocol SSL, the client's certificate
+        determines the client's principal."""
         tls = self._security.tls
         if self._security.protocol is not SecurityProtocol.SSL or tls is None:
             return

@@ -102,7 +102,9 @@ class Announcer:
             try:
                 await self._announce(LEAVE_MS)
             except HeadraceError as error:
-                logger.info("cannot tell the controllers that this gateway stops; they notice it later: %s", error)
+                logger.info(
+                    "cannot report to the controllers that this gateway stops; they notice the end later: %s", error
+                )
 
     async def close(self) -> None:
         await self._calls.close()

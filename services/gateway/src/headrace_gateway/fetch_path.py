@@ -103,7 +103,7 @@ class FetchPath:
         self._client.answers.fetches += 1
 
     def ended(self) -> None:
-        """Count the answer to a request to a broker."""
+        """Count a broker's answer to a request."""
         self.bytes_max = min(self.bytes_max * FETCH_GROWTH, _INT_MAX)
         self._in_progress -= 1
         self._client.answers.fetches -= 1
@@ -256,9 +256,9 @@ class _Fetch:
         return topic
 
     def _broker(self, key: Key, topic: TopicImage) -> int | None:
-        """The broker to fetch from. If the client uses a broker's port, this is that broker, which must have a replica;
-        if the client uses the bootstrap port, this is the partition's leader. None if there is no such broker; the
-        partition then gets an error in the answer."""
+        """The broker to fetch from. On the port of a broker, the client fetches from that broker, which must have a
+        replica; on the bootstrap port, from the partition's leader. Returns None if the broker cannot serve the
+        partition; the partition then gets an error in the answer."""
         partition = topic.partitions[key[2]]
         asked = self._client.broker_id
         if asked == BOOTSTRAP and partition.leader >= 0:

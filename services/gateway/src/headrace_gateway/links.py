@@ -295,7 +295,7 @@ class Link:
         return message
 
     def _look(self) -> None:
-        """Fail the requests whose timeout has passed. If the broker hangs, end the stream too. A stream of one
+        """Fail the requests whose timeout has passed. If the broker hangs, end the stream, too. A stream of one
         connection ends if no answer has arrived since an overdue request was sent. A shared stream ends only after
         HANGS_S without an answer, so that one client's short timeout does not fail the requests of other clients."""
         self._timer = None

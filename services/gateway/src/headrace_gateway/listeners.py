@@ -1,8 +1,8 @@
 """The ports of a gateway: for each Kafka listener a bootstrap port, and a port for each registered broker id.
 
-The port tells the gateway which broker a client means. Kafka's tools need a port for each broker, because they send
-some requests to one broker: about the broker's log directories, and about its configuration. A port opens when its
-broker registers and closes when the broker is unregistered; a fenced broker keeps its port.
+From the port, the gateway knows to which broker a client sends its request. Kafka's tools need a port for each broker,
+because they send some requests to one broker: about the broker's log directories, and about its configuration. A port
+opens when its broker registers and closes when the broker is unregistered; a fenced broker keeps its port.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ class ClientQuotas:
 
     @property
     def has_any(self) -> bool:
-        """Whether there is any quota, of this client or of another."""
+        """Whether there is any quota, of this client or of another client."""
         return self._quotas.has_any
 
     def produced_ms(self, broker_id: int, user: str, client_id: str, size: int) -> int:

@@ -7,7 +7,7 @@ The states are those of Kafka's SaslServerAuthenticator::
     DONE  --SaslHandshake v1--> EXCHANGE (KIP-368), with the same mechanism, for the same principal
     any   --error--> FAILED: the connection answers after a delay, and closes
 
-Before DONE a client may send only ApiVersions and SaslHandshake, and SaslAuthenticate in EXCHANGE. When a session has
+In BEGIN a client may send only ApiVersions and SaslHandshake, in EXCHANGE only SaslAuthenticate. When a session has
 ended, only SaslHandshake is accepted.
 """
 
@@ -104,9 +104,9 @@ class Authentication:
         return self.state is State.EXCHANGE and api is Api.SASL_AUTHENTICATE
 
     def handshake(self, mechanism: str, version: int, now_ms: float) -> None:
-        """Begin an exchange. Raises IllegalSaslStateError if the client has authenticated a moment ago; the connection
-        continues. Raises UnsupportedSaslMechanismError, or SaslAuthenticationFailedError for another mechanism than
-        before; the connection has failed then."""
+        """Begin an exchange. Raises IllegalSaslStateError for a repeated authentication by version 0, or less than a
+        second after the previous authentication began; the connection continues. Raises UnsupportedSaslMechanismError,
+        or SaslAuthenticationFailedError for another mechanism than before; the connection has failed then."""
         is_again = self.state is State.DONE
         if is_again and (
             version < 1 or (self._began_ms is not None and now_ms - self._began_ms < REAUTHENTICATION_MS_MIN)

@@ -212,8 +212,8 @@ def _is_loading(answer: Any) -> bool:
 
 
 def _check(method: str, stub: Stub, request: Any) -> None:
-    """Refuse a request that a node would refuse for its size. A node stops reading a connection for some time after a
-    request that is too large, and other clients share the connection. Raises InvalidRequestError."""
+    """Raise an error for a request that a node would refuse because of its size. A node stops reading a connection for
+    some time after a request that is too large, and other clients share the connection. Raises InvalidRequestError."""
     if request.ByteSize() <= CHECKED_BYTES:
         return
     service = f"{stub.__name__.removesuffix('Stub')}/{method}"
@@ -266,8 +266,8 @@ class _Pool:
         self._former: set[asyncio.Task[None]] = set()
 
     def take(self) -> _Channel:
-        """Return a channel with room for a call, and count the call in the channel's ``calls``; the caller must
-        subtract it later. The first channels in the pool are filled first. Raises ServerBusyError."""
+        """Return a channel with fewer than CALLS_MAX calls, and add the new call to the channel's ``calls``; the caller
+        must subtract the call later. The first channels in the pool are filled first. Raises ServerBusyError."""
         if self._open.generation != self._generation:
             self._replace()
         for channel in self._channels:

@@ -51,9 +51,9 @@ class Login:
             self.renew_to = min(self.renew_from + config["sasl.kerberos.ticket.renew.jitter"], 1.0)
 
     def start(self, host: str) -> ClientExchange:
-        """Begin an exchange with the server at ``host``. Call it on a thread that may block: it may ask a token
-        endpoint or a Kerberos KDC. Raises SaslAuthenticationFailedError, or NetworkError if a token cannot be fetched
-        now."""
+        """Begin an exchange with the server at ``host``. Call ``start`` on a thread that may block, because ``start``
+        may ask a token endpoint or a Kerberos KDC. Raises SaslAuthenticationFailedError, or NetworkError if a token
+        cannot be fetched now."""
         return self._make(host)
 
     def _maker(self) -> Callable[[str], ClientExchange]:

@@ -21,7 +21,8 @@ OAUTHBEARER = "OAUTHBEARER"
 GSSAPI = "GSSAPI"
 MECHANISMS = (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, OAUTHBEARER, GSSAPI)
 
-#: Part of the error of a client that logs in at a listener without SASL; `headrace doctor` recognizes the error by it.
+#: Part of the error of a client that logs in at a listener without SASL; `headrace doctor` recognizes the error by this
+#: text.
 NO_SASL = "does not use SASL"
 USER_CHARS_MAX = 1_000  #: Maximum number of characters of a user's name.
 

@@ -40,7 +40,7 @@ class GssapiServer:
                 return self._accept(data)
             if not self._has_offered:
                 if data:
-                    raise failed(GSSAPI, "the second message must be empty")
+                    raise failed(GSSAPI, "the client's second message must be empty")
                 return self._offer()
             return self._finish(data)
         except self._error as error:
@@ -48,7 +48,7 @@ class GssapiServer:
 
     def _accept(self, data: bytes) -> Step:
         if not data:
-            raise failed(GSSAPI, "the first message is empty; it must have a ticket")
+            raise failed(GSSAPI, "the client's first message is empty; it must contain a Kerberos ticket")
         if self._context is None:
             self._context = self._acceptor.context()
         token = self._context.step(data)
@@ -64,10 +64,12 @@ class GssapiServer:
         try:
             message = self._context.unwrap(data).message
         except self._error:
-            raise failed(GSSAPI, "the last message does not belong to this exchange") from None
+            raise failed(GSSAPI, "the client's last message does not belong to this exchange") from None
         if not 4 <= len(message) <= 4 + AUTHZID_BYTES_MAX:
             raise failed(
-                GSSAPI, f"the last message has {len(message)} bytes; it must have 4 bytes and then the authorization id"
+                GSSAPI,
+                f"the client's last message has {len(message)} bytes; it must have 4 bytes, then the authorization id "
+                f"of at most {AUTHZID_BYTES_MAX} bytes",
             )
         if message[0] != NO_LAYER:
             raise failed(
@@ -80,7 +82,7 @@ class GssapiServer:
         try:
             authzid = message[4:].decode()
         except UnicodeDecodeError:
-            raise failed(GSSAPI, "the authorization id is not UTF-8") from None
+            raise failed(GSSAPI, "the client's authorization id is not UTF-8") from None
         if authzid and authzid not in (principal, user):
             raise failed(GSSAPI, f"the authorization id must be the ticket's principal ({principal}); leave it out")
         return Step(b"", Identity(user, GSSAPI, self._acceptor.end_of(self._context)))
@@ -104,7 +106,7 @@ class GssapiClient:
     def step(self, data: bytes) -> bytes | None:
         if self.is_complete:
             if data:
-                raise failed(GSSAPI, "the server sent a message after the last one")
+                raise failed(GSSAPI, "the server sent a message after the end of the exchange")
             return None
         try:
             if self._context.complete:

@@ -43,7 +43,7 @@ class LoginModule:
 def parse_jaas(text: str, key: str = "sasl.jaas.config") -> LoginModule:
     """Parse the value of ``key``. Raises InvalidConfigError, which does not repeat the text."""
     if len(text) > JAAS_CHARS_MAX:
-        raise InvalidConfigError(f"{key}: longer than {JAAS_CHARS_MAX} characters")
+        raise InvalidConfigError(f"{key}: the value is longer than {JAAS_CHARS_MAX} characters")
     tokens = _tokens(text, key)
     if len(tokens) < 3 or tokens[0][0] != "word" or tokens[1][1].lower() not in _FLAGS:
         raise InvalidConfigError(
@@ -69,7 +69,7 @@ def parse_jaas(text: str, key: str = "sasl.jaas.config") -> LoginModule:
 
 def _no_pairs(key: str) -> InvalidConfigError:
     return InvalidConfigError(
-        f'{key}: after the flag follow pairs key="value" and one semicolon at the end; quote values that have spaces, '
+        f'{key}: after the flag, write pairs key="value", and one semicolon at the end; quote values that have spaces, '
         "= or ;"
     )
 

@@ -37,7 +37,9 @@ class SameOrSafer(urllib.request.HTTPRedirectHandler):
         self, request: urllib.request.Request, file: Any, code: int, reason: str, headers: Any, url: str
     ) -> urllib.request.Request | None:
         if urlsplit(url).scheme not in (request.type, "https"):
-            raise urllib.error.HTTPError(request.full_url, code, "a redirect to a less safe protocol", headers, file)
+            raise urllib.error.HTTPError(
+                request.full_url, code, "the server redirects to a less safe protocol", headers, file
+            )
         return super().redirect_request(request, file, code, reason, headers, url)
 
 
@@ -121,7 +123,7 @@ class KeySource:
             with _OPENER.open(request, timeout=TIMEOUT_S) as answer:
                 raw = answer.read(BODY_BYTES_MAX + 1)
         if len(raw) > BODY_BYTES_MAX:
-            raise ValueError(f"the answer is longer than {BODY_BYTES_MAX} bytes")
+            raise ValueError(f"the key set (JWKS) is longer than {BODY_BYTES_MAX} bytes")
         return parse_keys(raw)
 
 
@@ -130,8 +132,8 @@ def parse_keys(raw: bytes) -> list[Mapping[str, Any]]:
     try:
         found = json.loads(raw)
     except RecursionError:
-        raise ValueError("the JSON is nested too deeply") from None
+        raise ValueError("the JSON of the key set (JWKS) is nested too deeply") from None
     keys = found.get("keys") if isinstance(found, dict) else None
     if not isinstance(keys, list) or len(keys) > KEYS_MAX or not all(isinstance(each, dict) for each in keys):
-        raise ValueError(f'the JSON has no list "keys" of at most {KEYS_MAX} objects')
+        raise ValueError(f'the key set (JWKS) has no list "keys" of at most {KEYS_MAX} objects')
     return [each for each in keys if each.get("kty") in ("RSA", "EC", "OKP")]

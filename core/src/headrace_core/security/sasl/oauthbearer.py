@@ -72,19 +72,19 @@ def _parse(data: bytes) -> tuple[str, str]:
     try:
         text = data.decode()
     except UnicodeDecodeError:
-        raise failed(OAUTHBEARER, "the message is not UTF-8") from None
+        raise failed(OAUTHBEARER, "the client's message is not UTF-8") from None
     header, separator, rest = text.partition(_SEPARATOR)
     flag, comma, authorization = header.partition(",")
     pairs = rest.split(_SEPARATOR)
     if not separator or not comma or flag != "n" or pairs[-2:] != ["", ""] or len(pairs) > EXTENSIONS_MAX + 3:
-        raise failed(OAUTHBEARER, "the message does not have the form of RFC 7628")
+        raise failed(OAUTHBEARER, "the client's message does not have the form of RFC 7628")
     authzid = authorization.rstrip(",")
     if authzid and not authzid.startswith("a="):
-        raise failed(OAUTHBEARER, "the message does not have the form of RFC 7628")
+        raise failed(OAUTHBEARER, "the client's message does not have the form of RFC 7628")
     values = [each[len("auth=") :] for each in pairs if each.startswith("auth=")]
     if len(values) != 1:
-        raise failed(OAUTHBEARER, "the message must have auth=Bearer TOKEN once")
+        raise failed(OAUTHBEARER, "the client's message must contain auth=Bearer TOKEN exactly once")
     scheme, _, token = values[0].partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
-        raise failed(OAUTHBEARER, "the message must have auth=Bearer TOKEN")
+        raise failed(OAUTHBEARER, "the client's message must contain auth=Bearer TOKEN")
     return authzid[2:], token.strip()

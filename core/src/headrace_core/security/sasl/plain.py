@@ -29,9 +29,11 @@ class PlainServer:
         try:
             parts = data.decode().split("\0")
         except UnicodeDecodeError:
-            raise failed(PLAIN, "the message is not UTF-8") from None
+            raise failed(PLAIN, "the client's message is not UTF-8") from None
         if len(parts) != 3:
-            raise failed(PLAIN, "the message must have three parts with NUL between them: authzid, user, password")
+            raise failed(
+                PLAIN, "the client's message must have three parts with NUL between them: authzid, user, password"
+            )
         authzid, user, password = parts
         check_user(user, PLAIN)
         if not 0 < len(password) <= PASSWORD_CHARS_MAX:
@@ -58,7 +60,7 @@ class PlainClient:
 
     def step(self, data: bytes) -> bytes | None:
         if data:
-            raise failed(PLAIN, "the server sent data, but PLAIN has no answer from the server")
+            raise failed(PLAIN, "the server sent data, but in PLAIN only the client sends a message")
         return None
 
 

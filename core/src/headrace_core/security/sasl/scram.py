@@ -128,7 +128,7 @@ def attributes(message: str, mechanism: str) -> list[tuple[str, str]]:
     for part in message.split(","):
         name, equals, value = part.partition("=")
         if not equals or not name.isascii() or not name.isalpha():
-            raise failed(mechanism, "a message does not have the form of RFC 5802")
+            raise failed(mechanism, "a SCRAM message does not have the form of RFC 5802")
         pairs.append((name, value))
     return pairs
 
@@ -137,9 +137,9 @@ def text_of(data: bytes, mechanism: str) -> str:
     try:
         text = data.decode()
     except UnicodeDecodeError:
-        raise failed(mechanism, "a message is not UTF-8") from None
+        raise failed(mechanism, "a SCRAM message is not UTF-8") from None
     if "\0" in text:
-        raise failed(mechanism, "a message has a NUL character")
+        raise failed(mechanism, "a SCRAM message has a NUL character")
     return text
 
 
@@ -151,7 +151,7 @@ def decoded(text: str, mechanism: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise failed(mechanism, "a value is not base64") from None
+        raise failed(mechanism, "a value in a SCRAM message is not base64") from None
 
 
 def sasl_name(user: str) -> str:
@@ -182,23 +182,23 @@ class ClientFirst:
 def parse_client_first(data: bytes, mechanism: str) -> ClientFirst:
     """Parse ``n,[a=authzid],n=user,r=nonce[,extensions]``. Raises SaslAuthenticationFailedError.
 
-    The server offers no mechanism with channel binding (-PLUS). It accepts the flags ``n`` (the client has no channel
-    binding) and ``y`` (the client has it, and believes that the server has none), and refuses ``p=``.
+    The server offers no mechanism with channel binding (-PLUS). The server accepts the flags ``n`` (the client has no
+    channel binding) and ``y`` (the client has it, and believes that the server has none), and refuses ``p=``.
     """
     text = text_of(data, mechanism)
     binding, comma, rest = text.partition(",")
     authzid, comma2, bare = rest.partition(",")
     if not (comma and comma2) or len(binding) + len(authzid) > _GS2_CHARS_MAX:
-        raise failed(mechanism, "the first message has no header as in RFC 5802")
+        raise failed(mechanism, "the client's first message does not begin with a header as in RFC 5802")
     if binding.startswith("p="):
-        raise failed(mechanism, "channel binding is not offered; authenticate without it")
+        raise failed(mechanism, "channel binding is not offered by this server; authenticate without channel binding")
     if binding not in ("n", "y"):
-        raise failed(mechanism, "the first message has no header as in RFC 5802")
+        raise failed(mechanism, "the client's first message does not begin with a header as in RFC 5802")
     pairs = attributes(bare, mechanism)
     if pairs[0][0] == "m":
-        raise failed(mechanism, "the message has an extension that this server does not support")
+        raise failed(mechanism, "the client's first message has an extension that this server does not support")
     if len(pairs) < 2 or pairs[0][0] != "n" or pairs[1][0] != "r":
-        raise failed(mechanism, "the first message must have n=USER,r=NONCE")
+        raise failed(mechanism, "the client's first message must contain n=USER,r=NONCE")
     user, nonce = from_sasl_name(pairs[0][1], mechanism), _checked_nonce(pairs[1][1], mechanism)
     if authzid and (not authzid.startswith("a=") or from_sasl_name(authzid[2:], mechanism) != user):
         raise failed(mechanism, "the authorization id must be the user itself; leave it out")

@@ -97,13 +97,13 @@ class ScramServer:
         without_proof, comma, proof_text = text.rpartition(",")
         pairs = attributes(without_proof, name) if comma else []
         if len(pairs) < 2 or [each for each, _ in pairs[:2]] != ["c", "r"] or not proof_text.startswith("p="):
-            raise failed(name, "the final message must have c=…,r=…,p=…")
+            raise failed(name, "the client's final message must have the form c=…,r=…,p=…")
         # The header must equal the header of the first message, so that an attacker cannot change a flag in between.
         # The nonce must be the server's own (CVE-2024-56128).
         is_same = hmac.compare_digest(decoded(pairs[0][1], name), self._header.encode())
         is_ours = hmac.compare_digest(pairs[1][1].encode(), self._all_nonce.encode())
         if not (is_same and is_ours):
-            raise failed(name, "the final message does not belong to this exchange")
+            raise failed(name, "the client's final message does not belong to this exchange")
         proof = decoded(proof_text[2:], name)
         credential = subject.credential
         message = f"{self._bare},{self._server_first},{without_proof}".encode()
@@ -120,8 +120,8 @@ class ScramServer:
 class ScramClient:
     """The client's side of a SCRAM exchange, which refuses a server whose nonce, iterations or signature are wrong.
 
-    The client takes at least 4,096 iterations: with a single iteration, a false server could quickly guess the password
-    from its hash. ``is_token``: the user is the id of a delegation token, and the password its HMAC as base64.
+    The client accepts only 4,096 iterations or more: with a single iteration, a false server could quickly guess the
+    password from its hash. ``is_token``: the user is the id of a delegation token, and the password its HMAC as base64.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class ScramClient:
         if pairs[0][0] == "e":
             raise failed(name, f"the server refused the exchange: {pairs[0][1][:100]}")
         if [each for each, _ in pairs[:3]] != ["r", "s", "i"]:
-            raise failed(name, "the server's message must have r=…,s=…,i=…")
+            raise failed(name, "the server's message must have the form r=…,s=…,i=…")
         nonce, salt = pairs[0][1], decoded(pairs[1][1], name)
         if not nonce.startswith(self._nonce) or len(nonce) == len(self._nonce):
             raise failed(name, "the server's nonce does not continue the client's; another server may be listening")
@@ -189,7 +189,7 @@ class ScramClient:
         if pairs[0][0] == "e":
             raise failed(name)
         if pairs[0][0] != "v":
-            raise failed(name, "the server's last message must have v=…")
+            raise failed(name, "the server's last message must have the form v=…")
         check_same(
             decoded(pairs[0][1], name),
             verifier,

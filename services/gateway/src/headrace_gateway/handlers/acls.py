@@ -42,7 +42,7 @@ async def describe_acls(call: Call, request: Message) -> Fields:
 
 
 async def create_acls(call: Call, request: Message) -> Fields:
-    """Add entries; each is added or refused separately."""
+    """Add entries; each entry is added or refused separately."""
     timeout_ms = call.settings.request_timeout_ms
     asked = security_pb2.CreateAclsRequest(timeout_ms=timeout_ms)
     for each in request.creations:

@@ -22,7 +22,7 @@ Fields = dict[str, Any]
 _KNOWN_ID_VERSION, _SKIP_VERSION = 4, 9
 _LEAVE_MANY_VERSION = 3
 #: Milliseconds that JoinGroup or SyncGroup may take beyond the member's own rebalance timeout, because other members
-#: may have a longer timeout. A client that gives up earlier closes its connection, and so ends the call.
+#: may have a longer timeout. A client that stops waiting earlier closes its connection, which ends the call.
 _WAIT_MS = 300_000
 
 

@@ -150,7 +150,7 @@ async def alter_configs(call: Call, request: Message) -> Fields:
     def operations(resource: Message) -> list[Any]:
         names = [config.name for config in resource.configs]
         if len(names) > len(set(names)):
-            raise InvalidRequestError("the request sets a key twice")
+            raise InvalidRequestError("the request sets a configuration key twice; name each key once")
         for config in resource.configs:
             if config.value is None:
                 raise InvalidRequestError(f"{config.name}: the value is null; leave the key out for its default")

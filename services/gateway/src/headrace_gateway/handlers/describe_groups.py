@@ -219,9 +219,9 @@ async def list_groups(call: Call, request: Message) -> Fields:
 
 
 def is_listed(call: Call, kind: str, key: str) -> bool:
-    """Whether the port that the client uses lists a group or a transactional id. A client asks every broker and merges
-    the lists. The port of a broker therefore lists only the keys for which this client gets the broker as coordinator.
-    The bootstrap port lists all keys."""
+    """Whether the answer on the port that the client uses lists a group or a transactional id. A client asks every
+    broker and merges the lists. The port of a broker therefore lists only the keys for which this client gets the
+    broker as coordinator. The bootstrap port lists all keys."""
     asked = call.client.broker_id
     return asked == BOOTSTRAP or call.cluster.coordinator_node(call, kind, key).broker_id == asked
 

@@ -528,9 +528,9 @@ def _array_reader(read: Reader, size: int, flexible: bool, is_nullable: bool, na
         if count < 0:
             if count == -1 and is_nullable:
                 return None
-            raise cursor.fail(f"{name} has {count} elements")
+            raise cursor.fail(f"the array {name} has {count} elements")
         if count * size > cursor.left():
-            raise cursor.fail(f"{name} has {count} elements, but {cursor.left()} bytes are left")
+            raise cursor.fail(f"the array {name} has {count} elements, but only {cursor.left()} bytes are left")
         cursor.count_items(count)
         return [read(cursor) for _ in range(count)]
 
