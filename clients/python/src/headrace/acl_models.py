@@ -22,8 +22,8 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclBinding:
-    """One access control entry: it allows or denies ``operation`` on a resource pattern to ``principal`` ("User:alice",
-    or "User:*" for all principals) from ``host`` (an IP address, a network such as 10.0.0.0/8, or "*")."""
+    """One access control entry: it allows or denies ``operation`` on a resource pattern. ``principal`` is "User:alice",
+    or "User:*" for all principals. ``host`` is an IP address, a network such as 10.0.0.0/8, or "*"."""
 
     resource_type: ResourceType
     resource_name: str

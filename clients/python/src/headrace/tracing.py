@@ -157,8 +157,8 @@ class ProducerTraces:
         return None if span is None else SendTrace([span])
 
     def begin_rows(self, topic: str, table: pa.Table) -> SendTrace | None:
-        """Begin a span for each row of a table with a sampled context in its headers (at most ROWS_MAX), as a child of
-        that context; None if there is no such row."""
+        """Begin a span for each row of a table that has a sampled context in its headers (at most ROWS_MAX rows). Each
+        span is a child of the context in its row's headers. Returns None if there is no such row."""
         from .arrow_traces import sampled_rows, with_contexts
 
         spans = {

@@ -109,8 +109,8 @@ def network_of(address: str) -> str:
 
 
 def browser_address(peer: str, forwarded: str, trusted: tuple[Network, ...]) -> str:
-    """The address of the browser. This is the peer's address or, if the peer is a trusted proxy, the last address in
-    the X-Forwarded-For header that does not belong to a trusted proxy."""
+    """The address of the browser. The result is the peer's address. If the peer is a trusted proxy, the result is the
+    last address in the X-Forwarded-For header that does not belong to a trusted proxy."""
     found = peer
     for text in reversed(forwarded.split(",") if forwarded else []):
         if not _is_in(found, trusted):

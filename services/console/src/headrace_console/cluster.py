@@ -37,8 +37,8 @@ _CLIENT_FILE = "client.properties"
 
 def client_config(settings: ConsoleSettings, credentials: tuple[str, str] | None = None) -> dict[str, Any]:
     """The configuration keys of the console's clients, with the user and password of ``credentials``. Raises
-    SaslAuthenticationFailedError for a password with ``${env:`` or ``${file:``, which the SDK would replace by the
-    value of a variable or the contents of a file."""
+    SaslAuthenticationFailedError for a password with ``${env:`` or ``${file:``. The SDK would replace a reference in a
+    password by the value of a variable or the contents of a file."""
     found = {
         "client.id": "headrace-console",
         "bootstrap.timeout.ms": 3_000,

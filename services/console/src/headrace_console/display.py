@@ -1,7 +1,7 @@
 """How bytes, numbers, times and durations are shown. Pure.
 
-Record contents are untrusted: every control character and every character that changes the direction
-of text becomes a visible escape, bytes that are not UTF-8 become a hex dump, and long values are cut.
+Record contents are untrusted. Every control character and every character that changes the direction of text becomes a
+visible escape. Bytes that are not UTF-8 become a hex dump, and long values are cut.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 * The Host header must be localhost, an IP address or an allowed name. Otherwise a page of an attacker's site could
   reach the console under the site's own name (DNS rebinding).
-* A change must come from a page of this console: same origin (Origin, Sec-Fetch-Site), and a token in the form that
-  belongs to a cookie with SameSite=Strict.
+* A change must come from a page of this console. The request must have the same origin (Origin, Sec-Fetch-Site), and
+  its form must have a token that belongs to a cookie with SameSite=Strict.
 * The Content-Security-Policy allows only the console's own files: no inline script, no inline style, no frame.
 * The size, the number and the duration of requests are limited.
 """
@@ -145,8 +145,8 @@ class Gate:
         self._show_error = show_error
         self._requests = 0
         self._answer_bytes = 0
-        #: The user of each request in progress, by the id of the request; and for each user the number of requests and
-        #: the bytes of answers.
+        #: The user of each request in progress, by the id of the request. ``_user_requests`` and ``_user_bytes``: the
+        #: number of requests and the bytes of answers of each user.
         self._users: dict[int, str] = {}
         self._user_requests: Counter[str] = Counter()
         self._user_bytes: Counter[str] = Counter()

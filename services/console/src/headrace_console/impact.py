@@ -1,4 +1,4 @@
-"""The impact of a broker's loss: for each partition with a replica on the broker, which broker still serves the
+"""The impact of a broker's loss. For each partition with a replica on the broker: which broker still serves the
 partition, and what is at risk. Pure.
 
 For a dead broker, the impact follows from the present state of its partitions. For a live broker, the same rules show

@@ -50,7 +50,7 @@ _SWEEP_S = 1.0
 #: The challenge of a 401 answer: HTTP has no standard name for authentication by form and cookie.
 _CHALLENGE = 'Cookie realm="headrace"'
 #: The HTML id of the part of a page that refreshes itself. htmx sends the id as HX-Trigger; a request with this id is
-#: no action of the user.
+#: not an action of the user.
 _REFRESHED = "live"
 
 WRONG = "The cluster refuses this user name and password."

@@ -18,9 +18,9 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SI
 cdef extern from *:
     """
     /* Fourteen bytes of a batch change (and the transactional bit), and its CRC-32C with them. A CRC is linear: the
-       new CRC is the old CRC xor the CRC of the changed bits. To extend the CRC of the changed bits over the n
-       unchanged bytes behind them, multiply this CRC by x^8n modulo the polynomial (reflected, as in CRC-32C). So a
-       batch of a megabyte need not be read again. */
+       new CRC is the old CRC xor the CRC of the changed bits. The CRC of the changed bits must be extended over the n
+       unchanged bytes behind these bits. To extend this CRC, multiply it by x^8n modulo the polynomial (reflected, as
+       in CRC-32C). So a batch of a megabyte need not be read again. */
     #define HEADRACE_CRC_POLYNOMIAL 0x82F63B78u
     static unsigned int headrace_powers[40];  /* x^(2^k) */
     static unsigned int headrace_times(unsigned int a, unsigned int b) {

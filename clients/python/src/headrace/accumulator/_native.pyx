@@ -265,7 +265,7 @@ cdef class Accumulator(Ledger):
             else:
                 run[2] = <int>run[2] + 1
             start += 1
-            # Wake the sender once per WAKE_RECORDS records, or when a batch is full: if the first record woke the
+            # Wake the sender once per WAKE_RECORDS records, or when a batch is full. If the first record woke the
             # sender, the sender could take the GIL and send this record alone.
             if self.breathe or not start & (WAKE_RECORDS - 1):
                 self._wake_sender()
@@ -562,8 +562,9 @@ cdef class NativeProducer:
         """Queue one record; returns a future for its RecordMetadata.
 
         ``value`` and ``key`` are bytes or None, or what the serializers accept; ``timestamp_ms`` (since 1970) defaults
-        to now. ``on_delivery(metadata, error)`` is called on the I/O thread and must not block: ``flush``, ``close``
-        and ``result`` raise IllegalStateError there, and a send into a full buffer raises BufferTimeoutError at once.
+        to now. ``on_delivery(metadata, error)`` is called on the I/O thread and must not block. In ``on_delivery``,
+        calls of ``flush``, ``close`` and ``result`` raise IllegalStateError, and a send into a full buffer raises
+        BufferTimeoutError at once.
 
         Raises RecordTooLargeError, SerializationError, InvalidArgumentError (no such partition),
         UnknownTopicOrPartitionError, BufferTimeoutError (buffer full), BootstrapError, ClosedError. Delivery errors

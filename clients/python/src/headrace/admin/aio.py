@@ -183,10 +183,10 @@ class AsyncAdmin(Face):
         )
 
     async def describe_node(self, address: str, *, timeout: float | None = None) -> NodeDescription:
-        """Ask the node at ``address`` ("host:port" of its client or internal listener) for its role, version, clock
-        offset to this machine, and use of file descriptors. A node answers ``describe_node`` even while it does not
-        serve other calls. The client does not retry ``describe_node``. Raises NetworkError, RequestTimedOutError,
-        UnsupportedVersionError (the node's version does not support the call)."""
+        """Ask the node at ``address`` for its role, version, clock offset to this machine, and use of file descriptors.
+        ``address`` is "host:port" of the node's client or internal listener. A node answers ``describe_node`` even
+        while it does not serve other calls. The client does not retry ``describe_node``. Raises NetworkError,
+        RequestTimedOutError, UnsupportedVersionError (the node's version does not support the call)."""
         wanted = cluster.wanted_address(address)
         return await self._run(lambda calls: cluster.describe_node(calls, wanted, timeout))
 
@@ -429,8 +429,8 @@ class AsyncAdmin(Face):
         *,
         timeout: float | None = None,
     ) -> dict[TopicPartition, HeadraceError | None]:
-        """Elect leaders (KIP-460): "preferred" elects the first replica of each partition. "unclean" elects a replica
-        that is not in sync where a partition has no leader; records that only other replicas have are lost.
+        """Elect leaders (KIP-460). "preferred" elects the first replica of each partition. "unclean" elects a replica
+        that is not in sync if a partition has no leader; records that only other replicas have are lost.
         ``partitions=None`` elects a leader in every partition that needs an election.
 
         The result maps each partition to None (elected) or an error: ElectionNotNeededError,
@@ -692,12 +692,12 @@ class AsyncAdmin(Face):
         is_final: bool = False,
         timeout: float | None = None,
     ) -> SinkState:
-        """Commit a batch of an exactly-once sink: commit the transactions of ``tokens``, abort the sink's other
-        transactions up to this batch, and wait until readers see the result. The call may be repeated: if this batch or
-        a later one is already committed, the call changes nothing and returns the sink's state. ``generation``: the
-        generation that ``describe_sink`` returned to every task of the batch, including tasks without rows; None: only
-        the generations of the tokens are checked. ``is_final``: no batch follows, so the coordinator may remove the
-        sink's state. A batch has at most 10,000 tokens.
+        """Commit a batch of an exactly-once sink, and wait until readers see the result. The call commits the
+        transactions of ``tokens``, and aborts the sink's other transactions up to this batch. The call may be repeated:
+        if this batch or a later one is already committed, the call changes nothing and returns the sink's state.
+        ``generation``: the generation that ``describe_sink`` returned to every task of the batch, including tasks
+        without rows; None: only the generations of the tokens are checked. ``is_final``: no batch follows, so the
+        coordinator may remove the sink's state. A batch has at most 10,000 tokens.
 
         Raises ProducerFencedError (the batch was aborted) and InvalidTxnStateError (a transaction is not prepared):
         write the batch again."""

@@ -340,19 +340,19 @@ class Consumer(ConsumerFace):
             consumer.process(store_in_database, concurrency=64, dead_letters="orders.dead-letters")
 
         The handler runs in threads, so it must be thread-safe; the caller's thread polls. With ``order="key"``, records
-        with the same key in a partition are handled one after another, in the order of their offsets; with
-        ``order="partition"``, all records of a partition; with ``order="none"``, records have no order. Finished
-        records are committed every ``commit_interval`` seconds, also if ``enable.auto.commit`` is off. A commit also
-        covers finished records that follow an unfinished one. After a crash, only records that no commit covers are
-        handled again (at-least-once).
+        with the same key in a partition are handled one after another, in the order of their offsets. With
+        ``order="partition"``, all records of a partition are handled one after another. With ``order="none"``, records
+        have no order. Finished records are committed every ``commit_interval`` seconds, also if ``enable.auto.commit``
+        is off. A commit also covers finished records that follow an unfinished one. After a crash, only records that no
+        commit covers are handled again (at-least-once).
 
         A handler that raises is called again after ``retry_backoff`` seconds, doubled each time up to
-        ``retry_backoff_max``, at most ``retries`` times; later records with the same key wait. After the last retry,
-        the record is sent to the topic ``dead_letters`` with the reason in its headers. A record that cannot be
-        deserialized is sent to ``dead_letters`` without a retry. If ``dead_letters`` is None, the failed record ends
-        the run with ProcessingError. While the limit of records in progress is reached, ``process`` does not poll. At
-        its end, ``process`` waits up to 30 s for running handlers; then the consumer's position is the first unfinished
-        record.
+        ``retry_backoff_max``. The handler is called again at most ``retries`` times; later records with the same key
+        wait. After the last retry, the record is sent to the topic ``dead_letters`` with the reason in its headers. A
+        record that cannot be deserialized is sent to ``dead_letters`` without a retry. If ``dead_letters`` is None, the
+        failed record ends the run with ProcessingError. While the limit of records in progress is reached, ``process``
+        does not poll. At its end, ``process`` waits up to 30 s for running handlers; then the consumer's position is
+        the first unfinished record.
 
         Raises InvalidArgumentError, InvalidGroupIdError (no ``group.id``), IllegalStateError (``process`` runs
         already), ProcessingError, and what ``poll`` raises.

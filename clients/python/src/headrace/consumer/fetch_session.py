@@ -183,8 +183,8 @@ class FetchLink:
             return False
         fetcher = self.fetcher
         inbox = fetcher.inbox
-        # Assume that the next response is as large as the last response: a broker never splits a batch, so a response
-        # may exceed the requested size.
+        # Assume that the next response is as large as the last response. A response may exceed the requested size,
+        # because a broker never splits a batch.
         expected = inbox.queued_bytes + (flying + 1) * max(fetcher.answer_bytes, self._last_bytes)
         if expected > inbox.max_bytes and (flying or inbox.slices):
             inbox.fetcher_waits = True

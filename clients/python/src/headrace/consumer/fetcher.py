@@ -40,8 +40,8 @@ class Fetcher:
         self.max_wait_ms: int = config["fetch.max.wait.ms"]
         self.min_bytes: int = config["fetch.min.bytes"]
         self.partition_bytes: int = config["max.partition.fetch.bytes"]
-        #: Maximum size in bytes of one response: an eighth of the inbox, so that the inbox can take the responses of
-        #: all requests in flight in addition to queued records.
+        #: Maximum size in bytes of one response: an eighth of the inbox. With this limit, the inbox can take the
+        #: responses of all requests in flight in addition to queued records.
         self.answer_bytes: int = min(config["fetch.max.bytes"], max(config["fetch.queue.max.bytes"] // 8, 1))
         self.near_s: float = config["metadata.max.age.ms"] / 1000
         self.isolation = ISOLATION[config["isolation.level"]]

@@ -9,8 +9,8 @@ thread.
             Failed ------------------------> raised by every poll
 
 Callbacks run in the caller's thread, during poll, iteration, unsubscribe and close (Kafka's rule). The blocking and the
-asyncio consumer use the same generator ``steps``: it yields calls for the I/O thread or for the caller, and receives
-their results.
+asyncio consumer use the same generator ``steps``. The generator yields calls for the I/O thread or for the caller, and
+receives their results.
 
 **Losses.** A member that has lost all partitions joins its group again automatically, while its caller still processes
 old records. After a member has lost its partitions, the client refuses the caller's commits until the caller has

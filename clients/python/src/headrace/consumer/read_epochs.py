@@ -10,7 +10,8 @@ from __future__ import annotations
 from headrace_core.records import iterate_headers
 
 #: Number of latest epochs that ReadEpochs remembers. If the log diverges before all remembered epochs, reading
-#: continues at the start of the oldest remembered epoch, or at the leader's end offset if that offset is lower.
+#: continues at the start of the oldest remembered epoch. If the leader's end offset is lower than this start, reading
+#: continues at the leader's end offset.
 KEPT = 8
 
 
@@ -62,6 +63,6 @@ class ReadEpochs:
 
     def go_back(self, offset: int) -> None:
         """Drop the leader epochs that begin at ``offset`` or later, because the log does not have their records.
-        Records before ``offset`` may differ, too: the next fetch request names the last leader epoch that remains, so
+        Records before ``offset`` may differ, too. The next fetch request names the last leader epoch that remains, so
         the search continues until the last common record is found."""
         self._starts = [each for each in self._starts if each[1] < offset]

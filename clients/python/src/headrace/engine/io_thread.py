@@ -182,8 +182,8 @@ class _Outcome(concurrent.futures.Future[T]):
 
 
 def _note(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log an unhandled error of the event loop. An EBADF error of grpc.aio's poller is not logged: the poller sometimes
-    reads a descriptor that was closed when another event loop ended, which is harmless."""
+    """Log an unhandled error of the event loop. An EBADF error of grpc.aio's poller is harmless, so it is not logged:
+    the poller sometimes reads a descriptor that was closed when another event loop ended."""
     error = context.get("exception")
     if isinstance(error, OSError) and error.errno == errno.EBADF and "_handle_events" in _innermost(error):
         logger.debug("grpc's poller met a closed descriptor")
@@ -245,9 +245,9 @@ def forget(tenant: Tenant) -> None:
 
 
 def leave_before_pools() -> None:
-    """At interpreter exit, close all users of the I/O thread (clients and LocalClusters) before concurrent.futures ends
-    its thread pools, because a LocalCluster's nodes need the pools until they have stopped. Python also joins the
-    program's other threads at interpreter exit."""
+    """At interpreter exit, close all users of the I/O thread (clients and LocalClusters). Clients and LocalClusters are
+    closed before concurrent.futures ends its thread pools, because a LocalCluster's nodes need the pools until they
+    have stopped. Python also joins the program's other threads at interpreter exit."""
     global _leaves_before_pools
     with _lock:
         register_atexit = getattr(threading, "_register_atexit", None)  # concurrent.futures uses this private hook too
@@ -275,9 +275,9 @@ def interrupted_error() -> ClosedError:
 
 
 def _grpc_is_alive() -> bool:
-    """Whether gRPC has threads: the poller of grpc.aio, which ends with the last gRPC object, or the threads of gRPC's
-    core, which end a moment later. A child that is forked between the end of the poller and the end of gRPC's core
-    would hang, because gRPC is only half closed."""
+    """Whether gRPC has threads: the poller of grpc.aio, or the threads of gRPC's core. The poller ends with the last
+    gRPC object; the threads of gRPC's core end a moment later. A child that is forked between the end of the poller and
+    the end of gRPC's core would hang, because gRPC is only half closed."""
     if any(thread.name.endswith("(_poll_wrapper)") for thread in threading.enumerate()):
         return True
     return any(name.startswith(("event_engine", "lifeguard", "grpc_")) for name in _native_threads())

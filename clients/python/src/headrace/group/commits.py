@@ -52,7 +52,7 @@ class Commits:
     partitions that the member still owns (KIP-1251).
 
     ``topic_id_of`` returns the id of the topic that was read; b"" if the id is unknown. A topic that was deleted and
-    created again has the same name and another id; offsets of the old topic mean nothing in the new topic.
+    created again has the same name and another id. Offsets of the old topic mean nothing in the new topic.
     """
 
     def __init__(

@@ -9,10 +9,10 @@ seconds of a clock that never goes back and counts suspensions of the machine (c
     Suspended, Resumed ownership is unknown: reading stops, nothing is lost yet
     Failed(error)      the group refuses the member permanently
 
-Changes are processed one at a time: the member releases partitions before it takes new ones, and each event is
+Changes are processed one at a time. The member releases partitions before it takes new ones, and each event is
 delivered before the next event is computed. Because changes are processed one at a time, the owned partitions in a
-heartbeat are always exact. A revocation drops a queued Assign event: to find the start offsets for this event may take
-long, and other members wait for the revoked partitions. Events other than Assign are never dropped.
+heartbeat are always exact. A revocation drops a queued Assign event, because other members wait for the revoked
+partitions, and the search for the start offsets of the event may take long. Events other than Assign are never dropped.
 
 **The lease.** A member may have lost its partitions after the session timeout without a response, or after the grace
 period without a connection. The coordinator, too, measures session timeout and grace period, but it starts later: when
@@ -41,8 +41,8 @@ from the first heartbeat with the revocation's revision.
 notices a half-open connection first, two members may read the same records until the request times out and the lease
 ends. If the coordinator fails after the connection broke, two members may read the same records until a new coordinator
 takes over. The coordinator refuses the commits of a member that has lost its partitions. To detect a half-open
-connection first, the member would need a heartbeat per grace period, and would have to treat each late response as a
-broken connection.
+connection first, the member would need a heartbeat in each grace period. The member would also have to treat each late
+response as a broken connection.
 
 **Revisions.** Each assignment has a revision number. A heartbeat repeats the revision of the latest assignment that the
 member has received. From the revision in a heartbeat, the coordinator knows to which assignment the owned partitions
@@ -161,8 +161,8 @@ Event = Assign | Revoke | Lost | Suspended | Resumed | Failed
 #: The interval between heartbeats, the session timeout and the grace period (seconds), until the coordinator's first
 #: response names its own values.
 INTERVAL_S, SESSION_S, GRACE_S = 5.0, 45.0, 1.5
-#: A pause of the process of up to this many seconds is not treated as a possible loss of the connection: scheduling the
-#: I/O thread may take as long.
+#: A pause of the process of up to this many seconds does not count as a possible loss of the connection, because
+#: scheduling the I/O thread may take as long.
 SHORTEST_STILL_S = 0.5
 
 

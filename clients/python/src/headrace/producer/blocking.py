@@ -282,7 +282,7 @@ class Producer(Face, NativeProducer):
 
 class _Slow:
     """The slow path of ``send``, for a record that could not be queued at once. The object holds only a weak reference
-    to the core, because a strong one would be a reference cycle; during a send, the producer keeps the core alive."""
+    to the core, because a strong one would be a reference cycle. During a send, the producer keeps the core alive."""
 
     core: weakref.ref[ProducerCore]
 

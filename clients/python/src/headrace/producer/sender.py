@@ -5,10 +5,10 @@ Each broker has one ``BrokerLink``. A link has one produce stream, with up to ``
 requests in flight. A request holds at most one batch of each partition; the batches of a partition are sent in queue
 order.
 
-With linger.ms=0, a partial batch is sent at once when no request is in flight to its broker; otherwise it waits for the
-next response, at most 5 ms. With linger.ms=0, an idle link has the lowest latency, and a busy link forms larger
-batches. Many small requests would overload a link, because one message costs as much time as a million bytes of data. A
-full batch is sent as soon as the link of its broker may send a request.
+With linger.ms=0, a partial batch is sent at once when no request is in flight to its broker. While a request is in
+flight, a partial batch waits for the next response, at most 5 ms. With linger.ms=0, an idle link has the lowest
+latency, and a busy link forms larger batches. Many small requests would overload a link, because one message costs as
+much time as a million bytes of data. A full batch is sent as soon as the link of its broker may send a request.
 
 **Order.** A broker handles the requests of a stream in order, so the batches of a partition arrive in order. When a
 batch fails with a retriable error, its partition sends nothing until all its batches in flight have a response. When a

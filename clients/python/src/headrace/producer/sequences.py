@@ -11,19 +11,20 @@ behind it are retried, oldest first.
     broken     only numbered ones      all numbers being settled: none was lost (probing), or some may be (renewing)
     renewing   none                    a new epoch, in which numbers begin at 0 (probing)
 
-In the state "probing" one batch is in flight, because a broker accepts any number from an unknown producer, such as a
-producer whose records were deleted long ago. With two batches in flight, a broker that refused the first batch for a
-moment would accept the second one as the producer's first batch. After an acknowledgement the broker knows the
-producer, so more batches may be in flight. A broker remembers the last five batches of a producer, so at most five
-batches may be without an outcome.
+In the state "probing" one batch is in flight, because a broker accepts any number from an unknown producer. A broker
+does not know a producer, for example, after the producer's records were deleted. With two batches in flight, a broker
+that refused the first batch for a moment would accept the second one as the producer's first batch. After an
+acknowledgement the broker knows the producer, so more batches may be in flight. A broker remembers the last five
+batches of a producer, so at most five batches may be without an outcome.
 
-**Invariant.** A batch that may have been written keeps its number until it has an outcome: with another number it could
-be in the log twice (KAFKA-18579). A batch gets a new number only if every attempt was refused.
+**Invariant.** A batch that may have been written keeps its number until it has an outcome. With another number, the
+batch could be in the log twice (KAFKA-18579). A batch gets a new number only if every attempt was refused.
 
 **Gaps.** A batch is *given up* when its time is over or when an error is not retriable. The number of a given-up batch
-may be missing in the log, so no new batch is numbered until all batches behind it have an outcome. If the batch with
-the last number was acknowledged, no number is missing. If the batch with the last number was not acknowledged, numbers
-restart at 0 in the next epoch. A new producer epoch fences requests of the old epoch that are still in flight.
+may be missing in the log. Therefore no new batch is numbered until all batches behind the given-up batch have an
+outcome. If the batch with the last number was acknowledged, no number is missing. If the batch with the last number was
+not acknowledged, numbers restart at 0 in the next epoch. A new producer epoch fences requests of the old epoch that are
+still in flight.
 """
 
 from __future__ import annotations

@@ -50,8 +50,8 @@ _OPEN_STATES = (State.OPEN, State.SEALED, State.FAILED, State.ABORTING)
 
 class Transactions:
     """The transactions of one producer. Calls of the program run one after the other. ``hold(is_held)`` forbids or
-    allows sends, ``flush()`` waits until every record has an outcome, ``drop(why)`` fails the records without an
-    outcome, ``renewed()`` is called with each new identity. ``traceparent()`` returns the context of the program's
+    allows sends. ``flush()`` waits until every record has an outcome. ``drop(why)`` fails the records without an
+    outcome. ``renewed()`` is called with each new identity. ``traceparent()`` returns the context of the program's
     current span; None without traces."""
 
     def __init__(

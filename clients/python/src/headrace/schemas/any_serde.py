@@ -14,7 +14,7 @@ from .serde import SchemaDeserializer
 
 
 class RegistryDeserializer(SchemaDeserializer):
-    """Reads values of every schema type: Avro and JSON values become the Python values of their JSON form, Protobuf
+    """Reads values of every schema type. Avro and JSON values become the Python values of their JSON form; Protobuf
     messages become dicts (proto JSON with the fields' own names). Use this class in a program that shows or routes
     values without knowing their types. JSON values are not validated.
     """

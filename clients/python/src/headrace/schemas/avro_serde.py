@@ -73,8 +73,8 @@ class AvroDeserializer(SchemaDeserializer):
         consumer = Consumer(group_id="g", value_deserializer=AvroDeserializer(registry))
 
     A value becomes a dict. ``schema``: the reader's schema, to which each value is resolved (fields by name and alias,
-    defaults, promotions); without it, values have the form of their writer's schema. ``into``: a dataclass, a pydantic
-    model, or any callable that takes the dict.
+    defaults, promotions). Without ``schema``, values have the form of their writer's schema. ``into``: a dataclass, a
+    pydantic model, or any callable that takes the dict.
     """
 
     def __init__(

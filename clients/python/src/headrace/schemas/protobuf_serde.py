@@ -177,8 +177,8 @@ class ProtobufDeserializer(SchemaDeserializer):
                 _check_class(each)
                 self._classes[each.DESCRIPTOR.full_name] = each
         self._reads: Bounded[bytes, _Read] = Bounded(registry.cache_capacity)
-        #: Maps the first bytes of a value (header and message path) to the message class and the reader; only for
-        #: message paths whose numbers take one byte each.
+        #: Maps the first bytes of a value (header and message path) to the message class and the reader. The cache
+        #: contains only message paths whose numbers take one byte each.
         self._short: Bounded[bytes, tuple[type[Message], _Read]] = Bounded(registry.cache_capacity)
 
     def _builder(self, into: Any) -> Build | None:

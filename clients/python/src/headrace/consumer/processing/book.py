@@ -34,8 +34,8 @@ class Part:
 
     def __init__(self, tp: TopicPartition) -> None:
         self.tp = tp
-        #: Maps the offset of each unfinished record, in order of arrival, to the number of records with this offset:
-        #: after the consumer's position moved back, an offset can have two records.
+        #: Maps the offset of each unfinished record, in order of arrival, to the number of records with this offset.
+        #: After the consumer's position moved back, an offset can have two records.
         self.open: OrderedDict[int, int] = OrderedDict()
         self.is_sorted = True
         self.end = 0  # one past the last added offset

@@ -57,8 +57,8 @@ class Flow:
         self._resume(self._paused - far)
 
     def name_long(self, now: float) -> None:
-        """Log a handler that has not returned for LONG_S: later records of the same chain wait for it, and a run that
-        has reached its limits takes no more records. ``now``: the clock of ``Book.take``."""
+        """Log a handler that has not returned for LONG_S. Later records of the same chain wait for this handler, and a
+        run that has reached its limits takes no more records. ``now``: the clock of ``Book.take``."""
         work, begun_at = next(iter(self._book.begun.items()), (None, now))
         if work is None or now - max(begun_at, self._named_at) < LONG_S:
             return

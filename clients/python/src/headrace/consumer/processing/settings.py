@@ -16,8 +16,8 @@ from .book import Work, check_order
 
 CONCURRENCY_MAX = 10_000
 RETRIES_MAX = 1_000_000
-#: ``process`` takes up to this number of records from the consumer for each handler that may run at a time, so that the
-#: records have enough different keys.
+#: ``process`` takes up to this number of records from the consumer for each handler that may run at a time. A larger
+#: number gives the handlers more records with different keys.
 AHEAD = 10
 AHEAD_MIN = 500
 
@@ -116,8 +116,8 @@ def failure_of(work: Work, error: BaseException) -> ProcessingError:
 
 
 def letter_of(work: Work, error: Exception) -> dict[str, Any]:
-    """The arguments of a producer's ``send`` for the dead letter of ``work.record``: the record's bytes and headers,
-    and additional headers with the reason and the record's position."""
+    """The arguments of a producer's ``send`` for the dead letter of ``work.record``. The dead letter has the record's
+    bytes and headers, and additional headers with the reason and the record's position."""
     record: Record = work.record
     own = {
         "reason": described(error)[:8_000],

@@ -32,8 +32,8 @@ cdef int64_t INT_MOST = 2147483647
 cdef int64_t LONG_MOST = 0x7FFFFFFFFFFFFFFF
 cdef int64_t LONG_LEAST = -LONG_MOST - 1
 
-#: A value may have at most as many array and map items as it has bytes, plus this number: items such as null need no
-#: byte.
+#: The number of array and map items in a value may exceed the value's size in bytes by at most this number, because
+#: items such as null need no byte.
 cdef int64_t FREE_ITEMS = 100_000
 #: The memory limit of one value in the columns: ROW_BYTES, plus ROW_FACTOR times the size of the encoded value.
 cdef int64_t ROW_BYTES = 16 << 20
@@ -939,8 +939,9 @@ cdef class Decoding(Program):
 
     def decode(self, capsule, bint wide, bint framed, dict writers, int root, int64_t bytes_max):
         """Decode all values of a binary array. ``capsule``: the array (``arrow_array``); ``wide``: it has offsets of 64
-        bits. ``framed``: each value begins with a magic byte and a schema id, which ``writers`` maps to a node (-1: the
-        id is unusable); otherwise ``writers`` has the node as {0: node}. ``root``: the column of the values.
+        bits. ``framed``: each value begins with a magic byte and a schema id. ``writers`` maps each schema id to a node
+        (-1: the id is unusable); without frames, ``writers`` has the node as {0: node}. ``root``: the column of the
+        values.
 
         Returns (bad rows, fault of the whole batch, row of that fault). Afterwards call ``take`` for each column, or
         call ``reset``.
@@ -1244,9 +1245,9 @@ cdef int emit_real(Out* out, Node* node, const ArrowArray* array, int64_t at) no
 
 
 cdef int emit_decimal(Out* out, Node* node, const ArrowArray* array, int64_t at) noexcept nogil:
-    """Write a decimal of ``flag`` bytes as big-endian two's complement: in ``size`` bytes; with ``size`` 0 in as few
-    bytes as possible, after the number of these bytes. The node's two texts are the bounds (both exclusive) of the
-    number."""
+    """Write a decimal of ``flag`` bytes as big-endian two's complement. With ``size`` above 0, the number takes
+    ``size`` bytes. With ``size`` 0, the number takes as few bytes as possible, and the count of these bytes precedes
+    the number. The node's two texts are the bounds (both exclusive) of the number."""
     cdef int width = node.flag, used, place, fault
     cdef const uint8_t* data = <const uint8_t*>array.buffers[1] + at * width
     cdef uint8_t sign = 0xFF if data[width - 1] & 0x80 else 0

@@ -49,8 +49,8 @@ cdef int64_t LONG_LEAST = -LONG_MOST - 1
 #: The largest number of nested records, arrays and maps in a value.
 DEPTH_MAX = FRAMES - 1
 
-#: A message may have at most as many array and map items as it has bytes, plus this number: items such as null need no
-#: byte.
+#: The number of array and map items in a message may exceed the message's size in bytes by at most this number, because
+#: items such as null need no byte.
 cdef Py_ssize_t FREE_ITEMS = 100_000
 
 #: The names of numpy's boolean type in numpy 1 and numpy 2.

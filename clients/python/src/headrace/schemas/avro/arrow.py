@@ -453,7 +453,7 @@ _SKIPS_BELOW: Final = {
 class ArrowEncoder:
     """Encodes arrays of one Arrow type as values of a schema. Thread-safe: one thread at a time encodes.
 
-    A struct's fields are found by name; a field that the array does not have gets its default, and fields that the
+    A struct's fields are found by name. A field that the array does not have gets its default, and fields that the
     schema does not have are ignored. Raises NoArrowTypeError.
     """
 

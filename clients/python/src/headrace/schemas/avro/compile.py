@@ -178,8 +178,8 @@ def encoded_default(field: Field, record: Type, budget: _Budget | None = None) -
 
 
 def encoded_json(kind: Type, value: Any, budget: _Budget | None = None, depth: int = 0) -> bytes:
-    """Encode a default: JSON in which bytes are text (one character for each byte), and a union's value is of its first
-    branch (since Avro 1.12 of any branch). Raises ValueError."""
+    """Encode a default from its JSON. In the JSON, bytes are text (one character for each byte), and a union's value is
+    of the union's first branch (since Avro 1.12 of any branch). Raises ValueError."""
     budget = _Budget() if budget is None else budget
     budget.spend()
     if depth > codec.DEPTH_MAX:
@@ -273,10 +273,10 @@ def decoder(writer: Type, reader: Type | None = None) -> codec.Decoder:
 
 
 class _ReaderBuilder:
-    """Builds the reader of each pair of types once, because a type may contain itself, and because several branches of
-    a union may lead to the same pair. A reader is in ``_made`` before its parts are built, so that a recursive type
-    finds itself. If the types of the pair turn out not to match, other readers may already refer to the pair's reader,
-    which then refuses every value."""
+    """Builds the reader of each pair of types only once. A type may contain itself, and several branches of a union may
+    lead to the same pair. A reader is in ``_made`` before its parts are built, so that a recursive type finds itself.
+    If the types of the pair turn out not to match, other readers may already refer to the pair's reader, which then
+    refuses every value."""
 
     def __init__(self) -> None:
         self._made: dict[tuple[Type, Type], codec.Reader] = {}
@@ -425,8 +425,8 @@ def _logical(base: codec.Reader, writer: Type, reader: Type, path: str) -> codec
 
 
 def matched_fields(writer: Type, reader: Type) -> list[Field | None]:
-    """For each field of the writer's record, the reader's field that gets the values, found by name or by alias; None
-    if the reader has no such field."""
+    """For each field of the writer's record, the reader's field that gets the values; None if the reader has no such
+    field. Fields are found by name or by alias."""
     written_names = {each.name for each in writer.fields}
     by_name = {each.name: each for each in reader.fields}
     for each in reader.fields:
