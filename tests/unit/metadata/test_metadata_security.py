@@ -80,7 +80,7 @@ def test_entries_are_replaced_and_removed() -> None:
     ids=lambda record: type(record).__name__,
 )
 def test_the_removal_of_what_is_not_there_is_a_damaged_log(record: MetadataRecord) -> None:
-    with pytest.raises(CorruptLogError, match="no such entry"):
+    with pytest.raises(CorruptLogError, match="removes an entry that does not exist"):
         image_of(record)
 
 

@@ -297,7 +297,7 @@ def prepare(
         position = end
     if position != len(view) or not metas:
         raise CorruptMessageError(
-            f"{len(view)} bytes of records were sent, but the batches in these records end at byte {position}"
+            f"the append has {len(view)} bytes of record batches, but the batches' headers account for {position} bytes"
         )
     if size > config.segment_bytes:
         raise RecordListTooLargeError(
@@ -334,5 +334,5 @@ def headers_of(data: Buffer) -> list[BatchHeader]:
     return headers
 
 
-#: Outcome of one append among several: its AppendInfo, or the error that refused it.
+#: Outcome of one of several appends: an AppendInfo, or the error with which the append was refused.
 AppendOutcome = AppendInfo | HeadraceError

@@ -1,7 +1,7 @@
 """The small files of a log directory, in Kafka's formats, each with a checksum that Kafka's readers ignore.
 
-Checkpoint (recovery-point-offset-checkpoint, replication-offset-checkpoint, log-start-offset-checkpoint,
-cleaner-offset-checkpoint, leader-epoch-checkpoint):
+The following lines show a checkpoint file (recovery-point-offset-checkpoint, replication-offset-checkpoint,
+log-start-offset-checkpoint, cleaner-offset-checkpoint, leader-epoch-checkpoint):
 
     0               format version
     2               number of entries

@@ -86,8 +86,8 @@ class DeletedFiles:
 
     def remove(self, now_ms: float | None) -> Removed:
         """Remove the files that are due at ``now_ms`` (monotonic), gradually, and return after about
-        ``REMOVED_AT_ONCE`` bytes; the remaining files stay due. None: remove all queued files, as fast as possible,
-        because the disk is full. A file that cannot be removed is logged, and the next start removes it."""
+        ``REMOVED_AT_ONCE`` bytes; the remaining files stay due. ``now_ms`` None: remove all queued files as fast as
+        possible; used when the disk is full. A file that cannot be removed is logged, and the next start removes it."""
         if now_ms is None:
             self._hurry.set()
         with self._removing:

@@ -187,7 +187,7 @@ class DescriptorCache:
         with self._lock:
             directory, name = _split(path)
             here = self._files.setdefault(directory, {})
-            # Retire an object that is already open for this name, because a rename updates only one of the two objects.
+            # Retire an older CachedFile of the same name, because a rename updates only one CachedFile.
             if (known := _alive(here.get(name))) is not None:
                 self._retire(known)
             if create:

@@ -648,7 +648,7 @@ class LogDirectory:
                 self._write(name, offsets)
 
     def _lower(self, name: str, partition: TopicPartition, offset: int) -> None:
-        """Make the partition's checkpointed offset ``offset`` at most, durably."""
+        """Lower the partition's checkpointed offset to at most ``offset``, durably."""
         offsets = self._checkpoints()[name]
         known = offsets.get(partition, 0)
         # If the last write failed on a full disk, the checkpoint file may have a higher offset than memory, so write

@@ -99,8 +99,9 @@ class LeaderEpochs:
         self._is_behind = False
 
     def restore(self, entries: Iterable[EpochStart]) -> None:
-        """Set all entries like ``replace``, but ignore a full disk; used while a log is opened. The next change writes
-        the file. If the log is opened again before the next change, the opening finds the same entries again."""
+        """Set all entries like ``replace``, but ignore a full disk; used while a log is opened. The next change of the
+        epochs writes the epoch file. If the log is opened again before the next change, the opening finds the same
+        entries again."""
         entries = tuple(entries)
         try:
             self.replace(entries)

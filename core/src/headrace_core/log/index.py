@@ -199,7 +199,7 @@ _NO_ENTRY = IndexEntry(0, -1)
 
 
 class _SparseIndex:
-    """Base class of both indexes: two columns in memory, loaded on first use, and the index file."""
+    """Base class of offset index and time index: two columns in memory, loaded on first use, and the index file."""
 
     _entry: struct.Struct
     _column_types: tuple[str, str]

@@ -276,7 +276,8 @@ def open_segments(
         scans = _scan_unflushed(opening, segments, recovery_point, checksummed)
         log_end_offset = scans[len(segments) - 1].next_offset
         if not epochs.is_checksummed:
-            epochs_known = False  # Rebuild unverified entries from the batches before the file gets a checksum.
+            # Rebuild unverified epoch entries from the batches before the epoch file gets a checksum.
+            epochs_known = False
     _remove(opening, segments[0].base_offset)
     doubtful = {number for number, found in scans.items() if not opening.is_flushed_whole(segments[number], found)}
     if doubtful:

@@ -115,7 +115,7 @@ class PartitionLog(LogReader):
         self.directory = directory
         self.config = config
         self.epochs = epochs
-        #: State of each producer that wrote to this log; only the owner changes it.
+        #: State of each producer that wrote to this log; only the directory writer changes the table.
         self.producers = producers or ProducerTable(next_offset=log_end_offset)
         #: Time (monotonic) of the first append since the last flush; None when all records are flushed.
         self.unflushed_since_ms: float | None = None
@@ -344,7 +344,7 @@ class PartitionLog(LogReader):
         if known is not None and known.cuts == self.cuts:
             if known.end == end:
                 return known.epoch
-            # ``known`` comes from an earlier append of this group, which is not in the segments yet.
+            # ``known`` comes from an earlier append of the group, and the segments do not have the group's batches yet.
             if known.end > self.log_end_offset:
                 return max(known.epoch, largest_epoch(self._segments))
         found = largest_epoch(self._segments)
@@ -454,8 +454,8 @@ class PartitionLog(LogReader):
     def _admit(
         self, prepared: Write, group: Write, transaction: TransactionalAppend | Marker | None
     ) -> AppendInfo | None:
-        """Check the batches of idempotent producers and add them to the producer table. For batches that the log
-        already has, return the AppendInfo of the first append. Raises OutOfOrderSequenceNumberError,
+        """Check the batches of idempotent producers, and record the batches in the producer table. For batches that the
+        log already has, return the AppendInfo of the first append. Raises OutOfOrderSequenceNumberError,
         InvalidProducerEpochError, InvalidTxnStateError, and the errors of ``must_append`` and
         ``check_in_transaction``."""
         table = self.producers

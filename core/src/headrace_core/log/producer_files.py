@@ -67,7 +67,7 @@ class ProducerSnapshots:
         self._directory = directory
         self._offsets = set(offsets)
         #: Offsets of producer snapshots that an earlier process wrote and perhaps failed to flush. A flush alone would
-        #: not write their pages again, because the kernel counts these pages as clean.
+        #: not write the snapshots' pages again, because the kernel counts the pages as clean.
         self._inherited = set(self._offsets)
 
     @property
@@ -135,8 +135,8 @@ class ProducerSnapshots:
             for found in wanted:
                 with contextlib.suppress(FileNotFoundError, ServerBusyError):
                     files.append(file := self._fs.open(self.path(found), write=True))
-                    # Write the same bytes again, so that the pages of the file are dirty and reach the disk
-                    # (``opening``).
+                    # Write the same bytes again, so that the pages of the file are dirty and reach the disk (see
+                    # opening.py).
                     if found in self._inherited:
                         file.pwritev([file.pread(file.size(), 0)], 0)
                     forced.append(found)

@@ -369,7 +369,7 @@ class ProducerTable:
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """Start of the first open transaction; None: none is open. Any thread."""
+        """Start of the first open transaction; None: no transaction is open. Any thread."""
         open_ones, _ = self._undecided
         return open_ones[0].first_offset if open_ones else None
 
@@ -441,7 +441,7 @@ class ProducerTable:
 
     def last_records(self) -> dict[int, LastRecord]:
         """Return, for each producer, what compaction must keep so that the log can rebuild the producer table. Any
-        thread may call this method."""
+        thread may call ``last_records``."""
         found: dict[int, LastRecord] = {}
         for entry in list(self._entries.values()):
             batches = entry.batches
@@ -472,7 +472,7 @@ class ProducerTable:
 
     def snapshot_at(self, offset: int) -> bytes:
         """Return a snapshot of the state after all records before ``offset``, for a replica whose log begins at
-        ``offset``. Any thread may call this method.
+        ``offset``. Any thread may call ``snapshot_at``.
 
         Each producer's state is that of its last known batch before ``offset``, because the replica receives the later
         batches. A producer is left out if only its batches from ``offset`` on are known.

@@ -269,7 +269,7 @@ class LogReader:
             places.put(up_to, segment, size)
             return size
         position, header = place
-        # A batch whose place is cached was appended just now, so its offsets need no check.
+        # A batch whose position is cached was appended or checked recently, so its offsets need no check.
         if places.get(header.base_offset, segment) != position:
             after = position + header.size
             if after < segment.size:
@@ -315,8 +315,8 @@ class LogReader:
                 f"{len(records)}"
             )
         is_exact = self._check(records, segment, following, position, offset, next_offset)
-        # The header of the next batch does not prove that a gap precedes it, so the reader continues directly after
-        # these records.
+        # The next batch's header alone does not prove that compaction removed the offsets before the batch, so the
+        # reader continues directly after the returned records.
         if not is_exact and end < data_end:
             next_offset = _end_offset(records)
         places.put(next_offset, segment, end)
@@ -331,9 +331,9 @@ class LogReader:
         offset: int,
         next_offset: int,
     ) -> bool:
-        """Raise CorruptLogError unless ``records``, read at ``position``, are sound batches, the first batch ends at or
-        above ``offset``, and all batches end below ``next_offset``. Returns False when the offsets have a gap before
-        ``next_offset``."""
+        """Raise CorruptLogError unless ``records``, read at ``position``, are undamaged batches, the first batch ends
+        at or above ``offset``, and all batches end below ``next_offset``. Returns False when the offsets have a gap
+        before ``next_offset``."""
         # Get the epoch entries after the read: the log writes an epoch entry before the batches of the epoch.
         entries = self.known_epochs()
         verdict = check_slice(records, offset, next_offset, entries)
@@ -343,8 +343,8 @@ class LogReader:
             expected = _end_offset(memoryview(records)[:verdict]) if verdict else offset
             what = slice_fault(records, verdict, expected, next_offset, entries)
             raise CorruptLogError(f"{segment.path}, position {position + verdict}, offset {expected}: {what}")
-        # Because of a gap in or after these records, the check cannot detect a base offset of the first batch that
-        # damage has lowered.
+        # If the records have a gap, ``check_slice`` cannot detect whether damage has lowered the first batch's base
+        # offset.
         before, first = segment.offset_before(position), read_header(records)
         if first.base_offset < before:
             raise CorruptLogError(

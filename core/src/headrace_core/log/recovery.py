@@ -164,7 +164,7 @@ def scan(
         found.batches.append(BatchMeta.of(header))
         found.has_markers |= header.is_control
         if not found.epochs or header.leader_epoch > found.epochs[-1].epoch:
-            # Begin the epoch where the batch before it ends: compaction may have removed the epoch's first records.
+            # Begin the epoch at the end of the previous batch: compaction may have removed the epoch's first records.
             start_offset = found.next_offset if len(found.batches) > 1 else header.base_offset
             found.epochs.append(EpochStart(header.leader_epoch, start_offset))
         found.end += header.size

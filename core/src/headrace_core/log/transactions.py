@@ -53,8 +53,8 @@ class Marker(NamedTuple):
 
     @property
     def last_ended_epoch(self) -> int:
-        """The largest epoch of a transaction that the marker can end. Under version 2 the marker's own epoch is the
-        epoch of the producer's next transaction."""
+        """The largest epoch of a transaction that the marker can end. Under transaction version 2, the marker's own
+        epoch is the epoch of the producer's next transaction."""
         return self.epoch - 1 if self.version >= EPOCH_RAISING_VERSION else self.epoch
 
 
@@ -82,15 +82,15 @@ def must_append(marker: Marker, entry: ProducerEntry | None, partition: TopicPar
         equal                            yes                INVALID_PRODUCER_EPOCH         append
         smaller                          any                INVALID_PRODUCER_EPOCH         INVALID_PRODUCER_EPOCH
 
-    Under version 2 a marker's epoch is above the epoch of the transaction that the marker ends. A marker with the epoch
-    of an open transaction is therefore a late marker of the transaction before (KAFKA-17754). Under version 1 the epoch
-    does not change at the end of a transaction, so only the coordinator epoch in the log fences late markers of former
-    coordinators. A marker of version 1 that finds no open transaction is therefore appended if its coordinator epoch is
-    larger than that of the producer's last marker. If the two coordinator epochs are equal, the log already has the
-    marker.
+    Under transaction version 2, a marker's epoch is above the epoch of the transaction that the marker ends. A marker
+    with the epoch of an open transaction is therefore a late marker of the transaction before (KAFKA-17754). Under
+    transaction version 1, the producer epoch does not change at the end of a transaction, so only the coordinator epoch
+    in the log fences late markers of former coordinators. A marker of transaction version 1 without an open transaction
+    is therefore appended if its coordinator epoch is larger than that of the producer's last marker. If both markers
+    have the same coordinator epoch, the log already has the marker.
 
-    Under both versions, a marker with a smaller coordinator epoch than the producer's last marker is refused. Raises
-    InvalidProducerEpochError, TransactionCoordinatorFencedError.
+    Under both transaction versions, a marker with a smaller coordinator epoch than the producer's last marker is
+    refused. Raises InvalidProducerEpochError, TransactionCoordinatorFencedError.
     """
     if entry is None or marker.epoch > entry.epoch:
         appends = True
@@ -121,7 +121,7 @@ def check_in_transaction(
     header: BatchHeader, entry: ProducerEntry | None, append: TransactionalAppend, partition: TopicPartition
 ) -> None:
     """Check that a transactional batch belongs to an open transaction that its coordinator knows (KIP-890). The caller
-    has refused batches with a smaller epoch than the entry's, and checks the sequence.
+    has already refused batches with a smaller epoch than the producer's entry, and checks the sequence itself.
 
         entry of the producer                verified   the batch is
         -----------------------------------  ---------  ----------------------------------------------------
@@ -130,8 +130,8 @@ def check_in_transaction(
         no open transaction                  yes        the first of its transaction in the partition
         no open transaction                  no         refused: it would begin a transaction that no marker ends
 
-    Under version 2 sequences begin with 0 in each epoch. An unknown producer's first batch must therefore have sequence
-    0, else an earlier batch of the transaction is missing.
+    Under transaction version 2, sequences begin with 0 in each epoch. An unknown producer's first batch must therefore
+    have sequence 0, else an earlier batch of the transaction is missing.
 
     Raises OutOfOrderSequenceNumberError, and TransactionAbortableError (version 1: InvalidTxnStateError, because old
     clients do not know TransactionAbortableError).

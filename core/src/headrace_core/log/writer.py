@@ -85,8 +85,9 @@ _NOT_THE_DISK = (
 INLINE_BYTES_MAX = 64 * 1024
 TURN_BYTES_MAX = 32 * 1024 * 1024
 INLINE_SYNC_MS_MAX = 1.0
-#: Called with the logs whose new bytes are written but not forced to the disk, and with a callback. The function must
-#: call the callback once: when the new bytes are sent to the followers, or immediately if there is nothing to send.
+#: Called with the logs whose new bytes are written but not forced to the disk, and with a callback. The called function
+#: must call the callback once: when the new bytes are sent to the followers, or immediately if there is nothing to
+#: send.
 OnWritten = Callable[[Sequence[PartitionLog], Callable[[], None]], None]
 
 

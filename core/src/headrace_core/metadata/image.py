@@ -408,13 +408,13 @@ class ImageBuilder:
 
     def _ledger_record(self, record: MetadataRecord) -> None:
         if not self._own_ledger().replay(record):
-            raise _impossible(record, "the record contradicts an earlier record")
+            raise _impossible(record, "the record names an entry that is not in the ledger")
 
     def _security_record(self, record: MetadataRecord) -> None:
         if self._security is None:
             self._security = SecurityBuilder(self._base.security)
         if not self._security.replay(record):
-            raise _impossible(record, "there is no such entry")
+            raise _impossible(record, "the record removes an entry that does not exist")
 
     def _topic(self, record: TopicRecord) -> None:
         if record.name in self._topic_ids:

@@ -50,8 +50,8 @@ class RuntimeState:
 
 def write_state(path: str, state: RuntimeState) -> None:
     """Write the state file atomically (by rename). An fsync would be useless: after a power loss the process no longer
-    exists, so the file would be wrong. A failure is only logged: a full disk or a directory that is offline must not
-    stop the node."""
+    exists, so the file would be wrong. A failed write is only logged: a full disk or a directory that is offline must
+    not stop the node."""
     temporary = Path(f"{path}.tmp")
     try:
         temporary.write_text(json.dumps(asdict(state)) + "\n")

@@ -114,7 +114,7 @@ cdef struct Output:
 
 
 cdef enum:
-    # Codes in addition to the enum ``Fault`` of _wire.pxd.
+    # Fault codes in addition to the enum ``Fault`` of _wire.pxd.
     NO_MEMORY = 100
     TIMESTAMP_BEYOND = 101
 

@@ -151,8 +151,8 @@ cdef inline unsigned char* _put(unsigned char* p, bytes_t data, Py_ssize_t size)
 cdef inline int fill_as(const Source* from_, Py_ssize_t* next_row, Sink* to, bint plain) noexcept nogil:
     """The body of fill(), compiled twice; ``plain`` means that there are only values, so checks of other columns are
     left out."""
-    # Local copies of both structs: the compiler must assume that a store through ``p`` changes the target of any
-    # pointer.
+    # Use local copies of the source and the sink: the compiler must assume that a store through ``p`` changes the
+    # target of any pointer.
     cdef Source source = from_[0]
     cdef Sink sink = to[0]
     cdef int outcome = DRAINED

@@ -60,8 +60,8 @@ class SimulatedCrash(BaseException):
 
 
 class TraceEntry(NamedTuple):
-    """One operation, recorded before its effect. ``position`` and ``size`` of the operation's bytes are -1 if it has no
-    bytes."""
+    """An entry of the trace: one operation, recorded before its effect. ``position`` and ``size`` of the operation's
+    bytes are -1 if it has no bytes."""
 
     number: int
     operation: str

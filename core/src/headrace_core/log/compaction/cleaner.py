@@ -59,7 +59,8 @@ class CleaningReport:
     records_read: int = 0
     records_kept: int = 0
     records_without_key: int = 0
-    is_partial: bool = False  #: Whether the offset map became full early, so the log should be cleaned again.
+    #: Whether the offset map became full before the end of the dirty part, so that the log should be cleaned again.
+    is_partial: bool = False
     #: Whether a change of the log stopped the cleaning; no record is lost, and the log can be cleaned again.
     is_interrupted: bool = False
 

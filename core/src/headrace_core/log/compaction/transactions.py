@@ -24,7 +24,8 @@ from .horizon import Verdict, delete_horizon_ms
 
 
 class TransactionHistory:
-    """Aborted and open transactions, fed with every control and every transactional batch, in the log's order."""
+    """Finds the aborted and the open transactions from every control and every transactional batch, in the log's
+    order."""
 
     def __init__(self) -> None:
         #: Aborted transactions. The first offset of a transaction is the offset of its first batch that compaction has
@@ -47,13 +48,14 @@ class TransactionHistory:
 
 
 class TransactionJudge:
-    """Judges transactional batches and markers in one pass over the log, in the log's order."""
+    """Decides what compaction does with each transactional batch and marker, in one pass over the log, in the log's
+    order."""
 
     def __init__(self, aborted: Iterable[AbortedTransaction], now_ms: int) -> None:
         self._coming = deque(sorted(aborted, key=lambda transaction: transaction.first_offset))
         self._now_ms = now_ms
         #: Key: the id of a producer whose aborted transaction is in progress. Value: whether the pass has met a batch
-        #: of this transaction.
+        #: of the aborted transaction.
         self._aborting: dict[int, bool] = {}
         self._committing: set[int] = set()
 
