@@ -186,7 +186,7 @@ def test_what_is_not_in_avro_is_left_alone(registry: SchemaRegistry) -> None:
             "an Avro union of several",
         ),
         ({"type": "record", "name": "R", "fields": [{"name": "x", "type": ["null", "R"]}]}, "R contains itself"),
-        ("string", "is not a record"),
+        ("string", "is not an Avro record"),
     ],
 )
 def test_schemas_that_are_no_tables_are_reasons(

@@ -86,7 +86,7 @@ def test_keys_must_not_be_null() -> None:
         (row_schema(field("a`b", "int32")), "'a`b' has a backtick in its name"),
         (row_schema(field("x", "int128")), "'int128', which Connect does not have"),
         (row_schema({"type": "int32"}), "has no name"),
-        (row_schema(field("x", "bytes", name="org.apache.kafka.connect.data.Decimal")), "without a scale"),
+        (row_schema(field("x", "bytes", name="org.apache.kafka.connect.data.Decimal")), "has no scale"),
         (
             row_schema(
                 field(

@@ -122,13 +122,13 @@ def test_paid_money_is_returned_by_a_cancellation() -> None:
     ("verb", "fields", "why"),
     [
         ("place", {"customer": "ann", "lines": [LINE]}, "the order is placed"),
-        ("pay", {"cents": 299}, "the order costs 300 cents, not 299"),
+        ("pay", {"cents": 299}, "the order costs 300 cents, but the command pays 299"),
         ("ship", {}, "the order is placed"),
         ("deliver", {}, "the order is placed"),
         ("add", LINE, "the order already has a line pen"),
         ("remove", {"sku": "ink"}, "the order has no line ink"),
         ("remove", {"sku": "pen"}, "the last line of an order cannot be removed"),
-        ("cancel", {"expected_version": 7}, "the order has version 1, not 7"),
+        ("cancel", {"expected_version": 7}, "the order has version 1, but the command expects version 7"),
     ],
 )
 def test_a_refused_command_is_an_event_that_says_why(verb: str, fields: dict[str, Any], why: str) -> None:
@@ -165,10 +165,10 @@ def test_an_event_that_does_not_follow_is_an_error(version: int) -> None:
 @pytest.mark.parametrize(
     ("value", "why"),
     [
-        (b"", "the value is not JSON"),
-        (b"{", "the value is not JSON"),
-        (b"\xff", "the value is not JSON"),
-        (b"[" * 10_000, "the value is not JSON"),
+        (b"", "the value of the command is not JSON"),
+        (b"{", "the value of the command is not JSON"),
+        (b"\xff", "the value of the command is not JSON"),
+        (b"[" * 10_000, "the value of the command is not JSON"),
         (b"7", "a command must be a JSON object"),
         ({"do": "ship"}, "id must be a printable text"),
         ({"id": "c", "do": "ship", "order": "other"}, "the record's key is not the id of the order"),
@@ -180,7 +180,10 @@ def test_an_event_that_does_not_follow_is_an_error(version: int) -> None:
         ({"id": "c", "order": "o", "do": "pay", "cents": True}, "cents must be a whole number from 1"),
         ({"id": "c", "order": "o", "do": "pay", "cents": 1.5}, "cents must be a whole number from 1"),
         ({"id": "c", "order": "o", "do": "place", "customer": "ann", "lines": []}, "lines must be a list of 1 to"),
-        ({"id": "c", "order": "o", "do": "place", "customer": "ann", "lines": [7]}, "a line must be a JSON object"),
+        (
+            {"id": "c", "order": "o", "do": "place", "customer": "ann", "lines": [7]},
+            "each line of an order must be a JSON object",
+        ),
         ({"id": "c", "order": "o", "do": "place", "customer": "ann", "lines": [LINE, LINE]}, "have the same sku"),
         ({"id": "c", "order": "o", "do": "add", "sku": "ink", "quantity": -1, "cents": 5}, "quantity must be"),
         (b" " * (COMMAND_BYTES_MAX + 1), f"more than {COMMAND_BYTES_MAX} bytes"),

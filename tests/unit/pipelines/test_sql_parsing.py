@@ -212,7 +212,7 @@ def test_an_error_points_at_its_token() -> None:
         ("CREATE TABLE t (a, b INT)", "q.sql:1:18: expected the type of column a, found ,"),
         ("CREATE TABLE t (a INT, A INT)", "q.sql:1:24: two columns have the name A"),
         ("CREATE STREAM t (a INT PRIMARY KEY)", "q.sql:1:18: a stream has no primary key; write CREATE TABLE"),
-        ("CREATE TABLE t (a INT) AS SELECT 1", "q.sql:1:17: a table AS SELECT has the columns of its SELECT"),
+        ("CREATE TABLE t (a INT) AS SELECT 1", "q.sql:1:17: CREATE TABLE AS SELECT has the columns of its SELECT"),
         ("CREATE TABLE t WITH (key = 'a', key = 'b')", "q.sql:1:33: the option key is given twice"),
         ("CREATE OR REPLACE TABLE t (a INT)", "q.sql:1:19: expected VIEW or FUNCTION"),
         ("SHOW TABLES t", "q.sql:1:13: expected the end of the statement, found t"),

@@ -103,10 +103,10 @@ def test_tables_are_the_names_where_tables_stand(text: str, tables: list[str]) -
             "SELECT * FROM t AS OF OFFSET " + "9" * 5_000,
             "q.sql:1:30: an offset or partition must be a whole number from 0",
         ),
-        ("SELECT * FROM nothing AS OF OFFSET 1", "q.sql:1:15: there is no table nothing; AS OF needs one"),
+        ("SELECT * FROM nothing AS OF OFFSET 1", "q.sql:1:15: AS OF needs a table, and there is no table nothing"),
         ("SELECT * FROM t AS OF OFFSET x", "q.sql:1:30: expected a whole number"),
         ("SELECT * FROM t AS OF OFFSET", "q.sql:1:29: expected a whole number, found the end of the statement"),
-        ("SELECT * FROM t AS OF OFFSET (0 5)", "q.sql:1:33: expected =, as in (0 = 100, 1 = 70)"),
+        ("SELECT * FROM t AS OF OFFSET (0 5)", "q.sql:1:33: expected = as in OFFSET (0 = 100, 1 = 70)"),
         ("SELECT * FROM t AS OF TIMESTAMP 'noon'", "q.sql:1:33: 'noon': must be a time such as"),
     ],
 )

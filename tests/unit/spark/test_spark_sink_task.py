@@ -245,7 +245,7 @@ def test_overwrite_is_refused_in_a_batch() -> None:
 def test_an_aborted_batch_is_reported_with_what_may_be_written(caplog: pytest.LogCaptureFixture) -> None:
     writer = HeadraceStreamWriter(options(topic="out"), SCHEMA)
     writer.abort([SinkCommit((PartitionWritten("out", 0, 5, 9, 5),)), None], 7)
-    assert "batch 7 failed. 5 rows were acknowledged" in caplog.text
+    assert "batch 7 of the stream failed. 5 rows were acknowledged" in caplog.text
 
 
 def test_a_querys_notes_are_reported_with_its_first_batch_only(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,5 +1,6 @@
-"""How a command reaches a secured cluster: the flags ``--command-config`` and ``-X`` of ``headrace``, with the same
-keys, for clients and for Spark's source and sink. No ``repr`` and no message contains a secret."""
+"""Parse the flags ``--command-config`` and ``-X``, with which a command reaches a secured cluster. The flags have the
+same keys as in ``headrace``, and apply to clients and to Spark's source and sink. No ``repr`` and no message contains a
+secret."""
 
 from __future__ import annotations
 
@@ -66,14 +67,14 @@ class Access:
         return _options(self.producer() | self._tokens())
 
     def registry(self, url: str | None) -> Registry:
-        """The settings of the schema registry at ``url`` (None: the default one)."""
+        """The settings of the schema registry at ``url`` (None: the URL in the keys, otherwise the default)."""
         keys = {name: value for name, value in self.keys.items() if name.startswith(_REGISTRY)}
         if not keys:
             return url
         return keys if url is None else keys | {f"{_REGISTRY}url": url}
 
     def hidden(self, text: str) -> str:
-        """``text`` without the secrets of the keys."""
+        """``text`` with ``[hidden]`` in place of each secret of the keys."""
         for name, value in self.keys.items():
             if value and _is_secret(name):
                 text = text.replace(value, "[hidden]")
@@ -100,8 +101,8 @@ def _is_secret(name: str) -> bool:
 
 
 def add_arguments(parser: argparse.ArgumentParser, default: str = "") -> None:
-    """Add ``--bootstrap-servers``, ``--command-config`` and ``-X``. ``default``: the text for the cluster that is used
-    without a flag."""
+    """Add ``--bootstrap-servers``, ``--command-config`` and ``-X``. ``default``: the help text's name for the cluster
+    that the command uses without a flag."""
     default = default or f"{BOOTSTRAP_VARIABLE}, or {DEFAULT_BOOTSTRAP}"
     parser.add_argument(
         "--bootstrap-servers", "-b", metavar="HOST:PORT,...", help=f"addresses of brokers (default: {default})"

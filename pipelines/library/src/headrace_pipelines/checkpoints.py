@@ -72,7 +72,8 @@ def remove_unbegun(directory: Path) -> None:
     """Remove the checkpoints in ``directory`` of queries that have begun no batch.
 
     A process that is killed while it writes ``offsets/0`` leaves a temporary file there, and Spark refuses such a
-    checkpoint (STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY). The query has written nothing yet, so it begins again.
+    checkpoint (STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY). A query that has begun no batch has written nothing, so it
+    can start again from its first batch.
     """
     for path in directory.iterdir() if directory.is_dir() else ():
         has_offsets = (path / "offsets").is_dir()

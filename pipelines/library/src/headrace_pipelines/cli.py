@@ -1,4 +1,4 @@
-"""The command ``headrace-pipelines``: list the pipelines, run one, watch it, stop it, replay its dead letters; SQL."""
+"""The command ``headrace-pipelines``: list, run, watch and stop pipelines, replay dead letters, run the SQL shell."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def _parser(words: list[str], known: Mapping[str, Pipeline]) -> argparse.Argumen
             elif command == "stop":
                 named.add_argument(
                     "--timeout", type=float, default=commands.STOP_S, metavar="SECONDS",
-                    help="how long to wait for the end of the run (default %(default)g)",
+                    help="seconds to wait for the end of the run (default %(default)g)",
                 )  # fmt: skip
             elif command in ("status", "replay"):
                 access.add_arguments(named, "the cluster of the run")

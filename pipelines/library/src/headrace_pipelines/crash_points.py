@@ -35,8 +35,8 @@ _LOOK_S = 0.2
 
 
 def crash_point(name: str, batch: int | None = None) -> None:
-    """Wait for the kill if ``Harness.crash`` has chosen this name, and either this batch or any batch (None); otherwise
-    do nothing.
+    """Wait for SIGKILL if ``Harness.crash`` has chosen this crash point for this batch or for any batch; otherwise
+    return.
 
     The process ends with its parent, so a worker does not outlive the driver.
     """

@@ -1,4 +1,4 @@
-"""Run a pipeline that is a function ``start(spark, site)``: its session, its topics, its progress, its end."""
+"""Run a pipeline that is a function ``start(spark, site)``: make its session and topics, show progress, and end it."""
 
 from __future__ import annotations
 

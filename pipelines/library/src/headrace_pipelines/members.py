@@ -29,7 +29,7 @@ RESTART_S = 1.0
 
 
 def owner_access() -> Access:
-    """In a member's process: read from the owner how to reach the cluster. Call this function before ``owner_ended``.
+    """Read from the owner how to reach the cluster. Call this function in a member's process, before ``owner_ended``.
     Ends the process if the owner has died."""
     with open(0, "rb", buffering=0, closefd=False) as owner:
         line = owner.readline()
@@ -39,7 +39,8 @@ def owner_access() -> Access:
 
 
 def owner_ended() -> threading.Event:
-    """In a member's process: return an event that is set when the owner has closed the standard input, or has died."""
+    """Return an event that is set when the owner has closed the standard input, or has died. Call this function in a
+    member's process."""
     ended = threading.Event()
 
     def read() -> None:

@@ -8,9 +8,10 @@ A replayed record has the key, value, headers, timestamp and partition of the or
 dead letter keeps the number of replays, so a record is replayed at most ``tries_max`` times.
 
 **Each dead letter is replayed once.** The records and the progress of the group ``<topic>.replay`` are one transaction.
-After a crash the next replay continues where the last transaction ended, and two replays at a time fence each other. A
-source position may occur twice in the dead-letter topic, because an at-least-once sink has repeated a batch. A position
-that occurs twice is replayed once: a replay reads the headers of the whole topic, and remembers the positions.
+After a crash the next replay continues where the last transaction ended. If a second replay of a topic starts, it
+fences the first one. A source position may occur twice in the dead-letter topic, because an at-least-once sink has
+repeated a batch. A position that occurs twice is replayed once: a replay reads the headers of the whole topic, and
+remembers the positions.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
     DIR/run.json    the present or last run
     DIR/run.lock    locked by the process that runs a pipeline in DIR
 
-A process is known by its pid and its start time, so a signal never reaches another process with the same pid.
+A process is identified by its pid and its start time, so a signal never reaches another process with the same pid.
 
-A run whose job has called ``prepared`` has topics and checkpoints. If this run does not end with ``done``, the next run
-with the same flags continues it.
+A run whose job has called ``prepared`` has topics and checkpoints. If a run with topics and checkpoints does not end
+with ``done``, the next run with the same flags continues it.
 """
 
 from __future__ import annotations

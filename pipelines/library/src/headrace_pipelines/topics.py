@@ -15,8 +15,8 @@ from .errors import QueryFailedError
 from .lags import group_of
 
 _PAUSE_S = 0.01
-#: Settings of topics whose record timestamps are the times of the data. Brokers keep old records, and accept a tick,
-#: whose timestamp is days after the last record: with current data this time is in the future.
+#: Settings of topics whose record timestamps are the times of the data. With these settings, brokers keep old records,
+#: and accept a tick, whose timestamp is days after the last record: with current data this time is in the future.
 TIMES_OF_DATA = {"retention.ms": "-1", "message.timestamp.after.max.ms": str((1 << 63) - 1)}
 #: Longest wait for the markers of committed and aborted transactions, in seconds.
 MARKERS_S = 60.0

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: The client keys of this module; Spark's Kafka connector has the second key, too.
+#: The client keys of this module; Spark's Kafka connector also has ``sasl.token.mechanism``.
 ENABLED, MECHANISM = "delegation.token.enabled", "sasl.token.mechanism"
 DEFAULT_MECHANISM = "SCRAM-SHA-512"
 _MECHANISMS = ("SCRAM-SHA-256", DEFAULT_MECHANISM)
@@ -84,7 +84,7 @@ def without_login(client: Mapping[str, str]) -> dict[str, str]:
 
 
 def task_login(client: Mapping[str, str], mechanism: str) -> dict[str, str]:
-    """The keys with which tasks log in: a token that is valid now. The call may make or renew a token. Raises
+    """The keys with which tasks log in: a token that is valid now. ``login`` may make or renew a token. Raises
     HeadraceError."""
     token = TokenStore(client, mechanism).token()
     return {"sasl.mechanism": mechanism, "sasl.jaas.config": token.jaas_config}
@@ -211,10 +211,10 @@ class TokenStore:
             if time.monotonic() > ends_s:
                 if isinstance(failure, SaslAuthenticationFailedError):
                     raise SaslAuthenticationFailedError(
-                        f"{address} does not accept the delegation token that this driver has made: set the same "
+                        f"node {address} does not accept the delegation token that this driver has made: set the same "
                         "delegation.token.secret.key on all nodes"
                     )
-                logger.warning("%s did not check the delegation token: %s", address, failure.message)
+                logger.warning("node %s did not check the delegation token: %s", address, failure.message)
                 return
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _PAUSE_S_MAX)
@@ -230,7 +230,7 @@ class TokenStore:
         except HeadraceError as error:
             if not error.retriable:
                 raise
-            logger.warning("%s did not check the delegation token: %s", address, error.message)
+            logger.warning("node %s did not check the delegation token: %s", address, error.message)
         return None
 
     # -- the file
@@ -253,7 +253,7 @@ class TokenStore:
         except FileNotFoundError:
             return None
         except (ValueError, TypeError, KeyError, AttributeError):
-            logger.warning("%s is not readable; the driver makes another delegation token", path)
+            logger.warning("the file %s has no readable delegation token; the driver makes another token", path)
             return None
 
     def _write(self, path: Path, kept: Kept) -> None:

@@ -169,4 +169,4 @@ class OffsetReader:
                     raise
                 logger.warning("cannot read offsets, %d attempts left: %s", left, error)
                 self._sleep(self.options.offset_retry_interval_ms / 1_000)
-        raise AssertionError("unreachable: the loop makes at least one attempt")
+        raise AssertionError("a bug in Headrace: the loop made no attempt to read the offsets")

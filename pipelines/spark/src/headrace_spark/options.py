@@ -131,7 +131,9 @@ def parse_options(given: Mapping[str, str], *, streaming: bool | None) -> Source
     smallest = _positive(options, "minOffsetsPerTrigger")
     largest = _positive(options, "maxOffsetsPerTrigger")
     if smallest is not None and largest is not None and smallest > largest:
-        raise InvalidConfigError(f"minOffsetsPerTrigger={smallest} is higher than maxOffsetsPerTrigger={largest}")
+        raise InvalidConfigError(
+            f"minOffsetsPerTrigger={smallest} is higher than maxOffsetsPerTrigger={largest}; lower the minimum"
+        )
     no_match = options.get("startingoffsetsbytimestampstrategy", "error").strip().lower()
     if no_match not in ("error", "latest"):
         raise InvalidConfigError(f"startingOffsetsByTimestampStrategy={no_match!r}: must be error or latest")
@@ -203,7 +205,7 @@ def _group(
         if value is None:
             continue
         if not value.strip():
-            raise InvalidConfigError(f"{name}={value!r}: must name a group")
+            raise InvalidConfigError(f"{name}={value!r}: must be the name of a consumer group")
         if streaming is False:
             notes.append(f"{name} is ignored in batch queries: they have no progress to commit")
     if group_id is not None and prefix is not None:
@@ -256,22 +258,24 @@ def _check_batch(starting: OffsetLimit, ending: OffsetLimit) -> None:
     if ending.kind is Limit.EARLIEST:
         raise InvalidConfigError("endingOffsets=earliest: a batch query cannot end at the start of the log")
     if starting.kind is Limit.OFFSETS:
-        _refuse("startingOffsets", starting.values, LATEST, "latest (-1): a batch query cannot start there")
+        _refuse("startingOffsets", starting.values, LATEST, "a batch query cannot start at the latest offset")
     if ending.kind is Limit.OFFSETS:
-        _refuse("endingOffsets", ending.values, EARLIEST, "earliest (-2): a batch query cannot end there")
+        _refuse("endingOffsets", ending.values, EARLIEST, "a batch query cannot end at the earliest offset")
     if starting.kind is ending.kind and starting.kind in (Limit.OFFSETS, Limit.TIMESTAMPS):
         if starting.values.keys() != ending.values.keys():
-            raise InvalidConfigError("the starting and the ending option must name the same partitions")
+            raise InvalidConfigError(
+                "the options for the start and for the end of a batch query must name the same partitions"
+            )
         for partition, start in starting.values.items():
             end = ending.values[partition]
             if 0 <= end < start:
-                raise InvalidConfigError(f"{partition}: starts at {start}, which is after its end, {end}")
+                raise InvalidConfigError(f"partition {partition}: the given start {start} is after the given end {end}")
 
 
 def _refuse(option: str, values: Mapping[TopicPartition, int], value: int, why: str) -> None:
     for partition, offset in values.items():
         if offset == value:
-            raise InvalidConfigError(f"{option}: {partition} is given as {why}")
+            raise InvalidConfigError(f"{option}: {partition} has the offset {value}, and {why}")
 
 
 def _positive(options: Mapping[str, str], name: str) -> int | None:
@@ -283,7 +287,7 @@ def _positive(options: Mapping[str, str], name: str) -> int | None:
     except ValueError:
         raise InvalidConfigError(f"{name}={text!r}: must be a whole number") from None
     if value <= 0:
-        raise InvalidConfigError(f"{name}={text!r}: must be positive")
+        raise InvalidConfigError(f"{name}={text!r}: must be 1 or more")
     return value
 
 

@@ -94,7 +94,7 @@ def to_registry(
 
     For Avro, ``column`` is a struct (or the type that the schema's own type needs), whose fields are found by name: a
     missing field gets its default, and other fields are ignored. For JSON Schema and Protobuf, ``column`` is a string
-    with the value's JSON. A null stays null: a tombstone.
+    with the value's JSON. A null stays null, because a null value is a tombstone.
 
     ``mode``: with ``failfast`` a value that the schema does not allow fails the query. With ``permissive`` the column
     is a struct of ``value``, null for a value that the schema does not allow, and ``reason``, null for a good value. A
@@ -304,5 +304,5 @@ def _first_message(resolved: ResolvedSchema) -> Any:
 
     descriptor = message_at(load(resolved, lambda: f"the schema with id {resolved.id}"), (0,))
     if descriptor is None:
-        raise InvalidArgumentError(f"the schema with id {resolved.id} has no message")
+        raise InvalidArgumentError(f"the Protobuf schema with id {resolved.id} has no message, so it has no values")
     return message_class(descriptor)

@@ -114,9 +114,9 @@ class HeadraceBatchWriter(SinkTask, DataSourceArrowWriter):
         """Report the records that may have been written. Only an exactly-once sink can abort written records."""
         found = received(messages)
         if self.options.is_exactly_once:
-            logger.warning("the write failed: %s", abort_batch(self.options, self._batch, found))
+            logger.warning("the write to the topics failed: %s", abort_batch(self.options, self._batch, found))
         else:
-            logger.warning("the write failed. %s", written_text(commits(messages)))
+            logger.warning("the write to the topics failed. %s", written_text(commits(messages)))
 
 
 class HeadraceStreamWriter(SinkTask, DataSourceStreamArrowWriter):
@@ -147,10 +147,10 @@ class HeadraceStreamWriter(SinkTask, DataSourceStreamArrowWriter):
         exactly-once sink aborts these records, unless the batch is already committed."""
         found = received(messages)
         if not self.options.is_exactly_once:
-            logger.warning("batch %d failed. %s", batchId, written_text(commits(messages)))
+            logger.warning("batch %d of the stream failed. %s", batchId, written_text(commits(messages)))
         elif found:
             what = abort_batch(self.options, SinkBatch(found[0].sink, batchId), found)
-            logger.warning("batch %d failed: %s. Start the query again", batchId, what)
+            logger.warning("batch %d of the stream failed: %s. Start the query again", batchId, what)
 
 
 def received(messages: Sequence[WriterCommitMessage | None]) -> list[SinkCommit]:

@@ -78,7 +78,7 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     if is_exactly_once and options.get(ASYNC_PROGRESS.lower(), "false").lower() == "true":
         raise InvalidConfigError(
             f"{ASYNC_PROGRESS}=true: a restarted query gives a batch number to other rows, and an exactly-once sink "
-            f"would skip them; remove the option, or set {DELIVERY}={AT_LEAST_ONCE}"
+            f"would skip these rows; remove the option, or set {DELIVERY}={AT_LEAST_ONCE}"
         )
     if is_exactly_once:
         client.setdefault("transaction.timeout.ms", str(TASK_TIMEOUT_MS))
@@ -92,7 +92,9 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     topic = options.get("topic")
     if topic is not None:
         if not topic.strip():
-            raise InvalidConfigError("topic is empty: name one, or leave the option out and give a column named topic")
+            raise InvalidConfigError(
+                "the option topic is empty: name a topic, or leave the option out and give a column named topic"
+            )
         check_topic_name(topic)
     if application is not None:
         _check_sink_id(application[0], topic or EACH_TOPIC)

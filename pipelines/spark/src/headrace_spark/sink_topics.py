@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headrace import Admin
     from headrace.models import TopicDescription
 
-RETRY_PAUSE_S = 0.5  #: Pause before a failed attempt to create a topic is repeated.
+RETRY_PAUSE_S = 0.5  #: Seconds to pause before a failed attempt to create a topic is repeated.
 
 
 class Describes(Protocol):
@@ -86,7 +86,7 @@ class SinkTopics:
                     self._seen.add(topic)
                     created = TopicCreated(topic, len(found.partitions), len(found.partitions[0].replicas))
                     return created if was_missing else None
-                failure: HeadraceError = LeaderNotAvailableError(f"topic {topic!r} is not known to every node yet")
+                failure: HeadraceError = LeaderNotAvailableError(f"some nodes do not know the new topic {topic!r} yet")
             except HeadraceError as error:
                 if not _is_passing(error):
                     raise

@@ -28,7 +28,7 @@ ROWS_MAX = 64
 #: longer by this time.
 FLUSH_S = 2.0
 
-#: The process that has set the TracerProvider; workers are forks.
+#: The id of the process that has set the TracerProvider; a forked worker has another process id.
 _set_in = 0
 
 

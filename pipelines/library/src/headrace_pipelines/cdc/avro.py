@@ -4,8 +4,8 @@
 
 Connect's Avro converters write Confluent's wire format, and Avro schemas that contain the name, type and parameters of
 Connect's own schema as ``connect.name``, ``connect.type`` and ``connect.parameters``. So events in Avro and events in
-JSON give the same columns, and all other modules read JSON. The JSON has only the parts of a value that these modules
-read.
+JSON give the same columns, and all other modules read JSON. The JSON has only the parts of a value that the modules of
+this package read.
 
 Sources: Confluent's documentation ("Formats, Serializers, and Deserializers: Wire format"); AvroData of Confluent's and
 Apicurio's converters; Kafka's JsonConverter.
@@ -92,7 +92,8 @@ _converters: dict[tuple[int, bytes], Converter] = {}
 
 
 def _kept(settings: bytes) -> Converter:
-    """The converter of this process; the process id is in the key, because workers are forks."""
+    """The converter of this process. The process id is in the key of the cache, because workers are forks of one
+    process."""
     known = (os.getpid(), settings)
     if known not in _converters:
         while len(_converters) >= _KEPT_MAX:
@@ -175,7 +176,7 @@ def form_of(resolved: ResolvedSchema, *, read: Sequence[str] = (), described: Se
         raise EventSchemaError(f"schema id {resolved.id} cannot be read: {error}") from error
     fields = found.connect.get("fields")
     if fields is None:
-        raise EventSchemaError(f"schema id {resolved.id} is not a record: is this a topic of Debezium?")
+        raise EventSchemaError(f"schema id {resolved.id} is not an Avro record; check that Debezium writes this topic")
     schema = found.connect | {"fields": [each for each in fields if not described or each["field"] in described]}
     text = found.text if not read else _record({name: each for name, each in found.parts.items() if name in read})
     return Form(json.dumps(schema, ensure_ascii=False), decoder, text)
@@ -239,7 +240,7 @@ class _Builder:
             if full in self._names:
                 node = self._names[full]
                 if node is None:
-                    raise EventSchemaError(f"the record {full} contains itself, and a table has no such columns")
+                    raise EventSchemaError(f"the Avro record {full} contains itself, which a column of a lake cannot")
                 return node
         raise EventSchemaError(f"Kafka Connect has no equivalent of the Avro type {name!r}")
 
@@ -295,10 +296,10 @@ def _scale(decimal: Mapping[str, Any]) -> int:
     try:
         scale = int(decimal["parameters"]["scale"])
     except (KeyError, TypeError, ValueError) as error:
-        raise EventSchemaError("a decimal has no scale") from error
+        raise EventSchemaError("a decimal in the Avro schema has no scale") from error
     if not 0 <= scale <= DIGITS_MAX:
         raise EventSchemaError(
-            f"a decimal has the scale {scale}, and the scale of a lake's column is at most {DIGITS_MAX}"
+            f"a decimal in the Avro schema has the scale {scale}, and a lake's column has at most {DIGITS_MAX} digits"
         )
     return scale
 

@@ -17,7 +17,7 @@ from .columns import Column
 #: Columns that a lake table has besides the columns of its source: the position of the row's last change in
 #: PostgreSQL's log, and the time when this change was committed.
 LSN, CHANGED_AT = "__lsn", "__changed_at"
-#: The position of an event in its topic, and the reason why the event cannot be applied.
+#: The columns of a refused event: its position in its topic, and the reason why the event cannot be applied.
 REFUSED = pa.schema({"partition": pa.int32(), "offset": pa.int64(), REASON: pa.string()})
 _POSITION = pa.schema({"__partition": pa.int32(), "__offset": pa.int64()})
 _ROW = "__row"
@@ -84,7 +84,10 @@ def _check_keys(names: tuple[str, ...], before: tuple[str, ...], version: Versio
         )
     missing = [name for name in names if name not in {column.name for column in version.row}]
     if missing:
-        raise InvalidColumnsError(f"table {table}: the key column {missing[0]!r} is not a column of the row")
+        raise InvalidColumnsError(
+            f"table {table}: the key column {missing[0]!r} is not a column of the row; "
+            "do not exclude it in the connector"
+        )
 
 
 def _upserts(events: pa.Table, version: Version) -> pa.Table:

@@ -76,7 +76,7 @@ def columns_of_row(value_schema: str) -> tuple[Column, ...]:
     fields = _fields(_schema(value_schema), "the schema of the value")
     rows = [field for field in fields if field.get("field") == "after"]
     if len(rows) != 1:
-        raise EventSchemaError("the schema of the value has no field 'after': is this a topic of Debezium?")
+        raise EventSchemaError("the schema of the value has no field 'after'; check that Debezium writes this topic")
     return _columns(rows[0], "the schema of 'after'")
 
 
@@ -124,7 +124,7 @@ def _columns(schema: Mapping[str, Any], what: str) -> tuple[Column, ...]:
 def _column(field: Mapping[str, Any]) -> Column:
     name, kind, meaning = field.get("field"), field.get("type"), field.get("name")
     if not isinstance(name, str) or not name or not isinstance(kind, str):
-        raise EventSchemaError("a field of the schema has no name, or no type")
+        raise EventSchemaError("a field of the event's schema has no name, or no type")
     is_nullable = field.get("optional") is not False
     if kind == "array":
         element = _element(field.get("items"))
@@ -158,7 +158,7 @@ def _decimal(name: str, parameters: Any) -> str:
         scale = int(known["scale"])
         precision = int(known.get("connect.decimal.precision", DIGITS_MAX))
     except (KeyError, TypeError, ValueError) as error:
-        raise EventSchemaError(f"the column {name!r} is a decimal without a scale") from error
+        raise EventSchemaError(f"the schema of the event has no scale for the decimal column {name!r}") from error
     if not 0 <= scale <= precision <= DIGITS_MAX:
         raise EventSchemaError(
             f"the column {name!r} is numeric({precision}, {scale}), and a lake's column has at most {DIGITS_MAX} "

@@ -50,8 +50,9 @@ GROUP = "cdc.connect"
 #: The worker's topics: a run replaces them, because the positions of an earlier run belong to another PostgreSQL
 #: server.
 STATE_TOPICS = tuple(f"{GROUP}-{name}" for name in ("configs", "offsets", "status"))
-#: Keys of the worker. Decimals are JSON numbers, which are exact; the converter's default is base64. By default the
-#: converter also replaces null by the column's default, so that a row in the lake would differ from its source.
+#: Configuration of the Connect worker. Decimals are JSON numbers, which are exact; the converter's default is base64.
+#: By default the converter also replaces null by the column's default, so that a row in the lake would differ from its
+#: source.
 _WORKER = {
     "group.id": GROUP,
     "key.converter": "org.apache.kafka.connect.json.JsonConverter",

@@ -25,7 +25,7 @@ from ..expectations import REASON
 from .avro import KEY, KEY_REASON, VALUE, VALUE_REASON, as_json
 from .columns import CORRUPT
 
-#: The columns of a record, unchanged.
+#: The columns of a Kafka record, which the query leaves unchanged.
 RECORD = ("key", "value", "headers", "topic", "partition", "offset", "timestamp")
 _AVRO, _FAULT = "__avro", "__fault"
 #: Longest excerpt of a text in a reason, in characters.

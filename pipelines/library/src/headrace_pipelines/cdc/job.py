@@ -63,7 +63,7 @@ _MARKER_TOPIC = f"{PREFIX}.{MARKER}"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``run cdc``."""
     parser.add_argument(
-        "--seconds", type=whole, default=20, metavar="S", help="how long pgbench changes rows (default %(default)s)"
+        "--seconds", type=whole, default=20, metavar="S", help="seconds of pgbench's changes (default %(default)s)"
     )
     parser.add_argument(
         "--rate", type=positive, default=40.0, metavar="T", help="transactions a second (default %(default)g)"
@@ -79,7 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--format", choices=("json", "avro"), default="json",
-        help="how Debezium writes events: JSON with a schema in each, or Avro with schemas in a registry (default "
+        help="how Debezium writes events: JSON with a schema in each event, or Avro with a registry (default "
         "%(default)s)",
     )  # fmt: skip
     parser.add_argument("--jars", type=Path, metavar="DIR", help="Debezium's jars (default: DIR/jars of --out)")

@@ -4,9 +4,9 @@
         postgres.execute("CREATE TABLE orders (id int PRIMARY KEY)")
         rows = postgres.read("SELECT * FROM orders", pa.schema({"id": pa.int32()}))
 
-The server needs Debian's package ``postgresql``. A server does not start as root, so root starts it as the user
-``postgres``. The data directory is in the system's temporary directory, which every user may enter, and is deleted at
-the end. The server trusts every connection from loopback, so it is for tests and demonstrations only.
+The server needs Debian's package ``postgresql``. PostgreSQL refuses to run as root, so a program of root starts the
+server as the user ``postgres``. The data directory is in the system's temporary directory, which every user may enter,
+and is deleted at the end. The server trusts every connection from loopback, so it is for tests and demonstrations only.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class Postgres:
             self.port = int(taken.getsockname()[1])
         settings = [each for name, value in _SETTINGS.items() for each in ("-c", f"{name}={value}")]
         server = [self._program("postgres"), "-D", self._data, "-p", str(self.port), *settings]
-        # The server ends with this process: SIGINT means a fast shutdown.
+        # When this process ends, the kernel sends SIGINT to the server, which means a fast shutdown.
         command = [*(self._as_user or ["setpriv"]), "--pdeathsig", "INT", *server]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/")

@@ -113,7 +113,8 @@ class Job:
     def __init__(self, spark: SparkSession, site: Site, places: Places, show: Show, stop: Stop, *, rows: int) -> None:
         self._spark, self._site, self._places = spark, site, places
         self._show, self._stop, self._rows = show, stop, rows
-        # The position is the number of rows that earlier runs have read, because the log has no gaps and no markers.
+        # The query's position is the number of rows that earlier runs have read, because the topic has no gaps or
+        # markers.
         positions = {each.query: each.position for each in checkpoints(places.root / "checkpoints")}
         self._read_before = positions.get("requests", 0)
 

@@ -15,7 +15,7 @@ from ..combined_log import request, split
 from ..dead_letters import NEEDED, good, header, routed
 from .schema import LINE_HEADER, REQUEST
 
-#: Longest distance between the time in a line and the time of its record.
+#: Largest allowed difference between the time in a line and the timestamp of its record.
 CLOCK_S_MAX = 86_400
 
 #: A crawler request has the agent ``-``, or an agent that contains one of these words.

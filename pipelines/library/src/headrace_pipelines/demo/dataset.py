@@ -47,7 +47,7 @@ def data_file(name: str) -> Path:
         if path.is_file():
             return path
     raise MissingDependencyError(
-        f"{DISTRIBUTION} {distribution.version} has no data/{name}; version 0.0.3 has this file"
+        f"{DISTRIBUTION} {distribution.version} has no data/{name}; install version 0.0.3, which has this file"
     )
 
 

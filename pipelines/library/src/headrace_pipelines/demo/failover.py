@@ -117,7 +117,7 @@ class LeaderDeath:
                 f"no new leader for the partitions of broker {self._victim} after {TIMEOUT_S:g} s{why}"
             )
         if self._first_write_s is None:
-            raise FailoverFailedError(f"no record was acknowledged by a new leader after broker {self._victim}'s death")
+            raise FailoverFailedError(f"no new leader acknowledged a record after the death of broker {self._victim}")
         elected_s, leader, epoch = self._elected
         return Election(
             partition=0,

@@ -158,7 +158,7 @@ class Detector(StatefulProcessor):
         shard's records in this batch."""
         found: list[Row] = []
         stored = self._histories.getValue((bucket,))
-        # Only ``_customer`` decides, by the customer's own records, whether a history has expired. This method removes
+        # Only ``_customer`` decides, by the customer's own records, whether a history has expired. ``_bucket`` removes
         # only histories that expired at least BUCKET_TTL_MS ago, because another customer's records may be much newer.
         over_ms = min(newest_ms, now_ms) - BUCKET_TTL_MS
         kept = (
@@ -288,7 +288,8 @@ def _history(stored: tuple[Any, ...]) -> History:
 
 
 def _customer_of(record: Record) -> str:
-    """The customer in the key. Raises InvalidRecordError, also for a record that is too large to be kept."""
+    """The customer that the record's key names. Raises InvalidRecordError, also for a record that is too large to be
+    kept."""
     check_size(record.value)
     if record.headers is not None and len(record.headers) > HEADERS_MAX:
         raise InvalidRecordError(f"headers: {len(record.headers)} characters of JSON, more than {HEADERS_MAX}")

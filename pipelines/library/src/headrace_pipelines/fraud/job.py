@@ -43,8 +43,8 @@ PARTITIONS = 2
 RATE = 2_000.0
 SECONDS = 90
 SEED = 21
-#: Maximum number of records in a batch. After a stop, the first batches have the maximum size. A Python worker has the
-#: records of one shard in memory.
+#: Maximum number of records in a batch. When a stopped query continues, its first batches have this size. A Python
+#: worker has the records of one shard in memory.
 RECORDS_OF_A_BATCH = 500_000
 #: Latency percentiles leave out payments of the first WARM_UP_S seconds, because the JVM is still compiling and the
 #: state is empty.
@@ -186,8 +186,8 @@ class Job:
             time.sleep(LOOK_S)
 
     def _let_timers_fire(self, queries: Queries, traffic: Traffic) -> None:
-        """Wait for a batch that begins ``account_wait_ms`` from now or later. In this batch, timers turn the last
-        payments without an account into dead letters. Raises StoppedError."""
+        """Wait for a batch that begins ``account_wait_ms`` from now or later. In a batch that begins so late, timers
+        turn the last payments without an account into dead letters. Raises StoppedError."""
         until_s = time.time() + self._account_wait_ms / 1000
         while queries.progress[QUERY].began_s < until_s:
             self._look(queries, traffic)

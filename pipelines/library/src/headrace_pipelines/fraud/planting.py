@@ -33,11 +33,11 @@ PAYMENTS_OF_A_CUSTOMER = 30
 #: After every NEW_CUSTOMER_EVERY payments, a new customer opens an account, and the oldest customer stops paying.
 NEW_CUSTOMER_EVERY = 400
 #: An account is closed when all customers have made CLOSED_AFTER payments since its own customer stopped paying (in a
-#: short run, a quarter of the run's payments). After the same number of further payments, the part PAYS_CLOSED of these
-#: customers pays once with the closed account.
+#: short run, a quarter of the run's payments). CLOSED_AFTER payments later, the share PAYS_CLOSED of the customers with
+#: a closed account pay once with it.
 CLOSED_AFTER = 20_000
 PAYS_CLOSED = 0.2
-#: The part LATE_ACCOUNTS of the accounts arrives late: LATE_BY payments after the first payment of the customer.
+#: The share LATE_ACCOUNTS of the accounts arrives late: LATE_BY payments after the first payment of the customer.
 LATE_ACCOUNTS = 0.2
 LATE_BY = 1_000
 
@@ -59,7 +59,7 @@ CITIES = (
 
 
 class Fraud(NamedTuple):
-    """The truth of a payment: its kind of fraud, and the number of the fraud, which may have several payments."""
+    """The planted fraud to which a payment belongs: its kind and its number. A fraud may have several payments."""
 
     kind: str
     number: int

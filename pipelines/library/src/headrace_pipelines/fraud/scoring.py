@@ -61,7 +61,8 @@ def _ratio(part: int, whole: int) -> float | None:
 
 
 def percentile(values: Sequence[float], percent: float) -> float | None:
-    """The smallest value that at least ``percent`` of the values do not exceed; None without values."""
+    """A percentile: the smallest value such that at least ``percent`` % of the values are at most as large. None
+    without values."""
     if not values:
         return None
     ordered = sorted(values)

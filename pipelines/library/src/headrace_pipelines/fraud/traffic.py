@@ -37,9 +37,9 @@ class Before(NamedTuple):
 def sent_before(access: Access) -> Before:
     """Find out what earlier runs have sent to the topics of the traffic.
 
-    The records of a partition are the first events of this partition, because the producer keeps their order. The
-    topic of the accounts is compacted, so its end offsets count the events. Replayed dead letters do not count as
-    events, even while their transaction is open.
+    The producer keeps the order of events, so ``n`` records in a partition are the first ``n`` events for this
+    partition. The topic of the accounts is compacted, so its end offsets count the events. Replayed dead letters do not
+    count as events, even while their transaction is open.
     """
     events: Counter[tuple[str, int]] = Counter()
     with Consumer(access.consumer()) as consumer:

@@ -1,4 +1,4 @@
-"""From silver to gold: the tables that answer people's questions."""
+"""Compute the gold tables (aggregates for reports) from the silver tables."""
 
 from __future__ import annotations
 

@@ -145,11 +145,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("archive", type=Path, help="the directory of the archive, such as build/pipelines/logs/archive")
     parser.add_argument("text", nargs="?", default="", help="a text that the line contains")
-    parser.add_argument("--host", default="", help="the host, such as web-07")
-    parser.add_argument("--status", type=int, default=0, help="the status, such as 503")
-    parser.add_argument("--since", default="", metavar="TIME", help="ISO 8601, such as 2015-05-18T08:00 (UTC)")
-    parser.add_argument("--until", default="", metavar="TIME", help="ISO 8601; exclusive")
-    parser.add_argument("--limit", type=whole, default=LIMIT, help="at most this number of lines (default %(default)s)")
+    parser.add_argument("--host", default="", help="only lines of this host, such as web-07")
+    parser.add_argument("--status", type=int, default=0, help="only lines with this HTTP status, such as 503")
+    parser.add_argument(
+        "--since", default="", metavar="TIME", help="only lines from this time on, such as 2015-05-18T08:00 (UTC)"
+    )
+    parser.add_argument("--until", default="", metavar="TIME", help="only lines before this time")
+    parser.add_argument("--limit", type=whole, default=LIMIT, help="maximum number of lines (default %(default)s)")
     given = parser.parse_args(arguments)
     try:
         for _, host, _, text in search(**vars(given)):

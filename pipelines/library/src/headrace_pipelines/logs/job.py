@@ -286,8 +286,8 @@ class Job:
         self, content: list[HostLine], arrived: Arrived, summary: dict[str, Any], in_windows: int, *, is_late: bool
     ) -> None:
         """Check that every line of each host arrived once and in order, and became a request or a dead letter, and that
-        every request is in a window and in the archive. ``is_late``: windows have dropped late requests. Spark counts
-        the dropped pairs of a host and a window, not the dropped requests."""
+        every request is in a window and in the archive. ``is_late``: the query of the windows has dropped late
+        requests. Spark counts the dropped pairs of a host and a window, not the dropped requests."""
         expected: dict[str, list[bytes]] = defaultdict(list)
         for line in content:
             expected[str(self._places.root / "hosts" / line.host / FILE)].append(line.text)

@@ -1,4 +1,4 @@
-"""Topics and rows of the pipeline.
+"""Topics and rows of the pipeline ``logs``.
 
     logs.lines             one line of a file for each record, from `headrace ship`
       `-> logs.requests        a request for each good line, as JSON

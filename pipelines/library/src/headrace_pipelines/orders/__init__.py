@@ -12,5 +12,6 @@ Read the modules in this order:
     truth.py       a second, independent computation of the tables from the commands, for the check
     job.py         ``headrace-pipelines run orders``
 
-The events are the truth. Tables can be deleted and made again, and an order's snapshot only saves time.
+All other data can be computed from the events. Tables can be deleted and made again, and an order's snapshot only saves
+time.
 """

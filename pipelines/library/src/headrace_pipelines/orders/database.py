@@ -219,7 +219,7 @@ def driver_errors() -> tuple[type[Exception], ...]:
 def _sqlite(url: str) -> Connection:
     path = Path(url.removeprefix("sqlite:///"))
     if not path.parent.is_dir():
-        raise InvalidArgumentError(f"{url}: there is no directory {path.parent}")
+        raise InvalidArgumentError(f"{url}: there is no directory {path.parent}; create it")
     connection = sqlite3.connect(path, timeout=WAIT_S, isolation_level=None)
     connection.execute("PRAGMA journal_mode = WAL")  # readers do not wait for writers
     connection.execute("PRAGMA synchronous = FULL")
@@ -240,7 +240,7 @@ def _postgres(url: str) -> Connection:
             "the URL has a password, which `ps` and the files of a run show; put it in ~/.pgpass or in PGPASSWORD"
         )
     opened = psycopg.connect(url, connect_timeout=int(WAIT_S))
-    # A transaction that waited for the lock must see what its predecessor wrote.
+    # READ COMMITTED lets a transaction that waited for the lock see the rows that the previous holder wrote.
     opened.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
     connection: Connection = opened
     return connection

@@ -4,7 +4,7 @@ A batch is one transaction: the events and replies of its commands, snapshots, a
 handler of a command dies, either all effects of the command are stored, or none; in the second case the next owner of
 the partition reads the command again.
 
-**The state of a partition** is all its orders, in memory. A new owner of the partition restores it:
+**The state of a partition** is all its orders, in memory. A new owner of the partition restores this state from:
 
 1. the snapshots of the orders, and the position in the events from which on events may be missing in the snapshots;
 2. the events from this position on. An order skips the events that its snapshot already contains.
@@ -100,8 +100,8 @@ def _records(consumer: Consumer, partition: TopicPartition, start: int, end: int
             before, changed_s = position, time.monotonic()
         elif time.monotonic() - changed_s > STALL_S:
             raise RequestTimedOutError(
-                f"{partition}: no record between {position} and {end} in {STALL_S:g} s; is a transaction open there? "
-                "(headrace transactions find-hanging)"
+                f"partition {partition}: no record between {position} and {end} in {STALL_S:g} s; is a transaction "
+                "open there? (headrace transactions find-hanging)"
             )
         yield from consumer.poll(_POLL_S)
 
@@ -114,7 +114,7 @@ class Handler:
         self._access, self._name, self._snapshot_every = access, name, snapshot_every
         self._partitions: dict[int, Partition] = {}
         self._parts: list[int] = []
-        self.handled = 0  #: Commands of committed transactions.
+        self.handled = 0  #: Number of commands in committed transactions.
 
     def run(self, is_stopped: Callable[[], bool]) -> None:
         """Handle commands until ``is_stopped()``. Raises HeadraceError."""
@@ -215,7 +215,7 @@ def _command(record: Record, partitions: int) -> dict[str, Any]:
     try:
         command: dict[str, Any] = json.loads(value)
     except (ValueError, RecursionError):
-        raise InvalidCommandError("the value is not JSON") from None
+        raise InvalidCommandError("the value of the command is not JSON") from None
     check(command, record.key)
     if record.partition != (right := key_partition(record.key or b"", partitions)):
         raise InvalidCommandError(

@@ -95,7 +95,7 @@ def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> Out
             outcome = Outcome(_summary(expected, database, figures), figures)
             show.note(f"picture: {pictures.draw(job.looks, job.rebuilt(), outcome.summary, places.root)}")
     except driver_errors() as error:
-        raise PipelineFailedError(f"the database failed: {error}") from error
+        raise PipelineFailedError(f"the database of the tables failed: {error}") from error
     outcome.details.update(continued=continued, seconds=round(time.perf_counter() - began, 3), database=url)
     show.step("done")
     return outcome

@@ -94,7 +94,7 @@ def check(command: Any, key: bytes | None) -> None:
     for name in ("id", "order", "do"):
         _text(command, name)
     if (key or b"") != command["order"].encode():
-        raise InvalidCommandError("the record's key is not the id of the order")
+        raise InvalidCommandError("the record's key is not the id of the order; send the command with this key")
     expected = command.get("expected_version")
     if expected is not None and (not isinstance(expected, int) or isinstance(expected, bool)):
         raise InvalidCommandError("expected_version must be a whole number")
@@ -107,7 +107,7 @@ def check(command: Any, key: bytes | None) -> None:
             for each in lines:
                 _line(each)
             if len({each["sku"] for each in lines}) < len(lines):
-                raise InvalidCommandError("two lines have the same sku")
+                raise InvalidCommandError("two lines of the order have the same sku")
         case "add":
             _line(command)
         case "remove":
@@ -124,7 +124,7 @@ def check(command: Any, key: bytes | None) -> None:
 
 def _line(found: Any) -> None:
     if not isinstance(found, dict):
-        raise InvalidCommandError("a line must be a JSON object")
+        raise InvalidCommandError("each line of an order must be a JSON object")
     _text(found, "sku")
     _number(found, "quantity", QUANTITY_MAX)
     _number(found, "cents", CENTS_MAX)
@@ -163,7 +163,7 @@ def decide(order: Order, command: Mapping[str, Any], at_ms: int) -> list[Event]:
 def _decided(order: Order, command: Mapping[str, Any]) -> list[Event]:
     expected = command.get("expected_version")
     if expected is not None and expected != order.version:
-        raise RejectedError(f"the order has version {order.version}, not {expected}")
+        raise RejectedError(f"the order has version {order.version}, but the command expects version {expected}")
     match command["do"]:
         case "place":
             _check_state(order, NEW)
@@ -174,7 +174,7 @@ def _decided(order: Order, command: Mapping[str, Any]) -> list[Event]:
             if command["sku"] in order.lines:
                 raise RejectedError(f"the order already has a line {command['sku']}")
             if len(order.lines) == LINES_MAX:
-                raise RejectedError(f"the order has {LINES_MAX} lines")
+                raise RejectedError(f"the order already has {LINES_MAX} lines, the maximum")
             return [{"type": "line-added", **{name: command[name] for name in ("sku", "quantity", "cents")}}]
         case "remove":
             _check_state(order, PLACED)
@@ -186,7 +186,9 @@ def _decided(order: Order, command: Mapping[str, Any]) -> list[Event]:
         case "pay":
             _check_state(order, PLACED)
             if command["cents"] != order.total_cents:
-                raise RejectedError(f"the order costs {order.total_cents} cents, not {command['cents']}")
+                raise RejectedError(
+                    f"the order costs {order.total_cents} cents, but the command pays {command['cents']}"
+                )
             return [{"type": "paid", "cents": command["cents"]}]
         case "ship":
             _check_state(order, PAID)
@@ -202,7 +204,9 @@ def _decided(order: Order, command: Mapping[str, Any]) -> list[Event]:
 
 def _check_state(order: Order, *allowed: str) -> None:
     if order.state not in allowed:
-        raise RejectedError(f"the order is {order.state}")
+        raise RejectedError(
+            f"the order is {order.state}, and the command needs an order that is {' or '.join(allowed)}"
+        )
 
 
 # -- events ------------------------------------------------------------------------------------------------------------

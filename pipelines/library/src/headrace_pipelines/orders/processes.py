@@ -23,7 +23,8 @@ from .handling import Handler
 from .projecting import Projector
 
 MODULE = "headrace_pipelines.orders.processes"
-#: The first word of a progress line of the rebuild. Then follow seconds since 1970 and the sum of the positions.
+#: The first word of a progress line of the rebuild. After this word, the line has the seconds since 1970 and the sum of
+#: the positions.
 REBUILT = "rebuilt"
 
 

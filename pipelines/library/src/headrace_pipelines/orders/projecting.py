@@ -74,7 +74,7 @@ class Projector:
                 records = consumer.poll(_POLL_S, BATCH_RECORDS)
                 with self._database.writing():
                     if self._database.rebuild() != name:
-                        raise PipelineFailedError("another rebuild has begun, and this one ends")
+                        raise PipelineFailedError("this rebuild of the tables ends, because another rebuild has begun")
                     self._project(new, consumer, records)
                     is_ready = self._has_all(new, new - 1)
                     if is_ready:

@@ -13,10 +13,10 @@ from typing import Any
 from headrace import NewTopic
 
 COMMANDS, EVENTS = "orders.commands", "orders.events"
-#: An answer to each command: accepted, rejected or repeated.
+#: One answer to each command: accepted, rejected, repeated or invalid.
 REPLIES = "orders.replies"
-#: Compacted: the last state of each order, and a position in the partition of EVENTS; the states contain the effects of
-#: all events before this position.
+#: A compacted topic with the last state of each order, and a position in the partition of EVENTS. The states contain
+#: the effects of all events before this position.
 SNAPSHOTS = "orders.snapshots"
 TOPICS = (COMMANDS, EVENTS, REPLIES, SNAPSHOTS)
 GROUP = "orders.handlers"

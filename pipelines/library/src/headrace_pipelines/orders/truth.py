@@ -46,7 +46,7 @@ class Truth:
 
 
 def truth(access: Access) -> Truth:
-    """Read all commands, and judge them."""
+    """Read all commands, and compute the tables that they must produce."""
     by_order: dict[bytes, list[tuple[bytes, int]]] = defaultdict(list)
     with Consumer(access.consumer()) as consumer:
         for records in records_in_topic(consumer, schema.COMMANDS):

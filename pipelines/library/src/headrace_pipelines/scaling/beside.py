@@ -53,7 +53,7 @@ class Beside:
         rows.collect()
 
     def start(self, *, is_limited: bool) -> None:
-        """Start the query, or the second part of it."""
+        """Start the first or the second part of the query."""
         self.stop()
         self.is_limited = is_limited
         options = {"maxOffsetsPerTrigger": str(LIMIT)} if is_limited else {"minPartitions": str(TASKS)}

@@ -1,8 +1,9 @@
 """The decision of the autoscaler: how many members a group should have, by its lag in seconds. Pure.
 
-* The lag is above ``grow_s``: twice as many members, at most one for each partition (a further member is idle).
-* The lag is below ``shrink_s`` for ``calm_s``: one member less, if the others can handle the traffic.
-* Between the two limits, and for ``pause_s`` after a change, nothing changes (hysteresis).
+* If the lag is above ``grow_s``, the number of members doubles, up to one for each partition (a further member is
+  idle).
+* If the lag is below ``shrink_s`` for ``calm_s``, one member stops, if the other members can handle the traffic.
+* Between ``shrink_s`` and ``grow_s``, and for ``pause_s`` after a change, nothing changes (hysteresis).
 
 The capacity of one member is measured while the lag is above ``grow_s``, because then each member is busy. Without this
 measurement, a group with steady traffic would shrink, fall behind and grow again and again.
@@ -38,7 +39,9 @@ class Limits:
                 f"least={self.least}, partitions={self.partitions}: must be 1 <= least <= partitions"
             )
         if not 0 <= self.shrink_s < self.grow_s:
-            raise InvalidArgumentError(f"shrink_s={self.shrink_s}, grow_s={self.grow_s}: must be 0 <= shrink < grow")
+            raise InvalidArgumentError(
+                f"shrink_s={self.shrink_s}, grow_s={self.grow_s}: must be 0 <= shrink_s < grow_s"
+            )
 
 
 @dataclass(frozen=True, slots=True)

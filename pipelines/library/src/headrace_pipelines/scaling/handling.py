@@ -1,7 +1,8 @@
-"""The ways to handle records: a slow call, rows of a database, many keys at a time, a cache before the call.
+"""The functions that handle records: a slow call, rows of a database, many keys at a time, a cache before the call.
 
-Every way handles records at least once: a member first stores its results and writes its notes (notes.py), and then
-commits its offsets. Rows are idempotent by partition and offset, so a record that is handled again changes nothing.
+Every function handles records at least once: a member first stores its results and writes its notes (notes.py), and
+then commits its offsets. Rows are idempotent by partition and offset, so a record that is handled again changes
+nothing.
 """
 
 from __future__ import annotations
@@ -143,7 +144,7 @@ def _rows(consumer: Consumer, ended: threading.Event, out: Path, notes: Notes, s
         polls(consumer, ended, handle)
 
 
-#: Maps the name in a scene to the way in which a member handles records.
+#: Maps the name in a scene to the function with which a member handles records.
 WORK: Mapping[str, Callable[[Consumer, threading.Event, Path, Notes], None]] = {
     "slow": slow, "rows": rows, "batches": batches, "concurrent": concurrent, "cached": cached,
 }  # fmt: skip

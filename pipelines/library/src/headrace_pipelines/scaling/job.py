@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace, out: Path, show: Show, stop: Stop) -> Out
     began = time.perf_counter()
     given, places, scenes = given_access(arguments), Places(out), scenes_of(arguments.scenes)
     check_rate(arguments.rate, scenes)
-    # The run is never ``prepared``: after a kill the same command begins again.
+    # The run never calls ``prepared``, so after a kill the same command starts from the beginning.
     places.begin(show, "logs", "notes", TABLE, *(path.name for path in out.glob("*.db*")))
     played: dict[str, Played] = {}
     summary: dict[str, dict[str, Any]] = {}

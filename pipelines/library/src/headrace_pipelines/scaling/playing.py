@@ -168,7 +168,9 @@ class _Scenery:
             if len(found) >= count and sum(found) >= partitions:
                 return epoch
             if time.monotonic() > deadline:
-                raise PipelineFailedError(f"{scene.name}: {len(found)} of {count} members have joined; see {root}/logs")
+                raise PipelineFailedError(
+                    f"scene {scene.name}: {len(found)} of {count} members have joined; see {root}/logs"
+                )
             self._look_at_members()
 
     def _group(self) -> tuple[int, list[int]]:

@@ -29,8 +29,8 @@ from .positions import Positions
 from .scenes import PARTITIONS, SCENES, Scene
 
 MODULE = "headrace_pipelines.scaling.processes"
-#: The first word of a line of the autoscaler. Then follow seconds since 1970, the number of members, and the lag in
-#: seconds.
+#: The first word of a line of the autoscaler's output. After this word, the line has the seconds since 1970, the number
+#: of members, and the lag in seconds.
 SCALED = "scaled"
 #: Seconds between two checks of the autoscaler.
 LOOK_S = 0.5
@@ -92,7 +92,8 @@ class _Autoscaler:
                     except HeadraceError as error:
                         if not error.retriable:
                             raise
-                        # Do not stop the members: they may still work, and stopping them would interrupt the group.
+                        # After a retriable error, do not stop the members: they may still work, and a stop would cause
+                        # a rebalance.
                         print(
                             f"autoscaler: {error.code}: {error.message}; the members continue",
                             file=sys.stderr,

@@ -1,4 +1,4 @@
-"""Topics, groups and records of the pipeline. A scene has its own topic, and a group of the same name."""
+"""Topics, groups and records of the pipeline ``scaling``. A scene has its own topic, and a group of the same name."""
 
 from __future__ import annotations
 

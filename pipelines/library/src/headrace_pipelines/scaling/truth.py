@@ -59,7 +59,7 @@ def check(
 
 
 def check_rows(what: str, rows: Iterable[Row], arrived: list[Row], found: Found) -> None:
-    """Each record of the topic is in a table once."""
+    """Check that each record of the topic is in a table once."""
     if sorted(rows) != sorted(arrived):
         found.wrong.append(f"{what} does not have each record of the topic once")
 

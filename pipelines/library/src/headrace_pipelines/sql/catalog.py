@@ -44,9 +44,9 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class ContinuousQuery:
-    """A continuous query. ``target``: the table that it writes. ``application``: the id under which the sink stores the
-    query's batches; each new query gets a new id. ``reads``, ``views`` and ``functions``: the tables, views and
-    functions that its text uses, directly or through views and functions."""
+    """A continuous query. ``target``: the table that the query writes. ``application``: the id under which the sink
+    stores the query's batches; each new query gets a new id. ``reads``, ``views`` and ``functions``: the tables, views
+    and functions that the query's text uses, directly or through views and functions."""
 
     id: str
     target: str
@@ -176,5 +176,5 @@ def _made(kind: type[_Kept], fields: dict[str, Any]) -> _Kept:
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{value!r} is not a text")
+        raise ValueError(f"the value {value!r} is not a string")
     return value

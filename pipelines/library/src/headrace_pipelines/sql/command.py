@@ -96,7 +96,7 @@ def _run(arguments: argparse.Namespace, out: Path, stop: Stop) -> int:
     serving(out, access.servers)
     with local_spark("headrace sql", master=arguments.master) as spark:
         spark.sparkContext.setLogLevel("OFF")
-        # Spark's own handler cancels the jobs of continuous queries, too.
+        # Spark's own handler of SIGINT would also cancel the jobs of the continuous queries.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         session = Session(spark, access, out, arguments.registry)
         session.settings["rows.max"] = str(arguments.rows_max)

@@ -1,7 +1,7 @@
 """The continuous queries of a shell: each writes the changes of its SELECT to the topic of a table, exactly once.
 
-A batch is a version of the application ``ContinuousQuery.application``, which the sink commits once. A query continues
-from the checkpoint DIR/checkpoints/ID.
+The sink commits each batch once: the batch's number is a version of the application ``ContinuousQuery.application``. A
+query continues from the checkpoint DIR/checkpoints/ID.
 """
 
 from __future__ import annotations

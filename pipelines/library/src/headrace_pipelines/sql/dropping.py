@@ -30,7 +30,7 @@ class Dropping:
         if name not in known[kind]:
             if statement.if_exists:
                 return Message(f"there is no {kind} {name}")
-            raise SqlError(f"there is no {kind} {name}", source, statement.name.at, statement.name.end)
+            raise SqlError(f"there is no {kind} {name} to drop", source, statement.name.at, statement.name.end)
         check_unused(self._catalog, kind, statement.name, source)
         text = f"{kind} {name} is dropped"
         if kind == "table":

@@ -1,5 +1,5 @@
-"""Runs statements: SELECT, EXPLAIN, INSERT ... VALUES and SET here, the rest in definitions.py, dropping.py and
-showing.py."""
+"""Run the statements SELECT, EXPLAIN, INSERT VALUES and SET. The modules definitions.py, dropping.py and showing.py run
+all other statements."""
 
 from __future__ import annotations
 

@@ -18,7 +18,8 @@ NAME_CHARACTERS = 200
 INT_MAX, LONG_MAX = 2**31 - 1, 2**63 - 1
 #: Maximum number of rows of a SELECT in a shell: Spark counts one more row, in 32 bits.
 ROWS_MAX = INT_MAX - 1
-#: Columns of a record's position, and why it cannot be parsed: no column of a table may have these names.
+#: The columns with a record's position, and with the reason why the record cannot be parsed. No column of a table may
+#: have these names.
 POSITIONS = ("_partition", "_offset", "_timestamp", "_key", "_reason")
 _NAME = re.compile(r"[A-Za-z0-9_]+", re.ASCII)
 

@@ -77,7 +77,7 @@ def lines(columns: Sequence[str], rows: Iterable[Sequence[Any]], output: str, *,
     for row in rows:
         document = {name: plain(value) for name, value in zip(names, row, strict=True)}
         text = json.dumps(document, ensure_ascii=False, allow_nan=False)
-        # JSON's own escapes: rows of EMIT CHANGES are JSON on a terminal, too.
+        # Escape control characters as JSON does: a terminal, too, shows the rows of EMIT CHANGES as JSON.
         yield _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 

@@ -32,7 +32,7 @@ from .tokens import Kind, Piece, Token, pieces
 QUERY_WORDS = ("SELECT", "WITH", "VALUES", "FROM")
 SHOWN = ("TABLES", "TOPICS", "QUERIES", "FUNCTIONS")
 DROPPED = ("TABLE", "STREAM", "VIEW", "FUNCTION")
-#: Words of ksqlDB and of databases that this SQL does not have, and the hint what to write instead.
+#: Maps words of ksqlDB and of databases that this SQL does not have to a hint: what to write instead.
 ELSEWHERE = {
     "LIST": "write SHOW", "STREAMS": "write SHOW TABLES", "PRINT": "write SELECT * FROM table EMIT CHANGES",
     "UPDATE": "INSERT a row with the same key",
@@ -196,14 +196,17 @@ class _Parser:
         options = self._options() if self._accept("WITH") else {}
         if self._accept("AS"):
             if columns:
-                raise self._fault("a table AS SELECT has the columns of its SELECT", columns[0].name)
+                raise self._fault(
+                    "CREATE TABLE AS SELECT has the columns of its SELECT; leave out the list of columns",
+                    columns[0].name,
+                )
             return CreateTableAs(name, options, self._continuous_query(), if_not_exists)
         is_stream = kind == "STREAM"
         keys = [column for column in columns if column.is_key]
         if is_stream and keys:
             raise self._fault("a stream has no primary key; write CREATE TABLE", keys[0].name)
         if not columns and not options:
-            raise self._fault("expected (columns), WITH (options) or AS SELECT")
+            raise self._fault("expected (columns), WITH (options) or AS SELECT after the name")
         return CreateTable(name, columns, options, if_not_exists, is_stream)
 
     def _next_sign(self, sign: str) -> bool:
@@ -216,7 +219,7 @@ class _Parser:
         while self._accept_sign(","):
             found.append(self._column())
         if not self._accept_sign(")"):
-            raise self._fault("expected , or )")
+            raise self._fault("expected , or ) after a column")
         for column, what in zip(found, column_faults(column.name.value for column in found), strict=True):
             if what is not None:
                 raise self._fault(what, column.name)
@@ -248,7 +251,7 @@ class _Parser:
         while True:
             name = self._peek()
             if name is None or not (name.is_name or name.kind is Kind.STRING):
-                raise self._fault("expected the name of an option")
+                raise self._fault("expected the name of an option of WITH, such as format")
             self._at += 1
             self._expect_sign("=")
             value = self._peek()
@@ -256,12 +259,12 @@ class _Parser:
                 raise self._fault(f"expected the value of {name.value}")
             self._at += 1
             if name.value.lower() in found:
-                raise self._fault(f"the option {name.value} is given twice", name)
+                raise self._fault(f"the option {name.value} is given twice; leave one out", name)
             found[name.value.lower()] = Option(name, value)
             if self._accept_sign(")"):
                 return found
             if not self._accept_sign(","):
-                raise self._fault("expected , or )")
+                raise self._fault("expected , or ) after an option")
 
     def _insert(self) -> Statement:
         self._expect("INTO")
@@ -275,7 +278,7 @@ class _Parser:
             self._expect_sign(")")
             names = [column.value.lower() for column in columns]
             if twice := [column for at, column in enumerate(columns) if names[at] in names[:at]]:
-                raise self._fault(f"the column {twice[0].value} is given twice", twice[0])
+                raise self._fault(f"the column {twice[0].value} is given twice; leave one out", twice[0])
         if self._next_is("VALUES"):
             return InsertValues(table, tuple(columns), self._query())
         if columns:

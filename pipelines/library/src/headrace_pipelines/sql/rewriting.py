@@ -109,8 +109,8 @@ class _Rewriter:
     def _replace(self, token: Token, as_of: AsOf, follows: int) -> None:
         name = token.value.lower()
         if name not in self._names:
-            raise SqlError(f"there is no table {token.value}; AS OF needs one (SHOW TABLES)", self._source, token.at,
-                           token.end)  # fmt: skip
+            what = f"AS OF needs a table, and there is no table {token.value}; SHOW TABLES lists the tables"
+            raise SqlError(what, self._source, token.at, token.end)
         view = f"{name} @{len(self._uses) + 1}"
         self._uses[view] = Use(name, view, token.at, token.end, as_of)
         after = self._tokens[follows] if follows < len(self._tokens) else None
@@ -145,13 +145,13 @@ class _Rewriter:
             partition = self._whole(at)
             equals = self._token(at + 1, "=, as in (0 = 100, 1 = 70)")
             if not equals.is_sign("="):
-                raise SqlError("expected =, as in (0 = 100, 1 = 70)", self._source, equals.at, equals.end)
+                raise SqlError("expected = as in OFFSET (0 = 100, 1 = 70)", self._source, equals.at, equals.end)
             found[partition] = self._whole(at + 2)
             sign = self._token(at + 3, ")")
             if sign.is_sign(")"):
                 return found, at + 4
             if not sign.is_sign(","):
-                raise SqlError("expected , or )", self._source, sign.at, sign.end)
+                raise SqlError("expected , or ) after an offset of AS OF", self._source, sign.at, sign.end)
             at += 4
 
     def _whole(self, at: int) -> int:

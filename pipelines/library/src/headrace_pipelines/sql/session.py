@@ -37,8 +37,8 @@ _GROUP = "headrace-sql"
 #: Settings of a shell and their defaults: the maximum rows of a SELECT, whether a SELECT waits for continuous queries,
 #: and whether EMIT CHANGES begins at the latest or at the earliest offsets.
 SETTINGS = {"rows.max": "1000", "wait": "on", "emit.from": "latest"}
-#: With this setting, a query fails if its target topic was deleted. Otherwise the query's next batch would create the
-#: topic again, without the rows of earlier batches.
+#: With ``allow.auto.create.topics=false``, a query fails if its target topic was deleted. Otherwise the query's next
+#: batch would create the topic again, without the rows of earlier batches.
 _NO_NEW_TOPICS = {"allow.auto.create.topics": "false"}
 
 
@@ -162,7 +162,7 @@ class Session:
     def _check_stream(self, table: Table, use: Use, rewritten: Rewritten) -> None:
         if use.as_of is not None:
             raise SqlError(
-                "a query with EMIT CHANGES and a continuous query cannot have AS OF",
+                "a query with EMIT CHANGES and a continuous query cannot have AS OF; leave AS OF out",
                 rewritten.source,
                 use.as_of.at,
                 use.as_of.end,

@@ -1,4 +1,4 @@
-"""The statements of a terminal, of a file, or of a pipe."""
+"""Run the statements that a terminal, a file or a pipe contains."""
 
 from __future__ import annotations
 

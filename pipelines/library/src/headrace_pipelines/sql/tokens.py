@@ -1,4 +1,4 @@
-"""Text -> tokens with their positions, and statements, which end with semicolons. Pure.
+"""Split a text into tokens with their positions, and into statements, which end with semicolons. Pure.
 
 The rules are Spark's. ``'text'`` and ``"text"`` are strings, with a backslash or a doubled quote for a quote;
 ``r'text'`` has no escapes. Names may be in backticks. ``--`` begins a comment that ends with its line. ``/* */``
@@ -77,7 +77,7 @@ def tokens(source: Source) -> Iterator[Token]:
     SqlError for a character that no token has, and for text that is not UTF-8."""
     text, at = source.text, 0
     if (broken := _BROKEN.search(text)) is not None:
-        raise SqlError("the text is not UTF-8 here", source, broken.start())
+        raise SqlError("the text is not UTF-8 here; write it in UTF-8", source, broken.start())
     while at < len(text):
         if text.startswith("/*", at):
             at = _comment_end(source, at)

@@ -110,7 +110,8 @@ class DeltaLakeTable(LakeTable):
                 )
                 return
             if deleted is not None and new:
-                # A merge with deletes has one column more than the table, so it cannot add columns itself.
+                # The rows of a merge with deletes also have the column _KEPT, which must not become a column of the
+                # table. Add the new columns before the merge.
                 self._loaded.alter.add_columns(
                     DeltaSchema.from_arrow(pa.schema(new)).fields,
                     commit_properties=CommitProperties(max_commit_retries=0),

@@ -41,7 +41,7 @@ TRIGGER = "2 seconds"
 #: batch becomes visible partition by partition, so the next query may first see only a part of it. If the output
 #: spanned more than ``grains.WATERMARK``, the next query would drop the rest as late.
 BATCH_MINUTES = 2
-#: The timestamp of a coarser grain's tick is so long after the grain's last row that all windows close.
+#: Milliseconds between a coarser grain's last row and its tick (the record that closes all windows).
 TICK_AFTER_MS = 30 * 86_400_000
 
 

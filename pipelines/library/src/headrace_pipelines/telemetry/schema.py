@@ -1,4 +1,4 @@
-"""Topics and rows of the pipeline.
+"""Topics and rows of the pipeline ``telemetry``.
 
     telemetry.readings           one reading of a device for each record, as JSON; the key is the device
       `-> telemetry.minutes          each device by minute
