@@ -29,7 +29,7 @@ def rendered() -> str:
             for each in service.methods:
                 access = access_of(f"/{service.full_name}/{each.name}")
                 if access is None:
-                    raise SystemExit(f"{service.name}/{each.name} has no option (access)")
+                    raise SystemExit(f"{service.name}/{each.name} has no option (access); add it to the .proto file")
                 roles = ", ".join(sorted(access.roles)) or "none"
                 lines.append(f"| `{access.method}` | {_needs(access)} | {roles} |")
     return "\n".join([*lines, ""])

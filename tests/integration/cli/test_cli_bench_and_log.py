@@ -71,7 +71,7 @@ def test_bench_refuses_what_cannot_be_measured(cli: Cli) -> None:
     assert "single records" in cli("bench", "latency", "--topic", "bench-empty", "--api", "many", code=1).err
     cli("produce", "-t", "bench-empty", stdin=b"x\n")
     short = cli("bench", "consume", "--topic", "bench-empty", "--records", "9", "--no-warm", code=1)
-    assert "holds only 1" in short.err
+    assert "has fewer records (1)" in short.err
     assert cli("bench", "produce", "--topic", "t", "--api", "magic", code=2).err
 
 

@@ -1,8 +1,8 @@
 """Send a request to many nodes at once with a blocking client, so that all silent nodes together cost one timeout.
 `headrace top` and `headrace doctor` use this module.
 
-The threads are daemon threads, not a pool: at its exit the interpreter waits for the threads of a pool, so Ctrl-C would
-have to wait for silent nodes.
+The requests run in daemon threads, not in a thread pool. At its exit the interpreter waits for the threads of a pool,
+so Ctrl-C would have to wait for silent nodes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CTRL_C_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Answer(Generic[T]):
-    """The result or the error for one item, and the time when it arrived (``steady_s``, in time.monotonic())."""
+    """The result or the error for one item, and its time of arrival ``steady_s`` (time.monotonic())."""
 
     value: T | None
     error: HeadraceError | None
@@ -35,8 +35,8 @@ class Answer(Generic[T]):
 
 
 def ask_each(items: Iterable[K], question: Callable[[K], T]) -> dict[K, Answer[T]]:
-    """Call ``question`` for each item, in parallel; return the answers in the order of ``items``. Ctrl-C, and any error
-    other than HeadraceError, are raised at once: no further call starts, and the results of running calls are
+    """Call ``question`` for each item, all items in parallel; return the answers in the order of ``items``. Ctrl-C, and
+    any error other than HeadraceError, are raised at once: no further call starts, and the results of running calls are
     dropped."""
 
     def ask(item: K) -> Answer[T]:
@@ -82,7 +82,7 @@ def ask_each(items: Iterable[K], question: Callable[[K], T]) -> dict[K, Answer[T
 def _next(answers: queue.SimpleQueue[T]) -> T:
     """Wait for the next result in ``answers``.
 
-    A signal that comes just before a wait begins does not end the wait, because Python handles the signal only after
+    A signal that arrives just before a wait begins does not end the wait, because Python handles the signal only after
     the wait. Each wait for an answer is short, because during a long wait Ctrl-C would have to wait for a silent node.
     """
     while True:

@@ -1,7 +1,7 @@
 """A group's lag computed from current log ends, for ``groups describe`` and ``doctor``.
 
-A coordinator samples high watermarks every two seconds. Right after an offset reset or a burst of records, the
-coordinator's lag figures are old or unknown, because the next sample is up to two seconds away.
+A coordinator samples high watermarks every two seconds. For up to two seconds after an offset reset or a burst of
+records, the coordinator's lag figures are old or unknown.
 """
 
 from __future__ import annotations

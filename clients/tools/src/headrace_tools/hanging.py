@@ -4,8 +4,8 @@ in a partition, but its coordinator does not know it.
 No coordinator will ever write the marker of a hanging transaction, so readers with read_committed wait for it forever.
 The order of the requests makes the result certain. A leader adds its partition to the transaction at the coordinator
 before it appends the transaction's first record. If the coordinator later does not have the partition in a transaction,
-the transaction must have ended. After it has asked the coordinators, the tool asks the leader again. A transaction that
-is still open at the leader hangs.
+the transaction must have ended. After the coordinators have answered, the tool asks the leader again. If the
+transaction is still open at the leader, it hangs.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def hanging_transactions(
     client: Any, partitions: Iterable[TopicPartition], *, timeout_s: float
 ) -> tuple[list[HangingTransaction], tuple[str, str] | None]:
     """Return the hanging transactions in ``partitions``, and two texts: which partitions could not be checked, and why
-    (None: all were checked). A leader is asked for its producers only if the partition's last stable offset is below
-    its high watermark, because only then a transaction is open. Raises HeadraceError."""
+    (None: all were checked). The function asks a leader for its producers only if the partition's last stable offset is
+    below its high watermark: otherwise no transaction is open. Raises HeadraceError."""
     stable = log_ends(client, partitions, timeout_s=timeout_s, isolation_level="read_committed")
     ends = log_ends(client, stable.known, timeout_s=timeout_s)
     gap = stable.gap() or ends.gap()

@@ -152,7 +152,7 @@ class _Answer:
 
 
 class _NoConnectionError(Exception):
-    """The worker cannot have received the request."""
+    """The error of a request that the worker cannot have received."""
 
 
 class ConnectClient:
@@ -226,7 +226,7 @@ class ConnectClient:
         """Wait until a new connector and at least one task run. Raises ConnectorFailedError if the connector or a task
         fails, and RequestTimedOutError.
 
-        A state counts when two reads in a row give it: after a deletion, workers show the status of the deleted
+        A state counts when two reads in a row give it: after a deletion, workers still show the status of the deleted
         connector for a moment."""
         deadline = self._now() + within_s
         before: ConnectorStatus | None = None

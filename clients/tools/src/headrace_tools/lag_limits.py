@@ -15,8 +15,8 @@ from headrace_core.lag import verdict, worst
 if TYPE_CHECKING:
     from headrace.group_models import GroupLag, GroupListing
 
-#: Verdicts that raise an alarm by themselves. WARN and REWIND are only shown, and raise an alarm only above a limit:
-#: they also occur when a group catches up slowly, or when an operator has reset it.
+#: Verdicts that raise an alarm by themselves. WARN and REWIND raise no alarm by themselves: they also occur when a
+#: group catches up slowly, or when an operator has reset the group's offsets.
 ALARMS = ("STOP", "STALL")
 
 

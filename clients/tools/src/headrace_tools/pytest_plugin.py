@@ -123,7 +123,7 @@ def _shape(config: pytest.Config) -> dict[str, Any]:
                 f"{', '.join(_ROLES)}"
             )
         if role in said:
-            raise pytest.UsageError(f"headrace_nodes: {role} is given twice")
+            raise pytest.UsageError(f"headrace_nodes: {role} is given twice; name each role once")
         said.add(role)
         shape[role] = int(count)
     lines = [line.partition("=") for line in config.getini("headrace_config")]

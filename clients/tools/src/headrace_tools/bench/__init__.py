@@ -8,8 +8,9 @@
   and every offset from the earliest on was read once. A latency run is verified if every record came back unchanged.
 
 The meaning of ``latency_ms`` depends on the workload. For produce, ``latency_ms`` is the time from send to
-acknowledgement (samples with object and async, whole calls with many and arrow). For consume, ``latency_ms`` is the
-time of a call for more records. For latency, ``latency_ms`` is the time from send to receipt.
+acknowledgement: of sampled records with the APIs object and async, of whole calls with the APIs many and arrow. For
+consume, ``latency_ms`` is the time of a call for more records. For latency, ``latency_ms`` is the time from send to
+receipt.
 """
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ def end_offsets_of(options: BenchOptions) -> dict[TopicPartition, int]:
 
 def moved_by(options: BenchOptions, before: dict[TopicPartition, int], wanted: int) -> bool:
     """Whether the end offsets have grown by exactly ``wanted``; a larger growth means duplicates or another writer.
-    With acks=0 the end offsets may grow a moment after the last send."""
+    With acks=0 the end offsets may grow a short time after the last send."""
     deadline = time.monotonic() + STALL_S
     while True:
         after = end_offsets_of(options)
@@ -175,7 +175,7 @@ class Values:
         return [*found, whole[0][:rest]] if rest else found
 
     def table(self, rows: int) -> Any:
-        """A pyarrow table of ``rows`` values (at most ``distinct``), which uses the memory of the pool."""
+        """A pyarrow table of ``rows`` values (at most ``distinct``), without a copy of the pool's memory."""
         try:
             import numpy
             import pyarrow

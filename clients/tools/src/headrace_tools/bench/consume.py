@@ -34,20 +34,20 @@ class _Ledger:
         self.sound = True
 
     def is_done(self, wanted: int) -> bool:
-        """Whether all partitions have reached their ends; without ends, whether ``wanted`` records were read. A gap or
-        a duplicate in the offsets ends the run."""
+        """Whether all partitions have reached their ends; without ends, whether ``wanted`` records were read. With
+        ends, a gap or a duplicate in the offsets also ends the run."""
         if self._ends is None:
             return self.records >= wanted
         return not self.sound or all(self._next[partition] >= end for partition, end in self._ends.items())
 
     def is_verified(self, wanted: int) -> bool:
-        """Whether every offset came once, in order, and the number of records is right."""
+        """Whether every offset came once and in order, and all wanted records were read."""
         if self._ends is None:
             return self.sound and self.records >= wanted
         return self.sound and self.is_done(wanted) and self.records == wanted
 
     def _excess(self, partition: int, after: int, count: int) -> int:
-        """Of the ``count`` offsets before ``after``, the number that are at or beyond the partition's end."""
+        """Count the offsets at or beyond the partition's end, among the ``count`` offsets before ``after``."""
         if self._ends is None or partition not in self._ends:
             return 0
         return min(count, max(0, after - self._ends[partition]))
@@ -155,12 +155,17 @@ def _wanted(options: BenchOptions, starts: dict[TopicPartition, int], ends: dict
     if not there:
         raise InvalidArgumentError(f"topic {options.topic} is empty; `headrace bench produce` fills it")
     if options.records is not None and options.records > there:
-        raise InvalidArgumentError(f"--records {options.records}: topic {options.topic} holds only {there}")
+        raise InvalidArgumentError(
+            f"--records {options.records}: topic {options.topic} has fewer records ({there}); pass a smaller number"
+        )
     return options.records or there
 
 
 def _stalled(ledger: _Ledger, wanted: int) -> RequestTimedOutError:
-    return RequestTimedOutError(f"no record arrived for {STALL_S:g} s; {ledger.records} of {wanted} were read before")
+    return RequestTimedOutError(
+        f"no record arrived for {STALL_S:g} s, after {ledger.records} of {wanted} records; "
+        "`headrace doctor` checks the cluster"
+    )
 
 
 def _consume_blocking(options: BenchOptions, config: dict[str, Any]) -> tuple[float, list[float], _Ledger, int]:

@@ -114,7 +114,10 @@ def _configs(options: BenchOptions) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _timed_out(trip: _Trip) -> RequestTimedOutError:
-    return RequestTimedOutError(f"no record arrived for {STALL_S:g} s; {trip.arrived} of {trip.count} arrived before")
+    return RequestTimedOutError(
+        f"no record arrived for {STALL_S:g} s, after {trip.arrived} of {trip.count} records; "
+        "`headrace doctor` checks the cluster"
+    )
 
 
 def _run_blocking(options: BenchOptions, trip: _Trip) -> None:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
-USER = "user"  #: The kind of certificates for users.
+USER = "user"  #: The kind of a Subject that is a user.
 KINDS = (*NODE_ROLES, USER)
 AUTHORITY_DAYS = 3_650
 DAYS = 365  #: The default lifetime of a certificate.
@@ -124,7 +124,7 @@ class Authority:
 
     def issue(self, subject: Subject, *, days: int = DAYS, out: Path | None = None, force: bool = False) -> Issued:
         """Make a key and a certificate for ``subject``, in ``out`` or in the authority's directory. Raises
-        InvalidArgumentError if the file exists, unless ``force`` is given."""
+        InvalidArgumentError if the file exists and ``force`` is False."""
         subject.check()
         path = out or self.directory / f"{subject.file_name}.pem"
         if path.resolve() in (self.ca_path.resolve(), (self.directory / CA_KEY).resolve()):

@@ -1,7 +1,7 @@
 """The command line: ``headrace <noun> <verb>``. ``main`` is the console script; other modules are imported on demand.
 
-This file and ``headrace_tools/__init__.py`` import nothing: until ``interruptible`` has installed its signal handler,
-Ctrl-C during an import would print a traceback.
+This file and ``headrace_tools/__init__.py`` import nothing, because Ctrl-C during an import would print a traceback
+until ``interruptible`` has installed its signal handler.
 """
 
 from __future__ import annotations

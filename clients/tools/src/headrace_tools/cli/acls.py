@@ -38,7 +38,8 @@ _Allow = Annotated[
 ]
 _Deny = Annotated[list[str] | None, typer.Option("--deny-principal", metavar="USER", help="Like --allow-principal.")]
 _AllowHosts = Annotated[
-    list[str] | None, typer.Option("--allow-host", metavar="HOST", help="An IP address or network; default: all.")
+    list[str] | None,
+    typer.Option("--allow-host", metavar="HOST", help="A client's IP address or network; default: all."),
 ]
 _DenyHosts = Annotated[list[str] | None, typer.Option("--deny-host", metavar="HOST", help="Like --allow-host.")]
 _Producer = Annotated[

@@ -126,7 +126,7 @@ def drain(
       headrace cluster drain 5 --cancel
     """
     if cancel and wait:
-        raise typer.BadParameter("this flag cannot be combined with --cancel", param_hint="--wait")
+        raise typer.BadParameter("--wait cannot be combined with --cancel", param_hint="--wait")
     ids = list(dict.fromkeys(brokers))
     left: dict[int, int] = {}
     with admin(bootstrap) as client:

@@ -92,7 +92,7 @@ def issue(
     from ..certs.authority import USER, Authority, Subject
 
     if kind == USER and host:
-        raise typer.BadParameter("a user's certificate has no host; leave the option out", param_hint="--host")
+        raise typer.BadParameter("a user's certificate has no host; leave out --host", param_hint="--host")
     if kind != USER and not host:
         raise typer.BadParameter(
             "a node needs the host names or addresses at which others reach it", param_hint="--host"

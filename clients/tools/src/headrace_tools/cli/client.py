@@ -1,9 +1,9 @@
 """The common options of client commands (``--bootstrap``, ``--profile``, ``-X``), and the client configuration that
 they give.
 
-The address of the cluster comes from the first of the following that is set: ``--bootstrap`` and ``--profile``,
-``HEADRACE_BOOTSTRAP_SERVERS``, ``HEADRACE_PROFILE``, the profile chosen by ``headrace profile use``, the default
-address. If the default address is a broker of a local cluster, all brokers of that cluster are used (local/finding.py).
+The address of the cluster comes from the first source that is set: ``--bootstrap`` and ``--profile``,
+``HEADRACE_BOOTSTRAP_SERVERS``, ``HEADRACE_PROFILE``, the profile of ``headrace profile use``, the default address. If
+the default address is a broker of a local cluster, all brokers of that cluster are used (local/finding.py).
 """
 
 from __future__ import annotations
@@ -169,8 +169,8 @@ def _choose(context: typer.Context, named: str | None) -> Profile | None:
 
 
 def _outranks(context: typer.Context, one: str, other: str) -> bool:
-    """Whether the option ``one`` has precedence: it was typed, or is set in the environment and ``other`` was not
-    typed."""
+    """Whether the option ``one`` has precedence over ``other``. A typed ``one`` has precedence. If ``one`` comes from
+    the environment or a profile, it has precedence only if neither ``other`` nor `headrace --profile` was typed."""
     if context.find_root().params.get("profile") is not None or _is_typed(context, other):
         return _is_typed(context, one)
     return is_given(context, one)
@@ -274,8 +274,8 @@ def coordinator_timeout_s(client: Any, timeout_s: float) -> float:
 
 def _listens(host: str, port: int) -> bool:
     """Whether a process accepts connections at ``host`` and ``port``; False for a process that has ended, which
-    controllers may still list. A process that accepts connections but does not respond is treated as listening, because
-    it may be slow, or its groups may soon get another coordinator."""
+    controllers may still list. A process that accepts connections but does not respond counts as listening: it may be
+    slow, or another coordinator may soon take over its groups."""
     try:
         socket.create_connection((host, port), timeout=1.0).close()
     except TimeoutError:

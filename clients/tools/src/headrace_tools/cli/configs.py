@@ -211,7 +211,7 @@ def value_after_reset(key: str, held: Sequence[Held]) -> str:
 
 def _change(changes: dict[str, Any], key: str, value: Any, flag: str) -> None:
     if key in changes:
-        raise typer.BadParameter(f"{key} is given twice", param_hint=flag)
+        raise typer.BadParameter(f"{key} is given twice; pass each key once", param_hint=flag)
     changes[key] = value
 
 
@@ -227,7 +227,8 @@ def _without_brackets(value: str) -> str:
 
 
 def _hidden_by(entry: Any) -> str:
-    """The values that are set at lower levels and have no effect, such as ``9 (log.retention.ms, static_broker)``."""
+    """The values that are set at lower levels of configuration and have no effect, such as ``9 (log.retention.ms,
+    static_broker)``."""
     others = [each for each in entry.synonyms[1:] if each.source != "default"]
     return "; ".join(
         f"{'[hidden]' if entry.is_sensitive else each.value} ({each.name}, {each.source})" for each in others

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..kafka_connect import ConnectClient, ConnectorStatus
 
 DEFAULT_URL = "http://127.0.0.1:8083"
-#: Exit code of --fail-on: neither 1 (a failed command) nor 2 (a wrong command line).
+#: Exit code of --fail-on; a failed command ends with 1, a wrong command line with 2.
 _FAIL_ON_EXIT_CODE = 3
 #: Maximum size in bytes of a configuration file, because Connect stores a configuration in one record.
 _FILE_BYTES_MAX = 1024 * 1024
@@ -302,7 +302,9 @@ def _read(file: str, name: str) -> dict[str, str]:
         raise typer.BadParameter(f"{file}: must be a JSON object of keys and values", param_hint="-f")
     for named in (document.get("name", name), config.get("name", name)):
         if named != name:
-            raise typer.BadParameter(f"{file}: has the name {named!r}, not {name!r}", param_hint="-f")
+            raise typer.BadParameter(
+                f"{file}: has the name {named!r}, not {name!r}; use the same name as the command line", param_hint="-f"
+            )
     return {key: _value(file, key, value) for key, value in config.items()}
 
 
@@ -311,4 +313,4 @@ def _value(file: str, key: str, value: Any) -> str:
         return str(value).lower()
     if isinstance(value, str):
         return value
-    raise typer.BadParameter(f"{file}: the value of {key!r} must be a text, a number, true or false", param_hint="-f")
+    raise typer.BadParameter(f"{file}: the value of {key!r} must be a string, a number, true or false", param_hint="-f")

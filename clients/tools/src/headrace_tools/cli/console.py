@@ -150,7 +150,7 @@ def console(
 
 
 def _guard(certificate: Path) -> HttpGuard:
-    """The TLS of the listener. Raises InvalidConfigError for a file without key and certificates."""
+    """The TLS settings of the console's listener. Raises InvalidConfigError for a file without key and certificates."""
     from headrace_core.security.http import HttpGuard
     from headrace_core.security.tls import TlsSettings, TlsSource
 

@@ -261,7 +261,7 @@ class _DocumentWriter(_Writer):
 @dataclass(frozen=True)
 class _Choice:
     """The position at which reading begins. ``reset``: auto.offset.reset if the user set it, otherwise None. ``tell``:
-    print a note to stderr if the log lacks the requested offset."""
+    whether to print a note to stderr if the log lacks the requested offset."""
 
     wanted: OffsetRange
     reset: str | None = None
@@ -427,12 +427,10 @@ def _close_finished(consumer: Any, reading: _Reading, quiet: bool) -> None:
 def _check_group_flags(topics: list[str], only: list[int] | None, offsets: list[str]) -> None:
     """Raise a usage error for flags that cannot be combined with a group."""
     if only:
-        raise typer.BadParameter(
-            "this flag cannot be combined with -G: the group assigns the partitions", param_hint="-p"
-        )
+        raise typer.BadParameter("-p cannot be combined with -G: the group assigns the partitions", param_hint="-p")
     if offsets:
         raise typer.BadParameter(
-            "this flag cannot be combined with -G: a group continues at its committed offsets, or begins at "
+            "-o cannot be combined with -G: a group continues at its committed offsets, or begins at "
             "auto.offset.reset; use `headrace groups reset-offsets` to change the committed offsets",
             param_hint="-o",
         )

@@ -107,7 +107,9 @@ def format_node(
     asked = {"standalone": standalone, "initial": initial_controllers, "none": no_initial_controllers}
     if config is not None:
         if node_id >= 0 or address is not None:
-            raise typer.BadParameter("these flags cannot be combined with --config", param_hint="--node-id, --address")
+            raise typer.BadParameter(
+                "--node-id and --address cannot be combined with --config", param_hint="--node-id, --address"
+            )
         node = _read(config, is_controller=any(asked.values()))
         with usage_of("-s, -I, -N"):
             command = format_of_config(node, chosen, ignore_formatted=ignore_formatted, **asked)  # type: ignore[arg-type]
@@ -201,7 +203,9 @@ def _first_user(text: str) -> Any:
             param_hint="--add-scram",
         )
     if not ITERATIONS_MIN <= int(iterations) <= ITERATIONS_MAX:
-        raise typer.BadParameter(f"iterations: {ITERATIONS_MIN} to {ITERATIONS_MAX}", param_hint="--add-scram")
+        raise typer.BadParameter(
+            f"iterations: must be between {ITERATIONS_MIN} and {ITERATIONS_MAX}", param_hint="--add-scram"
+        )
     secret = password or read_secret(path, "--add-scram")
     return new_user(user, mechanism, secret, int(iterations))
 

@@ -201,8 +201,8 @@ _COLUMNS = (
 
 
 def _show_groups(groups: list[dict[str, Any]]) -> None:
-    """Print a table for each group. In a pipe the table has Kafka's columns. A terminal has less room: the group is
-    only named in the heading, and member ids are cut. A narrow terminal shows no members (`groups members` shows their
+    """Print a table for each group. In a pipe the table has Kafka's columns. A terminal is narrower: its table names
+    the group only in the heading, and cuts member ids. A narrow terminal shows no members (`groups members` shows their
     full ids)."""
     if not groups:
         print("no group")

@@ -116,8 +116,8 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """A way to choose new offsets; exactly one field is set. ``time_ms``: the time from --to-datetime or --by-duration,
-    in ms since 1970."""
+    """The strategy that chooses the new offsets; exactly one field is set. ``time_ms``: the time from --to-datetime or
+    --by-duration, in ms since 1970."""
 
     to_earliest: bool = False
     to_latest: bool = False
@@ -251,9 +251,9 @@ def reset_offsets(
     if sum(given) != 1:
         raise typer.BadParameter(f"pass exactly one of {_STRATEGIES}")
     if execute and dry_run:
-        raise typer.BadParameter("this flag cannot be combined with --dry-run", param_hint="--execute")
+        raise typer.BadParameter("--execute cannot be combined with --dry-run", param_hint="--execute")
     if export and output is OutputFormat.JSON:
-        raise typer.BadParameter("this flag prints CSV, and cannot be combined with -o json", param_hint="--export")
+        raise typer.BadParameter("--export prints CSV, and cannot be combined with -o json", param_hint="--export")
     if bool(topic) + all_topics + (from_file is not None) != 1:
         raise typer.BadParameter("pass one of --topic TOPIC[:0,1], --all-topics or --from-file")
     scope = scope_of(topic) if topic else None

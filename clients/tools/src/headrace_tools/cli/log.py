@@ -199,7 +199,7 @@ def _without_kind(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _row(line: Any) -> dict[str, Any]:
-    """The fields of a line for JSON output; the fields of a batch header or of a record are at the same level as path
+    """The fields of a line for JSON output. The fields of a batch header or of a record are at the same level as path
     and position."""
     fields = {field.name: getattr(line, field.name) for field in dataclasses.fields(line)}
     if "cure" in fields:  # the line is a problem or a note, in which -1 means unknown

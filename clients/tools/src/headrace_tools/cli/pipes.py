@@ -8,7 +8,7 @@ import sys
 
 
 def broken_pipe() -> int:
-    """End without an error message when the reader of the output has closed the pipe; the exit code is the same as for
-    a process killed by SIGPIPE."""
+    """End without an error message when the reader of the output has closed the pipe. The exit code is that of a
+    process killed by SIGPIPE."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # discards buffered output
     return 128 + signal.SIGPIPE

@@ -1,8 +1,8 @@
 """Progress of long work: a bar where stderr is a terminal, otherwise one line every few seconds.
 
-Progress is written to stderr, never to stdout. There is no bar if the terminal cannot redraw (``TERM=dumb``), or if
-records are printed to the same terminal (``beside_records``), because bar and records would overwrite each other. The
-bar disappears when the work ends; notes that are printed during the work stay above it.
+Progress is written to stderr, never to stdout. There is no bar if the terminal cannot redraw (``TERM=dumb``). There is
+no bar either if records are printed to the same terminal (``beside_records``), because bar and records would overwrite
+each other. The bar disappears when the work ends; notes that are printed during the work stay above it.
 """
 
 from __future__ import annotations

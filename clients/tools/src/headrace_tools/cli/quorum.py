@@ -125,7 +125,7 @@ def add(
     if config is not None:
         if directory_id is not None or address is not None:
             raise typer.BadParameter(
-                "these flags cannot be combined with --config", param_hint="--directory-id, --address"
+                "--directory-id and --address cannot be combined with --config", param_hint="--directory-id, --address"
             )
         node_id, directory_id, address = _of_config(config)
     assert node_id is not None

@@ -164,7 +164,7 @@ def _password(user: str, file: Path | None, variable: str | None, from_stdin: bo
     else:
         password = str(typer.prompt(f"Password of {user}", hide_input=True, confirmation_prompt=True, err=True))
     if not password:
-        raise typer.BadParameter("the password is empty", param_hint="--password-…")
+        raise typer.BadParameter("the password is empty; it needs at least one character", param_hint="--password-…")
     return password
 
 

@@ -269,8 +269,8 @@ def _missing(topic: str, part: PartitionDescription, adding: dict[tuple[str, int
 
 
 def _brought_back(facts: Facts, brokers: Sequence[int]) -> str:
-    """The cure for absent brokers: start the brokers that are down, bring back the brokers that hang, and wait for the
-    brokers that send heartbeats, which must not be started a second time."""
+    """The cure for absent brokers: start the brokers that are down, and bring back the brokers that hang. Wait for the
+    brokers that send heartbeats; do not start them a second time."""
     coming = starting(facts)
     awaited = [each for each in brokers if each in coming]
     hung = [each for each in brokers if each not in coming and facts.hung(each)]

@@ -43,6 +43,7 @@ def diagnose(facts: Facts) -> list[Finding]:
 
 
 def is_healthy(facts: Facts) -> bool:
-    """Whether there is no error and no warning, and no request failed that a healthy cluster answers."""
+    """Whether the cluster is healthy: the doctor found only advice, and every request that a healthy cluster answers
+    succeeded."""
     found = [finding for finding in diagnose(facts) if finding.severity is not Severity.ADVICE]
     return not found and all(each.is_no_fault for each in facts.not_asked)

@@ -20,7 +20,7 @@ from headrace.transaction_models import TransactionDescription
 from ..hanging import HangingTransaction
 from ..orphaned_offsets import OrphanedOffset
 
-#: The ``what`` of a NotAsked (a fact that the doctor could not read) if the request about the controller quorum failed.
+#: The value of ``NotAsked.what`` when the request about the controller quorum failed.
 THE_QUORUM = "the quorum"
 
 

@@ -1,9 +1,9 @@
 """Explain why a node refuses a client's login (SASL). ``Logins`` logs in at an address; ``refusal_of`` explains an
 error.
 
-A server names a wrong mechanism, clock or token, where this reveals no secret. A server gives the same answer for an
-unknown user and for a wrong password, so that an attacker cannot find out which users exist. The rules that report the
-refusals are in security_rules.py.
+A server's answer says that the mechanism, the clock or the token is wrong, if the answer reveals no secret. A server
+gives the same answer for an unknown user and for a wrong password, so that an attacker cannot find out which users
+exist. The rules that report the refusals are in security_rules.py.
 """
 
 from __future__ import annotations

@@ -37,8 +37,8 @@ def _what(tried: Tried, refusal: Refusal) -> str:
 
 
 def _addresses(facts: Facts) -> Iterator[tuple[str, Tried]]:
-    """The addresses of nodes, and the bootstrap addresses. A bootstrap address that is the address of a node which
-    refuses the client is left out."""
+    """The addresses of nodes, and the bootstrap addresses. A bootstrap address is left out if it is also the address of
+    a node that refuses the client."""
     nodes = [
         (f"{role} {node_id} at {tried.address}", tried)
         for role, all_tried in (("broker", facts.brokers), ("coordinator", facts.coordinators))

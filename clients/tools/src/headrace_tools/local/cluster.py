@@ -43,12 +43,12 @@ class LocalCluster(Face):
 
     ``brokers`` and ``controllers``: number of nodes of each role. If ``brokers`` or ``controllers`` is None, an
     existing cluster in ``data`` keeps its number of nodes; a new cluster gets three brokers and three controllers. The
-    topics of a cluster with three brokers have three replicas, and acks=all waits for two replicas. ``coordinators``:
-    number of coordinators; with None, a new cluster gets one coordinator. Consumer groups need a coordinator. The
-    cheapest cluster has one broker, one controller and ``coordinators=0``. ``gateways``: number of gateways for Kafka's
-    clients, on free ports (``kafka_bootstrap_servers``); default: none. ``registries``: number of replicas of the
-    schema registry, on free ports (``registry_urls``); default: none. ``console``: True for a console on a free port
-    (``console_url``).
+    topics of a cluster with three brokers have three replicas, and acks=all needs at least two in-sync replicas.
+    ``coordinators``: number of coordinators; with None, a new cluster gets one coordinator. Consumer groups need a
+    coordinator. The cheapest cluster has one broker, one controller and ``coordinators=0``. ``gateways``: number of
+    gateways for Kafka's clients, on free ports (``kafka_bootstrap_servers``); default: none. ``registries``: number of
+    replicas of the schema registry, on free ports (``registry_urls``); default: none. ``console``: True for a console
+    on a free port (``console_url``).
 
     ``data``: the cluster's directory, which is kept after the cluster's end; the next cluster in the same directory has
     the same topology and ports. If ``data`` is None, the cluster gets a temporary directory, which is deleted at the
@@ -57,7 +57,7 @@ class LocalCluster(Face):
 
     ``secure``: True for a cluster that encrypts and authenticates, with certificates of its own: clients need the keys
     of ``client_properties``. ``racks``: names of racks, such as ``["a", "b", "c"]``: broker N, coordinator N and
-    gateway N are in the N-th rack, and a consumer with ``client.rack`` reads from the replica in its rack (KIP-392).
+    gateway N are in the N-th rack. A consumer with ``client.rack`` reads from the replica in its rack (KIP-392).
 
     ``mode``: "process" starts real processes; "inprocess" runs the same services in a thread of this process. An
     in-process cluster starts in a fraction of a second. The nodes of an in-process cluster cannot be paused. ``kill``
@@ -273,8 +273,8 @@ def end_abandoned(directory: str, owner: ProcessId, *, delete: bool) -> None:
 
 
 def end_cluster(cluster: ClusterDirectory, *, delete: bool, owner: ProcessId | None = None) -> None:
-    """Stop the nodes: cleanly, or by kill if their data are deleted too. A cluster whose directory is already deleted
-    is no error. ``owner``: stop them only if they still belong to this process."""
+    """Stop the nodes: cleanly, or by kill if their data are deleted too. If the cluster's directory is already deleted,
+    do nothing. ``owner``: stop the nodes only if they still belong to this process."""
     with contextlib.suppress(InvalidArgumentError):
         cluster.down(gently=not delete, owner=owner)
     if delete:

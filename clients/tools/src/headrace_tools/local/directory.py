@@ -53,9 +53,9 @@ class Topology:
     ``console``: True for a console, whose port is ``console_port`` or the next free one.
 
     ``config``: keys that override the configuration of every node; an empty value removes an override. ``secure``:
-    whether the nodes encrypt and authenticate; a running cluster cannot change it. ``racks``: names of racks, which the
-    brokers, coordinators and gateways take in turn; consumers then read from the replica in their rack. Without names,
-    the nodes have no rack.
+    whether the nodes encrypt and authenticate, which a running cluster cannot change. ``racks``: names of racks, which
+    the brokers, coordinators and gateways take in turn; consumers then read from the replica in their rack. Without
+    names, the nodes have no rack.
     """
 
     brokers: int | None = None
@@ -528,7 +528,7 @@ class ClusterDirectory:
         self._file.path.unlink(missing_ok=True)
 
     def elsewhere(self, work: Callable[[], object]) -> None:
-        """Run ``work``, which waits for nodes to end, in a thread that the nodes do not need. If the nodes are separate
+        """Run ``work``, which waits for nodes to end, in a thread on which no node runs. If the nodes are separate
         processes, ``work`` runs in the calling thread."""
         work()
 
@@ -575,7 +575,7 @@ def _near(first: int, count: int, *, avoid: Sequence[int] = ()) -> list[int]:
             found.append(port)
         port += 1
     if len(found) < count:
-        raise ClusterStartError(f"no {count} free ports from {first} upward on {HOST}")
+        raise ClusterStartError(f"no {count} free ports from {first} upward on {HOST}; choose another port")
     return found
 
 

@@ -3,8 +3,8 @@
 Nodes continue to run after the process that started them, but the nodes of a ``with`` block must end with the process.
 A small process, the guardian, runs beside the nodes and stops them when the owner has died. The guardian process runs
 this file with ``python -I -S``, which costs milliseconds and imports no other module of Headrace. The guardian waits on
-a pidfd of the owner process (no polling, no inherited descriptor); when the owner dies, it stops the cluster with a
-full interpreter. On systems without pidfds (macOS) there is no guardian.
+a pidfd of the owner process, without polling and without an inherited descriptor. When the owner dies, the guardian
+executes a full interpreter, which stops the cluster. On systems without pidfds (macOS) there is no guardian.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ _DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING, _GOAWAY = 0x0, 0x1, 0x3, 0x4, 0x
 _END_STREAM, _ACK, _END_HEADERS, _PADDED = 0x1, 0x1, 0x4, 0x8
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _SERVING = b"\x08\x01"
-_SERVES_HTTP = (b"HTTP/1.1 200", b"HTTP/1.1 401")  #: 401: a console asks for a sign-in.
+_SERVES_HTTP = (b"HTTP/1.1 200", b"HTTP/1.1 401")  #: A console that asks for a sign-in answers 401.
 _FRAME_BYTES_MAX = 1 << 20
 
 
@@ -58,8 +58,9 @@ def _request(authority: str) -> bytes:
 def is_serving(
     host: str, port: int, *, timeout_s: float, tls: ssl.SSLContext | None = None, name: str | None = None
 ) -> bool:
-    """Whether the server at ``host:port`` answers SERVING within ``timeout_s``. ``tls``: how to encrypt; None: the
-    server does not encrypt. ``name``: the name that its certificate must have, if it is not ``host``."""
+    """Whether the server at ``host:port`` answers SERVING within ``timeout_s``. ``tls``: the TLS context of the
+    connection; None: the server does not encrypt. ``name``: the name that the server's certificate must have, if it
+    differs from ``host``."""
     return _health(host, port, timeout_s, tls, name) == _SERVING
 
 

@@ -8,9 +8,9 @@ and ports.
 
 **Event loop.** Nodes share the event loop of the clients (engine/io_thread.py). In each process grpc.aio has one
 poller. For every event the poller wakes each event loop that has used grpc.aio. An event loop that has ended stays
-bound to the poller, with its descriptors. An event loop per cluster would leak three descriptors each, and would pass
-events from thread to thread. One event loop for all nodes and clients is as fast as an event loop per cluster. The
-price of the shared event loop: a callback that blocks the I/O thread also blocks the nodes.
+bound to the poller, with its descriptors. Event loops for each cluster would leak three descriptors per cluster, and
+would pass events from thread to thread. One event loop for all nodes and clients is as fast as an event loop per
+cluster. The price of the shared event loop: a callback that blocks the I/O thread also blocks the nodes.
 
 ``start_node`` starts a node and returns a NodeHandle with the methods of a process (processes.ProcessId): alive,
 signal, wait. The NodeHandles are not stored in ``cluster.json``, because the `down` of another command would then kill
@@ -73,7 +73,7 @@ class NodeHandle:
         return True
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until the node has ended; return whether it has."""
+        """Wait until the node has ended; return whether the node has ended."""
         return not self.alive() or self._gone.wait(timeout_s)
 
 

@@ -1,9 +1,9 @@
 """Logs of nodes within this process: each node writes to its own file, as a process does.
 
 All nodes of a process share their loggers. A context variable holds the node's file, and so identifies the node that
-logged a line: the node's tasks and their child tasks inherit it. While there are in-process nodes, their lines do not
-reach the program's log handlers: a broker that a test stops should not cause warnings in the test. A line from a thread
-whose node is unknown still reaches the program's handlers.
+logged a line: the node's tasks and their child tasks inherit it. The log lines of in-process nodes do not reach the
+program's log handlers: a broker that a test stops should not cause warnings in the test. A line from a thread whose
+node is unknown still reaches the program's handlers.
 """
 
 from __future__ import annotations

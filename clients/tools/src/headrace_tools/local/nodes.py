@@ -13,8 +13,9 @@ from .state import ClusterState, Node
 
 #: Largest default.replication.factor that `up` sets, when there are enough brokers.
 FACTOR_MAX = 3
-#: group.initial.rebalance.delay.ms of a local cluster. On one machine, a short delay is long enough for all members to
-#: join. Without a delay, the first member gets all partitions, and releases some only after its next heartbeat.
+#: group.initial.rebalance.delay.ms of a local cluster. On one machine, all members join a group within a short
+#: rebalance delay. Without a delay, the first member gets all partitions, and releases some of them only after its next
+#: heartbeat.
 INITIAL_DELAY_MS = 200
 _RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"  #: Kafka's name (replica.selector.class).
 
@@ -56,7 +57,7 @@ def command(directory: Path, node: Node) -> list[str]:
 
 def copies(brokers: int) -> dict[str, str]:
     """Replication settings for a cluster of ``brokers`` brokers. With three or more brokers, topics have three
-    replicas, and acks=all waits for two replicas, so that clients do not notice the failure of one broker."""
+    replicas, and min.insync.replicas is 2, so that writes continue after the failure of one broker."""
     factor = min(FACTOR_MAX, brokers)
     keys = {"default.replication.factor": str(factor)}
     return keys | {"min.insync.replicas": "2"} if factor == 3 else keys

@@ -1,10 +1,10 @@
 """Ports on which nodes can rely: free now, and outside of the kernel's ephemeral range.
 
-An outgoing connection may take a port of the ephemeral range: between the check of the port and the node's bind, or
+An outgoing connection may take a port of the ephemeral range after the check of the port and before the node's bind, or
 while a node is down. A port below the ephemeral range is taken only by a process that asks for it, so a restarted node
 finds its port free again. Two commands may pick the same port at the same time, so callers retry with different ports
-(see directory.py). Each worker of pytest-xdist has a share of the ports of its own: parallel tests start and kill nodes
-all the time, and one worker's cluster would take the ports of another worker's dead nodes.
+(see directory.py). Each worker of pytest-xdist uses separate ports: parallel tests start and kill nodes all the time.
+With shared ports, one worker's cluster would take the ports of another worker's dead nodes.
 """
 
 from __future__ import annotations
@@ -62,7 +62,10 @@ def pick(count: int, *, avoid: Collection[int] = (), chance: random.Random | Non
         if port not in avoid and is_free(port):
             chosen.append(port)
     if len(chosen) < count:
-        raise ClusterStartError(f"no {count} free ports outside of the ephemeral range {low}-{high} on 127.0.0.1")
+        raise ClusterStartError(
+            f"no {count} free ports outside of the ephemeral range {low}-{high} on 127.0.0.1; "
+            "stop clusters that you do not need"
+        )
     return chosen
 
 

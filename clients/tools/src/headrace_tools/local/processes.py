@@ -67,8 +67,8 @@ class ProcessId:
         return True
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until the process has ended; return whether it has. If the process is a child of the current process,
-        its exit status is collected."""
+        """Wait until the process has ended; return whether the process has ended. If the process is a child of the
+        current process, its exit status is collected."""
         deadline = time.monotonic() + timeout_s
         while self.alive():
             self._reap()

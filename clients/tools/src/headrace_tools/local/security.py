@@ -195,7 +195,7 @@ def node_keys(directory: Path, state: ClusterState, node: Node) -> dict[str, str
 
 
 def health_context(directory: Path) -> ssl.SSLContext:
-    """A context for health checks of the nodes, as the user admin."""
+    """The TLS context for health checks of the nodes, with the certificate of the user admin."""
     context = ssl.create_default_context(cafile=str(directory_of(directory) / "ca.pem"))
     context.load_cert_chain(str(_certificate(directory, ADMIN)))
     context.set_alpn_protocols(["h2", "http/1.1"])

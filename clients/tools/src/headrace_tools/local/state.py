@@ -48,7 +48,7 @@ class Life(Protocol):
         ...
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until the node has ended; return whether it has."""
+        """Wait until the node has ended; return whether the node has ended."""
         ...
 
 
@@ -128,7 +128,8 @@ class ClusterState:
     config: dict[str, str]
     secure: bool = False  #: Whether the nodes' listeners use TLS and authenticate clients (`headrace up --secure`).
     racks: tuple[str, ...] = ()
-    #: The process that stops the nodes when it ends, because its LocalCluster started them; None: `headrace down` does.
+    #: The process whose LocalCluster started the nodes; the nodes stop when this process ends. None: `headrace down`
+    #: stops the nodes.
     owner: ProcessId | None = None
 
     def of_role(self, role: str) -> tuple[Node, ...]:

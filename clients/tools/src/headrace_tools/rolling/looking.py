@@ -36,8 +36,8 @@ class Looking:
         client, timeout_s = self._client, _TIMEOUT_S
         self._unanswered = []
         nodes = {NodeName(node.role, node.id): node.alive() for node in state.nodes}
-        # Request the partitions before the cluster's description: if one node answers both requests, the metadata age
-        # in the description also limits the age of the partitions.
+        # Request the partitions before the cluster's description: if one node answers both requests, the partitions are
+        # not older than the metadata age in the description.
         topics = self._ask("topics", lambda: client.describe_topics(timeout=timeout_s)) or []
         moving = self._ask("reassignments", lambda: client.list_partition_reassignments(timeout=timeout_s)) or {}
         adding = {

@@ -1,7 +1,7 @@
 """The rolling restart: wait until the cluster is whole, restart one node, wait again.
 
-Only one rolling restart of a cluster can run at a time: a roll holds a lock (flock) on the cluster's ``config``
-directory, which no other command locks. The restart of each node holds the cluster's own lock, as ``headrace restart``
+Only one rolling restart of a cluster can run at a time: it holds a lock (flock) on the cluster's ``config`` directory.
+No other command locks this directory. The restart of each node holds the cluster's own lock, as ``headrace restart``
 does.
 """
 
@@ -21,8 +21,8 @@ from ..local.directory import ClusterDirectory
 from .looking import Looking
 from .rules import TURNS, NodeName, Returned, Seen, next_node, not_whole, unavoidable
 
-#: Timeout in seconds for the cluster to be healthy before the first restart: controllers that have just started need a
-#: moment to connect to each other.
+#: Timeout in seconds for the cluster to be healthy before the first restart: controllers that have just started need
+#: some time to connect to each other.
 SETTLE_S = 15.0
 _LOOK_S = 0.3
 _TELL_S = 5.0
@@ -30,8 +30,8 @@ _TELL_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restarted:
-    """A restarted node. ``away_s``: time from the stop request until the node served again; ``whole_s``: time from the
-    node's return until the cluster was whole (None: the roll was ended before)."""
+    """A restarted node. ``away_s``: time from the stop request until the node served again. ``whole_s``: time from the
+    node's return until the cluster was whole; None if the roll was ended before."""
 
     node: NodeName
     pid: int | None
@@ -180,7 +180,8 @@ def _sole_roll(cluster: ClusterDirectory) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise IllegalStateError(
-                f"the cluster in {cluster.directory} is being restarted by another `headrace cluster roll`"
+                f"the cluster in {cluster.directory} is being restarted by another `headrace cluster roll`; "
+                "wait until it ends"
             ) from None
         yield
     finally:

@@ -11,14 +11,14 @@ then registries; within a role by id.
   controller were stopped earlier, the leadership might move to a controller that is stopped next, and cost another
   election.
 * **Coordinators** are restarted after the brokers: a new coordinator reads its partitions of ``__consumer_offsets``
-  from their leaders, and after the restart of all brokers the leaders no longer change.
+  from their leaders. After the restart of all brokers the leaders no longer change.
 * **Gateways and registries** are restarted last, because they may use calls that older brokers do not have.
 
-Before a node is stopped the *whole* cluster must be healthy (whole): every node is alive, every replica is in sync,
-every voter is caught up, and every partition of ``__consumer_offsets`` has a coordinator. A healthy cluster tolerates
-one failure, wherever there is redundancy: partitions keep min.insync.replicas, voters keep a majority, and a second
-coordinator takes over the groups of a failed one. Where there is no redundancy (a topic with one replica, a sole
-controller or coordinator), waiting does not help. The roll reports a lack of redundancy (``unavoidable``) and
+Before a node is stopped, the *whole* cluster must be healthy (whole): every node is alive, every replica is in sync,
+and every voter is caught up. Every partition of ``__consumer_offsets`` must have a coordinator. A healthy cluster
+tolerates one failure, wherever there is redundancy: partitions keep min.insync.replicas, voters keep a majority, and
+another coordinator takes over a failed coordinator's groups. Where there is no redundancy (a topic with one replica, a
+sole controller or coordinator), waiting does not help. The roll reports a lack of redundancy (``unavoidable``) and
 continues. Kubernetes operators for Kafka follow the same rules for the order of restarts.
 """
 
@@ -123,7 +123,7 @@ def next_node(waiting: Collection[NodeName], leader_id: int | None) -> NodeName:
 
 def not_whole(seen: Seen, returned: Returned | None = None) -> list[str]:
     """The reasons why the cluster is not whole; empty if it is whole. ``returned``: the node that was restarted last.
-    Information that may be older than the node's return is ignored, and so is a catch-up before the return."""
+    The check ignores information that may be older than the node's return, and a catch-up before the return."""
     reasons = _Reasons()
     reasons.add(f"{name} is not running" for name, runs in sorted(seen.nodes.items()) if not runs)
     reasons.add(seen.unanswered)
@@ -167,7 +167,8 @@ def unavoidable(seen: Seen, nodes: Collection[NodeName]) -> list[str]:
 
 
 def _is_helpless(part: PartitionSeen) -> bool:
-    """Whether the partition cannot lose a replica, even if all its replicas are in sync."""
+    """Whether the loss of one replica leaves fewer than min.insync.replicas replicas, even if all replicas are in
+    sync."""
     return len(part.copies) <= (part.min_insync or 1)
 
 

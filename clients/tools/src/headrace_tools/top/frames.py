@@ -15,8 +15,8 @@ from headrace_core.types import TopicPartition
 class Sample:
     """The state of a cluster at one moment, except for the time that the requests take. ``ends``: log ends of the
     partitions whose leader answered; ``sizes``: bytes of each partition's log on each broker. The fields ``..._at_s``
-    have the times when a leader, a broker, or all coordinators answered (a slow node answers later); all other data are
-    from ``steady_s``. ``errors``: which requests failed, and why."""
+    have the times when a leader, a broker, or all coordinators answered, because slow nodes answer later. All other
+    data are from ``steady_s``. ``errors``: which requests failed, and why."""
 
     at_ms: int
     steady_s: float
@@ -68,9 +68,9 @@ class TopicRow:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRow:
     """One group. ``lag``: records; ``lag_ms``: lag in time of the group's partition that is furthest behind (None:
-    unknown); ``records_per_s``: rate of committed records (None: there are no two samples). ``status``: OK, WARN,
-    REWIND, STALL or STOP, as `headrace lag` and `headrace doctor` judge. ``lag_history``: the group's lag in the
-    earlier pictures and in this one, oldest first."""
+    unknown); ``records_per_s``: rate of committed records (None: only one sample exists). ``status``: OK, WARN, REWIND,
+    STALL or STOP, as `headrace lag` and `headrace doctor` judge. ``lag_history``: the group's lag in the earlier
+    pictures and in this one, oldest first."""
 
     group: str
     state: str
