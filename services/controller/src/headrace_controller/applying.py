@@ -95,7 +95,8 @@ class Applier:
             data, following = self._storage.read(position, offset, _REPLAY_BYTES)
             if following <= position:
                 raise CorruptLogError(
-                    f"the metadata log on this disk ends at {position}, but it was committed up to {offset}"
+                    f"the metadata log on this disk ends at {position}, but the log was committed up to {offset}: "
+                    "entries are lost"
                 )
             try:
                 for batch in decode_batches(data):

@@ -1,7 +1,7 @@
 """Write the first voters (KIP-853) and the first users (KIP-900) into a controller's directory, for ``format``.
 
 The first users are in ``bootstrap.checkpoint``, as in Kafka. The first leader of a new cluster writes the first users
-into the metadata log, right after the cluster's id; later changes of the file have no effect.
+into the metadata log, right after the cluster's id. Later changes of ``bootstrap.checkpoint`` have no effect.
 """
 
 from __future__ import annotations

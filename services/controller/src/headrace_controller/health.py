@@ -1,6 +1,6 @@
-"""The health status of this controller. The status is SERVING while the controller leads, or while it follows a leader
-and has applied all entries that were committed when this controller started. The status is not SERVING while the
-controller waits for a quorum."""
+"""The health status of this controller. The status of a leader is SERVING. The status of a follower is SERVING when it
+has a leader and has applied all entries that were committed when this controller started. The status is not SERVING
+while the controller waits for a quorum."""
 
 from __future__ import annotations
 

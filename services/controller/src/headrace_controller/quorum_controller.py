@@ -692,7 +692,7 @@ class QuorumController:
         self._active_term = -1
         self._core.resign()
         self._raft = self._new_raft()
-        # This node counts as a sole voter only if it is one before and after the restart, because the restart may drop
+        # This node counts as a sole voter only if it is a sole voter before and after the restart. The restart may drop
         # the entry of a voter change.
         alone = was_alone and self._is_sole_voter
         for key in sorted(self._observers):  # sorted, so that every process has the same order

@@ -36,7 +36,9 @@ def write_quorum_state(fs: FileSystem, directory: str, state: HardState) -> None
     except OSError as error:
         if error.errno not in NO_SPACE:
             raise
-        raise DiskFullError(f"{path}: no space left on the disk ({error.strerror})") from None
+        raise DiskFullError(
+            f"{path}: cannot save the term and the vote: no space left on the disk ({error.strerror})"
+        ) from None
 
 
 def read_quorum_state(fs: FileSystem, directory: str, *, own_directory_id: bytes, is_needed: bool) -> HardState:

@@ -85,7 +85,9 @@ class SnapshotJob:
             self.abandon()
             if error.errno not in NO_SPACE:
                 raise
-            raise DiskFullError(f"{self.path}: no space left on the disk ({error.strerror})") from None
+            raise DiskFullError(
+                f"{self.path}: cannot write a snapshot: no space left on the disk ({error.strerror})"
+            ) from None
         except DiskFullError:
             self.abandon()
             raise
@@ -202,8 +204,9 @@ class SnapshotStore:
 
     def write_chunk(self, chunk: SnapshotChunk) -> bool:
         """Write a snapshot chunk durably. Returns False, and removes the file, if the chunk does not follow the bytes
-        in the file, or if the completed snapshot is damaged or not the expected one. Raises DiskFullError (and removes
-        the file), UnsupportedVersionError for a snapshot of a newer Headrace, and OSError."""
+        in the file. Also returns False if the completed snapshot is damaged, or is not the expected snapshot. Raises
+        DiskFullError (and removes the file), UnsupportedVersionError for a snapshot of a newer Headrace, and
+        OSError."""
         path = self.path(chunk.snapshot.place) + _PART
         if chunk.position == 0:
             self._forget_parts()
@@ -213,7 +216,9 @@ class SnapshotStore:
             if error.errno not in NO_SPACE:
                 raise
             self._forget_parts()
-            raise DiskFullError(f"{path}: no space left on the disk ({error.strerror})") from None
+            raise DiskFullError(
+                f"{path}: cannot write a received snapshot: no space left on the disk ({error.strerror})"
+            ) from None
         if is_written and (not chunk.is_last or self._is_sound(path, chunk.snapshot)):
             return True
         self._forget_parts()
@@ -304,7 +309,9 @@ def write_first_voters(fs: FileSystem, root: str, voters: VoterSet) -> None:
             raise InvalidConfigError(f"{path} names the voters {known}; refusing to overwrite it with {voters}")
         names = fs.listdir(directory)
         if any(name.endswith((".log", SNAPSHOT_SUFFIX)) or name == QUORUM_STATE for name in names):
-            raise InvalidConfigError(f"{directory} already has a metadata log, which names the voters")
+            raise InvalidConfigError(
+                f"{directory} already has a metadata log, which names the voters; format an empty directory"
+            )
     make_directories(fs, directory)
     pieces = encode_snapshot(EMPTY_IMAGE, voters=snapshot_voters(voters), timestamp_ms=0)
     write_file_atomically(fs, path, b"".join(pieces))

@@ -232,9 +232,10 @@ class MetadataStorage:
 
     @property
     def _pending(self) -> SnapshotId | None:
-        """The newest snapshot, if it is already in use but has not replaced the log yet. A snapshot is pending if it
-        was received whole and ends beyond the log, and the disk is too full to start the log again. Until the pending
-        snapshot replaces the log, the log counts as empty; the log is started again before the next write."""
+        """The newest snapshot, if the controller already uses it, and it has not replaced the log yet. A snapshot is
+        pending if it was received whole and ends beyond the log, and the disk is too full to start the log again. Until
+        the pending snapshot replaces the log, the log counts as empty; the log is started again before the next
+        write."""
         newest, end = self._snapshots.newest, self._log.log_end_offset
         if newest is None or newest.place.offset < end or (newest.place.offset == end and not self._log.is_closed):
             return None
@@ -460,7 +461,7 @@ class MetadataStorage:
             job.abandon()  # another snapshot was received while the job ran, or this disk lacks committed entries
             return None
         # A log that ends below its own snapshot has lost entries. A log that ends below the snapshot is valid only if a
-        # received snapshot is about to replace it; the recovery point distinguishes the two cases.
+        # received snapshot is about to replace the log. The recovery point distinguishes the two cases.
         self._write_recovery_point(self._log.flushed_end)
         self._snapshots.accept(job)
         if newest is None or newest.place.offset <= self.log_start_offset:

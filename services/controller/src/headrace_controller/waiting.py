@@ -108,8 +108,8 @@ class Decisions:
 
     def _overwritten(self) -> HeadraceError:
         return NotControllerError(
-            f"controller {self._node_id} lost its leadership before the request was committed; the request had no "
-            "effect"
+            f"controller {self._node_id} lost its leadership before the request was committed, so the request had no "
+            "effect; retry"
         )
 
 

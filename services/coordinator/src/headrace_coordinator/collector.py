@@ -3,7 +3,7 @@
 A group's status is OK, WARN, REWIND, STALL or STOP.
 
 Each group belongs to one shard, and each shard to one coordinator, so a group has one series in Prometheus. The names
-``kafka_consumergroup_…`` are those of kafka_exporter.
+``kafka_consumergroup_…`` are the names that kafka_exporter uses.
 """
 
 from __future__ import annotations

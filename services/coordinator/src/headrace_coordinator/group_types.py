@@ -8,9 +8,9 @@ A group has one type at a time; a change of its type keeps the committed offsets
     a group of KIP-848            its last member of KIP-848 leaves       it becomes a classic one (downgrade)
 
 ``group.consumer.migration.policy`` may forbid the upgrade and the downgrade. A classic group cannot change its type if
-its members are not consumers, or if its assignor adds data to the assignments. A member of KIP-848 that joins such a
-group gets GROUP_ID_NOT_FOUND, as in Kafka. A group of KIP-848 stays a group of KIP-848 with only classic members if a
-downgrade is forbidden, or if its records are too large for one batch.
+its members are not consumers, or if its assignor adds data to the assignments. A member of KIP-848 that joins a classic
+group that cannot change its type gets GROUP_ID_NOT_FOUND, as in Kafka. A group of KIP-848 with only classic members
+keeps its type if a downgrade is forbidden, or its records exceed one batch.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class GroupsOfBothTypes:
     def _downgrade(self, now_ms: int) -> Decision:
         """Change a group back to the classic type after its last member of KIP-848 has left. Guard: a downgrade is one
         atomic decision. If only a part of its records were written, the partitions of missing members would be assigned
-        again while those members still read them."""
+        again while the missing members still read them."""
         group_id = self._groups.left_to_classic()
         if group_id is None or not self._may_downgrade:
             return Decision()

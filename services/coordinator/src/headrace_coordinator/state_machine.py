@@ -12,8 +12,8 @@ CoordinatorShard).
 
 ``handle`` and ``tick`` apply their decisions through the functions that ``replay`` uses, so a replay of the log gives
 the same state. The runtime sends a reply or a push when the records of its decision, and of all earlier decisions, are
-committed. When an append fails, the runtime drops the state machine and replays the log into a new state machine, so a
-state machine never rolls back.
+committed. A state machine never rolls back: when an append fails, the runtime drops the state machine and replays the
+log into a new state machine.
 """
 
 from __future__ import annotations

@@ -1,2 +1,2 @@
-"""The cluster's state and the rules that change it (pure): a rule decides which records to write, and the replay of the
+"""The cluster's state and the rules that change it (pure). A rule decides which records to write; the replay of the
 records changes the state."""

@@ -54,9 +54,13 @@ def create(view: View, request: CreateAcls) -> Decision:
                 results.append(AclResult())
                 continue
             if count + len(records) >= ACLS_MAX:
-                raise PolicyViolationError(f"a cluster can have at most {ACLS_MAX} access control entries")
+                raise PolicyViolationError(
+                    f"a cluster can have at most {ACLS_MAX} access control entries; remove entries first"
+                )
             if len(records) >= view.settings.metadata_max_records_per_request:
-                raise PolicyViolationError("the request creates too many entries; split it into several requests")
+                raise PolicyViolationError(
+                    "the request creates too many access control entries; split it into several requests"
+                )
         except HeadraceError as error:
             results.append(AclResult(error))
             continue
@@ -88,7 +92,7 @@ def delete(view: View, request: DeleteAcls) -> Decision:
             found = described(image, wanted)
             new = [each for each in found if each.acl_id not in removed]
             if len(removed) + len(new) > view.settings.metadata_max_records_per_request:
-                raise PolicyViolationError("the request removes too many entries; use narrower filters")
+                raise PolicyViolationError("the request removes too many access control entries; use narrower filters")
         except HeadraceError as error:
             results.append(DeleteAclsResult((), error))
             continue

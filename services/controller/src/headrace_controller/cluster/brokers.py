@@ -18,9 +18,9 @@ A registration names the broker epoch that the clean shutdown markers of its dir
 registration names an epoch other than the broker's last epoch, the broker stopped uncleanly. A broker that stopped
 uncleanly is not an eligible leader of partitions whose last records it may have lost.
 
-The changes of a broker's partitions (elections.py) may be too many records for one decision. The first part of the
-changes includes the broker's own change, and ``settle`` continues with the other parts. The broker is not unfenced
-before all parts of its partition changes are written.
+The changes of a broker's partitions (elections.py) may be too many records for one decision. The first decision
+includes the broker's own change, and ``settle`` writes the remaining partition changes in later decisions. The broker
+stays fenced until all its partition changes are written.
 """
 
 from __future__ import annotations
@@ -348,8 +348,8 @@ def _shut_down(
     if broker.broker_id in view.agenda.elections_pending:
         return [], (), wait, None
     handed_over = view.sessions.shutdown_offset(broker.broker_id)
-    # This controller does not know the metadata offset of the last leadership move after a controller failover, or if
-    # the moves took more than one batch of records. The present end of the metadata log is a safe offset.
+    # The offset of the last leadership move is unknown after a controller failover, or if the moves took more than one
+    # batch of records. The present end of the metadata log is then a safe offset.
     if handed_over is None:
         handed_over = image.next_offset
     if all(view.sessions.metadata_offset(other.broker_id) >= handed_over for other in image.active_brokers()):

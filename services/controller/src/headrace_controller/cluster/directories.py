@@ -2,9 +2,9 @@
 
 A replica on a broker with one directory gets this directory when the replica is created. A broker with several
 directories chooses one by load and reports its choice. Until the broker reports its choice, the replica's directory is
-UNASSIGNED and counts as online. A later report of a replica's directory means one of three things: a move between
-directories (KIP-113), a directory that failed before the broker had reported the replica in it, or LOST. LOST means
-that no online directory of the broker has the replica, so an offline directory may have it.
+UNASSIGNED and counts as online. A later report of a replica's directory has one of three meanings. The replica moved
+between directories (KIP-113); the directory failed before the broker had reported the replica; or the replica is LOST.
+LOST means that no online directory of the broker has the replica, so an offline directory may have it.
 """
 
 from __future__ import annotations

@@ -24,8 +24,9 @@ that it acknowledged. A broker that stopped uncleanly leaves the ELR of topics w
 
 The last known leader may lead again although it may have lost its last records, as in Kafka 4. After the loss of all
 eligible replicas, no replica can have more committed records than the last known leader. Because the last known leader
-may lead again, a topic with one replica and a weak flush policy recovers. The last known leader may lead again only if
-the controllers recorded it when the partition lost its leader, and if its disk was not replaced by an empty disk.
+may lead again, a topic with one replica and a weak flush policy recovers. The last known leader may lead again on two
+conditions. The controllers recorded this replica when the partition lost its leader, and the replica has not returned
+with an empty disk.
 
 Every unclean election, except the election of the last known leader, needs an operator (ElectLeaders) or
 ``unclean.leader.election.enable``. The topic's ``unclean.leader.election.enable`` has priority, then the setting of the
@@ -280,9 +281,9 @@ def after_broker_changed(
 
 
 def _concerns(electorate: Electorate, partition: PartitionImage, broker_id: int) -> bool:
-    """Whether a change of the broker may affect the partition (a cheap filter). The result is True in two cases: the
-    broker's replica could replace a missing or hindered leader, or the replica is the leader or in the ISR but does not
-    work."""
+    """Whether a change of the broker may affect the partition (a cheap filter). The result is True in two cases. The
+    broker's replica could replace a missing or hindered leader, or the replica leads or is in the ISR although it does
+    not work."""
     if partition.leader == NO_LEADER:
         return electorate.works(partition, broker_id)
     if electorate.hindered and broker_id in partition.isr and not electorate.can_lead(partition, partition.leader):

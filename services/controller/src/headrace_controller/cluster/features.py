@@ -141,7 +141,7 @@ def check_node(image: MetadataImage, features: Iterable[FeatureRange], who: str)
     for invalid features."""
     said = tuple(features)
     if len(said) > FEATURES_MAX or len({each.name for each in said}) != len(said):
-        raise InvalidRequestError(f"{who}: {len(said)} features are too many, or a feature is named twice")
+        raise InvalidRequestError(f"{who} names {len(said)} features: name at most {FEATURES_MAX}, and each only once")
     found = range_of(said)
     if not found.min_level <= image.metadata_version <= found.max_level:
         raise UnsupportedVersionError(

@@ -66,7 +66,7 @@ def alter(view: View, request: AlterPartition) -> Decision:
             if len(records) >= view.settings.metadata_max_records_per_request:
                 raise OperationNotAttemptedError(
                     f"the request alters more than metadata.max.records.per.request={len(records)} partitions; "
-                    "send the rest again"
+                    "send the remaining partitions again"
                 )
             partition, record = altering.decide(item)
         except HeadraceError as error:

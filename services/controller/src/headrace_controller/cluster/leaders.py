@@ -39,7 +39,8 @@ def elect(view: View, request: ElectLeaders) -> Decision:
             seen.add((name, number))
             if len(records) >= view.settings.metadata_max_records_per_request:
                 raise OperationNotAttemptedError(
-                    f"{len(records)} leaders were elected, the limit of one request; send the other partitions again"
+                    f"the request has elected {len(records)} leaders, the limit of one request; send a request for the "
+                    "remaining partitions"
                 )
             records.append(_elected(electorate, request.type, name, number))
         except HeadraceError as error:

@@ -9,9 +9,9 @@ happens.
     1 4 5                                   1 4 5        complete; the leader is among the targets
 
 A leader that is among the targets of a reassignment stays leader, as in Kafka, unless the first target is a new
-replica. If the first target of a reassignment is a new replica, the new replica becomes leader in the last step, which
-needs a new leader epoch in any case. As the first target, a new broker gets its leaderships with the reassignment,
-without waiting for ``leader.imbalance.per.broker.percentage``.
+replica. If the first target of a reassignment is a new replica, the new replica becomes leader in the last step. A last
+step that removes replicas increments the leader epoch even without a new leader. As the first target, a new broker gets
+its leaderships with the reassignment, without waiting for ``leader.imbalance.per.broker.percentage``.
 
 Cancelling a reassignment restores the replicas that are not ``adding``. After a cancelled reassignment the original
 order of the replicas is lost, as in Kafka: the targets come first.

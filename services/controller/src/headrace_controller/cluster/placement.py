@@ -5,8 +5,8 @@ then of all topics). Each further replica is placed in a rack without a replica 
 the replica is placed on the broker with the fewest replicas (of the topic first, then of all topics). The counts of a
 placement start from the image's ``loads``, so many topics with one partition balance as well as one large topic. At the
 end of a placement, moving followers evens out the remaining imbalance. The placement uses no randomness. Brokers with
-equal counts are taken in a fixed order, rotated for each leader, so that the partitions of one leader do not all have
-the same followers.
+equal counts are taken in a fixed order, which is rotated for each leader. Without the rotation, all partitions of one
+leader would have the same followers.
 """
 
 from __future__ import annotations
@@ -93,9 +93,8 @@ class Placer:
 
     def _even_out(self, placed: list[tuple[int, ...]]) -> None:
         """Change followers in ``placed``, which are all counted already, until the replica counts of the brokers are
-        even. In the result, any two brokers differ by at most one in replicas of the topic. If two brokers differ by
-        one replica of the topic, the broker with more replicas of the topic has at most one more replica of all
-        topics."""
+        even. In the result, any two brokers differ by at most one in replicas of the topic. A broker with one more
+        replica of the topic than another broker has at most one more replica of all topics than that broker."""
         followed: dict[int, list[int]] = {}
         for number, replicas in enumerate(placed):
             for broker_id in replicas[1:]:

@@ -43,7 +43,9 @@ def alter(view: View, request: AlterClientQuotas) -> Decision:
             if any(each.value is not None for each in made):
                 entities.add(entity)
             if len(entities) > ENTITIES_MAX:
-                raise PolicyViolationError(f"a cluster can have quotas of at most {ENTITIES_MAX} entities")
+                raise PolicyViolationError(
+                    f"a cluster can have quotas of at most {ENTITIES_MAX} entities; remove quotas first"
+                )
         except HeadraceError as error:
             results.append(QuotaResult(alteration.parts, error))
         else:

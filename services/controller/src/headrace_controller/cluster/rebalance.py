@@ -298,8 +298,8 @@ class _Planner:
 
     def _path(self, edges: _Edges) -> list[int] | None:
         """Shortest path to a broker that leads at least two partitions fewer than the first broker of the path. The
-        search begins at each broker in turn, first at the one that leads the most partitions. The result is None if
-        there is no path."""
+        search begins at each broker, one after the other, first at the broker that leads the most partitions. The
+        result is None if there is no path."""
         for source in sorted(self._takers, key=lambda each: (-self._leaders[each], each)):
             before = {source: source}
             waiting = deque([source])

@@ -18,8 +18,8 @@ that the broker's process had ended, so the count of breaks starts again.
 
 Streams have numbers, because a broker may open a new stream before the controller notices the end of the old stream.
 The controller ignores the end of a stream that is older than the broker's latest stream. The controller also accepts
-the end of a stream that is newer than the latest known stream: the newer stream broke before its first heartbeat was
-processed.
+the end of a stream that is newer than the latest known stream. The newer stream broke before the controller processed
+its first heartbeat.
 
 The first heartbeat after a registration must arrive within FIRST_HEARTBEAT_MS. Until the first heartbeat arrives, there
 is no stream whose end could show that the process has ended.
@@ -46,8 +46,8 @@ class Session:
     silence_max_ms: float
     metadata_offset: int = 0
     connected: bool = True
-    #: Number of the stream that carried the broker's latest heartbeat; None if this leader of the controllers has had
-    #: no heartbeat.
+    #: Number of the stream that carried the broker's latest heartbeat; None if the broker has sent no heartbeat to this
+    #: leader of the controllers.
     stream: int | None = None
     #: Time at which the broker's stream broke (None without a break under this leader), and the length of the grace
     #: period; both in milliseconds.

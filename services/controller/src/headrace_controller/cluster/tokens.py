@@ -54,7 +54,9 @@ def create(view: View, request: CreateToken) -> Decision:
             f"these tokens can expire some"
         )
     if len(request.renewers) > RENEWERS_MAX:
-        raise InvalidRequestError(f"{len(request.renewers)} renewers: a token can have at most {RENEWERS_MAX}")
+        raise InvalidRequestError(
+            f"the request names {len(request.renewers)} renewers, a token can have at most {RENEWERS_MAX}; name fewer"
+        )
     principals = (request.owner, *request.renewers)
     if (size := sum(len(each.encode()) for each in principals)) > PRINCIPALS_BYTES_MAX:
         raise InvalidRequestError(

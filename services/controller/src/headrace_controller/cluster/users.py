@@ -60,7 +60,9 @@ def alter(view: View, request: AlterScramCredentials) -> Decision:
                 isinstance(record, ScramCredentialRecord) and (each.user, each.mechanism) not in image.security.scram
             )
             if count > USERS_MAX:
-                raise PolicyViolationError(f"a cluster can have at most {USERS_MAX} SCRAM credentials")
+                raise PolicyViolationError(
+                    f"a cluster can have at most {USERS_MAX} SCRAM credentials; remove credentials first"
+                )
             records[each.user].append(record)
         except HeadraceError as error:
             errors[each.user] = error

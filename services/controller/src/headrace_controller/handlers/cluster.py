@@ -50,9 +50,9 @@ from .gateways import GatewayDirectory
 
 @dataclass(frozen=True, slots=True)
 class BrokerSeen:
-    """A broker's last heartbeat, which arrived at the monotonic time ``at_ms``. A broker's heartbeat names the metadata
-    offset that the broker has applied, the number of records that the broker is behind, and the age of the broker's
-    metadata (None if unknown)."""
+    """A broker's last heartbeat, which arrived at the monotonic time ``at_ms``. The heartbeat names the metadata offset
+    that the broker has applied, and how many records the broker is behind. It also has the age of the broker's
+    metadata; None: unknown."""
 
     broker_id: int
     metadata_offset: int

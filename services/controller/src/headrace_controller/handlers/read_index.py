@@ -227,7 +227,9 @@ class ReadIndexBarriers:
                 async with asyncio.timeout(BARRIER_TIMEOUT_S):
                     index = await self._barrier(queue)
             except TimeoutError:
-                waiting.set_result(RequestTimedOutError("no majority of the controllers answered before the timeout"))
+                waiting.set_result(
+                    RequestTimedOutError("no majority of the controllers answered before the timeout; retry")
+                )
             except HeadraceError as error:
                 waiting.set_result(error.copy())  # set a copy, whose traceback does not keep this frame
             except asyncio.CancelledError:
@@ -236,7 +238,7 @@ class ReadIndexBarriers:
                     waiting.cancel()
                     raise
                 # gRPC cancels the calls of a closed channel with CancelledError, although this task was not cancelled.
-                waiting.set_result(NetworkError("the connection to the controllers' leader was closed"))
+                waiting.set_result(NetworkError("the connection to the controllers' leader was closed; retry"))
             except BaseException:
                 waiting.cancel()
                 raise

@@ -3,7 +3,7 @@ output.
 
 The module implements Raft as in the paper (Ongaro and Ousterhout, 2014) and the thesis (Ongaro, 2014), with the
 additions of KIP-595, KIP-853 and KIP-996. A vote belongs to a node id together with a directory id (a node *on its
-disk*), and a candidate raises the term only after a pre-vote.
+disk*). A candidate raises the term only after a pre-vote.
 
     role          it means                                it becomes
     ------------  --------------------------------------  ------------------------------------------------------------
@@ -33,8 +33,8 @@ The invariants of Raft, and where an implementation easily breaks them:
 * Voters change one at a time, and each change waits until the previous change is committed (4.1). The latest voter set
   in the log is in effect at once; if its entry is truncated, the previous voter set is in effect.
 * A replica that receives messages from a leader does not vote for another candidate (4.2.3, 9.6). A replica that was
-  removed, or that is connected to only some voters, cannot depose the leader, because the other voters refuse their
-  votes. Only a leadership transfer makes a replica vote although it receives messages from a leader.
+  removed, or that is connected to only some voters, cannot depose the leader, because a majority refuses its requests.
+  Only a leadership transfer makes a replica vote although it receives messages from a leader.
 * A replica ignores a message to its node id with another directory id, because the message was meant for the disk that
   was lost (KIP-853).
 
@@ -111,9 +111,9 @@ class RaftNode:
         self.settings = settings or RaftSettings()
         self.role = Role.FOLLOWER
         self.log = RaftLog(view, stored)
-        #: All entries below the offset ``committed`` are committed. The commit offset itself is not stored: after a
-        #: restart of this replica, ``committed`` begins at the newest snapshot, until a leader sends the offset or
-        #: commits the later entries again.
+        #: All entries below the offset ``committed`` are committed. The commit offset itself is not stored. After a
+        #: restart, ``committed`` begins at the newest snapshot; later a leader sends the offset, or commits the later
+        #: entries again.
         self.committed = max(stored.start.place.offset, stored.committed)
         #: Whether this replica can write, so that it may stand for election. A replica whose disk is full only follows
         #: and votes.

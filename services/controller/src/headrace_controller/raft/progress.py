@@ -4,8 +4,9 @@
     REPLICATE   the logs agree: the leader sends messages ahead, within limits, without waiting for answers
     SNAPSHOT    the leader's log no longer has the entries that the follower needs: it sends a snapshot, chunk by chunk
 
-The leader learns that a message was lost when the follower refuses a later message because of the gap, or when it
-answers the next heartbeat. A lost message causes a delay of at most one heartbeat interval.
+The leader learns that a message was lost when the follower refuses a later message because of the gap. At the latest,
+the leader learns of the loss from the answer to the next heartbeat. A lost message causes a delay of at most one
+heartbeat interval.
 """
 
 from __future__ import annotations

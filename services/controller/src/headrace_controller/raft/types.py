@@ -1,9 +1,9 @@
 """Raft's messages, state and output, as plain values.
 
 Offsets count the records of the metadata log; all end offsets are exclusive. An *entry* is one batch: it takes
-``count`` offsets and is appended, sent and truncated as a whole. If two logs each have an entry that ends at the same
-offset, and both entries have the same term, the logs are equal up to that offset (log matching; Raft, 5.3). A place in
-a log is given by an offset and by the term of the entry that ends at the offset.
+``count`` offsets and is appended, sent and truncated as a whole. If two logs each have an entry of the same term that
+ends at the same offset, the logs are equal up to that offset. Raft calls this property log matching (5.3). A place in a
+log is given by an offset and by the term of the entry that ends at the offset.
 """
 
 from __future__ import annotations

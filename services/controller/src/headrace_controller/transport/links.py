@@ -165,7 +165,10 @@ class PeerLinks(raft_pb2_grpc.RaftServicer):
                 "replaced, remove the old voter and add the new one, else correct the address"
             )
         if sender.node_id == self.key.node_id and sender != self.key:
-            raise InvalidVoterKeyError(f"two controllers have node.id={sender.node_id}: {sender} and {self.key}")
+            raise InvalidVoterKeyError(
+                f"two controllers have node.id={sender.node_id}: {sender} and {self.key}; change the node.id of one "
+                "controller"
+            )
         if hello.address and self.peers.address_of(sender) != hello.address:
             self.peers.addresses[sender] = wire.check_address(hello.address)
             if sender in self._voters:

@@ -9,7 +9,7 @@ Raft tolerates the loss of any message, and small messages that overtake large m
 announces the commit of earlier entries, so it keeps its place among the appends.)
 
 The controller queues messages in ``Peers``, and the links (links.py) connect the peers. The controller and the links
-share the table ``Peers``, so neither needs a reference to the other.
+share the table ``Peers``, so they need no references to each other.
 """
 
 from __future__ import annotations

@@ -54,8 +54,8 @@ def parts_of(topics: Topics, wanted: frozenset[bytes]) -> Iterator[Part]:
 
 
 def kept_by_owner(members: Members, topics: Topics) -> dict[str, set[Part]]:
-    """The partitions that each member may keep: those that the member owns, that exist, and that it subscribes to. If
-    two members own a partition, the member whose name comes first keeps the partition."""
+    """The partitions that each member may keep: existing partitions that the member owns and subscribes to. If two
+    members own a partition, the member whose name comes first keeps the partition."""
     taken: set[Part] = set()
     kept: dict[str, set[Part]] = {}
     for name in sorted(members):

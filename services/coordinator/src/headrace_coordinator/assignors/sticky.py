@@ -4,15 +4,14 @@ possible.
 If all members subscribe to the same topics, their numbers of partitions differ by at most one. No assignment that is
 equally even moves fewer partitions (``spec.quotas``).
 
-If subscriptions of members differ, the assignment is as even as possible. Neither a single partition, nor a chain of
-partitions that members pass on to each other, could make the numbers of partitions of two members more equal. (An
-assignment without such a chain is an optimal semi-matching: Harvey, Ladner, Lovasz, Tamir, *Semi-matchings for
-bipartite graphs and load balancing*, 2003.) The algorithm starts with the present owners, so few partitions move, but
-not provably the fewest.
+If subscriptions of members differ, the assignment is as even as possible. Two members' numbers of partitions cannot be
+made more equal by moving one partition, or by passing partitions along a chain of members. (An assignment without such
+a chain is an optimal semi-matching: Harvey, Ladner, Lovasz, Tamir, *Semi-matchings for bipartite graphs and load
+balancing*, 2003.) The algorithm starts with the present owners, so few partitions move, but not provably the fewest.
 
-Racks (KIP-881): a partition without an owner is assigned to a member in the rack of one of its replicas, if this
-assignment is equally even. A member that must give up partitions first gives up the partitions without a replica in the
-member's rack. No partition moves only because of a rack.
+Racks (KIP-881): a partition without an owner is assigned to a member in the rack of a replica, if the assignment stays
+equally even. A member that must give up partitions first gives up the partitions without a replica in the member's
+rack. No partition moves only because of a rack.
 """
 
 from __future__ import annotations
@@ -135,8 +134,8 @@ def _give_to_the_poorest(
 
 
 def _poorest(heap: list[tuple[int, str]], shares: Mapping[str, set[Part]]) -> str:
-    """The member with the fewest partitions. While partitions are assigned, members' numbers of partitions only grow,
-    so an outdated entry of the heap has too small a number, and is pushed again with the present number."""
+    """The member with the fewest partitions. During an assignment the members' numbers of partitions only grow. An
+    outdated entry of the heap therefore has too small a number, and is pushed again with the present number."""
     while True:
         size, name = heap[0]
         if size == len(shares[name]):

@@ -8,7 +8,7 @@ moves fewer partitions, but one member may own all partitions of a busy topic.) 
 m members n // m *seats*, and n % m of the members one *odd* seat more. Odd seats are first given to members that would
 otherwise lose a partition, and are then passed on until the members' totals are even.
 
-If subscriptions of members differ, the assignment is that of ``sticky`` without racks.
+If subscriptions of members differ, ``uniform`` gives the same assignment as ``sticky`` without racks.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def _odd_seats(
     odd: dict[bytes, set[str]] = {}
     for topic_id, size in sizes.items():
         least, extra = divmod(size, len(names))
-        # Members that lose a partition unless they get an extra partition come first, then members with the fewest
-        # extra partitions.
+        # Members that would lose a partition without an extra partition come first, then members with the fewest extra
+        # partitions.
         order = sorted(names, key=lambda name: (held.get((name, topic_id), 0) <= least, seats[name], name))
         odd[topic_id] = set(order[:extra])
         seats.update(order[:extra])
@@ -85,6 +85,6 @@ def _odd_seats(
 
 
 def _moves(rich: str, poor: str, topic_id: bytes, least: int, held: Mapping[tuple[str, bytes], int]) -> int:
-    """How many more partitions move if ``rich`` passes its odd seat to ``poor``: 1 if ``rich`` owns a partition for the
-    seat, -1 if ``poor`` owns a partition for the seat."""
+    """How many more partitions move if ``rich`` passes its odd seat to ``poor``. The result is 1 if only ``rich`` owns
+    a partition for the seat, -1 if only ``poor`` does, else 0."""
     return (held.get((rich, topic_id), 0) > least) - (held.get((poor, topic_id), 0) > least)

@@ -12,7 +12,7 @@ their generation.
 Rules of Kafka that are easy to miss:
 
 * The first rebalance of an empty group waits ``group.initial.rebalance.delay.ms`` for more members. If a member joins
-  meanwhile, the rebalance waits for another delay, in all at most for the rebalance timeout (KIP-134).
+  during the delay, the rebalance waits for another delay, in all at most for the rebalance timeout (KIP-134).
 * A new dynamic member first gets a member id, and then joins with the id. A client that repeats its first JoinGroup
   therefore adds no member twice (KIP-394).
 * The new process of a static member replaces the old process, which is fenced. A rebalance follows only if the member's
@@ -317,7 +317,8 @@ class ClassicGroups:
         if request.member_id in group.pending:
             if request.instance_id is not None:
                 raise InvalidRequestError(
-                    f"member {request.member_id!r} got its id without an instance id, but the request has one"
+                    f"member {request.member_id!r} got its id without an instance id, but the request has the "
+                    f"instance id {request.instance_id!r}"
                 )
             return self._add(request, turn, group, request.member_id)
         member = self._member(group, request.member_id, request.instance_id)
@@ -329,7 +330,12 @@ class ClassicGroups:
         if group.state is ClassicState.STABLE and is_same and group.leader != member.member_id:
             self._touch(turn, group, member)
             return turn.decision(group.joined(member))
-        turn.answer_join(member, UnknownMemberIdError(f"member {member.member_id!r} has joined again"))
+        turn.answer_join(
+            member,
+            UnknownMemberIdError(
+                f"member {member.member_id!r} has sent another JoinGroup, which replaces this request"
+            ),
+        )
         self._update(member, request)
         self._touch(turn, group, member)
         member.join_ticket = request.ticket
@@ -381,7 +387,8 @@ class ClassicGroups:
             joined = group.joined(member)
             if old_leader == old_id and request.can_skip_assignment:
                 return turn.decision(joined._replace(skip_assignment=True))
-            # Without KIP-814, a client that learns that it is the leader would compute the assignment again.
+            # Do not name this member as the leader: a client without KIP-814 that learns that it is the leader would
+            # compute the assignment again.
             return turn.decision(joined._replace(leader=old_leader or "", members=()))
         member.join_ticket = request.ticket
         self._rebalance(turn, group)
@@ -432,7 +439,7 @@ class ClassicGroups:
         self._complete_join(turn, group)
 
     def _complete_join(self, turn: _Turn, group: ClassicGroup) -> None:
-        """Begin the next generation with the members that have joined; static members stay in any case."""
+        """Begin the next generation with the members that have joined, and with all static members."""
         late = [member for member in group.members.values() if member.join_ticket is None]
         for member in late:
             if member.instance_id is None:
@@ -487,7 +494,12 @@ class ClassicGroups:
         if member.member_id == group.leader:
             self._assign(request, turn, group)
             return turn.decision(_synced(group, member))
-        turn.answer_sync(member, RebalanceInProgressError(f"member {member.member_id!r} has sent another SyncGroup"))
+        turn.answer_sync(
+            member,
+            RebalanceInProgressError(
+                f"member {member.member_id!r} has sent another SyncGroup, which replaces this request"
+            ),
+        )
         member.sync_ticket = request.ticket
         return turn.decision(Waiting())
 

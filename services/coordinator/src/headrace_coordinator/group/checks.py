@@ -2,8 +2,8 @@
 changes.
 
 A heartbeat may name any epoch from the member's join on, because several assignments may be pushed before the member
-answers. The coordinator fences heartbeats of a member's older process by the number of the connection, and commits of
-the older process by the epoch in the commit (KIP-1251).
+answers. The coordinator fences heartbeats of a member's older process by the number of the connection. Commits of the
+older process are fenced by the epoch in the commit (KIP-1251).
 """
 
 from __future__ import annotations

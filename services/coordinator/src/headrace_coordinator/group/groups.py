@@ -288,8 +288,8 @@ class Groups:
         return Decision()
 
     def _topics_changed(self, request: TopicsChanged, turn: Turn) -> Decision:
-        """Called when the topics of the cluster or the ACLs have changed: the next ticks check the groups that read one
-        of the changed topics, and the groups whose patterns match different topics under the new ACLs."""
+        """Called when the topics of the cluster or the ACLs have changed. The next ticks check the groups that read a
+        changed topic, and the groups whose patterns match different topics under the new ACLs."""
         changed = request.changed if self._topics.is_known else None
         has_new_acls = self._topics.is_known and request.authorizer is not self._topics.authorizer
         before = {each: self._topics.resolve(each) for each in self._patterns()} if has_new_acls else {}

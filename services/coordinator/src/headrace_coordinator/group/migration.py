@@ -25,9 +25,9 @@ from .subscriptions import Topics
 from .timing import NO_STREAM, Session
 from .turn import Turn
 
-#: The assignors of Kafka's clients. None of these assignors needs user data in a member's assignment (librdkafka's
-#: cooperative-sticky only copies the user data of the subscription there), so a change of the group's type loses
-#: nothing.
+#: The assignors of Kafka's clients. These assignors need no user data in a member's assignment, so a change of the
+#: group's type loses no data. The cooperative-sticky assignor of librdkafka only copies the subscription's user data
+#: there.
 _ASSIGNORS = frozenset({"range", "roundrobin", "sticky", "cooperative-sticky"})
 
 
@@ -35,7 +35,7 @@ def adopt(turn: Turn, classic: ClassicGroup, topics: Topics) -> Group:
     """Write the records of a KIP-848 group with the members of ``classic``. Members that wait for their first
     generation are left out, and must join again. Raises GroupIdNotFoundError if a member's data cannot be decoded or
     come from a custom assignor. Raises CoordinatorLoadInProgressError if the assignment has partitions that this
-    coordinator does not know yet. After either error nothing has changed."""
+    coordinator does not know yet. After an error, neither the group nor its records have changed."""
     described = [
         (member.member_id, *_described(classic, member, topics))
         for member in classic.members.values()

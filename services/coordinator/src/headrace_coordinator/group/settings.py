@@ -21,9 +21,10 @@ class GroupSettings:
 
     ``connection_grace_ms`` (group.consumer.connection.grace.ms, an addition to Kafka): longest time without a
     connection. ``assignment_interval_ms`` (KIP-1263): shortest time between two assignments of a group. A change that
-    leaves partitions without a reader does not wait for the interval, if the number of members times the number of
-    partitions is at most ``assignment_at_once_max``. ``migration_policy``: with "upgrade" or "bidirectional", a classic
-    group with members may change to KIP-848; with "downgrade" or "bidirectional", the group may change back.
+    leaves partitions without a reader does not wait for the interval in small groups. A group is small if its members
+    times its partitions are at most ``assignment_at_once_max``. ``migration_policy``: with "upgrade" or
+    "bidirectional", a classic group with members may change to KIP-848; with "downgrade" or "bidirectional", the group
+    may change back.
     """
 
     session_timeout_ms: int = from_key(SERVER, "group.consumer.session.timeout.ms")

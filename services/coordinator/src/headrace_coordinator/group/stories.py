@@ -1,5 +1,5 @@
-"""The recorded history of a rebalance (its story) says when and why the rebalance happened, which partitions moved, and
-for how long each partition had no reader (``groups explain``).
+"""The recorded history of a rebalance (its story), for ``groups explain``. A story says when and why the rebalance
+happened, which partitions moved, and for how long each partition had no reader.
 
 A rebalance is recorded when its target is computed, and again when the rebalance is complete. A rebalance is complete
 when every member has reached its target, and each new reader has confirmed its partitions. The record of a rebalance

@@ -9,7 +9,7 @@ Kafka, ``.*`` matches internal topics in the coordinator, and clients of the cla
 
 To subscribe to a topic by name, a member needs DESCRIBE on the topic; the coordinator checks this right when the member
 sends the name. A pattern includes only topics that the member is authorized to describe; the coordinator checks this
-again whenever topics or ACLs change. Otherwise a pattern would reveal the names of all topics to a member.
+again whenever topics or ACLs change. Without this check, a pattern would reveal the names of all topics to a member.
 """
 
 from __future__ import annotations

@@ -77,10 +77,10 @@ class Session:
         """Whether the member failed to release partitions within the rebalance timeout.
 
         Guard: the rebalance timeout begins when the member reports that it knows of the revocation. The rebalance
-        timeout begins at the latest after a session timeout, in which every answer contained the revocation. The
-        rebalance timeout ends only for a member that sends a heartbeat after the timeout, because a member in contact
-        can receive a push at once. A silent member (disconnected, or reading without a coordinator) reads all its
-        partitions until its session times out, which may be after the rebalance timeout.
+        timeout begins at the latest after a session timeout, in which every answer contained the revocation. Only a
+        member that sends a heartbeat after the timeout counts as slow, because a connected member receives the
+        revocation at once. A silent member (disconnected, or reading without a coordinator) reads all its partitions
+        until its session times out, which may be after the rebalance timeout.
 
         Whether a member released its partitions in time is judged by its first heartbeat after the rebalance timeout,
         not by its last heartbeat. ``now_ms`` is the time of a proof of ownership. A member that sends heartbeats more

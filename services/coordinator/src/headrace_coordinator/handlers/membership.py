@@ -3,9 +3,9 @@
     heartbeats, leave ---> the group's shard ---> answers, in the order of the decisions
                                  `---> pushes go to the latest stream of the member
 
-A stream that ends without a Leave is a broken connection, which is reported to the group at once. When a shard changes
-its coordinator, the streams of its members end with NOT_COORDINATOR, so that the members need not find out by a
-request.
+A stream that ends without a Leave is a broken connection, which is reported to the group at once. When a shard moves to
+another coordinator, the streams of its members end with NOT_COORDINATOR. The members learn of the move without sending
+a request.
 """
 
 from __future__ import annotations
@@ -146,9 +146,8 @@ class MembershipStream(StreamHandler[Any]):
         runner.put(asked, lambda outcome: self._answered(number, outcome, runner))
 
     def _check(self, message: Any, *, is_heartbeat: bool) -> None:
-        """Raise GroupAuthorizationFailedError unless the member is authorized to READ the group, and
-        TopicAuthorizationFailedError unless the member is authorized to DESCRIBE each topic that its heartbeat
-        names."""
+        """Raise GroupAuthorizationFailedError if the member may not READ the group. Raise TopicAuthorizationFailedError
+        if the member may not DESCRIBE a topic that its heartbeat names."""
         self._access.require(Operation.READ, ResourceType.GROUP, message.group_id)
         for topic in message.topics.names if is_heartbeat else ():
             self._access.require(Operation.DESCRIBE, ResourceType.TOPIC, topic)
@@ -180,7 +179,8 @@ class MembershipStream(StreamHandler[Any]):
         self._stream.finish(error)
 
     def _check_member(self, group_id: str, member_id: str) -> None:
-        """Raise InvalidRequestError unless the request may be on this stream."""
+        """Raise InvalidRequestError if the request names no member, or another member than earlier requests on this
+        stream."""
         if not member_id:
             raise InvalidRequestError("member_id is empty: must be a UUID that the member chooses when it starts")
         if self.who is not None and self.who != (group_id, member_id):

@@ -30,8 +30,8 @@ STRING_BYTES_MAX = 0x7FFF
 TOPIC_ID_BYTES = 16
 _RECORD_OVERHEAD_BYTES = 32  #: Maximum bytes of a record in addition to key and value: lengths, deltas and attributes.
 _NO_TOPIC_ID = bytes(TOPIC_ID_BYTES)
-#: The bytes directly before the topic id in a value: the number of tagged fields (1), the tag of the only field (0),
-#: and the size of the topic id (16).
+#: The three bytes directly before the topic id in a value: the number of tagged fields (1), the tag (0), and the topic
+#: id's size (16).
 _ONE_TOPIC_ID = b"\x01\x00\x10"
 
 _INT16 = struct.Struct(">h")

@@ -13,13 +13,13 @@ status of a partition:
     5  the lag did not shrink at any commit (the offset moved on)                            WARN
     6  else                                                                                  OK
 
-Headrace differs from Burrow in three ways. Burrow's rule 1 needs recent samples in which the log end is beyond the
-committed offset; Headrace needs no samples, because it knows how long the first unread record has been waiting. Burrow
-judges a partition only when it knows ten commits, unless it is configured to judge earlier. A new owner of a shard also
-judges a partition with fewer than ten known commits, because the compacted log has only the last commits. With fewer
-than ten commits, rule 1 needs a silence of at least ``SILENCE_MS``, and rules 3 to 5 need two commits. Commits in quick
-succession (after each batch) share one of the ten entries. With an entry for each quick commit, ten commits would cover
-almost no time, and each pause would be a STOP (Burrow's ``min-distance``).
+Headrace differs from Burrow in three ways. First, Burrow's rule 1 needs recent samples in which the log end is beyond
+the committed offset. Headrace instead uses the time for which the first unread record has been waiting. Second, by
+default Burrow judges a partition only when it knows ten commits. Headrace also judges a partition with fewer than ten
+known commits, because the compacted log gives a new owner only the last commits. With fewer than ten commits, rule 1
+needs a silence of at least ``SILENCE_MS``, and rules 3 to 5 need two commits. Third, commits in quick succession (after
+each batch) share one of the ten entries. With an entry for each quick commit, ten commits would cover almost no time,
+and each pause would be a STOP (Burrow's ``min-distance``).
 """
 
 from __future__ import annotations

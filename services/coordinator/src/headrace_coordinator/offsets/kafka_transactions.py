@@ -9,9 +9,9 @@ batches:
     an ABORT marker         ->  tombstones for the pending offsets
 
 Headrace may end or continue a transaction that Kafka began. Headrace then writes records of pending offsets and no
-marker, so the log's transaction stays open until an operator aborts it, perhaps while the same producer has a later
-transaction. From the first record of pending offsets on, a marker in the log therefore no longer ends the record's
-pending offsets.
+marker, so in the log, Kafka's transaction stays open until an operator aborts it. The same producer may have a later
+transaction by then. From the first record of pending offsets on, a marker in the log therefore no longer ends the
+record's pending offsets.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Lags are not in the log. High watermarks come from the leaders (``seen``), commits from requests and from the replay. A
 new owner of a shard knows each lag in records after it has received the first high watermarks. A new owner of a shard
-knows only lower bounds of the lag in time, until it has watched the partition for longer than the lag.
+knows only a lower bound of the lag in time, until it has watched the partition for that time.
 """
 
 from __future__ import annotations

@@ -362,10 +362,10 @@ class OffsetsLogic:
         found = offsets.get(partition, _ABSENT)
         topic_id = wanted.topic_id or self._id_of(wanted.topic) or found.topic_id
         if found.topic_id is not None and found.topic_id != topic_id:
-            # The committed offset belongs to a deleted topic of this name, so the answer is "no offset". But a recent
-            # offset may belong to a new topic that only the shard's former owner knew; then "no offset" would wrongly
-            # send the consumer to auto.offset.reset. (A commit timestamp may be in the future, if two clocks differ, so
-            # the age is the absolute difference of both times.)
+            # The committed offset belongs to a deleted topic of this name, so the answer is "no offset". A recent
+            # offset may belong to a new topic that only the shard's former owner knew. The answer "no offset" would
+            # then wrongly send the consumer to auto.offset.reset. (A commit timestamp may be in the future, if two
+            # clocks differ, so the age is the absolute difference of both times.)
             if wanted.topic_id is None and abs(now_ms - found.commit_timestamp_ms) < NAMESAKE_AGE_MS:
                 error = UnknownTopicIdError(
                     f"{partition}: the offset was committed for another topic of this name: retry when this "

@@ -190,7 +190,7 @@ class PendingBook:
         return size + sum(end_bytes(key, each) - self._end_bytes_of.get(key, 0) for key, each in changes.items())
 
     def of_producer(self, producer_id: int) -> Mapping[str, PendingOffsets]:
-        """The pending offsets of a producer by group. Do not keep the mapping, because it changes."""
+        """The pending offsets of a producer by group. Do not keep the returned mapping, because it changes."""
         return self._by_producer.get(producer_id, _NOTHING)
 
     def of_group(self, group_id: str) -> Iterator[tuple[int, PendingOffsets]]:

@@ -4,12 +4,12 @@
                         |   `--- CONCURRENT_TRANSACTIONS ---> parked until the last marker, then asked again
                         `--- WriteMarkers ---> the marker sender ---> MarkersWritten
 
-A request for the next transaction that arrives while markers are missing is parked, so that neither a producer nor a
-partition's leader has to poll. When the last marker is written, the request is decided again at once, so its record and
-the record that completes the former transaction share one append. A parked request is answered at the latest when its
-time limit ends, or when the coordinator stops serving the shard. A parked request is dropped when its caller
-disconnects. If the request stayed parked, an InitProducerId would fence the repeated InitProducerId of the same
-producer.
+A request for the next transaction is parked while markers are missing, so that producers and partitions' leaders need
+not poll. When the last marker is written, the request is decided again at once. Its record and the record that
+completes the former transaction therefore share one append. A parked request is answered at the latest when its time
+limit ends, or when the coordinator stops serving the shard. A parked request is dropped when its caller disconnects. If
+the request stayed parked, a dropped caller's InitProducerId would later fence the same producer's repeated
+InitProducerId.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ def _must_be_fenced(request: Any) -> bool:
 
 
 class _Parked:
-    """A request that waits until a transaction has ended. Unless the caller disconnects, exactly one callback is
-    called: ``ended``; ``moved`` when this coordinator stops serving the shard of ``runner``; ``expired`` when the
-    request's time limit ends. ``is_next``: the request is for the next transaction, so it need not wait until the
-    completion of the former transaction is committed."""
+    """A request that waits until a transaction has ended. Exactly one callback is called, if the caller stays
+    connected. ``ended``: the transaction has ended. ``moved``: this coordinator stops serving the shard of ``runner``.
+    ``expired``: the request's time limit ends. ``is_next``: the request is for the next transaction, so it need not
+    wait until the completion of the former transaction is committed."""
 
     __slots__ = ("asked", "ended", "expired", "is_next", "moved", "runner", "timer")
 

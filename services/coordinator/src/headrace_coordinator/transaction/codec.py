@@ -90,8 +90,8 @@ def _tagged_fields(transaction: Transaction) -> bytes:
     ]
     out = [_tagged(tag, form, value) for tag, form, value, default in fields if value != default]
     if transaction.version >= BUMPING_VERSION or transaction.last_producer_epoch != NO_EPOCH:
-        # Under version 2, write the last epoch even if it is -1: a reader takes a record without the field for Kafka's,
-        # and computes another last epoch.
+        # Under version 2, write the last epoch even if it is -1. A reader takes a record without this field for Kafka's
+        # record, and computes another last epoch.
         out.append(_tagged(_LAST_EPOCH_TAG, _INT16, transaction.last_producer_epoch))
     return varint(len(out)) + b"".join(out)
 

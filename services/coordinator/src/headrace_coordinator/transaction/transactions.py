@@ -619,9 +619,9 @@ class TransactionsStateMachine:
         return Decision(tuple(records), None, tuple(pushes))
 
     def _has_ended_so(self, sink: SinkTransaction, request: EndTransaction | CompleteTransaction) -> bool:
-        """Whether a sink's transaction has already ended with the requested outcome. Raises InvalidTxnStateError (the
-        transaction ended with the other outcome, or the request would commit the transaction without its batch) and
-        ProducerFencedError (the transaction's outcome is no longer known)."""
+        """Whether a sink's transaction has already ended with the requested outcome. Raises InvalidTxnStateError if the
+        transaction ended with the opposite outcome, or if the request would commit the transaction without its batch.
+        Raises ProducerFencedError if the transaction's outcome is no longer known."""
         record = self.sinks.get(sink.sink, NO_RECORD)
         if not record.is_over(sink):
             if request.commit:

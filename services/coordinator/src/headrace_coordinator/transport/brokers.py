@@ -53,7 +53,7 @@ class Brokers:
         reads_at = CLIENT if self.metadata.channels.credentials is None else INTERNAL
         client = None if broker is None else broker.endpoint(reads_at)
         if internal is None or client is None:
-            raise LeaderNotAvailableError(f"{partition} has no reachable leader")
+            raise LeaderNotAvailableError(f"{partition} has no reachable leader; retry")
         return Leader(
             state.leader,
             state.leader_epoch,
