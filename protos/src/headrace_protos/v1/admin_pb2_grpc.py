@@ -256,7 +256,7 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UnregisterBroker(self, request, context):
-        """Removes the registration of a broker that is down and has no replicas (KIP-746). Errors of UnregisterBroker:
+        """Removes the registration of a broker that is down and has no replicas (KIP-631). Errors of UnregisterBroker:
         BROKER_ID_NOT_REGISTERED, and INVALID_REQUEST when the broker is alive or has replicas.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -46,7 +46,7 @@ class AuthenticationServicer:
 
     def Authenticate(self, request_iterator, context):
         """A SASL exchange (RFC 4422) on the connection of the call. The client's first request names the mechanism. When the
-        exchange is complete, the last response has a session token; the client sends the token as the metadata
+        exchange is complete, the last response has a session token. The client sends the token as the metadata
         "headrace-session" with every later call on the same connection. A token is not valid on other connections and
         other nodes, and it ends with the call, so the client keeps the call open. A client that authenticates again on the
         same call before the session expires keeps its streams open (KIP-368). Errors: UNSUPPORTED_SASL_MECHANISM, whose

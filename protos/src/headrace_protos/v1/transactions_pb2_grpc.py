@@ -771,11 +771,12 @@ class TransactionPartitionsServicer:
     """
 
     def AddPartitions(self, request_iterator, context):
-        """The leader of a partition adds the partition to a transaction before it appends the transaction's first batch
-        (version 2), or verifies that the producer has added the partition (version 1). A broker keeps one stream per
-        coordinator; responses come in any order. While the producer's former transaction is still writing its markers,
-        the coordinator holds the response back; after a bounded time the response is CONCURRENT_TRANSACTIONS. One message
-        can contain several requests or several responses; each request succeeds or fails separately.
+        """Under transaction version 2, the leader of a partition adds the partition to a transaction before it appends the
+        transaction's first batch. Under version 1, the leader verifies that the producer has added the partition. A broker
+        keeps one stream per coordinator; responses come in any order. While the producer's former transaction is still
+        writing its markers, the coordinator holds the response back; after a bounded time the response is
+        CONCURRENT_TRANSACTIONS. One message can contain several requests or several responses; each request succeeds or
+        fails separately.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -10,7 +10,7 @@ A clean stop asks the controller to move leaderships away, refuses new requests 
 The stopping broker then ends the streams, flushes and closes the logs, and marks the logs as cleanly closed. A stop
 with ``at_once`` cuts the connections, finishes no request, and leaves the logs as a crash would.
 
-A broker that cannot reach the controllers continues to serve. Serving without a controller is safe, because the broker
+A broker that cannot reach the controllers continues to serve. Serving without a controller is safe: the broker
 acknowledges an append only when the topic's flush policy is met, and commits no record without the in-sync replicas.
 """
 

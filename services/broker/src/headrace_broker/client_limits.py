@@ -3,15 +3,15 @@ quota.
 
 The gRPC call of a stream identifies the client by the principal that the listener has authenticated, and by the client
 id. On a listener without security, the user is ANONYMOUS, and the client chooses the client id. A client over its quota
-gets its response at once, with ``throttle_time_ms``; then the broker reads nothing from the client's stream until the
-wait is over (KIP-219). Other streams continue.
+gets its response at once, with ``throttle_time_ms``. The broker then reads nothing from the client's stream until the
+throttle time is over (KIP-219). Other streams continue.
 
 If a client over its quota opens another stream, the stream's first request waits. Without this wait, a client that
 sends each request on a new stream would have no limit.
 
 A gateway opens a fetch stream for each client, and names the client in the call. For produce requests, the gateway uses
-one stream for several clients; the broker does not limit this stream, because the gateway applies the quotas of its
-clients.
+one stream for several clients. The broker does not limit a gateway's produce stream, because the gateway applies the
+quotas of its clients.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class NewConnections:
 
 
 class StreamBrake:
-    """Holds one stream back while its client is over a quota. ``hold`` and ``release`` stop and continue the stream;
-    they are called once for each wait."""
+    """Pauses one stream while its client is over a quota. ``hold`` pauses the stream, and ``release`` resumes it; both
+    are called once for each wait."""
 
     __slots__ = ("_hold", "_loop", "_release", "_timer", "_until_s", "limits")
 
@@ -65,7 +65,7 @@ class StreamBrake:
         self._until_s = 0.0
 
     def begin(self, key: str) -> None:
-        """Called when the stream begins: hold the stream while the client must wait because of its other or earlier
+        """Called when the stream begins: pause the stream while the client must wait because of its other or earlier
         streams. ``key``: the configuration key of the quota that limits the stream's bytes."""
         now_s = time.monotonic()
         self._wait(max(self.limits.first_wait_s(each, now_s) for each in (key, REQUEST_PERCENTAGE)))
@@ -85,12 +85,12 @@ class StreamBrake:
 
     @property
     def is_on(self) -> bool:
-        """Whether the stream is held back now."""
+        """Whether the stream is paused now."""
         return self._timer is not None
 
     def close(self) -> None:
-        """Called when the stream has ended. The stream and its StreamBrake must no longer refer to each other: in a
-        reference cycle, the stream's objects would stay in memory until the garbage collector runs."""
+        """Called when the stream has ended. The stream and its StreamBrake must no longer refer to each other. A
+        reference cycle would keep the stream's objects in memory until the garbage collector runs."""
         self._hold = self._release = _nothing
         if self._timer is not None:
             self._timer.cancel()

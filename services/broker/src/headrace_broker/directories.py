@@ -62,8 +62,8 @@ class HeldDirectory:
 
     @property
     def load(self) -> tuple[bool, int, int]:
-        """Sort key for placing a partition, best directory first: directories that are not full come first, then those
-        with the fewest logs, then those with the most free space."""
+        """Sort key for placing a partition, best directory first. Directories that are not full come before full
+        directories, then fewer logs come before more, then more free space before less."""
         assert self.writer is not None
         assert self.space is not None
         directory = self.writer.directory

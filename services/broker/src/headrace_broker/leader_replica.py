@@ -389,7 +389,9 @@ class LeaderReplica:
         except asyncio.CancelledError:  # the threads are gone, because the broker has stopped
             append.done(ServerShuttingDownError(f"{self.partition}: the broker is shutting down"))
         except Exception as error:
-            logger.exception("%s: checking a batch failed unexpectedly", self.partition, extra=log_fields(error))
+            logger.exception(
+                "partition %s: checking a batch failed unexpectedly", self.partition, extra=log_fields(error)
+            )
             append.done(answer_to(error, str(self.partition)))
         return True
 
@@ -562,8 +564,8 @@ class LeaderReplica:
         compaction cannot have removed records at that offset.
 
         A replica that copied a compacted log knows an epoch's end only as the end of its last batch. A client may have
-        read further in that epoch before compaction removed the records, so the client's larger offset does not mean
-        that the log was truncated. The result is stored, so that ``check_not_truncated`` accepts a client's offset
+        read further in that epoch before compaction removed the records. The client's larger offset therefore does not
+        mean that the log was truncated. The result is stored, so that ``check_not_truncated`` accepts a client's offset
         above the epoch's last batch."""
         if not 0 <= end_offset < self.log.log_end_offset or not self.log.may_have_gaps():
             return None

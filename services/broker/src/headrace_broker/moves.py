@@ -46,8 +46,8 @@ from .directories import HeldDirectory, LogDescription
 
 logger = logging.getLogger(__name__)
 
-#: The last pass of a log's move holds appends back. It begins when at most HOLD_BELOW_BYTES are left to copy (about 0.1
-#: s), or after PASSES_MAX passes in a row in which the copy never waited for its rate limit.
+#: The last pass of a log's move holds appends back. The last pass begins when at most HOLD_BELOW_BYTES are left to copy
+#: (about 0.1 s). It also begins after PASSES_MAX passes in a row in which the copy never waited for its rate limit.
 HOLD_BELOW_BYTES = 8 * 1024 * 1024
 PASSES_MAX = 20
 
@@ -279,7 +279,9 @@ class Moves:
             await source.run(functools.partial(source.directory.remove_released, old))
             await asyncio.to_thread(source.directory.remove_deleted)  # of a large log a GiB; retention removes the rest
         except HeadraceError as error:  # continue: the next start finds the old log and its marker
-            logger.warning("%s: cannot remove the files of the moved log %s: %s", move.source.root, partition, error)
+            logger.warning(
+                "log directory %s: cannot remove the files of the moved log %s: %s", move.source.root, partition, error
+            )
 
     async def _commit(self, move: Move) -> None:
         """Replace the partition's log by the copy. After any error but MoveInDoubtError, the copy is not the
@@ -418,7 +420,7 @@ async def _done_or_logged(writer: DirectoryWriter, action: Callable[[], object])
     try:
         await writer.run(action)
     except HeadraceError as error:
-        logger.error("%s: cannot clean up after an interrupted move: %s", writer.directory.root, error)
+        logger.error("log directory %s: cannot clean up after an interrupted move: %s", writer.directory.root, error)
         return False
     return True
 

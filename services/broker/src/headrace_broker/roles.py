@@ -115,8 +115,8 @@ class Roles:
         self._on_fresh = report_fresh
         self._isr_due = isr_due
         self._healing: dict[TopicPartition, HealingReplica] = {}
-        #: Replicas that start over because their disk is gone: maps (topic id, partition) to the metadata offset from
-        #: which the controllers know the loss; None until the controllers have answered the report.
+        #: Replicas that start with an empty log because their disk is lost. Maps (topic id, partition) to the metadata
+        #: offset from which the controllers know the loss, or to None until the controllers have answered the report.
         self._fresh: dict[tuple[bytes, int], int | None] = {}
         self._settings = settings
         self._events = events
@@ -480,9 +480,9 @@ class Roles:
 
     def _waits_for_fresh(self, each: Assigned, topic_id: uuid.UUID) -> bool:
         """Whether the creation of the log must wait until the controllers know that this replica starts with an empty
-        log: its old log was lost with a disk, and other replicas exist. The wait ends when both the metadata and the
-        controllers' answer name the replica as fresh. A replica must not be reported as fresh again after it has joined
-        the in-sync set: the report would remove the replica from the set."""
+        log. The creation waits if the old log was lost with a disk, and other replicas exist. The wait ends when both
+        the metadata and the controllers' answer name the replica as fresh. A replica must not be reported as fresh
+        again after it has joined the in-sync set: the report would remove the replica from the set."""
         key = each.topic.topic_id, each.partition.partition
         recorded = self._fresh.get(key)
         if recorded is not None and self._table.image.next_offset < recorded:

@@ -1,7 +1,7 @@
 """Asks the schema registry for the schema ids of appends to topics with ``value.schema.validation``.
 
 An append whose ids are known needs no request and does not wait. An append with an unknown id waits for the registry's
-answer, at most WAIT_S seconds; later appends to the same partition also wait, to keep the order; appends to other
+answer, at most WAIT_S seconds. Later appends to the same partition also wait, to keep the order. Appends to other
 partitions do not wait. When the registry does not answer, appends with unknown ids get a retriable error without
 waiting. The broker asks again in the background, once in RETRY_S seconds, until the registry answers. Appends with
 known ids continue.

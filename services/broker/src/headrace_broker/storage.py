@@ -517,7 +517,7 @@ class Storage:
                 try:
                     await writer.run(functools.partial(log.reconfigure, config), log=log)
                 except HeadraceError as error:
-                    logger.warning("%s: cannot apply the log's new settings: %s", partition, error)
+                    logger.warning("partition %s: cannot apply the new settings to the log: %s", partition, error)
                     return
             if partition in self._leaving:
                 await self._moves.wait(partition)

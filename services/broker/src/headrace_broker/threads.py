@@ -13,15 +13,15 @@ from headrace_core.rpc.event_loop import StartedThreads
 T = TypeVar("T")
 
 #: Seconds of CPU time above which a piece of work counts as long, such as decompressing a batch of 32 MiB. After long
-#: work, owners whose last work was long wait for REST_TIMES the length of the work. With these pauses, all long work
+#: work, lanes whose last work was long wait for REST_TIMES the length of the work. With these pauses, all long work
 #: together uses a quarter of a core.
 LONG_S, REST_TIMES = 0.05, 3
 
 
 class Rests:
-    """Decides when the next long work for one owner, such as a partition (a lane), may start. Owners whose last work
-    was long share a quarter of a core; work for other owners never waits. Pure; all times are in seconds of one
-    clock."""
+    """Decides when the next long work of a lane may start. A lane is the owner of work, such as a partition. Lanes
+    whose last work was long share a quarter of a core; work of other lanes never waits. Pure; all times are in seconds
+    of one clock."""
 
     __slots__ = ("_free_s", "_last_s")
 
@@ -30,7 +30,7 @@ class Rests:
         self._free_s = 0.0
 
     def begin(self, lane: Hashable, now_s: float) -> float:
-        """Begin the next work of one owner (a lane), or return how many seconds this work must wait."""
+        """Begin the next work of one lane, or return how many seconds this work must wait."""
         expected_s = self._last_s.get(lane)
         if expected_s is None:
             return 0.0
@@ -40,7 +40,7 @@ class Rests:
         return 0.0
 
     def ended(self, lane: Hashable, now_s: float, took_s: float) -> None:
-        """Record that work of one owner (a lane) took ``took_s`` seconds of CPU time."""
+        """Record that work of one lane took ``took_s`` seconds of CPU time."""
         if took_s < LONG_S:
             self._last_s.pop(lane, None)
             return

@@ -70,7 +70,7 @@ class BrokerTraces:
 
     def with_traces(self, response: Response, partition_of: Callable[[int], TopicPartition | None]) -> Response:
         """Add the trace contexts of the traced batches to a message for a follower, and return the message.
-        ``partition_of``: the partition of a handle."""
+        ``partition_of`` returns the partition of a handle."""
         now_s = time.monotonic()
         pushes = response.pushes
         for index, push in enumerate(pushes):

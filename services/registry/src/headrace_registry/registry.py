@@ -17,9 +17,9 @@ itself. The candidate also commits an offset before InitProducer, because a form
 writer. When a candidate reads its own announcement as committed, it has applied every record of every earlier writer.
 
 **After a crash.** The coordinator keeps a dead member, and its partition, for up to the session timeout (45 s). A
-replica that starts again, and was the last writer by its URL, does not wait: it *claims* a term without the partition
-and without offsets. The ``transactional.id`` still fences every other producer of the registry. A replica claims a term
-only once after its start, so a member to which the group assigns the partition wins.
+restarted replica whose URL is the last writer's URL does not wait: it *claims* a term without the partition and without
+offsets. The ``transactional.id`` still fences every other producer of the registry. A replica claims a term only once
+after its start, so a member to which the group assigns the partition wins.
 
 **Writes.** The writer decides waiting commands one after the other on a draft of the image. The writer appends the
 records of these commands in one transaction, and answers when it reads the records back as committed. The image itself
@@ -314,8 +314,8 @@ class Registry:
 
     async def catch_up(self) -> bool:
         """Whether the image is current. After a suspension of the process (SIGSTOP, a paused machine) ``catch_up``
-        waits, at most CATCH_UP_S, until this replica has read the topic to its end: other replicas may have written
-        meanwhile, and this replica may no longer be the writer."""
+        waits, at most CATCH_UP_S, until this replica has read the topic to its end. During the suspension other
+        replicas may have written, and another replica may have become the writer."""
         self._notice_suspension()
         if self._is_current.is_set():
             return True

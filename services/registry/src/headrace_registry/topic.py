@@ -36,8 +36,8 @@ async def ensure_topic(settings: RegistrySettings) -> int:
     """Create the topic unless it exists; return the limit of a record's bytes. Waits for brokers until
     ``init_timeout_s``.
 
-    Raises InvalidConfigError if the topic exists and could lose schemas (cleanup.policy) or has several partitions;
-    raises the cluster's last HeadraceError if the topic is not ready after ``init_timeout_s``.
+    Raises InvalidConfigError if the topic exists and could lose schemas (cleanup.policy) or has several partitions.
+    Raises the cluster's last HeadraceError if the topic is not ready after ``init_timeout_s``.
     """
     servers = ",".join(settings.bootstrap_servers)
     loop = asyncio.get_running_loop()

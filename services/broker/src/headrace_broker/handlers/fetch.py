@@ -72,8 +72,8 @@ QUEUED_BYTES_MAX = 2 * ANSWER_BYTES_MAX
 #: Maximum bytes of a fetch response while clients leave too many response bytes unread over all streams
 #: (UnreadAnswers).
 CROWDED_ANSWER_BYTES_MAX = 64 * 1024
-#: When requests of one stream have named more partitions than this number, the event loop runs other tasks before the
-#: broker handles the stream's next request.
+#: After requests of one stream that together name more partitions than this number, the event loop runs other tasks
+#: before the stream's next request.
 TURN_PARTITIONS_MAX = 500
 #: Maximum number and maximum bytes of queued fetch requests; above either maximum the broker does not read the stream.
 #: Each fetch stream has its own limit: under a shared limit, clients that read no responses would stop all other

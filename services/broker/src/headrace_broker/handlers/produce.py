@@ -6,10 +6,10 @@ writer calls back, and the last partition to finish queues the answer. Once the 
 append happens even if the stream ends, so a cancellation never leaves half a write.
 
 Back-pressure: the broker does not read a stream while the bytes of the stream's requests in progress are above
-``stream_bytes_max``. The broker also stops reading a stream while its budget for all requests is exceeded, while the
-client leaves its answers unread, or while the client is over a quota (client_limits.py). A produce request counts as in
-progress until the broker has answered the request and has written its records to the log. A request that timed out
-counts as in progress while its records wait for the disk.
+``stream_bytes_max``. The broker also stops reading a stream while all requests exceed the broker's budget, or the
+client leaves answers unread or is over a quota (client_limits.py). A produce request counts as in progress until the
+broker has answered the request and has written its records to the log. A request that timed out counts as in progress
+while its records wait for the disk.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ _DURABILITY = {
 #: stream.
 UNREAD_BYTES_MAX = 1024 * 1024
 #: Reasons why the broker does not read a produce stream: the stream's own limit, the broker's limit for all streams,
-#: unread answers, a quota of the client, or the wait for the turn after a large request (``BulkTurns``).
+#: unread answers, or a quota of the client. After a large request, the stream also waits for its turn (``BulkTurns``).
 _OWN_LIMIT, _BROKER_LIMIT, _UNREAD_ANSWERS, _QUOTA, _TURN = 1, 2, 4, 8, 16
-#: Error codes for a produce request with invalid records. If a client's request fails with one of these codes in every
-#: partition, the broker delays the connection's next requests (``Penalties``). If several clients share the stream, the
-#: broker delays the answer.
+#: Error codes for a produce request with invalid records. If a client's request fails with one of the codes in
+#: _WORTHLESS in every partition, the broker delays the connection's next requests (``Penalties``). If several clients
+#: share the stream, the broker delays the answer.
 _WORTHLESS = ("CORRUPT_MESSAGE", "INVALID_RECORD", "INVALID_TIMESTAMP", "MESSAGE_TOO_LARGE", "RECORD_LIST_TOO_LARGE")
 #: Maximum number of invalid records that one produce answer lists, over all partitions.
 _FAULTS_MAX = 100

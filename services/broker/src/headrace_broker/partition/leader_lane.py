@@ -570,8 +570,8 @@ class LeaderLane:
         return False
 
     def _read(self, replica: JoinedReplica, max_bytes: int) -> Slice | None:
-        """Read the next records for the replica. If there are no records, or if the read must wait, the result is None
-        and the replica's state shows which."""
+        """Read the next records for the replica. If there are no records, or if the read must wait, the result is None,
+        and the replica's state shows the reason."""
         found, replica.stash = replica.stash, None
         if found is not None:
             if replica.holds_read:

@@ -125,8 +125,8 @@ class OffsetsUpdate(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """The message with which a leader ends a join, because it no longer leads the partition, or because the replica
-    should use the leader's other stream."""
+    """The message with which a leader ends a join. The leader no longer leads the partition, or the replica should use
+    the leader's other stream."""
 
     handle: int
     error: HeadraceError | None = None

@@ -69,8 +69,8 @@ class SchemaCheck:
         self.ids = SchemaIds(of_keys=keys is not None, of_values=values is not None)
         self.keys = None if keys is None else subjects_of(keys, topic, "key")
         self.values = None if values is None else subjects_of(values, topic, "value")
-        #: When the broker first asked the registry about the append; None before. Every answer since then is valid for
-        #: the append, even if the answer is already too old for other appends.
+        #: Time at which the broker first asked the registry about the append; None before that time. Every answer after
+        #: ``asked_ms`` is valid for the append, even if the answer is already too old for other appends.
         self.asked_ms: float | None = None
         #: The schema ids (with subjects) that the registry has accepted since the broker first asked about the append.
         #: An append may have more ids than the cache.
@@ -86,8 +86,8 @@ class SchemaCheck:
 
 class KnownSchemas:
     """The registry's answers. An id that the registry has under a subject stays known: a registry never gives
-    an id to another schema. An answer that the registry lacks an id is valid for ``missing_ttl_ms``, and such answers
-    have a separate part of the cache, so that unknown ids cannot displace known ids."""
+    an id to another schema. An answer that the registry lacks an id is valid for ``missing_ttl_ms``. Missing ids have a
+    separate part of the cache, so that they cannot displace known ids."""
 
     __slots__ = ("_accepted", "_missing", "missing_ttl_ms", "size_max")
 

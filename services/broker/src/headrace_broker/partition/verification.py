@@ -13,8 +13,8 @@ producer epoch wait in order; all other appends of the partition continue.
     VERIFIED   (none)     the last verified append has ended, so the log shows the open transaction; or a marker arrived
 
 A marker cancels the verifications of the transaction that it ends. The coordinator may have answered a verification
-before it wrote the marker, and a batch after the marker would begin a transaction that no marker ends. The log checks
-each batch again when it is appended (headrace_core.log.transactions).
+before it wrote the marker. A batch after the marker would begin a transaction that no marker ends. The log checks each
+batch again when it is appended (headrace_core.log.transactions).
 
 Verifications are separate for each epoch of a producer: a client with a wrong epoch, which the coordinator will refuse,
 does not disturb the producer.

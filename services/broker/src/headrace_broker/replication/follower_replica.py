@@ -7,10 +7,10 @@ progress. Each append names its start offset, so no append is written behind a r
 A *join* is a follower's request to its leader to push a partition's records. The join names the end of the follower's
 log and the epoch of its last record.
 
-Nothing here waits. After a failure (a full disk, a leader that does not lead yet, a damaged push) the replica sends the
-leader a new join, after increasing pauses. A replica whose append or join failed acknowledges no records until the
-leader has accepted a new join. A follower that refuses pushes leaves the in-sync set after replica.lag.time.max.ms, and
-returns when it has caught up.
+Nothing here waits. After a failure, such as a full disk or a damaged push, the replica sends the leader a new join. The
+pauses between two joins grow. A replica whose append or join failed acknowledges no records until the leader has
+accepted a new join. A follower that refuses pushes leaves the in-sync set after replica.lag.time.max.ms, and returns
+when it has caught up.
 
 If the log takes no appends, the replica reports this state to the leader at once (``cannot_append``). When a follower
 cannot append, its leader proposes the follower's removal from the in-sync set. While the directory is short of space,

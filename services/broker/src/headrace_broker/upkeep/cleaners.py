@@ -177,7 +177,9 @@ class Cleaners:
                     self._in_turn(writer, log, functools.partial(_roll, log))
             except (HeadraceError, OSError) as error:
                 if not log.is_closed:
-                    logger.warning("%s: cannot roll the active segment for compaction yet: %s", log.directory, error)
+                    logger.warning(
+                        "log %s: cannot roll the active segment for compaction yet: %s", log.directory, error
+                    )
 
     def _targets(self, directory: LogDirectory, logs: dict[TopicPartition, PartitionLog]) -> list[Target]:
         def stable_offset_of(log: PartitionLog) -> int:
@@ -209,11 +211,11 @@ class Cleaners:
         except ServerShuttingDownError:
             return False
         except (DiskFullError, ServerBusyError, StorageError) as error:
-            logger.warning("%s: compaction failed, retrying later: %s", partition, error)
+            logger.warning("partition %s: compaction failed, retrying later: %s", partition, error)
             return False
         except Exception as error:
             if not isinstance(error, HeadraceError | OSError):
-                logger.exception("%s: compaction failed unexpectedly", partition)
+                logger.exception("partition %s: compaction failed unexpectedly", partition)
             self._report_uncleanable()
             return False
         if report is None or report.is_interrupted or report.clean_offset <= targets[0].first_dirty_offset:

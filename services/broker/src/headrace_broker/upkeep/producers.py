@@ -106,6 +106,6 @@ class ProducerExpiry:
             try:
                 gone += await writer.run(partial(log.expire_producers, expiration_ms, some), log=log)
             except HeadraceError as error:  # the directory has failed, or the broker is stopping
-                logger.info("%s: cannot remove expired producer ids: %s", log.topic_partition, error)
+                logger.info("partition %s: cannot remove expired producer ids: %s", log.topic_partition, error)
                 break
         return gone

@@ -163,7 +163,7 @@ class Retention:
                     self._log_starts_moved(done)
                     changed += len(done)
             except HeadraceError as error:  # the directory has failed, or is being closed
-                logger.warning("%s: retention could not finish in this log directory: %s", directory.root, error)
+                logger.warning("log directory %s: retention could not check all logs: %s", directory.root, error)
                 break
         return changed
 
@@ -193,7 +193,11 @@ def _judge(logs: Iterable[tuple[PartitionLog, int]]) -> list[tuple[PartitionLog,
             verdict = log.expired(high_watermark)
         except (HeadraceError, OSError) as error:
             if not log.is_closed:
-                logger.warning("%s: retention cannot read the age of its segments: %s", log.directory, error)
+                logger.warning(
+                    "log %s: retention cannot read the age of the log's segments, and keeps them: %s",
+                    log.directory,
+                    error,
+                )
         else:
             if verdict is not None:
                 verdicts.append((log, verdict))

@@ -188,7 +188,7 @@ class Scrubber:
             try:
                 writer.run(replace, log=log).add_done_callback(ended)
             except HeadraceError as error:
-                logger.warning("%s: the index is damaged and cannot be rebuilt: %s", segment.path, error)
+                logger.warning("segment %s: the index is damaged and cannot be rebuilt: %s", segment.path, error)
 
         self._call(begin)
 

@@ -3,9 +3,8 @@
     accept ──> TLS handshake (10 s) ──> the first request (FIRST_REQUEST_S since accept) ──> requests
 
 aiohttp closes a connection that is idle after a request (its keep-alive timeout), but waits forever for the first
-request. asyncio counts no handshakes; ``http_connections`` of the core does. Without these limits, a client could hold
-all file descriptors of the registry: with connections that begin no handshake, send no request, or send only half of a
-request's header.
+request. asyncio counts no handshakes; ``http_connections`` of the core does. Without limits, a client could use up all
+file descriptors of the registry, with connections that never complete a handshake or a request's header.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ FIRST_REQUEST_S = 15.0
 
 class Connections:
     """The connections of one replica. When there are ``most`` connections, a new connection replaces the oldest
-    connection that has not sent a request; without such a connection, the new connection is closed. Connections in
-    their TLS handshake count, too. ``most``: None for CONNECTIONS_MAX, or less if the process may not open enough
-    files."""
+    connection that has not sent a request. If all connections have sent a request, the new connection is closed.
+    Connections in their TLS handshake count, too. ``most``: None for CONNECTIONS_MAX, or less if the process may not
+    open enough files."""
 
     def __init__(self, most: int | None = None, first_request_s: float = FIRST_REQUEST_S) -> None:
         self._most = connections_with_room(CONNECTIONS_MAX, _CLIENTS_FILES) if most is None else most
@@ -42,8 +41,8 @@ class Connections:
         self._is_full = False
 
     def begun(self, task: asyncio.Task[None], protocol: Any, address: str, count: int) -> bool:
-        """Take a new connection; returns whether it may stay. ``count`` other connections have finished their
-        handshake."""
+        """Take a new connection; returns whether it may stay. ``count``: the number of other connections that have
+        finished their handshake."""
         if len(self._silent) > 2 * self._most:
             self._forget_closed()
         if count + len(self._handshakes) >= self._most:

@@ -229,12 +229,20 @@ class Writing:
                 offset = received.headers.get(OFFSET_HEADER, "")
         except (ClientConnectorError, ConnectionTimeoutError) as error:
             logger.warning(
-                "%s %s: cannot reach the writer of the registry, %s: %s", request.method, request.path, url, error
+                "request %s %s: cannot reach the writer of the registry, %s: %s",
+                request.method,
+                request.path,
+                url,
+                error,
             )
             return _Forwarded(None, is_final=False)
         except (ClientError, TimeoutError, OSError, ValueError) as error:
             logger.warning(
-                "%s %s: the writer of the registry, %s, did not answer: %r", request.method, request.path, url, error
+                "request %s %s: the writer of the registry, %s, did not answer: %r",
+                request.method,
+                request.path,
+                url,
+                error,
             )
             raise errors.forwarding_failed(operation.not_forwarded) from None
         if offset.isdecimal():

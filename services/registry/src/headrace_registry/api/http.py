@@ -146,8 +146,8 @@ class Gate:
             return _error(request, PlainError(500, f"Internal Server Error (request id {request_id_of(error)})"))
 
     async def _sent(self, request: web.Request, answer: web.StreamResponse) -> web.StreamResponse:
-        """Send an answer here, within the middleware, because aiohttp would send the answer after the middleware, where
-        no limit covers clients that do not read their answers."""
+        """Send an answer within the middleware, where a limit covers clients that do not read their answers. aiohttp
+        would send the answer after the middleware."""
         size = answer.content_length or 0
         if self._answer_bytes and self._answer_bytes + size > ANSWERS_BYTES_MAX:
             answer = _error(
@@ -166,7 +166,11 @@ class Gate:
                 await answer.write_eof()
         except TimeoutError:
             logger.warning(
-                "%s %s: the client did not read %d bytes within %g s", request.method, request.path, size, ANSWER_S
+                "request %s %s: the client did not read %d bytes of the answer within %g s",
+                request.method,
+                request.path,
+                size,
+                ANSWER_S,
             )
             if request.transport is not None:
                 request.transport.abort()

@@ -3,8 +3,8 @@
 The rules compare the nodes of both schemas at the same place. Each difference has a kind, such as
 ``MAX_LENGTH_DECREASED``, and some kinds are incompatible. The check collects the incompatible differences only.
 
-The *content model* of an object or array says which properties or items the object or array may have in addition to
-those that the schema names:
+The *content model* of an object or array says which properties or items are allowed in addition to those that the
+schema names:
 
 =============== ============================================== ==================================================
 content model   keywords                                       adding and removing a property

@@ -23,8 +23,8 @@ def largest_matching(partners: Sequence[Sequence[int]]) -> int:
 
 
 def _layers(partners: Sequence[Sequence[int]], right_of: dict[int, int], left_of: dict[int, int]) -> dict[int, int]:
-    """The distance of each element of the left side from the free elements of the left side; empty if no free element
-    of the right side can be reached."""
+    """The distance of each element of the left side from the free elements of the left side. The result is empty if no
+    free element of the right side can be reached."""
     layers = {left: 0 for left in range(len(partners)) if left not in right_of}
     edge = list(layers)
     reached = False

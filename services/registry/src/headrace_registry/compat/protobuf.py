@@ -222,7 +222,7 @@ def _group(kind: str | MapType | FoundType) -> str | None:
 
 
 def _moved(name: str, oneof: OneOf, old_fields: Collection[int], old_in_oneofs: Collection[int]) -> _Found:
-    """The incompatible moves of fields into a oneof: an old writer may have written several of the moved fields, but a
+    """The incompatible moves of fields into a oneof. An old writer may have written several of the moved fields, but a
     oneof keeps only one field."""
     moved = sum(one.number in old_fields for one in oneof.fields)
     if moved > 1:

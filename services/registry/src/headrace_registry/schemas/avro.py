@@ -182,7 +182,7 @@ class _Reader:
         raise InvalidSchemaError(f"invalid Avro schema at {json_text.pointer([*self._path, *below])}: {problem}")
 
     def _at(self, value: Any, space: str, *below: str | int) -> Node:
-        """Read the type at a place below the present place."""
+        """Read the type at the place ``below`` the current place of the schema."""
         self._path.extend(below)
         node = self._type(value, space)
         del self._path[-len(below) :]

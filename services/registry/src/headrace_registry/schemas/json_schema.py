@@ -249,7 +249,7 @@ class _Resource:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A place in a document while it is read."""
+    """The place in a document that is being read."""
 
     resource: _Resource
     path: tuple[str | int, ...]

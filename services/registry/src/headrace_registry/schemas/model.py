@@ -129,8 +129,8 @@ def check_size(schema: Schema) -> None:
 def in_order(schema: Schema, resolved: Mapping[str, Schema]) -> Iterator[tuple[str, Schema]]:
     """Yield the name and the schema of each reference of ``schema``, direct and transitive, dependencies first.
 
-    Raise InvalidSchemaError for a name that ``resolved`` lacks, for a schema of another language and for a cycle. The
-    same error reports too many schemas, and schemas that are too long.
+    Raise InvalidSchemaError for a name that ``resolved`` lacks, for a schema of another language and for a cycle.
+    InvalidSchemaError also reports too many schemas, and schemas that are too long.
     """
     done: set[str] = set()
     open_names: dict[str, None] = {}  # the names from the schema to the place of the search, in order

@@ -2,10 +2,9 @@
 modes.
 
 Only ``apply`` changes an image, one record after the other, so the same records always give the same image. An image
-skips a record that it cannot use (it is not JSON, or its id belongs to another schema), with a warning that names the
-offset. Confluent's registry does the same: one foreign record must not stop the registry. The id and the version of a
-skipped schema are not assigned again, because a client may use the id, and a new record would replace the skipped
-record.
+skips a record that is not JSON, or whose id belongs to another schema, and logs a warning with the record's offset.
+Confluent's registry skips such records too: one foreign record must not stop the registry. The id and the version of a
+skipped schema are not assigned again. A client may use the id, and a new record would replace the skipped record.
 
 **Ids.** A registration gives each schema one id; only imports can give a schema further ids. Two schemas are the same
 if their types, canonical texts, references and ``extras`` are equal. Versions of several subjects share one
@@ -93,8 +92,8 @@ def fingerprint(schema: Schema, extras: str = "") -> bytes:
 
 
 class _Groups(Generic[_K, _J, _V]):
-    """Dicts of dicts. A copy shares the inner dicts with the original; before the copy or the original changes a shared
-    inner dict, it replaces this dict by a copy."""
+    """Dicts of dicts. A copy shares the inner dicts with the original. Before a change of a shared inner dict, the
+    changed side gets its own copy of this dict."""
 
     def __init__(self) -> None:
         self._groups: dict[_K, dict[_J, _V]] = {}
@@ -157,8 +156,7 @@ class Image:
         self._foreign_keys: dict[SchemaKey, frozenset[bytes]] = {}
 
     def draft(self) -> Image:
-        """A copy of this image. A record that is applied to the image does not change the copy, and a record that is
-        applied to the copy does not change the image."""
+        """A copy of this image. A record that is applied to one of the two images does not change the other image."""
         found = Image()
         found.max_id, found.offset = self.max_id, self.offset
         found._versions = self._versions.copy()
@@ -183,7 +181,7 @@ class Image:
             yield self._subjects[index]
 
     def has_subject(self, subject: str, *, deleted: bool = False) -> bool:
-        """Whether a subject has a version; ``deleted`` counts soft-deleted versions."""
+        """Whether a subject has a version; with ``deleted``, soft-deleted versions count too."""
         found = self._versions.get(subject)
         if deleted:
             return bool(found)
