@@ -186,8 +186,8 @@ class CoordinatorInfo:
 
 @dataclass(frozen=True, slots=True)
 class ClusterDescription:
-    """The cluster as the node that answered knows it. ``metadata_lag_ms``: upper limit of the age of the answering
-    node's metadata, by that node's clock; None: unknown."""
+    """The state of the cluster, as far as the answering node knows it. ``metadata_lag_ms``: upper limit of the age of
+    the answering node's metadata, by that node's clock; None: unknown."""
 
     cluster_id: str
     controller_id: int

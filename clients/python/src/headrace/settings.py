@@ -20,7 +20,7 @@ from headrace_core.node.properties import read_properties
 __all__ = ["ADMIN", "BOOTSTRAP_VARIABLE", "CONSUMER", "DEFAULT_BOOTSTRAP", "PRODUCER", "from_file", "resolve"]
 
 logger = logging.getLogger("headrace")
-# The handler is set in this module, because every client imports it; headrace/__init__ imports nothing.
+# Set the log handler in this module, because every client imports this module; headrace/__init__ imports nothing.
 logger.addHandler(logging.NullHandler())
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9095"
@@ -61,8 +61,9 @@ def resolve(definition: ConfigDef, config: Mapping[str, Any] | None, settings: M
 def from_file(
     definition: ConfigDef, path: str | os.PathLike[str], overrides: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return the keys of a properties file that a client of ``definition`` has, with ``overrides`` (snake_case or
-    dotted) in their place. Keys of the other kinds of clients are left out, so one file may serve all of them.
+    """Return those keys of a properties file that a client of ``definition`` has. ``overrides`` (snake_case or dotted)
+    replace values of the file. Keys that only other kinds of clients have are ignored, so one file may serve all kinds
+    of clients.
 
     Raises InvalidConfigError, which names the line, for a key that no client has, a wrong value, and a file that cannot
     be read.

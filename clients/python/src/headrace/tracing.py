@@ -135,7 +135,8 @@ class ProducerTraces:
         """Begin the span of one record; None if the application's sampler does not sample the record.
 
         The span's parent is the current span. Without a current span, the parent is the context in the record's
-        headers. So an application that sends the headers of a consumed record again continues the trace of this record.
+        headers. An application that sends the headers of a consumed record again therefore continues the trace of this
+        record.
         """
         try:
             given = [] if headers is None else header_list(headers)
@@ -152,7 +153,7 @@ class ProducerTraces:
         return SendTrace([span], with_context(given, trace_context(span.get_span_context())))
 
     def begin_many(self, topic: str, count: int) -> SendTrace | None:
-        """Begin the span of a call with ``count`` records. The headers of these records do not change."""
+        """Begin the span of a call with ``count`` records. The headers of the records do not change."""
         span = self._started(topic, None, {"messaging.operation.name": "send", "messaging.batch.message_count": count})
         return None if span is None else SendTrace([span])
 

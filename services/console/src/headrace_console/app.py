@@ -200,7 +200,7 @@ async def serve_settings(
     *,
     on_started: Callable[[str], None] | None = None,
 ) -> None:
-    """Run a console with these settings until ``stop`` is set. ``on_started`` is called with the console's URL."""
+    """Run a console with the given settings until ``stop`` is set. ``on_started`` is called with the console's URL."""
     from headrace_core.node.run import serve_until
     from headrace_core.telemetry import log_events
 

@@ -3,8 +3,8 @@
     accept ──> TLS handshake (HANDSHAKE_S) ──> the first request (FIRST_REQUEST_S) ──> requests, idle between them
 
 aiohttp closes a connection that is idle after a request, but waits forever for the first request. asyncio counts no
-handshakes, but ``http_connections`` of the core does. Without these limits one client could use all file descriptors of
-the process, and the console could not connect to the cluster.
+handshakes, but ``http_connections`` of the core does. Without limits on connections, one client could use all file
+descriptors of the process, and the console could not connect to the cluster.
 """
 
 from __future__ import annotations

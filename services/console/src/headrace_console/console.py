@@ -2,8 +2,8 @@
 answers).
 
 On an open cluster there is one console for all visitors. With a sign-in each session has a separate console, whose
-clients have the user's credentials. So the cluster's ACLs decide what the user may see and do, and no sample, chart or
-finding of one user reaches another user. With a sign-in, the console itself has no user in the cluster.
+clients have the user's credentials. The cluster's ACLs therefore decide what the user may see and do, and no sample,
+chart or finding of one user reaches another user. With a sign-in, the console itself has no user in the cluster.
 """
 
 from __future__ import annotations
@@ -258,13 +258,13 @@ class Console:
         return key
 
     def check_token(self, request: web.Request, form: Mapping[str, str]) -> None:
-        """Raises Refused unless the form comes from a page of this session, and changes are allowed."""
+        """Raises Refused if the form does not come from a page of this session, or if the console is read-only."""
         if self.settings.is_read_only:
             raise Refused(403, "this console is read-only: it refuses every change; use the command line")
         self.check_form(request, form)
 
     def check_form(self, request: web.Request, form: Mapping[str, str]) -> None:
-        """Raises Refused unless the form comes from a page of this session."""
+        """Raises Refused if the form does not come from a page of this session."""
         if self.token is None:
             is_own = self.site.is_own_form(request, form)
         else:

@@ -75,8 +75,8 @@ class Decoding:
         """Why this user is not authorized to see schemas; "" if the user is authorized.
 
         The registry does not know the cluster's users, and the console authenticates at the registry with its own
-        credentials. Therefore the cluster decides: a user may see the schemas in the console, too, if the user has READ
-        on the topic in which the registry stores its schemas.
+        credentials. The cluster's ACLs decide: a user may see the schemas in the console if the user has READ on the
+        topic in which the registry stores its schemas.
         """
         settings = self._cluster.settings
         if self.registry is None or not settings.has_sign_in:

@@ -18,7 +18,8 @@ LISTED_MAX = 300
 WHOLE_MAX = 100_000
 #: A JSON text with more bytes than this number is not formatted, because parsing costs time.
 _JSON_BYTES_MAX = 1_000_000
-#: Maximum size of a key or value that a list keeps whole; of a longer one the list keeps the first _BEGINNING bytes.
+#: Maximum size of a key or value that a list keeps whole; of a longer key or value, the list keeps the first _BEGINNING
+#: bytes.
 LISTED_BYTES_MAX, _BEGINNING = 65_536, 2_048
 _HEX_ROW = 16
 #: Maximum fraction of invalid bytes with which a value still counts as text with some broken characters.

@@ -2,7 +2,7 @@
 and time, and says where it stopped, so that the next request continues there.
 
 A search whose result is shown as a list keeps PAGE records, without headers, and only the beginning of a long key or
-value. Therefore a search in a topic with large records needs no more memory than in other topics.
+value. A search in a topic with large records therefore needs no more memory than in other topics.
 """
 
 from __future__ import annotations

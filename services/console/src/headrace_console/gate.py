@@ -1,7 +1,7 @@
 """Check every request, and set the security headers of every answer.
 
-* The Host header must be localhost, an IP address or an allowed name. Otherwise a page of an attacker's site could
-  reach the console under the site's own name (DNS rebinding).
+* The Host header must be localhost, an IP address or an allowed name. Without the check of the Host header, a page of
+  an attacker's site could reach the console under the site's own name (DNS rebinding).
 * A change must come from a page of this console. The request must have the same origin (Origin, Sec-Fetch-Site), and
   its form must have a token that belongs to a cookie with SameSite=Strict.
 * The Content-Security-Policy allows only the console's own files: no inline script, no inline style, no frame.

@@ -203,8 +203,8 @@ def _without_credentials(client: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_sign_in(client: Mapping[str, Any], listeners: tuple[ListenerAddress, ...]) -> None:
-    """Raises InvalidConfigError unless users can sign in with a password, and the password stays on this machine or is
-    sent encrypted."""
+    """Raises InvalidConfigError if users cannot sign in with a password, or if passwords would cross the network
+    unencrypted."""
     off = (
         "or turn the sign-in off, so that every visitor acts as the user of the console's client keys: console.sign.in="
     )

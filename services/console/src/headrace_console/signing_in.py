@@ -130,7 +130,7 @@ class Users:
     async def ask(self, request: web.Request, why: str) -> web.StreamResponse:
         """The answer to a request that needs a sign-in: a browser goes to the form and returns afterwards, a script
         gets 401. If the request was a submitted form, the console does not execute it after the sign-in; the answer
-        says so."""
+        says that nothing was changed."""
         wants_page = "text/html" in request.headers.get("Accept", "")
         # a refresh of a part of a page: make the browser load the whole page, which leads to the form
         if request.headers.get("HX-Request"):

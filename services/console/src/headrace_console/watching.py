@@ -100,7 +100,8 @@ class View:
 
     @property
     def knows_sizes(self) -> bool:
-        """Whether a broker reported the sizes of its logs. If no broker reported them, the sizes are unknown, not 0."""
+        """Whether a broker reported the sizes of its logs. If no broker reported the sizes of its logs, the sizes are
+        unknown, not 0."""
         return bool(self.sample.sizes_at_s)
 
     def broker(self, broker_id: int) -> BrokerInfo | None:

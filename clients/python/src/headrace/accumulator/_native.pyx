@@ -45,7 +45,7 @@ cdef extern from "Python.h":
     int PyGC_Disable()
     int PyGC_Enable()
 
-# A type that Cython imports with ``cimport`` is not an attribute of the module, so add the types here.
+# A type that Cython imports with ``cimport`` is not an attribute of the module, so set these types as attributes.
 globals().update(
     AsyncRecordFuture=_futures.AsyncRecordFuture,
     PartitionQueue=_batches.PartitionQueue,

@@ -208,8 +208,8 @@ class Admin(Face):
         ``log.dirs``.
 
         ``alter_replica_log_dirs`` returns when the moves have begun: ``describe_log_dirs`` shows the new copy as
-        ``is_future`` until it replaces the old copy. Raises LogDirNotFoundError, StorageError (a log directory is
-        offline), ReplicaNotAvailableError (the broker has no replica of the partition).
+        ``is_future`` until the new copy replaces the old copy. Raises LogDirNotFoundError, StorageError (a log
+        directory is offline), ReplicaNotAvailableError (the broker has no replica of the partition).
         """
         wanted = log_dirs.wanted_moves(moves)
         self._run(lambda calls: log_dirs.alter_replica_log_dirs(calls, wanted, timeout))
@@ -331,10 +331,10 @@ class Admin(Face):
         max_lifetime_ms: int | None = None,
         timeout: float | None = None,
     ) -> DelegationToken:
-        """Create a delegation token (KIP-48): its holder may act as ``owner`` (default: this user) until it expires.
-        For another owner, this user needs the right CREATE_TOKENS on that owner. ``renewers``: principals that may
-        renew the token. ``max_lifetime_ms``: at most the cluster's delegation.token.max.lifetime.ms; None or -1: that
-        maximum.
+        """Create a delegation token (KIP-48): a client with the token may act as ``owner`` (default: this user) until
+        the token expires. For another owner, this user needs the right CREATE_TOKENS on that owner. ``renewers``:
+        principals that may renew the token. ``max_lifetime_ms``: at most the cluster's
+        delegation.token.max.lifetime.ms; None or -1: that maximum.
 
         Raises DelegationTokenAuthDisabledError for a cluster without tokens. Raises
         DelegationTokenRequestNotAllowedError for a client that is not authenticated, or that has authenticated with a
@@ -465,9 +465,9 @@ class Admin(Face):
         return self._run(lambda calls: replicas.list_partition_reassignments(calls, wanted, timeout))
 
     def drain_broker(self, broker_id: int, *, cancel: bool = False, timeout: float | None = None) -> int:
-        """Drain a broker: move all its replicas to other brokers, a few at a time, and place no new replicas on it
-        until ``cancel``. Returns how many replicas remain on the broker; call the method again to watch the progress.
-        When no replicas remain, the broker can be stopped and unregistered.
+        """Drain a broker: move all its replicas to other brokers, a few at a time. The cluster places no new replicas
+        on the broker until a call with ``cancel=True``. Returns how many replicas remain on the broker; call the method
+        again to watch the progress. When no replicas remain, the broker can be stopped and unregistered.
 
         Raises BrokerIdNotRegisteredError, InvalidRequestError (no other broker can take some of the replicas).
         """
@@ -636,10 +636,10 @@ class Admin(Face):
         self, partition: TopicPartition, *, producer_id: int, start_offset: int, timeout: float | None = None
     ) -> None:
         """End a hanging transaction in one partition, with an abort marker (Kafka's abortTransaction). A hanging
-        transaction is open in a partition, but its coordinator does not know it. Readers with ``read_committed`` stop
-        at the first offset of a hanging transaction until the transaction ends. ``describe_producers`` returns the
-        ``producer_id`` and the ``start_offset`` of a hanging transaction. Use ``abort_transaction`` for a transaction
-        that a coordinator knows.
+        transaction is open in a partition, but its coordinator does not know the transaction. Readers with
+        ``read_committed`` stop at the first offset of a hanging transaction until the transaction ends.
+        ``describe_producers`` returns the ``producer_id`` and the ``start_offset`` of a hanging transaction. Use
+        ``abort_transaction`` for a transaction that a coordinator knows.
 
         Raises InvalidTxnStateError (no transaction of the producer begins at ``start_offset``), InvalidTopicError (an
         internal topic).

@@ -164,6 +164,6 @@ def _resource(resource: ConfigResource) -> Any:
 
 
 def _shown(resource: Any) -> str:
-    """A resource as error messages name it: ``topic orders``, ``broker 1``, ``all brokers``."""
+    """The name of a resource in error messages: ``topic orders``, ``broker 1``, ``all brokers``."""
     kind = _RESOURCE_NAMES.get(resource.type, "resource")
     return f"{kind} {resource.name}" if resource.name or kind != "broker" else "all brokers"

@@ -63,8 +63,8 @@ class Consumer(ConsumerFace):
     @classmethod
     def from_properties(cls, path: str | os.PathLike[str], **overrides: Unpack[ConsumerSettings]) -> Self:
         """Make the client from a properties file with Kafka's keys, such as the client.properties of `headrace up
-        --secure`. ``overrides`` have priority. Keys of the other kinds of clients are left out. Raises
-        InvalidConfigError, which names the line."""
+        --secure`. ``overrides`` have priority. The call ignores keys that apply only to other kinds of clients. Raises
+        InvalidConfigError for an invalid file; the message names the line."""
         return cls(from_file(CONSUMER, path, overrides))
 
     def _shown(self) -> list[str]:
@@ -184,7 +184,8 @@ class Consumer(ConsumerFace):
         return self._core.in_group("group_metadata").metadata
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Replace the assignment with the given partitions. Partitions that stay assigned keep their positions."""
+        """Replace the assignment with the given partitions. Partitions that are in the old and the new assignment keep
+        their positions."""
         self._core.assign(partitions)
 
     def assignment(self) -> set[TopicPartition]:

@@ -47,7 +47,7 @@ class ConsumerCore:
         return [*parts, self.reading.state]
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Replace the assignment; partitions that stay assigned keep their positions."""
+        """Replace the assignment; partitions in the old and the new assignment keep their positions."""
         self.reading.check_open()
         if self.is_subscribed:
             raise not_both(subscribed=True)

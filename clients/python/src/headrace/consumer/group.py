@@ -285,8 +285,8 @@ class GroupConsumer:
             logger.warning("%s", why)
 
     def waiting(self, longer_than_s: float) -> str:
-        """A text that says what the group has been waiting for; "" if it has waited for less than ``longer_than_s``, or
-        is not waiting."""
+        """A text that says what the group has been waiting for. The text is "" if the group has waited for less than
+        ``longer_than_s``, or is not waiting."""
         waiting = self._membership.waiting
         if waiting is None or self.subscription is None or time.monotonic() - waiting[0] < longer_than_s:
             return ""

@@ -141,7 +141,7 @@ def note_epochs(tracked: Tracked, data: bytes, newest: int) -> None:
         return
     if last < epochs.last:
         epochs.forget()
-    # Ignore damaged batches here: the caller's thread validates the batches and raises the error.
+    # Ignore damaged batches in this search: the caller's thread validates the batches and raises the error.
     with contextlib.suppress(HeadraceError):
         epochs.note_batches(data)
     epochs.note(last, tracked.fetch_at or 0)

@@ -97,8 +97,8 @@ class Reading:
     # --- assignment and positions ------------------------------------------------------------------------------------
 
     def replace_assignment(self, wanted: Iterable[TopicPartition], *, from_group: bool) -> None:
-        """Replace the assignment; partitions that stay assigned keep their positions. ``from_group``: new partitions
-        begin at the group's committed offset."""
+        """Replace the assignment; partitions in the old and the new assignment keep their positions. ``from_group``:
+        new partitions begin at the group's committed offset."""
         old = self.partitions
         self.partitions = {tp: old.get(tp) or self._new(tp, from_group=from_group) for tp in wanted}
         for tp, assigned in old.items():

@@ -311,9 +311,10 @@ class Coordinators:
         """The coordinator and epoch of each shard, and the addresses of the coordinators; both are empty if the topic
         of the shards does not exist. Raises CoordinatorNotAvailableError.
 
-        A user who is not authorized to describe the topic of the shards cannot learn the shards. For such a user each
-        live coordinator stands for one shard, as Kafka's clients ask all live brokers. The result then lacks the groups
-        or transactions of shards without a coordinator."""
+        A user who is not authorized to describe the topic of the shards cannot learn the shards. For a user who may not
+        describe the topic, each live coordinator stands for one shard, as Kafka's clients ask all live brokers. For a
+        user who may not describe the topic, the result lacks the groups or transactions of shards without a
+        coordinator."""
         engine, topic_name = self._engine, self._kind.topic
         request = metadata_pb2.MetadataRequest(topics=[topic_name])
         answer = await engine.metadata.ask(request, engine.deadline(timeout_s))

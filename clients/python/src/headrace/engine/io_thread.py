@@ -207,7 +207,7 @@ def call_in(loop: asyncio.AbstractEventLoop, function: Callable[[], object]) -> 
 _lock = threading.Lock()
 _current: IoThread | None = None
 _tenants: weakref.WeakSet[Any] = weakref.WeakSet()
-# In-process clusters: stop them last, because the clients of this thread need the cluster until they are closed.
+# Stop in-process clusters last, because the clients of this thread need the cluster until they are closed.
 _last_to_leave: weakref.WeakSet[Any] = weakref.WeakSet()
 _leaves_before_pools = False
 _grpc_before_fork = False

@@ -1,9 +1,9 @@
 """The client's metadata: the brokers, and the leaders of the topics that the client uses.
 
-A snapshot is immutable; the metadata cache replaces it. A broker pushes metadata changes to the client (``watch.py``).
-The client also reads metadata in three cases: its metadata are older than ``metadata.max.age.ms``, a response shows
-that they are wrong, or a topic is used for the first time (only that topic, KIP-526). Metadata requests are serialized:
-callers that arrive during a request share its result.
+A metadata snapshot is immutable; the metadata cache replaces the whole snapshot when metadata change. A broker pushes
+metadata changes to the client (``watch.py``). The client also reads metadata in three cases: its metadata are older
+than ``metadata.max.age.ms``, a response shows that they are wrong, or a topic is used for the first time (only that
+topic, KIP-526). Metadata requests are serialized: callers that arrive during a request share its result.
 """
 
 from __future__ import annotations

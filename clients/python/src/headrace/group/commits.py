@@ -35,8 +35,8 @@ NO_MEMBER = Who()
 class GroupOffsets(NamedTuple):
     """Offsets to commit in a transaction, and the group member that commits them. ``topic_ids``: the known ids of the
     topics that the member read. ``refusal``: the error if the member may not commit the offsets. ``end_auto_commits``:
-    stops the consumer's auto-commits, and waits for its commits in flight, because these must not arrive after the
-    offsets."""
+    stops the consumer's auto-commits, and waits for its commits in flight, because a commit must not arrive after the
+    transaction's offsets."""
 
     group: GroupMetadata
     offsets: Mapping[TopicPartition, OffsetAndMetadata]

@@ -15,11 +15,11 @@ heartbeat are always exact. A revocation drops a queued Assign event, because ot
 partitions, and the search for the start offsets of the event may take long. Events other than Assign are never dropped.
 
 **The lease.** A member may have lost its partitions after the session timeout without a response, or after the grace
-period without a connection. The coordinator, too, measures session timeout and grace period, but it starts later: when
-it receives the request, and when it notices the broken connection. Because the member starts to measure earlier, it
-stops reading before the coordinator can give its partitions to other members. The member reads again after the
-coordinator's next response. A member also stops reading after its process was paused for the grace period: its
-connection may have broken during the pause.
+period without a connection. The coordinator, too, measures session timeout and grace period, but later: the session
+timeout from the receipt of the request, the grace period from the time at which it notices the broken connection.
+Because the member starts to measure earlier, it stops reading before the coordinator can give its partitions to other
+members. The member reads again after the coordinator's next response. A member also stops reading after its process was
+paused for the grace period: its connection may have broken during the pause.
 
 **Without a coordinator** a member continues to read, based on the cluster's metadata about the group's shard (its
 partition of ``__consumer_offsets``). A coordinator that lost the group's shard *before* the end of the grace period has
@@ -32,10 +32,10 @@ metadata about the group's shard only during the lease, and only if the last req
 have reached a coordinator with an epoch that the member does not know.
 
 **A late release.** The coordinator removes a member that has not released its partitions within the rebalance timeout.
-If the connection breaks at that moment, the member cannot know that it was removed, and other members may read its
-partitions at once. A member without a connection therefore stops reading when its rebalance timeout is over and it
-still has partitions to release. The coordinator measures the rebalance timeout from a later moment than the member:
-from the first heartbeat with the revocation's revision.
+If the connection breaks at the end of the rebalance timeout, the member cannot know that it was removed, and other
+members may read its partitions at once. A member without a connection therefore stops reading when its rebalance
+timeout is over and it still has partitions to release. The coordinator measures the rebalance timeout from a later
+moment than the member: from the first heartbeat with the revocation's revision.
 
 **Assumption**: a member notices a broken connection no later than its coordinator notices it. If the coordinator
 notices a half-open connection first, two members may read the same records until the request times out and the lease
@@ -495,7 +495,7 @@ class Member:
         return end if self._broken_at is None else min(end, self._broken_at + self.grace_s)
 
     def reads_until(self) -> float:
-        """The time after which no records may be returned unless ``tick`` has run: the lease has ended, or the process
+        """The time after which records may be returned only if ``tick`` has run: the lease has ended, or the process
         was paused. The caller's thread needs the time limit, because the thread may run before the timer that calls
         ``tick``, mainly after the machine was suspended."""
         if self._looked_at is None:

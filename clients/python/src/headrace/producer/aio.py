@@ -61,8 +61,8 @@ class AsyncProducer(Face, NativeAsyncProducer):
     @classmethod
     def from_properties(cls, path: str | os.PathLike[str], **overrides: Unpack[ProducerSettings]) -> Self:
         """Make the client from a properties file with Kafka's keys, such as the client.properties of `headrace up
-        --secure`. ``overrides`` have priority. Keys of the other kinds of clients are left out. Raises
-        InvalidConfigError, which names the line."""
+        --secure`. ``overrides`` have priority. The call ignores keys that apply only to other kinds of clients. Raises
+        InvalidConfigError for an invalid file; the message names the line."""
         return cls(from_file(PRODUCER, path, overrides))
 
     def _shown(self) -> list[str]:
@@ -152,7 +152,8 @@ class AsyncProducer(Face, NativeAsyncProducer):
         return await self._core.engine.io.run_async(transactions.init(keep_prepared=keep_prepared))
 
     async def begin_transaction(self) -> None:
-        """Begin a transaction: the records of the following sends belong to it (see Producer.begin_transaction)."""
+        """Begin a transaction: the records of the following sends belong to the transaction (see
+        Producer.begin_transaction)."""
         await self._core.engine.io.run_async(self._core.transactional(Call.BEGIN).begin())
 
     async def commit_transaction(self) -> None:
@@ -175,8 +176,8 @@ class AsyncProducer(Face, NativeAsyncProducer):
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[None]:
-        """A transaction as an ``async with`` block: the end of the block commits it; if the block or the commit raises,
-        the transaction is aborted (see Producer.transaction)."""
+        """A transaction as an ``async with`` block: the end of the block commits the transaction. If the block or the
+        commit raises, the transaction is aborted (see Producer.transaction)."""
         transactions = self._core.transactional(Call.BEGIN)
         io = self._core.engine.io
         await io.run_async(transactions.begin())

@@ -73,8 +73,8 @@ class Producer(Face, NativeProducer):
     @classmethod
     def from_properties(cls, path: str | os.PathLike[str], **overrides: Unpack[ProducerSettings]) -> Self:
         """Make the client from a properties file with Kafka's keys, such as the client.properties of `headrace up
-        --secure`. ``overrides`` have priority. Keys of the other kinds of clients are left out. Raises
-        InvalidConfigError, which names the line."""
+        --secure`. ``overrides`` have priority. The call ignores keys that apply only to other kinds of clients. Raises
+        InvalidConfigError for an invalid file; the message names the line."""
         return cls(from_file(PRODUCER, path, overrides))
 
     def _shown(self) -> list[str]:
@@ -157,16 +157,16 @@ class Producer(Face, NativeProducer):
 
         The first ``begin_transaction`` gets the identity, too; call ``init_transactions`` to fence the older producer
         earlier, or with ``keep_prepared=True``. With ``keep_prepared`` a prepared transaction of the older producer
-        stays open (KIP-939): the call returns its token, and this producer must complete it first. Without
-        ``keep_prepared`` an open transaction of the older producer is aborted.
+        stays open (KIP-939): the call returns the transaction's token, and this producer must complete the transaction
+        first. Without ``keep_prepared`` an open transaction of the older producer is aborted.
         """
         arguments.flag("keep_prepared", keep_prepared)
         transactions = self._core.transactional(Call.INIT)
         return self._core.engine.io.run(transactions.init(keep_prepared=keep_prepared))
 
     def begin_transaction(self) -> None:
-        """Begin a transaction: the records of the following sends belong to it. Raises ProducerFencedError (another
-        producer uses the ``transactional.id``), IllegalStateError (a transaction is open already)."""
+        """Begin a transaction: the records of the following sends belong to the transaction. Raises ProducerFencedError
+        (another producer uses the ``transactional.id``), IllegalStateError (a transaction is open already)."""
         self._core.engine.io.run(self._core.transactional(Call.BEGIN).begin())
 
     def commit_transaction(self) -> None:
@@ -183,8 +183,8 @@ class Producer(Face, NativeProducer):
         offsets: ConsumerFace | Mapping[TopicPartition, int | OffsetAndMetadata],
         group: GroupMetadata | None = None,
     ) -> None:
-        """Commit a group's offsets as a part of the open transaction (KIP-447): they take effect when the transaction
-        is committed.
+        """Commit a group's offsets as a part of the open transaction (KIP-447): the offsets take effect when the
+        transaction is committed.
 
             for records in consumer.batches():
                 with producer.transaction():
@@ -212,8 +212,8 @@ class Producer(Face, NativeProducer):
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """A transaction as a ``with`` block: the end of the block commits it. If the block or the commit raises, the
-        transaction is aborted, and the exception is raised again.
+        """A transaction as a ``with`` block: the end of the block commits the transaction. If the block or the commit
+        raises, the transaction is aborted, and the exception is raised again.
 
             with producer.transaction():
                 producer.send("payments", b"...")

@@ -122,7 +122,7 @@ class ProducerCore:
     # --- topics ----------------------------------------------------------------------------------------------------
 
     async def learn(self, topic: str, timeout_s: float) -> TopicInfo:
-        """Get the topic's metadata and make partition queues for it; runs on the I/O thread."""
+        """Get the topic's metadata and make partition queues for the topic; runs on the I/O thread."""
         info = await self.engine.topic(topic, timeout_s)
         self.check_open()
         if self.sender.identity is not None and self.sender.identity.current is None:
@@ -135,8 +135,8 @@ class ProducerCore:
         return info
 
     async def recheck_partition(self, topic: str, partition: int, timeout_s: float) -> None:
-        """Refresh the metadata of the topic, because they may lack a new partition. Raises InvalidArgumentError if the
-        partition does not exist."""
+        """Refresh the metadata of the topic, because the cached metadata may lack a new partition. Raises
+        InvalidArgumentError if the partition does not exist."""
         self.check_open()
         await self.engine.metadata.refresh([topic], deadline=time.monotonic() + timeout_s)
         self.check_open()

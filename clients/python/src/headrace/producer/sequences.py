@@ -13,7 +13,7 @@ behind it are retried, oldest first.
 
 In the state "probing" one batch is in flight, because a broker accepts any number from an unknown producer. A broker
 does not know a producer, for example, after the producer's records were deleted. With two batches in flight, a broker
-that refused the first batch for a moment would accept the second one as the producer's first batch. After an
+that temporarily refused the first batch would accept the second one as the producer's first batch. After an
 acknowledgement the broker knows the producer, so more batches may be in flight. A broker remembers the last five
 batches of a producer, so at most five batches may be without an outcome.
 
@@ -169,8 +169,8 @@ class PartitionSequences(Generic[B]):
         return Verdict.UNKNOWN if number.maybe_written else Verdict.FAIL
 
     def give_up(self, batch: B, *, in_flight: bool) -> bool:
-        """Give up a batch whose time is over: it gets its outcome at once. ``in_flight``: whether an attempt has no
-        response yet. ``give_up`` returns whether the batch may have been written."""
+        """Give up a batch whose time is over: the batch gets its outcome at once. ``in_flight``: whether an attempt has
+        no response yet. ``give_up`` returns whether the batch may have been written."""
         number = self._numbers.get(batch)
         if number is None:
             return False

@@ -2,8 +2,8 @@
 
 A blocking caller makes the request in its own thread; other callers that need the same data wait for its result. A
 caller in an event loop never waits: a worker thread makes the request, and the caller gets WouldWait. For a short time
-after a failure, calls raise the same error without a request. So neither kind of caller sends a request per record to a
-registry that is down.
+after a failure, calls raise the same error without a request. Therefore neither a blocking caller nor a caller in an
+event loop sends a request per record to a registry that is down.
 """
 
 from __future__ import annotations

@@ -37,9 +37,9 @@ class ProtobufSerializer(SchemaSerializer):
 
     The schema is the file of the message's class. The imports of this file are references, each under a subject that
     has the name of the imported file. The registry must have the schema and its references (``headrace schemas
-    register``), unless ``auto_register_schemas`` is set. ``message_class``: the only class that the serializer accepts;
-    it then also accepts dicts (proto JSON). Without ``message_class``, the serializer accepts any message. Set
-    ``is_key`` only if you call the serializer yourself, without a client.
+    register``), unless ``auto_register_schemas`` is set. ``message_class``: the only message class that the serializer
+    accepts; with this argument, the serializer also accepts dicts (proto JSON). Without ``message_class``, the
+    serializer accepts any message. Set ``is_key`` only if you call the serializer yourself, without a client.
     """
 
     _type = SchemaType.PROTOBUF

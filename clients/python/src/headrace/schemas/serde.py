@@ -3,8 +3,8 @@ header.
 
 A serializer is an object for ``value.serializer`` and ``key.serializer``; a program may also call it directly.
 ``serialize`` may block on a registry request; ``serialize_nowait`` then raises WouldWait instead
-(``headrace.serializers``). Both methods send a request only for the first value of a topic and schema. With
-use.latest.version, the serializer also looks for a newer version when latest.cache.ttl.ms is over.
+(``headrace.serializers``). ``serialize`` and ``serialize_nowait`` send a request only for the first value of a topic
+and schema. With use.latest.version, the serializer also looks for a newer version when latest.cache.ttl.ms is over.
 """
 
 from __future__ import annotations

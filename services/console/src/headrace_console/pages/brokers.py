@@ -1,4 +1,4 @@
-"""The pages of brokers: the list, and what the loss of a broker means."""
+"""The pages of brokers: the list, and the impact of a broker's loss."""
 
 from __future__ import annotations
 

@@ -26,9 +26,9 @@ ORDERS = ("key", "partition", "none")
 
 class Part:
     """A partition in the book. ``done_before``: offsets of records that an earlier owner of the partition has handled.
-    ``closing``: no further record of the partition is handled, because it is being revoked. ``is_sorted``: False after
-    the consumer's position moved back (a seek, or a truncated log), because lower offsets then follow higher ones in
-    ``open``."""
+    ``closing``: no further record of the partition is handled, because the partition is being revoked. ``is_sorted``:
+    False after the consumer's position moved back (a seek, or a truncated log), because lower offsets then follow
+    higher ones in ``open``."""
 
     __slots__ = ("bytes", "closing", "done_before", "end", "is_sorted", "open", "running", "tp")
 

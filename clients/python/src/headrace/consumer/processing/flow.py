@@ -40,8 +40,8 @@ class Flow:
         return 0 if self._book.bytes >= BYTES_MAX else self._settings.records_max - self._book.unfinished
 
     def regulate(self) -> None:
-        """Pause each partition whose last offset is too far from its first unfinished offset, and resume the others. A
-        partition that the program has paused stays paused."""
+        """Pause each partition whose last offset is too far from its first unfinished offset, and resume all other
+        partitions. A partition that the program has paused stays paused."""
         far = self._book.too_far()
         for tp in far - self._paused:
             assigned = self._reading.partitions.get(tp)

@@ -8,10 +8,10 @@ module knows neither schemas nor pyarrow, and reads Arrow arrays through the Arr
                reads one value from the bytes, and appends it to the node's column (or skips it: column -1).
     Encoding   nodes, one tree for the schema; each reads a value from its slot (an Arrow array) and appends bytes.
 
-A node that cannot continue returns a fault. The frames above it add their field or index to ``path``, so the path costs
-nothing unless a fault occurs. A row with a fault becomes null: the columns are cut back to the row's start, and ``bad``
-gets (row, fault, node, detail, path). The columns of a row may take at most ROW_BYTES plus ROW_FACTOR times the size of
-the encoded row.
+A node that cannot continue returns a fault. The callers of the node add their field or index to ``path``, so the path
+costs nothing unless a fault occurs. A row with a fault becomes null: the columns are cut back to the row's start, and
+``bad`` gets (row, fault, node, detail, path). The columns of a row may take at most ROW_BYTES plus ROW_FACTOR times the
+size of the encoded row.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
@@ -832,7 +832,7 @@ cdef inline bint is_null(const ArrowArray* array, int64_t at) noexcept nogil:
 
 
 cdef class Program:
-    """Nodes, their links and constants."""
+    """A program: its nodes, the links between the nodes, and constants."""
 
     cdef State state
     cdef int nodes

@@ -148,7 +148,7 @@ class _WriterBuilder:
 
     def _default(self, field: Field, record: Type) -> bytes | str | None:
         """The encoded default, or None if the field has no default. A wrong default matters only to a value that needs
-        it, so the error is not raised here but returned as text."""
+        it, so the function returns the error as text instead of raising it."""
         if field.default is MISSING:
             return None
         try:
@@ -403,7 +403,7 @@ class _ReaderBuilder:
 
 
 def _refuse(begun: codec.Reader, reason: str) -> None:
-    """Finish a reader whose types do not fit: it refuses every value."""
+    """Finish a reader whose types do not match: the reader refuses every value."""
     refusing = codec.RefusingReader(reason)
     if isinstance(begun, codec.RecordReader):
         begun.fill([None], [refusing], {})
@@ -416,7 +416,7 @@ def _refuse(begun: codec.Reader, reason: str) -> None:
 
 
 def _logical(base: codec.Reader, writer: Type, reader: Type, path: str) -> codec.Reader:
-    """The reader's logical type decides what a value becomes. Decimals must have the same scale."""
+    """The reader's logical type determines how a value is converted. Decimals must have the same scale."""
     if not _is_converted(reader):
         return base
     if reader.logical == writer.logical == "decimal" and reader.scale != writer.scale:
