@@ -212,7 +212,7 @@ def write_meta(fs: FileSystem, root: str, meta: DirectoryMeta) -> None:
 
 def read_meta(fs: FileSystem, root: str) -> DirectoryMeta | None:
     """Load a log directory's ``meta.properties``; None when the directory is not formatted. Raises InvalidConfigError
-    when Headrace did not write the file."""
+    when the file is damaged, has another version, or lacks a value."""
     path = f"{root}/{META_PROPERTIES}"
     try:
         data = read_file(fs, path)

@@ -1,11 +1,11 @@
 """Keep thousands of log files usable with a bounded number of file descriptors.
 
-A broker with 5,000 partitions has 5,000 active segments and many more sealed segments, nearly all idle. The cache is a
-``FileSystem`` that wraps another file system. A file from ``open_lazily`` (the ``.log`` files) gets its descriptor at
-its first use, and may lose the descriptor when another file needs one. The clock algorithm chooses the file to close.
-Every use of a file sets the file's mark (a flag that means "used recently"). The clock hand visits the files in the
-order of their opening, removes marks, and closes the first file without a mark. The clock algorithm approximates "least
-recently used", and each use of a file only sets one attribute.
+A broker with 5,000 partitions has 5,000 active segments and many more sealed segments, nearly all idle. The descriptor
+cache is a ``FileSystem`` that wraps another file system. A file from ``open_lazily`` (the ``.log`` files) gets its
+descriptor at its first use, and may lose the descriptor when another file needs one. The clock algorithm chooses the
+file to close. Every use of a file sets the file's mark (a flag that means "used recently"). The clock hand visits the
+files in the order of their opening, removes marks, and closes the first file without a mark. The clock algorithm
+approximates "least recently used", and each use of a file only sets one attribute.
 
 Closing the descriptor of a file that is still in use is correct only under three rules:
 

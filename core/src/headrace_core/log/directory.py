@@ -288,7 +288,7 @@ class LogDirectory:
         return [*((partition, log.topic_id) for partition, log in self.logs.items()), *self._quarantined_ids.items()]
 
     def holds(self, partition: TopicPartition) -> bool:
-        """Whether this directory has a log of the partition, sound or quarantined."""
+        """Whether this directory has a log of the partition, in service or quarantined."""
         return partition in self.logs or partition in self.quarantined
 
     def create(self, partition: TopicPartition, topic_id: uuid.UUID, config: LogConfig) -> PartitionLog:

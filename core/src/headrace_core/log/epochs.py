@@ -147,8 +147,9 @@ class LeaderEpochs:
     def truncate_from_start(self, start_offset: int) -> None:
         """Remove the entries below ``start_offset``, the new log start. The epoch of the last record below
         ``start_offset`` is kept, and starts at ``start_offset`` from then on. From the kept epoch, a follower whose log
-        ends at ``start_offset`` learns whether its records diverge from the leader's. The next change writes the epoch
-        file. Opening the log removes the entries again, so retention need not force the epoch file to the disk."""
+        ends at ``start_offset`` learns whether its records diverge from the leader's. The next change of the epochs
+        writes the epoch file. Opening the log removes the entries again, so retention need not force the epoch file to
+        the disk."""
         below = [entry for entry in self.entries if entry.start_offset < start_offset]
         kept = [entry for entry in self.entries if entry.start_offset >= start_offset]
         if below:

@@ -16,10 +16,10 @@ and the header of the last batch in each group of segments that it replaces. A c
 new owner. A claim record that was truncated before it was committed fences no coordinator. The coordinator of a
 truncated claim was not confirmed as owner, and claims the shard again.
 
-``expected_end`` is the second condition: an append fails with UnexpectedLogEndError when another append has already
-changed the log's end. An append that changed the log's end unexpectedly may be another coordinator's claim, or an
-append of the same coordinator whose response was lost. ``expected_end`` also protects a log that was emptied and so
-lost its shard epochs. (In KAFKA-4362, a former group coordinator could still write offsets.)
+``expected_end`` is the second condition of an append: the append fails with UnexpectedLogEndError when another append
+has already changed the log's end. An append that changed the log's end unexpectedly may be another coordinator's claim,
+or an append of the same coordinator whose response was lost. ``expected_end`` also protects a log that was emptied and
+so lost its shard epochs. (In KAFKA-4362, a former group coordinator could still write offsets.)
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class File(Protocol):
         buffers may have been written; the caller removes that part."""
 
     def truncate(self, size: int) -> None:
-        """Cut (or zero-fill) the file to ``size``, and free the blocks preallocated beyond ``size``."""
+        """Truncate the file to ``size``, or extend it with zeros, and free the blocks preallocated beyond ``size``."""
 
     def sync(self) -> None:
         """Call fdatasync: all bytes written before the call are durable when the method returns. A failed sync is final
@@ -140,8 +140,8 @@ class FileSystem(Protocol):
 
     def unlink_gradually(self, path: str, pause: Pause) -> int:
         """Remove a file's name like ``unlink``, and free a large file's blocks in steps with a pause between them, so
-        that flushes of other files need not wait long. Stops the steps when ``pause`` returns True. Returns the bytes
-        that were freed in one step without a pause."""
+        that flushes of other files need not wait long. When ``pause`` returns True, the remaining blocks are freed in
+        one step. Returns the bytes that were freed in one step without a pause."""
 
     def rename(self, old: str, new: str) -> None:
         """Rename within one directory, replacing the target; atomic, also in a crash."""

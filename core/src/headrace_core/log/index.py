@@ -97,7 +97,7 @@ class IndexFile:
 
     @property
     def is_written(self) -> bool:
-        """Whether no entry is pending."""
+        """Whether all entries of the index are written to the file."""
         return not self._pending
 
     def write(self) -> None:

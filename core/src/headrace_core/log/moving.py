@@ -175,7 +175,7 @@ class _SegmentCopy:
 
 class LogCopy:
     """Copies one log to another directory. ``room``: a function of a number of bytes, which returns DiskFullError if
-    the target lacks room for these bytes, else None."""
+    the target lacks space for these bytes, else None."""
 
     def __init__(
         self,

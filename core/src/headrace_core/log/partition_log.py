@@ -115,7 +115,8 @@ class PartitionLog(LogReader):
         self.directory = directory
         self.config = config
         self.epochs = epochs
-        #: State of each producer that wrote to this log; only the directory writer changes the table.
+        #: The producer table: the state of each producer that wrote to this log; only the directory writer changes the
+        #: table.
         self.producers = producers or ProducerTable(next_offset=log_end_offset)
         #: Time (monotonic) of the first append since the last flush; None when all records are flushed.
         self.unflushed_since_ms: float | None = None
@@ -300,7 +301,7 @@ class PartitionLog(LogReader):
         return outcomes + self._write(group)
 
     def _add(self, append: Append, group: Write, outcomes: list[AppendOutcome], now_ms: int) -> AppendOutcome | None:
-        """Add a producer's batches to the group of the next write. For a duplicate append the method adds nothing and
+        """Add a producer's batches to the group of the next write. For a duplicate append, ``_add`` adds nothing and
         returns an outcome."""
         if append.fence is not None:
             self._check_fence(append.fence, group)
@@ -320,8 +321,7 @@ class PartitionLog(LogReader):
             if duplicate is not None:
                 if duplicate.next_offset <= self.log_end_offset:
                     return duplicate
-                # The append repeats a batch of the group that is not written yet. The write may fail, so write the
-                # group first.
+                # The append repeats a batch of the group whose write may still fail, so write the group first.
                 outcomes += self._write(group)
                 return self._add(append, group, outcomes, now_ms)
         try:  # add the epoch only now: a refused or repeated append adds no record of the epoch, and forces no file
@@ -508,8 +508,8 @@ class PartitionLog(LogReader):
         )
 
     def _nothing_to_append(self, group: Write) -> AppendInfo:
-        """Return the outcome for a marker that the log already has. Its end offset is the log's end: the marker counts
-        as committed when all records of the log are committed."""
+        """Return the outcome for a marker that the log already has. The outcome's end offset is the log's end: the
+        marker counts as committed when all records of the log are committed."""
         return AppendInfo(-1, self._end_with(group), -1, 0, self.log_start_offset, -1, is_duplicate=True)
 
     def _check_sequence(self, header: BatchHeader) -> Checked:

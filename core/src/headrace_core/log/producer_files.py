@@ -18,12 +18,12 @@ Snapshots above the log's end must be removed durably before the log can grow ov
 are deleted, the snapshot that replaces the batches is forced to the disk. The newest remaining snapshot is forced to
 the disk before the log is truncated, and before compaction merges segments and so removes their snapshots. Without a
 durable snapshot, the producer table could not be rebuilt: compaction may have removed batches that a snapshot names.
-For the same reason, a roll forces its snapshot to the disk before it removes a snapshot that belongs to no segment.
+A roll also forces its snapshot to the disk before it removes a snapshot that belongs to no segment.
 
 A snapshot can be older than a compaction. A snapshot from before a compaction may say that a transaction is open
 although compaction has removed the transaction's data and, later, the transaction's marker. Without the marker, the
 transaction would seem to stay open, and a later transaction of the producer would seem to be a part of the open
-transaction. Therefore, when a snapshot is loaded, each of its open transactions is compared with the log: a transaction
+transaction. When a snapshot is loaded, each of its open transactions is therefore compared with the log: a transaction
 is open from its first batch in the log, and a transaction without a batch is not open. (The cleaner stops before the
 first open transaction and removes no marker before its data, so a compaction cannot hide an open transaction. A crash
 at any step of a swap leaves a transaction's data and marker, the marker alone, or neither.) Kafka trusts the snapshot:

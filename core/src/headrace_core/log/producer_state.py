@@ -2,7 +2,8 @@
 
 This module reads and writes no files. The partition's owner calls ``check`` before it appends a batch with a producer
 id, then ``appended`` or ``marker_appended``. When a log is opened, the batches after the last snapshot are fed to the
-table by the same methods, so a rebuilt table equals the lost table (KIP-98; Kafka's ProducerStateManager).
+table by ``appended`` and ``marker_appended``, so a rebuilt table equals the lost table (KIP-98; Kafka's
+ProducerStateManager).
 
 A producer expires (KIP-854) by the local time of its last append on the replica, on a monotonic clock. Kafka decides
 about expiry by comparing the record's timestamp with the wall clock. Because record timestamps may be old, Kafka can
@@ -263,8 +264,8 @@ class ProducerTable:
     def appended(
         self, header: BatchHeader, *, base_offset: int | None = None, max_timestamp_ms: int | None = None
     ) -> None:
-        """Record an appended data batch, with the offset and time of ``header`` or, where given, of the other
-        arguments."""
+        """Record an appended data batch with the offset and time of ``header``; further arguments, where given, replace
+        the two values."""
         if base_offset is None:
             base_offset = header.base_offset
         last_offset = base_offset + header.last_offset_delta

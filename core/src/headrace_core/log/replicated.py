@@ -90,7 +90,7 @@ def prepare_replicated(data: Buffer, headers: Sequence[BatchHeader], segment_byt
     do not belong to the data."""
     if sum(header.size for header in headers) != len(data):
         raise CorruptMessageError(
-            f"the message has {len(data)} bytes of records, but the headers of its batches announce another number"
+            f"the message has {len(data)} bytes of records, but the headers of its batches add up to another number"
         )
     view = memoryview(data)
     start = position = first = 0

@@ -39,8 +39,8 @@ _WINDOW_BYTES = 1024 * 1024  #: Bytes that one read takes while the log walks ov
 _AHEAD_BYTES_MAX = 64 * 1024 * 1024
 AHEAD_FROM_BYTES = 4 * 1024 * 1024
 #: Readers compute values (a largest timestamp, rebuilt indexes) and store the values in a segment; a truncation
-#: discards the values. A reader holds this lock while it stores values, and a truncation while it discards values. All
-#: segments share one lock, because threads hold the lock only briefly.
+#: discards the values. A reader holds ``_NOTING`` while it stores values, and a truncation holds ``_NOTING`` while it
+#: discards values. All segments share one lock, because threads hold the lock only briefly.
 _NOTING = threading.Lock()
 
 

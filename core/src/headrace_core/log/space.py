@@ -12,9 +12,9 @@ number of written bytes; near the reserve, at most once in 100 ms. Between measu
 writer writes are subtracted from the free space. There is no timer: a full directory is measured again at the next
 append, or in the broker's housekeeping.
 
-A *shortage* begins with the first refused append. The shortage ends when ``RESUME_BYTES`` above the reserve are free,
-and lasts at least some seconds. During a shortage, replicas in the full directory should not lead, and follower
-replicas in the full directory are out of sync. The two thresholds and the shortest duration of a shortage keep
+A *shortage* begins with the first refused append. A shortage ends when ``RESUME_BYTES`` above the reserve are free, but
+not before its minimum duration of some seconds. During a shortage, replicas in the full directory should not lead, and
+follower replicas in the full directory are out of sync. The two thresholds and the shortest duration of a shortage keep
 leadership from moving back and forth while the disk is at the limit.
 """
 

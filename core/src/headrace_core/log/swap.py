@@ -10,10 +10,10 @@ The file names are Kafka's. The order of the steps avoids the data loss of KAFKA
     5  <base>.log.swap -> <base>.log; directory forced
 
 A crash before the .log.swap file is durable (step 3) has not changed the old segments, and the next start removes the
-.cleaned and .swap files. After a later crash, ``finish_swaps`` repeats steps 4 and 5 before the log is opened.
-``finish_swaps`` needs no list of the replaced segments: a cleaned segment keeps the last batch of its sources (at least
-that batch's header). Every old segment that begins before the cleaned segment's end is therefore a source. The .log
-file is renamed last, so a new index is never next to an old .log file without a .swap file.
+.cleaned and .swap files. After a crash in a later step, ``finish_swaps`` repeats steps 4 and 5 before the log is
+opened. ``finish_swaps`` needs no list of the replaced segments: a cleaned segment keeps the last batch of its sources
+(at least that batch's header). Every old segment that begins before the cleaned segment's end is therefore a source.
+The .log file is renamed last, so a new index is never next to an old .log file without a .swap file.
 """
 
 from __future__ import annotations

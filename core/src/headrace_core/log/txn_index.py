@@ -102,7 +102,7 @@ class TransactionIndex:
 
     @property
     def changes(self) -> int:
-        """Number of changes by the owner so far, for ``keep_in_memory``."""
+        """Number of changes by the log's owner so far, for ``keep_in_memory``."""
         return self._changes
 
     def keep_in_memory(self, data: Buffer, changes: int) -> None:
@@ -155,8 +155,8 @@ class TransactionIndex:
             self.attach()
 
     def replace(self, entries: Iterable[AbortedTransaction]) -> bool:
-        """Replace all entries. The entries, and the name of the file, are durable when the method returns True. After a
-        crash the file has the old entries, no entries, or the new entries. Returns False on a full disk: the entries
+        """Replace all entries. The entries, and the name of the file, are durable when ``replace`` returns True. After
+        a crash the file has the old entries, no entries, or the new entries. Returns False on a full disk: the entries
         are in memory, and the file is empty and counts as damaged until the entries are written. Raises OSError."""
         return self._replace(pack_entries(entries))
 

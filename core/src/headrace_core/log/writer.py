@@ -8,9 +8,9 @@ acknowledgement never covers bytes that were written later.
 Small turns run in the event loop: a flush of a few KiB takes about 0.1 ms, less than waking a thread. The directory's
 thread runs large turns, turns with an action such as a roll, and all turns on a disk whose small flushes are slow.
 
-Turns do not overlap, with one exception. While a large turn of appends is on the thread, a second thread runs small
-turns to other logs (*turns beside*). A client with large writes therefore does not delay clients with small writes. Two
-turns at the same time never write the same log, and an action runs alone.
+Turns do not overlap, with one exception. While a large turn of appends is on the directory's thread, a second thread
+runs small turns to other logs (*turns beside*). A client with large writes therefore does not delay clients with small
+writes. Two turns at the same time never write the same log, and an action runs alone.
 
 A failed write or flush takes the directory offline, because the state of the disk is unknown. After a failure all
 queued and all later requests get StorageError, and ``on_failure`` is called. A full disk does not take the directory
@@ -250,8 +250,8 @@ class DirectoryWriter:
         self._fail(self._failure_of(error))
 
     def read_failed(self, partition: TopicPartition, error: OSError) -> StorageError:
-        """Return the error for a failed read. An unreadable disk fails the directory, as in Kafka. Any thread may call
-        ``read_failed``."""
+        """Return the error for a failed read. An unreadable disk takes the directory offline, as in Kafka. Any thread
+        may call ``read_failed``."""
         if error.errno not in _NOT_THE_DISK:
             with contextlib.suppress(RuntimeError):  # a closed loop raises RuntimeError: no callback is needed any more
                 self._loop.call_soon_threadsafe(self.fail, error)
@@ -529,7 +529,7 @@ class DirectoryWriter:
         return _Begun(outcomes, list(touched), list(written))
 
     def _flush_all(self, turn: Turn, begun: _Begun) -> TurnResult:
-        """Force the files that the turn has written, as the topics' flush policies demand."""
+        """Sync the files that the turn has written, as the topics' flush policies demand."""
         try:
             started = time.perf_counter()
             flushed = [
@@ -630,4 +630,4 @@ def _nothing() -> None:
 
 
 def _ignore(outcome: object) -> None:
-    """Ignore the outcome of a flush by time, for which no caller waits; a failed flush fails the directory."""
+    """Ignore the outcome of a flush by time, for which no caller waits; a failed flush takes the directory offline."""

@@ -33,7 +33,7 @@ _BROKER_ID_DIGITS_MAX = 10
 
 
 class ConfigSource(enum.IntEnum):
-    """Where the value of a key is set, with the numbers of headrace.v1.ConfigSource."""
+    """The source of a key's value, with the numbers of headrace.v1.ConfigSource."""
 
     DEFAULT = 1
     STATIC_BROKER = 2

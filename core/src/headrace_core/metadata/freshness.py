@@ -25,7 +25,7 @@ _WAITING_MAX = 64
 class MetadataLag(NamedTuple):
     """Lag of a copy of the metadata. ``records``: number of records known to be committed but not applied. ``ms``: an
     upper bound of the copy's age: the copy contains all records that were committed this many milliseconds ago or
-    earlier. None: no confirmation so far."""
+    earlier. ``ms`` is None before the first confirmation."""
 
     records: int
     ms: float | None

@@ -1,9 +1,9 @@
 """The smaller part of the controller's state: producer ids, owners of shards, reassignments in progress and queued, and
 registrations of controllers and coordinators.
 
-The ledger is one frozen value, a part of the image (``image.ledger``). The ledger is small (a few hundred entries)
-except for the queue of reassignments. The queue of reassignments may hold thousands of entries and is a SortedMap, like
-the large tables of the image.
+The ledger is one frozen value, a part of the metadata image (``image.ledger``). The ledger is small (a few hundred
+entries) except for the queue of reassignments. The queue of reassignments may hold thousands of entries and is a
+SortedMap, like the large tables of the image.
 """
 
 from __future__ import annotations

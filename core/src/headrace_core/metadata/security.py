@@ -1,8 +1,9 @@
 """The part of the metadata image that concerns security: access control entries, credentials, quotas and delegation
 tokens.
 
-The part is one frozen value, ``image.security``. Whenever a table of ``image.security`` changes, ``image.security``
-becomes another object. A reader may cache values that it derives from ``image.security``, until the object is replaced.
+This part of the image is one frozen value, ``image.security``. Whenever a table of ``image.security`` changes,
+``image.security`` becomes another object. A reader may cache values that it derives from ``image.security``, until the
+object is replaced.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from .ledger import CoordinatorImage
 
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
-#: Topics whose partitions are shards: the first for groups, the second for transactions.
+#: Topics whose partitions are shards: the first topic for groups, the second topic for transactions.
 SHARD_TOPICS = (OFFSETS_TOPIC, TRANSACTIONS_TOPIC)
 #: Internal topics of the cluster. Clients can read internal topics, and alter all of their settings except
 #: cleanup.policy. Clients cannot create, delete or truncate internal topics, nor produce to them.

@@ -177,7 +177,7 @@ def _batches(records: Iterable[MetadataRecord]) -> Iterator[list[bytes]]:
 
 
 class CheckedSnapshot(NamedTuple):
-    """A snapshot whose bytes are all sound. ``epoch``: the term of the last record that the snapshot replaces;
+    """A snapshot whose bytes were all checked. ``epoch``: the term of the last record that the snapshot replaces;
     ``batches``: positions of the snapshot's data batches."""
 
     next_offset: int

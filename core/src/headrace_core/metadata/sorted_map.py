@@ -10,10 +10,11 @@ lookup costs 0.4 us. A comparison of two versions compares chunks, not entries.
 Hash tries (``immutables``, ``rpds``) are not used, for two reasons. First, the order of a hash trie follows Python's
 hashes, which differ in each process. With hash tries, processes would iterate over the same entries in different
 orders, and so make different decisions from the same log. The second reason is that two versions of a hash trie cannot
-be compared cheaply. A change of a hash trie costs the same as a change of a SortedMap; a lookup costs 0.1 to 0.3 us.
+be compared cheaply. A change of a hash trie costs the same as a change of a SortedMap; a lookup in a hash trie costs
+0.1 to 0.3 us.
 
-The map has no index of a broker's partitions, which would cost some microseconds in each change of replicas, and 100
-bytes per replica.
+SortedMap has no index of each broker's partitions: such an index would cost some microseconds in each change of
+replicas, and 100 bytes per replica.
 """
 
 from __future__ import annotations

@@ -147,8 +147,8 @@ def format_of_config(
     none: bool = False,
 ) -> FormatCommand:
     """Return the format command for a node with the given configuration. Raises the InvalidConfigError of
-    ``first_voters``; also raises it when a controller's configuration names other voters, but no option says how the
-    quorum begins."""
+    ``first_voters``; also raises InvalidConfigError when a controller's configuration names other voters, but no option
+    says how the quorum begins."""
     first = None
     if config.role == "controller":
         address = own_address(config)

@@ -30,7 +30,7 @@ HTTP_ROLES = ("registry", "console")
 class NodeConfig:
     """A node's configuration: the checked values that every role needs, and all values by name.
 
-    ``node_id`` is -1 if it is not configured (a controller needs one). ``given``: the typed values that were set,
+    ``node_id`` is -1 if no id is configured (a controller needs an id). ``given``: the typed values that were set,
     without defaults. A node of HTTP_ROLES has no ``listeners`` and no ``log_dirs``; its ``state_file`` is empty unless
     it is configured.
     """
@@ -111,7 +111,7 @@ class NodeConfig:
         return topic_defaults(dict(self.given))
 
     def notes(self) -> list[str]:
-        """Return a line for each key that was set although Headrace has replaced it."""
+        """Return a warning for each configured key that Headrace has replaced by another key."""
         return SERVER.notes(self.given)
 
 

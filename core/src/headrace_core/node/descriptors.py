@@ -7,7 +7,7 @@ To keep descriptors free, a node limits connections to the descriptors that log 
 controllers and move its leaderships away.
 
 To check for a shortage, the watch opens ``FLOOR`` descriptors for a moment: 32 descriptors cost about 30 µs. Counting
-/proc/self/fd would cost milliseconds on a node with thousands of files.
+the entries of /proc/self/fd would take milliseconds on a node with thousands of files.
 """
 
 from __future__ import annotations

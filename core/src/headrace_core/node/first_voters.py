@@ -7,7 +7,8 @@ Empty disks never form a quorum by themselves. Three options of ``format`` choos
     --initial-controllers ID@HOST:PORT:DIR,...  these voters begin together; DIR is a directory's id
     --no-initial-controllers                    this controller is no voter until `headrace quorum add` adds it
 
-DIR makes the disk a part of the voter's identity, so a controller that has lost its disk cannot vote a second time.
+The directory's id (DIR) is a part of the voter's identity, so a controller that has lost its disk cannot vote a second
+time.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ an event (telemetry.py) also has ``event``, the event's name, and the event's fi
 client's error, and ``trace_id``, if the request is traced (unexpected.py). In the text format, the line ends with the
 two ids. Every JSON line has the members that ``log_to_stderr`` got as ``fields``, such as the role.
 
-Messages contain names that clients choose. Therefore both formats show control characters as escapes (visible.py), and
-a JSON line has only ASCII.
+Messages contain names that clients choose. Both log formats therefore show control characters as escapes (visible.py),
+and a JSON line has only ASCII.
 """
 
 from __future__ import annotations

@@ -170,7 +170,8 @@ def settle_memory(*thresholds: int) -> None:
     gc.collect()
     gc.freeze()
     # Python starts a full collection only when the new objects are a quarter of the objects that survived the last full
-    # collection. Collect again, so that the frozen objects do not count as survivors.
+    # collection. Run a second full collection, so that the frozen objects do not count as survivors of the last full
+    # collection.
     gc.collect()
     if thresholds:
         gc.set_threshold(*thresholds)

@@ -59,8 +59,8 @@ TOKENS_LOOK_S = 1.0  #: Seconds between two checks whether the delegation tokens
 #: After this number of failed exchanges on one connection, the node refuses further exchanges on the connection for
 #: FAILURES_KEPT_S, without a check of credentials (a check can be slow, such as PBKDF2). gRPC names a connection only
 #: by its client's host and port, and does not report the connection's end. The node therefore also refuses exchanges on
-#: the next connection from the same host and port, which may belong to another client. Because it may, the refusal is
-#: short, and clients retry.
+#: the next connection from the same host and port, which may belong to another client. Because another client may be
+#: refused, the refusal is short, and clients retry.
 FAILURES_PER_CONNECTION_MAX = 10
 FAILURES_KEPT_S, FAILURES_KEPT_MAX = 10.0, 10_000
 
@@ -206,7 +206,7 @@ class Sessions:
             del self._exchanges[host]
 
     async def step(self, exchange: ServerExchange, data: bytes, host: str) -> Any:
-        """Run one step of an exchange, in the thread if the step is slow."""
+        """Run one step of an exchange; slow steps run in the thread for slow steps."""
         return await self._slow_steps.run(exchange, data, host) if exchange.is_slow(data) else exchange.step(data)
 
     def close(self, why: HeadraceError) -> None:

@@ -1,4 +1,4 @@
-"""A node's side of security: the credentials of its listeners, and of its channels to other nodes.
+"""Security of a node: the credentials of its listeners, and of its channels to other nodes.
 
 A node has one identity towards other nodes: the certificate of its listener *internal*. The node presents this
 certificate on the listeners internal and gateway, and on every channel that it opens.
@@ -79,7 +79,7 @@ class NodeSecurity:
             self.identity = _own_identity(config, internal.tls)
             if mode != "allow":
                 self.channels = Channels(internal.tls)
-        #: Whether the internal listener takes unencrypted connections too, and trusts every caller.
+        #: Whether the internal listener also accepts unencrypted connections, and trusts every caller.
         self.takes_plaintext = mode != "require" and internal is not None and internal.tls is not None
         if self.takes_plaintext and internal is not None:
             self.listeners[INTERNAL] = replace(internal, protocol=SecurityProtocol.PLAINTEXT)

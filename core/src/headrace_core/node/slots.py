@@ -5,14 +5,14 @@ volume.
     <slots.dir>/slot-3/          one node's log directory; 3 is its node.id
     <slots.dir>/slot-3.claim     locked (flock) by the process that has the slot
 
-Containers of a scaled service are identical. The slot distinguishes the containers of a service, and identifies a
-container again after a restart. The kernel releases the slot's lock whenever the process ends. After the end of a
-process no clean-up is needed, and the next process finds the slot free, with its data.
+Containers of a scaled service are identical. A slot gives each container of a service an identity that is the same
+after a restart. The kernel releases the slot's lock whenever the process ends. After the end of a process no clean-up
+is needed: the next process can claim the slot, with its data.
 
 A node claims the lowest free slot. With ``slots.host`` (a host name that contains ``{slot}``), a node claims the slot
-whose host name is its own. With ``slots.host``, a host name always leads to the same data. Controllers need a fixed
-host name for their data, because they know each other by name. The file ``cluster.id`` also distinguishes an empty
-volume from an unmounted volume: without the file, no slot is created.
+whose host name resolves to the node's machine. With ``slots.host``, a host name always leads to the same data.
+Controllers need a fixed host name for their data, because they know each other by name. The file ``cluster.id`` also
+distinguishes an empty volume from an unmounted volume: without the file, no slot is created.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
      "metrics": "http://127.0.0.1:9400/metrics"}
 
 A node writes the file when it begins to serve, and removes the file in a clean stop. After a kill the state file stays,
-so readers must compare the pid. The state file is a convenience: no decision of a node depends on it.
+so readers must compare the pid. The state file is a convenience: no decision of a node depends on the file.
 """
 
 from __future__ import annotations

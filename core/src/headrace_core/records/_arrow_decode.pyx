@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Record batches to Arrow's buffers, without a Python object per record and without the GIL in the loops.
+"""Convert record batches to Arrow's buffers, without a Python object per record and without the GIL in the loops.
 
 Only arrow.py calls pyarrow; this module works with addresses and sizes. The decoder does what _arrow_pure.Decoder does.
 Buffers come from malloc, not from Arrow's pool. Where glibc is tuned (rpc/environment.py), malloc reuses memory that is
@@ -33,7 +33,8 @@ from ._faults import invalid_record
 
 
 cdef class Memory:
-    """Memory from malloc that lives as long as this object; pyarrow keeps it as the base of a foreign buffer."""
+    """Memory from malloc that lives as long as this object; pyarrow keeps the object as the base of a foreign
+    buffer."""
 
     cdef void* _data
     cdef readonly Py_ssize_t size

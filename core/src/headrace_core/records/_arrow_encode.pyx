@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Arrow's buffers to record batches, without a Python object per record and without the GIL in the loop.
+"""Convert Arrow's buffers to record batches, without a Python object per record and without the GIL in the loop.
 
 Only arrow.py calls pyarrow; this module works with addresses and sizes. The encoder does what _arrow_pure.Encoder does.
 """

@@ -206,7 +206,7 @@ def decode_batch(
     """Return the records with ``start_offset`` or a higher offset of the batch at ``position``, control records
     included.
 
-    Raises CorruptMessageError for a damaged batch, InvalidRecordError for a malformed batch or one that exceeds the
+    Raises CorruptMessageError for a damaged batch, InvalidRecordError for a malformed batch or a batch that exceeds the
     limits.
     """
     header = check_batch(data, position) if check_crc else read_whole_header(data, position)
@@ -337,7 +337,7 @@ class RecordIterator:
 
 
 def without_aborted(data: Buffer, aborted: Iterable[tuple[int, int]], *, check_crc: bool = True) -> list[Buffer]:
-    """Return the parts of ``data`` (whole batches) that are not in an aborted transaction. ``aborted``: (producer id,
+    """Return ``data`` (whole batches) without the batches of aborted transactions, in parts. ``aborted``: (producer id,
     first offset) of each aborted transaction. The parts are views of ``data``, not copies; ``[data]`` when nothing is
     removed.
 
@@ -345,9 +345,9 @@ def without_aborted(data: Buffer, aborted: Iterable[tuple[int, int]], *, check_c
     and the header of a batch names the batch's producer. From an aborted transaction's first offset up to the
     producer's ABORT marker, the producer's transactional batches are removed; markers stay.
 
-    A damaged batch and all batches after it are kept: the decoder raises the error when it reaches that batch. With
-    ``check_crc``, a batch with a wrong CRC counts as damaged instead of removed, because its header may name the wrong
-    producer.
+    A damaged batch and all batches after it are kept: the decoder raises the error when it reaches the damaged batch.
+    With ``check_crc``, a batch with a wrong CRC counts as damaged instead of removed, because its header may name the
+    wrong producer.
     """
     coming = sorted(aborted, key=itemgetter(1), reverse=True)
     skipping: set[int] = set()

@@ -182,7 +182,7 @@ cdef class RecordIterator:
         return record
 
     def take(self, Py_ssize_t count):
-        """Return up to ``count`` records; an empty list when no records are left. Sound records before a faulty one are
+        """Return up to ``count`` records; an empty list when no records are left. Records before a faulty record are
         returned first; the next call raises the error."""
         cdef list taken = []
         cdef Record record

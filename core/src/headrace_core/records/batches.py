@@ -1,4 +1,4 @@
-"""Whole batches: read and change them without reading their records.
+"""Read and change whole batches without reading their records.
 
 Each function takes a buffer and a position in the buffer, and copies no bytes except the bytes that it returns. For a
 damaged batch, functions raise CorruptMessageError, which names the position.
@@ -114,8 +114,8 @@ def iterate_headers(data: Buffer) -> Iterator[tuple[int, BatchHeader]]:
 
 
 def split_batches(data: Buffer) -> list[BatchSpan]:
-    """Find the place of each batch from the headers, without CRC checks. Raises CorruptMessageError when ``data`` does
-    not consist of whole batches."""
+    """Find the position of each batch from the headers, without CRC checks. Raises CorruptMessageError when ``data``
+    does not consist of whole batches."""
     return [
         BatchSpan(position, header.size, header.base_offset, header.last_offset)
         for position, header in iterate_headers(data)

@@ -49,7 +49,7 @@ from .memory_disk import (
 T = TypeVar("T")
 
 _UNCHANGING = frozenset({"open", "read", "listdir", "lock"})
-#: Operations that succeed although the disk refuses writes.
+#: Operations that succeed even while the disk refuses writes.
 _LOOKS = frozenset({"open", "read", "listdir", "stat", "statvfs"})
 _MAKE_DURABLE = frozenset({"sync", "sync_directory"})
 

@@ -26,7 +26,7 @@ class Outcome(enum.Enum):
 
 
 class HistoryViolation(SafetyViolation):
-    """A response contradicts the committed history."""
+    """Raised when a response contradicts the committed history."""
 
 
 @dataclass(slots=True)

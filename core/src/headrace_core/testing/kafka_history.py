@@ -21,12 +21,13 @@ A timeout is no refusal: a record with an *unknown* outcome is in the log once o
 outcome is checked only for the anomalies duplicate, phantom, misplaced, skip and reorder. Once a consumer has read a
 record with an unknown outcome, the record must stay in the log.
 
-Order: an idempotent producer's records are in the log in the order of their sequences. A retry of a producer without
-idempotence may reorder and repeat records, so ``History(idempotent=False)`` checks neither order nor repetition.
+The check of the order: an idempotent producer's records are in the log in the order of their sequences. A retry of a
+producer without idempotence may reorder and repeat records, so ``History(idempotent=False)`` checks neither order nor
+repetition.
 
 With acks below "all", and after an unclean election, acknowledged records may be lost by design: ``may_lose`` names the
-records. Records that a consumer has read must stay even if ``may_lose`` names them, unless ``unclean`` is set. The
-other checks (for anomalies other than lost records) apply to all records.
+records. Records that a consumer has read must stay even if ``may_lose`` names the records; with ``unclean``, they may
+be lost, too. The other checks (for anomalies other than lost records) apply to all records.
 
 The module ``kafka_history`` uses no threads and no clock. Callers in several threads need a lock around the module's
 calls.

@@ -19,7 +19,8 @@ from .scheduler import Scheduler
 Address = TypeVar("Address", bound=Hashable)
 Message = TypeVar("Message")
 
-REMEMBERED = 200  #: Number of past messages that the network keeps, so that ``replay`` can deliver them a second time.
+#: Number of past messages that the network keeps, so that ``replay`` can deliver the messages a second time.
+REMEMBERED = 200
 
 
 @dataclass(frozen=True, slots=True)

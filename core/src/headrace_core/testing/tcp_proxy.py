@@ -40,7 +40,7 @@ _HELD_BYTES_MAX = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Weather:
-    """Faults for bytes from one name to another. ``bytes_per_second`` 0: unlimited."""
+    """Faults that the proxy applies to bytes from one named process to another. ``bytes_per_second`` 0: unlimited."""
 
     is_cut: bool = False
     is_stalled: bool = False

@@ -132,7 +132,7 @@ class CleanerManager:
             self._uncleanable[partition] = str(error)
 
     def retry(self, partition: TopicPartition) -> None:
-        """Include a partition whose cleaning failed in later plans again."""
+        """Plan cleanings of a partition again, after an earlier cleaning failed."""
         with self._lock:
             self._uncleanable.pop(partition, None)
 
