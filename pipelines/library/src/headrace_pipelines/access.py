@@ -143,7 +143,7 @@ def access_of(arguments: argparse.Namespace, servers: str | None = None) -> Acce
 
 def given_access(arguments: argparse.Namespace) -> Access | None:
     """The access that the flags describe; None if the command line has none of these flags. Environment variables
-    cannot name the cluster, because a run replaces topics: the command line must name the cluster with ``-b``, with
+    cannot name the cluster, because a run replaces topics. The command line must name the cluster with ``-b``, with
     ``-X`` or in the file of ``--command-config``.
 
     Raises InvalidConfigError if the command line names no cluster, and the errors of ``access_of``.

@@ -36,8 +36,8 @@ def fields(text: str) -> dict[str, Column]:
 
 
 def split(records: DataFrame, *more: Column) -> DataFrame:
-    """The records of lines with the columns ``more``, ``is_long``, ``text`` (the line without its end; null for a line
-    that is too long) and the columns of ``fields``. Of the source's columns, only NEEDED are kept."""
+    """The records of lines with the columns ``more``, ``is_long``, ``text`` and those of ``fields``. ``text`` is the
+    line without its end, or null for a line that is too long. Of the source's columns, only NEEDED are kept."""
     is_long = F.octet_length("value") > LINE_BYTES_MAX
     text = F.when(~is_long, F.rtrim(F.col("value").cast("string"), F.lit("\r\n ")))
     rows = records.select(*more, *NEEDED, is_long.alias("is_long"), text.alias("text"))

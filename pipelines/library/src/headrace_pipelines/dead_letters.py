@@ -115,8 +115,8 @@ def create_dead_letter_topics(
 ) -> list[str]:
     """Create the missing dead-letter topics of ``topics``, and return the names of the new ones.
 
-    A dead-letter topic accepts records as large as the records of its source topic, and keeps them for as long as
-    ``config`` says (default: ``retention.ms`` of the source topic). For records above 1 MiB also give the sink the
+    A dead-letter topic accepts records as large as the records of its source topic. ``config`` says how long the topic
+    keeps the records (default: ``retention.ms`` of the source topic). For records above 1 MiB also give the sink the
     options LARGE_RECORDS.
     """
     there = set(admin.list_topics())

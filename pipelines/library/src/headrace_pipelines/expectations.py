@@ -49,8 +49,8 @@ _ROWS, _DROPPED, _QUARANTINED, _VIOLATED = "rows", "dropped", "quarantined", "vi
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """A rule for rows. ``condition`` is SQL text or a Column, and true for a row that meets the rule; a row for which
-    it is false or null violates the rule. Raises InvalidExpectationError."""
+    """A rule for rows. ``condition`` is SQL text or a Column. If the condition is false or null for a row, the row
+    violates the rule. Raises InvalidExpectationError."""
 
     name: str
     condition: str | Column

@@ -4,8 +4,8 @@
     parsed.columns      # those of source, then data (a struct) and reason (null: the row is good)
 
 Spark's own ``from_json`` does not say what is wrong. ``from_json`` returns null for a field of the wrong type and for a
-missing field alike, converts numbers to text, and ignores all text after the first JSON value. ``parse_json`` accepts
-only these values, and reports all other values:
+missing field alike. ``from_json`` converts numbers to text, and ignores all text after the first JSON value.
+``parse_json`` accepts only these values, and reports all other values:
 
     the text       valid UTF-8, one JSON object and nothing after it, each key once
     whole numbers  from a JSON number without fraction or exponent, within the range of the type

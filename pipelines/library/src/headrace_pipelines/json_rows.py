@@ -1,5 +1,5 @@
-"""Rows as records of JSON, for topics that only a pipeline itself writes. json_parsing.py reads the records of other
-programs, and says what is wrong with them."""
+"""Convert rows to and from records of JSON, for topics that only a pipeline itself writes. The module json_parsing
+reads the records of other programs, and reports their faults."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """The lag of a query. ``records``: number of records that the query has not read; ``seconds``: the age of the
+    """The lag of a query. ``records``: number of records that the query has not read. ``seconds``: the age of the
     oldest unread record, None if the coordinator does not know the age yet."""
 
     records: int

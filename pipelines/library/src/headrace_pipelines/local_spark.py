@@ -54,7 +54,7 @@ def local_spark(
     Ctrl-C raises KeyboardInterrupt, as without Spark. Spark's own handler may call the JVM during another call to the
     JVM, and then prints tracebacks.
 
-    In the block the time zone of the process is UTC, like that of the session: ``collect`` returns timestamps without a
+    In the block the time zone of the process is UTC, like that of the session. ``collect`` returns timestamps without a
     zone, in the zone of the process."""
     logging.getLogger().addFilter(_is_not_of_py4j)
     with _in_utc():
@@ -87,7 +87,7 @@ def _in_utc() -> Iterator[None]:
 @contextmanager
 def _interruptible() -> Iterator[None]:
     """Ctrl-C in this block, which starts a JVM, ends the JVM, and raises KeyboardInterrupt at the end of the block.
-    Raising KeyboardInterrupt at once is not safe: the exception may be lost in a fork, and a JVM that is interrupted at
+    Raising KeyboardInterrupt at once is not safe. The exception may be lost in a fork, and a JVM that is interrupted at
     its start would continue to run."""
     is_raising = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if not is_raising or threading.current_thread() is not threading.main_thread():

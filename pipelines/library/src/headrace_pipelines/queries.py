@@ -32,8 +32,9 @@ _WORKER_WAS_LATE = "Python worker failed to connect back"
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
-    """The progress of a query: rows read, rows dropped as late or repeated, the watermark, the size of the state, the
-    sums of the values that ``DataFrame.observe`` counts, and the start of the last batch (seconds since 1970)."""
+    """The progress of a query: rows read, rows dropped as late or repeated, the watermark, and the size of the state.
+    The progress also has the sums of the values that ``DataFrame.observe`` counts, and the start of the last batch
+    (seconds since 1970)."""
 
     rows: int = 0
     batches: int = 0

@@ -94,8 +94,8 @@ LIBRARY = (
 
 
 def pipelines() -> Mapping[str, Pipeline]:
-    """The pipelines of the library, and the packages in the working directory that have ``job.py`` and a docstring;
-    the first line of the docstring says what the pipeline does."""
+    """The pipelines of the library, and the packages in the working directory that have ``job.py`` and a docstring. The
+    first line of the docstring says what the pipeline does."""
     found = {pipeline.name: pipeline for pipeline in LIBRARY}
     for job in sorted(Path.cwd().glob("*/job.py")):
         package = job.parent

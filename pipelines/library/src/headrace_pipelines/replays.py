@@ -5,7 +5,7 @@
 
 A replayed record has the key, value, headers, timestamp and partition of the original, and the header
 ``headrace.dead-letter.tries`` with the number of its replays. If the pipeline refuses a replayed record again, the new
-dead letter keeps the number of replays, so a record is replayed at most ``tries_max`` times.
+dead letter keeps the number of replays. A record is therefore replayed at most ``tries_max`` times.
 
 **Each dead letter is replayed once.** The records and the progress of the group ``<topic>.replay`` are one transaction.
 After a crash the next replay continues where the last transaction ended. If a second replay of a topic starts, it
@@ -41,8 +41,8 @@ def is_replayed(record: Record) -> bool:
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
     """A record of a dead-letter topic. ``topic``, ``partition``, ``offset`` and ``timestamp_ms`` are the source
-    position; ``headers`` are the headers of the original record; ``tries`` counts its replays; ``written_ms`` is the
-    time of the dead letter."""
+    position. ``headers`` are the headers of the original record. ``tries`` is the record's number of replays.
+    ``written_ms`` is the time of the dead letter."""
 
     topic: str
     partition: int

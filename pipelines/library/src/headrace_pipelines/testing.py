@@ -13,9 +13,9 @@
         pipeline_harness.run(start)
         assert [record.value for record in pipeline_harness.rows("copies")] == [b"one"]
 
-``run`` runs the job in the process of the test. ``crash`` runs the job in a process of its own, and kills this process,
-its JVM and its workers with SIGKILL at a crash point (crash_points.py). ``run`` and ``crash`` use the checkpoints of
-the same ``Site``, so the next ``run`` continues after the crash. The fixture ``pipeline_harness`` is in
+``run`` runs the job in the process of the test. ``crash`` runs the job in a separate process. At a crash point
+(crash_points.py), ``crash`` kills this process, its JVM and its workers with SIGKILL. ``run`` and ``crash`` use the
+checkpoints of the same ``Site``, so the next ``run`` continues after the crash. The fixture ``pipeline_harness`` is in
 pytest_plugin.py.
 """
 
@@ -121,8 +121,8 @@ class Harness:
         run_to_end(start, self.spark, self.site)
 
     def crash(self, start: Start, *, at: str, batch: int | None = None) -> None:
-        """Run a job in a process of its own, and kill its driver at the crash point ``at`` of ``batch`` (None: the
-        first batch that reaches the point).
+        """Run a job in a separate process, and kill its driver at the crash point ``at`` of ``batch``. If ``batch`` is
+        None, the first batch that reaches the crash point counts.
 
         ``start`` is a function of a module, because the other process imports it. Raises JobFailedError, with the end
         of the driver's output, if the job ends before it reaches the crash point.

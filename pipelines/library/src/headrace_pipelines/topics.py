@@ -16,7 +16,8 @@ from .lags import group_of
 
 _PAUSE_S = 0.01
 #: Settings of topics whose record timestamps are the times of the data. With these settings, brokers keep old records,
-#: and accept a tick, whose timestamp is days after the last record: with current data this time is in the future.
+#: and accept a tick, whose timestamp is days after the last record. With current data the timestamp of a tick is in the
+#: future.
 TIMES_OF_DATA = {"retention.ms": "-1", "message.timestamp.after.max.ms": str((1 << 63) - 1)}
 #: Longest wait for the markers of committed and aborted transactions, in seconds.
 MARKERS_S = 60.0
@@ -44,8 +45,8 @@ def records_in_topic(consumer: Consumer, topic: str, *, ends: Consumer | None = 
     """The records that are in a topic now, in lists; the records of a partition are in the order of their offsets.
 
     ``ends``: the consumer that determines the end of the topic. If ``ends`` reads uncommitted records and ``consumer``
-    reads committed records, the call waits for the end of all transactions with records in the topic: the markers of a
-    committed transaction may be written later than its commit is acknowledged."""
+    reads committed records, the call waits for the end of all transactions in the topic. A commit may be acknowledged
+    before the transaction's markers are written."""
     partitions = [TopicPartition(topic, number) for number in consumer.partitions_for(topic)]
     consumer.assign(partitions)
     consumer.seek_to_beginning()

@@ -1,11 +1,11 @@
 """Delegation tokens (KIP-48) for tasks: the driver logs in with a password, a keytab or OAuth; tasks get only a token.
 
 The client key ``delegation.token.enabled`` turns this on. The driver makes one token for each cluster and login, and
-uses it for all queries. Spark plans each micro-batch, and each batch of a sink, in a process of its own, so the token
-is stored in a file that only the driver's user may read. When Spark plans a batch after three quarters of a token's
-life, the driver renews the token; near the token's maximum lifetime, the driver replaces it. So a new batch gets a
-token with at least a quarter of its life left. If the renewal fails, tasks use the present token until five percent of
-its life is left, and each batch tries the renewal again.
+uses it for all queries. Spark plans each micro-batch, and each batch of a sink, in a separate process. The token is
+therefore stored in a file that only the driver's user may read. When Spark plans a batch after three quarters of a
+token's life, the driver renews the token. Near the token's maximum lifetime, the driver makes a new token. So a new
+batch gets a token with at least a quarter of its life left. If the renewal fails, tasks use the present token until
+five percent of its life is left, and each batch tries the renewal again.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ batch. A batch starts where the previous batch ended; the first batch starts at 
 killed in its first batch calls ``initialOffset()`` again at its restart. With ``startingOffsets=latest`` a second call
 of ``initialOffset()`` returns later offsets, and the query would lose the records between the two offsets. (The Kafka
 source keeps a file in the checkpoint; a Python source does not know the checkpoint's path.) To lose no record after a
-restart, the end of the first batch is stored with the batch's start, under a key that no topic can have. An example is
-``{"orders": {"0": 123}, "$start": {"orders": {"0": 100}}}``.
+restart, the source stores the start of the first batch with its end. The start has a key that no topic can have. An
+example is ``{"orders": {"0": 123}, "$start": {"orders": {"0": 100}}}``.
 """
 
 from __future__ import annotations

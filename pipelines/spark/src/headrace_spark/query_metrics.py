@@ -55,8 +55,9 @@ class QueryMetrics:
         }
 
     def partition_metrics(self) -> dict[TopicPartition, dict[str, float]]:
-        """For each partition of the query: ``position``, the offset after the last batch, and ``records-lag``, the
-        number of records between ``position`` and the log end that the source knew at that time."""
+        """For each partition of the query: ``position``, the offset after the last batch, and ``records-lag``.
+        ``records-lag`` is the number of records between ``position`` and the log end that the source knew at that
+        time."""
         return _partitions(self._look())
 
     def _look(self) -> Mapping[str, Any]:

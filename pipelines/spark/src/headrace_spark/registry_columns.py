@@ -62,8 +62,8 @@ def from_registry(
     """Decode values with Confluent's wire format.
 
     ``column``: a column of type binary. ``registry``: a SchemaRegistry, its URLs, or its settings. The result has the
-    type of ``subject``'s ``version`` (``latest``: the version that is the latest at the time of this call), or of your
-    own Avro ``schema``. Values of other versions are resolved to this version by Avro's rules. A null stays null.
+    type of ``subject``'s ``version``, or of your own Avro ``schema``. ``latest`` means the version that is the latest
+    at the time of this call. Values of other versions are resolved to this version by Avro's rules. A null stays null.
 
     ``mode``: with ``failfast`` a bad value fails the query. With ``permissive`` the column is a struct of ``value``,
     null for a bad value, and ``reason``, null for a good one. An unavailable registry fails the task in both modes.
@@ -89,16 +89,16 @@ def to_registry(
     version: int | str = "latest",
     mode: Mode = "failfast",
 ) -> Column:
-    """Encode values with Confluent's wire format, as ``subject``'s ``version`` (``latest``: the version that is the
-    latest at the time of this call), which the registry must have.
+    """Encode values with Confluent's wire format, as ``subject``'s ``version``, which the registry must have.
+    ``latest`` means the version that is the latest at the time of this call.
 
-    For Avro, ``column`` is a struct (or the type that the schema's own type needs), whose fields are found by name: a
-    missing field gets its default, and other fields are ignored. For JSON Schema and Protobuf, ``column`` is a string
-    with the value's JSON. A null stays null, because a null value is a tombstone.
+    For Avro, ``column`` is a struct (or the type that the schema's own type needs). The struct's fields are found by
+    name: a missing field gets its default, and other fields are ignored. For JSON Schema and Protobuf, ``column`` is a
+    string with the value's JSON. A null stays null, because a null value is a tombstone.
 
     ``mode``: with ``failfast`` a value that the schema does not allow fails the query. With ``permissive`` the column
-    is a struct of ``value``, null for a value that the schema does not allow, and ``reason``, null for a good value. A
-    column whose type cannot fit the schema fails the query in both modes.
+    is a struct of ``value`` and ``reason``. ``value`` is null for a value that the schema does not allow; ``reason`` is
+    null for a good value. A column whose type cannot fit the schema fails the query in both modes.
 
     Raises SchemaNotFoundError, InvalidSchemaError, RegistryUnavailableError, InvalidArgumentError.
     """

@@ -16,7 +16,7 @@ from .retries import is_local
 from .source import HeadraceDataSource
 
 #: Options with which a JVM writes its warnings to stderr. By default a JVM writes warnings to stdout, between the lines
-#: of the program: "[12.345s][warning][os,thread] Failed to start thread ...", or "CodeCache: size=..." when it is full.
+#: of the program, such as "[12.345s][warning][os,thread] Failed to start thread ...".
 JVM_WARNINGS_TO_STDERR = ("-Xlog:disable", "-Xlog:all=warning:stderr", "-XX:+DisplayVMOutputToStderr")
 _DRIVER_OPTIONS = (
     f'"-Dlog4j2.configurationFile={Path(__file__).with_name("log4j2.properties")}"',

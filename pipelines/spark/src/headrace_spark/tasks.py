@@ -40,7 +40,7 @@ class RangePartition(InputPartition):
         return OffsetRange(*self.value[:4])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Pickle a partition as PySpark's own class with plain values, which a worker without this package can load; the
+        # Pickle a partition as PySpark's own class with plain values, which a worker without this package can load. The
         # reader then explains what is missing (shipping.py).
         return InputPartition, (self.value,)
 
@@ -86,7 +86,7 @@ class RangeTask:
         return None if mechanism is None else task_login(self.options.client, mechanism)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the reader, without the login if tasks log in with a token: Spark pickles a reader before it plans the
+        """Pickle the reader, without the login if tasks log in with a token. Spark pickles a reader before it plans the
         tasks, and each task has the token in its input."""
         options = self.options
         if options.token_mechanism is not None:

@@ -2,10 +2,10 @@
 
     0 | schema id | Avro    -->    {"schema": {...}, "payload": {...}}
 
-Connect's Avro converters write Confluent's wire format, and Avro schemas that contain the name, type and parameters of
-Connect's own schema as ``connect.name``, ``connect.type`` and ``connect.parameters``. So events in Avro and events in
-JSON give the same columns, and all other modules read JSON. The JSON has only the parts of a value that the modules of
-this package read.
+Connect's Avro converters write Confluent's wire format. The Avro schemas of these converters contain the name, type and
+parameters of Connect's own schema as ``connect.name``, ``connect.type`` and ``connect.parameters``. So events in Avro
+and events in JSON give the same columns, and all other modules read JSON. The JSON has only the parts of a value that
+the modules of this package read.
 
 Sources: Confluent's documentation ("Formats, Serializers, and Deserializers: Wire format"); AvroData of Confluent's and
 Apicurio's converters; Kafka's JsonConverter.

@@ -14,8 +14,8 @@ from ..expectations import REASON
 from ..tables.columns import aligned, check_keys, new_fields, normal_schema, normalized
 from .columns import Column
 
-#: Columns that a lake table has besides the columns of its source: the position of the row's last change in
-#: PostgreSQL's log, and the time when this change was committed.
+#: Two columns that only the lake table has: the position of the row's last change in PostgreSQL's log, and the time of
+#: the change's commit.
 LSN, CHANGED_AT = "__lsn", "__changed_at"
 #: The columns of a refused event: its position in its topic, and the reason why the event cannot be applied.
 REFUSED = pa.schema({"partition": pa.int32(), "offset": pa.int64(), REASON: pa.string()})

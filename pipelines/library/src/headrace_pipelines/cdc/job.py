@@ -3,8 +3,8 @@
     PostgreSQL --> Debezium in Kafka Connect --> gateway --> shop.public.* --> replica --> the tables of two lakes
 
 The load runs for ``--seconds``; in the middle, ALTER TABLE adds a column. Then the run waits until the query has
-processed the last change, and compares each table of both lakes with its table in PostgreSQL, row by row. The run fails
-if a row differs.
+processed the last change. The run compares each table of both lakes with its table in PostgreSQL, row by row. The run
+fails if a row differs.
 """
 
 from __future__ import annotations
@@ -186,9 +186,9 @@ def create_topics(access: Access, *more: str) -> None:
 
 
 def has_arrived(access: Access, mark: int, registry: SchemaRegistry | None = None) -> bool:
-    """Whether the marker with the value ``mark`` is in its topic. All changes that were committed before the marker
-    are then in their topics: Debezium sends the changes in the order of PostgreSQL's log, each change once.
-    ``registry``: the registry for events in Avro."""
+    """Whether the marker with the value ``mark`` is in its topic. All changes that were committed before the marker are
+    then in their topics. Debezium sends the changes in the order of PostgreSQL's log, each change once. ``registry``:
+    the registry for events in Avro."""
     converter = None if registry is None else Converter(registry)
     with reader(access) as consumer:
         values = [record.value for records in records_in_topic(consumer, _MARKER_TOPIC) for record in records]

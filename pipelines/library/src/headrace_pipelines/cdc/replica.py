@@ -3,10 +3,10 @@
     every = lakes(directory)
     query = replicate(spark, site, ["shop.public.orders"], every)     # writes the tables public.orders of each lake
 
-The query's function for ``foreachBatch`` finds the schemas in the batch, has Spark parse the events of each schema,
-computes the changes of each table, and merges them. Each table stores the batch in the transaction of its rows, so a
-batch that Spark repeats changes nothing. Events that cannot be applied are in the table ``cdc.dead_letters`` of each
-lake, once, with the reason.
+The query's function for ``foreachBatch`` finds the schemas in the batch, and has Spark parse the events of each schema.
+Then the function computes the changes of each table, and merges the changes into the table. Each table stores the batch
+in the transaction of its rows, so a batch that Spark repeats changes nothing. Events that cannot be applied are in the
+table ``cdc.dead_letters`` of each lake, once, with the reason.
 """
 
 from __future__ import annotations
@@ -119,8 +119,8 @@ def write_batch(every: Sequence[Lake], registry: SchemaRegistry | None = None) -
 
 
 def by_topic(found: DataFrame) -> dict[str, tuple[list[Version], list[pa.Table]]]:
-    """For each topic of a batch: the typed rows of each schema, in the order of the schemas' first events, and the
-    events that cannot be read."""
+    """For each topic of a batch: the typed rows of each schema, and the events that cannot be read. The schemas are in
+    the order of their first events."""
     tables: dict[str, tuple[list[Version], list[pa.Table]]] = {}
     place = F.struct("partition", "offset")
     schemas = found.groupBy("topic", "key_schema", "value_schema", F.col(REASON)).agg(

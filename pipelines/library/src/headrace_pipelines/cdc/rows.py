@@ -28,8 +28,8 @@ POSITION = ("partition", "offset", "op", "lsn", "changed_at")
 def typed_rows(events: DataFrame, key: Sequence[Column], row: Sequence[Column]) -> DataFrame:
     """The rows of good events, whose schema has the columns ``key`` and ``row``.
 
-    Returns POSITION, the struct ``key`` with the columns of the key, the struct ``data`` with the columns of the row
-    (null for a delete), and ``reason``: why the event cannot be applied, or null.
+    The result has the columns POSITION, the struct ``key`` with the key's columns, and the struct ``data`` with the
+    row's columns (null for a delete). The column ``reason`` says why the event cannot be applied, or is null.
     """
     parsed = events.select(
         *POSITION,

@@ -1,9 +1,8 @@
 """The tables of the run, and the load on them: pgbench, with scripts that insert, update, delete and change keys.
 
 Two of three transactions belong to a bank (pgbench's own tables, after TPC-B). The other transactions change orders: an
-upsert, an update, a delete, a changed primary key, a delete and an insert of the same key in one transaction, and an
-insert that is rolled back. After ``add_column``, the column ``note`` of the orders exists, and a further script writes
-it.
+upsert, an update, a delete, and a changed primary key. Some of these transactions delete and insert the same key, or
+roll an insert back. After ``add_column``, the column ``note`` of the orders exists, and a further script writes it.
 """
 
 from __future__ import annotations

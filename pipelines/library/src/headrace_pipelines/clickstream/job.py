@@ -42,8 +42,8 @@ from .views import WATERMARK, counts, views
 PARTITIONS = 2
 TRIGGER = "1 second"
 #: Maximum number of rows of a batch, to be multiplied by the number of copies of the log in the replay. The rows of a
-#: batch become visible partition by partition, so their times must differ by less than the watermark of the queries
-#: that read them.
+#: batch become visible partition by partition. The times of a batch's rows must therefore differ by less than the
+#: watermark delay of the queries that read the rows.
 ROWS_OF_A_BATCH = 2_000
 SPEED = 10_000.0
 REPEAT_EVERY = 100

@@ -29,7 +29,7 @@ def parsed(records: DataFrame) -> DataFrame:
 
     ``records`` has the source's columns with headers. The result has the columns of ``records``, ``reason`` (null for a
     good line), and the columns of a request. When a replay of dead letters sends a line again, the line gets a new name
-    (column ``line``), so that the query does not drop the line as a repeat.
+    (column ``line``). The query then does not drop the line as a repeat.
     """
     position = F.concat_ws("-", "topic", F.concat_ws("@", "partition", "offset"))
     name = F.filter("headers", lambda each: each["key"] == LINE_HEADER)

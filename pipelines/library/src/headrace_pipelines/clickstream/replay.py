@@ -68,8 +68,8 @@ def lines(content: bytes, copies: int = 1) -> Iterator[Line]:
     """The lines of a log, each ``copies`` times with different addresses.
 
     A line without a time has the time of the line before it. If a line's time is more than a day away from the time
-    before it, the clock that wrote the line may be wrong. The line then also gets the time of the line before it,
-    unless the next time in the log is near the line's own time (the log has a gap).
+    before it, the clock that wrote the line may be wrong. A line with such a time also gets the time of the line before
+    it. If the next time in the log is near the line's own time, the log has a gap, and the line keeps its time.
     """
     texts = content.split(b"\n")
     if not texts[-1]:
@@ -105,7 +105,7 @@ def _time_ms(text: bytes) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """``lines`` is the number of lines of the log that were sent, each counted once; ``repeats`` is the number of lines
+    """``lines`` is the number of lines of the log that were sent, each counted once. ``repeats`` is the number of lines
     that were sent a second time."""
 
     lines: int

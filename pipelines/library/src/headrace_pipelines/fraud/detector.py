@@ -11,11 +11,11 @@ customers. A single request for a key's state costs more time than all rules. Th
 map of buckets, and one request reads or writes the histories of all customers in a bucket. Each history contains the
 time when it ends.
 
-**Alerts do not depend on how records are split into batches**, as long as the records of a customer in both topics
-become visible in the order of their timestamps. All records of a customer are in one partition of each topic. The
-processor sorts the records of a batch by their timestamps. The rules use only the times in the payments, and the
-timestamps of the customer's records decide when a history ends. The wall clock decides only when a payment without an
-account becomes a dead letter, and when Spark removes a bucket that no batch writes (BUCKET_TTL_MS).
+**Alerts do not depend on how records are split into batches**, if both topics show a customer's records in the order of
+their timestamps. All records of a customer are in one partition of each topic. The processor sorts the records of a
+batch by their timestamps. The rules use only the times in the payments, and the timestamps of the customer's records
+decide when a history ends. Only two times depend on the wall clock. One is when a payment without an account becomes a
+dead letter; the other is when Spark removes an unused bucket (BUCKET_TTL_MS).
 
 **A history that has ended stays in the state for up to seven days** (BUCKET_TTL_MS), but the rules do not use the
 history. The record that closes an account removes the customer's history.
@@ -57,13 +57,13 @@ BUCKET_TTL_MS = 7 * 86_400_000
 #: If the query has not read a payment's account this many milliseconds after the batch that read the payment, the
 #: payment becomes a dead letter. Payments and accounts come from different systems, and may be seconds apart. Spark
 #: passes the records of a batch to the query before it fires timers. If all records of a shard in a batch are older
-#: than this time, no payment of the shard becomes a dead letter in the batch: the query may not have read the accounts
-#: yet.
+#: than ACCOUNT_WAIT_MS, the query may not have read the accounts yet. No payment of the shard then becomes a dead
+#: letter in the batch.
 ACCOUNT_WAIT_MS = 5_000
 #: Maximum number of characters of a payment's headers, as JSON. A payment without an account is kept in the state, with
 #: its headers, until the account arrives.
 HEADERS_MAX = 16_384
-#: Bad records are returned to Spark in data frames of about this size in bytes, so that not all large records are in
+#: Bad records are returned to Spark in data frames of about this size in bytes. Not all large records are then in
 #: memory at the same time.
 FRAME_BYTES = 8_000_000
 
@@ -189,8 +189,8 @@ class Detector(StatefulProcessor):
         self, key: Any, timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo
     ) -> Iterator[pd.DataFrame]:
         """Turn the shard's parked payments that have waited for ACCOUNT_WAIT_MS into dead letters. If all records of
-        the shard in this batch are older than the wait, the query is behind: set the timer again, because the accounts
-        may follow."""
+        the shard in this batch are older than the wait, the query is behind. The method then sets the timer again,
+        because the accounts may follow."""
         now_ms = timerValues.getCurrentProcessingTimeInMs()
         if self._behind.get(key) == now_ms:
             self._handle.registerTimer(now_ms + self._account_wait_ms)

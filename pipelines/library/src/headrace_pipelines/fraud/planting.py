@@ -1,8 +1,8 @@
 """Payments of a bank's customers with planted fraud, from a seed. The same seed gives the same events and truth.
 
-Honest customers are not regular. Honest customers travel, shop in many shops, park the car, buy furniture, pay with a
-closed account, and use terminals whose position or clock is wrong. Some thieves behave like honest customers. Because
-honest customers and thieves may look alike, no rule finds every fraud without a false alarm.
+Honest customers are not regular. Honest customers travel, shop in many shops, park the car, and buy furniture. Honest
+customers also pay with a closed account, and use terminals whose position or clock is wrong. Some thieves behave like
+honest customers. Because honest customers and thieves may look alike, no rule finds every fraud without a false alarm.
 
 The clock of the payments runs faster than the clock on the wall: at 2,000 payments per second, four hours of payments
 pass in one second.
@@ -32,17 +32,17 @@ CUSTOMERS = 4_000
 PAYMENTS_OF_A_CUSTOMER = 30
 #: After every NEW_CUSTOMER_EVERY payments, a new customer opens an account, and the oldest customer stops paying.
 NEW_CUSTOMER_EVERY = 400
-#: An account is closed when all customers have made CLOSED_AFTER payments since its own customer stopped paying (in a
-#: short run, a quarter of the run's payments). CLOSED_AFTER payments later, the share PAYS_CLOSED of the customers with
-#: a closed account pay once with it.
+#: The account of a customer who stopped paying is closed after CLOSED_AFTER payments of all customers (or a quarter of
+#: a short run). The same number of payments later, the share PAYS_CLOSED of the customers with a closed account pay
+#: once with it.
 CLOSED_AFTER = 20_000
 PAYS_CLOSED = 0.2
 #: The share LATE_ACCOUNTS of the accounts arrives late: LATE_BY payments after the first payment of the customer.
 LATE_ACCOUNTS = 0.2
 LATE_BY = 1_000
 
-#: Maps each kind of fraud, and of unusual honest behaviour, to a number of payments: one case of the kind begins once
-#: in this number of payments.
+#: Maps each kind of fraud, and of unusual honest behaviour, to a number N: a case of the kind begins about once in N
+#: payments.
 FRAUDS = {VELOCITY: 1_500, TRAVEL: 1_500, TESTING: 1_500, AMOUNT: 1_000}
 TRIP, SHOPPING, PARKING, PURCHASE, WRONG_PLACE, WRONG_CLOCK, NO_ACCOUNT, NO_PAYMENT = range(8)
 HONEST = {TRIP: 400, SHOPPING: 700, PARKING: 400, PURCHASE: 400, WRONG_PLACE: 4_000, WRONG_CLOCK: 2_000}

@@ -3,7 +3,7 @@
 ``judge`` is a pure function of a customer's history and the next payment. The thresholds are constants, each with its
 reason. A lower threshold finds more fraud, and disturbs more honest customers.
 
-A payment that looks like fraud does not change what counts as normal for the customer: the history ignores the amount
+A payment that looks like fraud does not change what counts as normal for the customer. The history ignores the amount
 and the place of this payment.
 """
 

@@ -7,8 +7,8 @@ from pyspark.sql import functions as F
 
 
 def delays(flights: DataFrame, weather: DataFrame) -> DataFrame:
-    """For each day and airport: the numbers of flights and of cancelled flights, mean delays in minutes, and the worst
-    weather of the hours in which the flights were to leave. The column ``arr_delay`` exists from release 2 on."""
+    """For each day and airport: the numbers of flights and cancelled flights, the mean delays in minutes, and the worst
+    weather at departure times. The column ``arr_delay`` exists from release 2 on."""
     hourly = weather.groupBy("origin", "hour").agg(  # count each hour once, even if a record of the weather came twice
         F.max("wind_speed").alias("wind_speed"), F.max("precip").alias("precip"), F.min("visib").alias("visib")
     )

@@ -194,8 +194,8 @@ class Job:
                 with self._show.meter("lines", len(content)) as meter:
                     self._follow(queries, hosts, arrived, shipper, meter)
                 hosts.result()
-                # The tick must be the last record of its topics: if the tick is in the batch of the last lines, readers
-                # may see it before the lines of other partitions.
+                # The tick must be the last record of its topics. If the tick is in the batch of the last lines, readers
+                # may see the tick before the lines of other partitions.
                 self._drain(queries, hosts, "lines")
                 self._show.step("closing the last windows: one tick, 30 days later")
                 send_tick(self._site.access, content)
@@ -285,9 +285,9 @@ class Job:
     def _check(
         self, content: list[HostLine], arrived: Arrived, summary: dict[str, Any], in_windows: int, *, is_late: bool
     ) -> None:
-        """Check that every line of each host arrived once and in order, and became a request or a dead letter, and that
-        every request is in a window and in the archive. ``is_late``: the query of the windows has dropped late
-        requests. Spark counts the dropped pairs of a host and a window, not the dropped requests."""
+        """Check that every line of each host arrived once and in order, and became a request or a dead letter. Also
+        check that every request is in a window and in the archive. ``is_late``: the query of the windows has dropped
+        late requests. Spark counts the dropped pairs of a host and a window, not the dropped requests."""
         expected: dict[str, list[bytes]] = defaultdict(list)
         for line in content:
             expected[str(self._places.root / "hosts" / line.host / FILE)].append(line.text)

@@ -10,9 +10,9 @@ from ..combined_log import reason, request, split
 from ..dead_letters import NEEDED, routed
 from .schema import REQUEST, REQUESTS
 
-#: If a line's time is more than this number of seconds after the timestamp of its record, the host's clock is wrong,
-#: and the line would close all windows before its time. (A time in the past is valid, because an old log may be
-#: shipped.)
+#: Longest time, in seconds, by which a line's time may be after the timestamp of its record. A later time means that
+#: the host's clock is wrong; the line would close all windows before its time. (A time in the past is valid, because an
+#: old log may be shipped.)
 FUTURE_S_MAX = 3_600
 
 _COLUMNS = [column.split()[0] for column in REQUEST.split(", ")]

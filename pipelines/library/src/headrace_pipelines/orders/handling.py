@@ -1,7 +1,7 @@
 """The command side: a member of the group reads commands, and writes events, replies and snapshots exactly once.
 
 A batch is one transaction: the events and replies of its commands, snapshots, and the group's offsets. So if the
-handler of a command dies, either all effects of the command are stored, or none; in the second case the next owner of
+handler of a command dies, either all effects of the command are stored, or none. If none is stored, the next owner of
 the partition reads the command again.
 
 **The state of a partition** is all its orders, in memory. A new owner of the partition restores this state from:
@@ -207,7 +207,7 @@ class Handler:
 
 
 def _command(record: Record, partitions: int) -> dict[str, Any]:
-    """The command in a record. Raises InvalidCommandError, also if the record is not in its order's partition: another
+    """The command in a record. Raises InvalidCommandError, also if the record is not in its order's partition. Another
     handler owns that partition, and both handlers would give events of the order the same version."""
     value = record.value or b""
     if len(value) > schema.COMMAND_BYTES_MAX:

@@ -38,8 +38,8 @@ STALL_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One observation of a scene. ``at_s``: seconds since the start of the scene; ``end``: number of records in the
-    topic; ``handled``: number of records that the group has handled; ``spark_lag``: number of records that Spark has
+    """One observation of a scene. ``at_s``: seconds since the start of the scene. ``end``: number of records in the
+    topic. ``handled``: number of records that the group has handled. ``spark_lag``: number of records that Spark has
     not read."""
 
     at_s: float

@@ -25,7 +25,7 @@ class Scene:
     --rate).
 
     ``raised``: the number of partitions after the first part of the traffic; 0: the number does not change. ``drains``:
-    the number changes only after the group has handled all records of the first part; without ``drains``, the group
+    the number changes only after the group has handled all records of the first part. Without ``drains``, the group
     starts only when the records of both parts are in the topic.
     """
 

@@ -91,8 +91,8 @@ def overlapping(notes: list[Note]) -> set[str]:
 
 
 def _check_steady(scene: Scene, found: Found) -> None:
-    """Check a scene in which no member died and no rebalance happened: each record was handled once, and the records of
-    a key were handled one after another."""
+    """Check a scene without a dead member and without a rebalance: each record was handled once, and the records of a
+    key one after another."""
     if again := found.figures["handled_again"]:
         found.wrong.append(f"{scene.name}: {again} records were handled again, and no member died or changed")
     if keys := found.figures["keys_overlapping"]:
@@ -135,8 +135,8 @@ def _murmur2(data: bytes) -> int:
 
 
 def _check_cache(notes: list[Note], found: Found) -> None:
-    """Check the cache: a record is a hit if its key's value is not too old, and fewer than CACHE_SIZE other keys were
-    used since its last use.
+    """Check the cache. A record is a hit if the value of its key is not too old, and fewer than CACHE_SIZE other keys
+    were used since.
 
     A member that was started again has an empty cache."""
     by_member: dict[str, list[Note]] = defaultdict(list)

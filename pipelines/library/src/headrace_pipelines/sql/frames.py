@@ -1,8 +1,7 @@
 """A table as a DataFrame: a batch up to given offsets, or a stream.
 
-Besides the table's own columns, a frame has these columns if a statement names them: the position of each record as
-``_partition``, ``_offset``, ``_timestamp`` and ``_key`` (the key as text), and ``_reason``, which says why a record
-cannot be parsed.
+If a statement names them, a frame also has the columns ``_partition``, ``_offset``, ``_timestamp``, ``_key`` and
+``_reason``. ``_key`` is the record's key as text; ``_reason`` says why a record cannot be parsed.
 """
 
 from __future__ import annotations

@@ -62,8 +62,8 @@ def spelled(names: Iterable[str], columns: Iterable[str]) -> list[str]:
 
 
 def column_fault(columns: Sequence[str]) -> str | None:
-    """The reason why a table cannot have these columns (a name that is reserved for a record's position, or two equal
-    names); None if it can."""
+    """The reason why a table cannot have these columns: a name that is reserved for a record's position, or two equal
+    names. None if the table can have them."""
     return next((what for what in column_faults(columns) if what is not None), None)
 
 
@@ -84,7 +84,7 @@ def column_faults(columns: Iterable[str]) -> Iterator[str | None]:
 
 def key_fault(key: Sequence[str], columns: Sequence[str], groups: Sequence[str | None] | None) -> str | None:
     """The reason why ``key`` cannot be the key of an aggregate; None if it can. ``groups``: the columns of the GROUP
-    BY, with None in place of an expression that the SELECT lacks; None if the GROUP BY is not known."""
+    BY, with None in place of an expression that the SELECT lacks. ``groups`` is None if the GROUP BY is not known."""
     known = {column.lower() for column in columns}
     given = {name.lower() for name in key}
     for name in key:

@@ -121,7 +121,7 @@ def plain(value: Any) -> Any:
 
 
 def harmless(value: Any, *, keep: str = "\n\t") -> Any:
-    """Remove a terminal's control characters from a text, except the characters in ``keep``: records of other programs
+    """Remove a terminal's control characters from a text, except the characters in ``keep``. Records of other programs
     may contain codes that move the cursor or change the typed text. Values other than texts stay unchanged."""
     if not isinstance(value, str):
         return value

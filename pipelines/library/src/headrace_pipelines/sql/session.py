@@ -34,8 +34,8 @@ from .writing import fitted
 NAME = "sql"
 #: The job group in Spark for the jobs of the running statement.
 _GROUP = "headrace-sql"
-#: Settings of a shell and their defaults: the maximum rows of a SELECT, whether a SELECT waits for continuous queries,
-#: and whether EMIT CHANGES begins at the latest or at the earliest offsets.
+#: Settings of a shell and their defaults: the maximum rows of a SELECT, whether a SELECT waits for queries, and where
+#: EMIT CHANGES begins.
 SETTINGS = {"rows.max": "1000", "wait": "on", "emit.from": "latest"}
 #: With ``allow.auto.create.topics=false``, a query fails if its target topic was deleted. Otherwise the query's next
 #: batch would create the topic again, without the rows of earlier batches.

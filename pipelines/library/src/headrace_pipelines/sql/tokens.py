@@ -73,8 +73,8 @@ class OpenError(SqlError):
 
 
 def tokens(source: Source) -> Iterator[Token]:
-    """The tokens of ``source`` without comments. Raises OpenError for a string, name or comment that does not end, and
-    SqlError for a character that no token has, and for text that is not UTF-8."""
+    """The tokens of ``source`` without comments. Raises OpenError for a string, name or comment that does not end.
+    Raises SqlError for a character that no token has, and for text that is not UTF-8."""
     text, at = source.text, 0
     if (broken := _BROKEN.search(text)) is not None:
         raise SqlError("the text is not UTF-8 here; write it in UTF-8", source, broken.start())

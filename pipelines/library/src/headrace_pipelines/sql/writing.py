@@ -17,8 +17,8 @@ from .catalog import Table
 from .naming import quoted, spelled
 
 KEY, VALUE = "key", "value"
-#: The record key of a row whose only key column is NULL: a byte that never occurs in UTF-8 text, so no other row can
-#: have this key.
+#: The record key of a row whose only key column is NULL. This byte never occurs in UTF-8 text, so no other row can have
+#: this key.
 NULL_KEY = b"\xff"
 #: Write times with microseconds, Spark's full precision; by default to_json writes milliseconds.
 _TIMES = {

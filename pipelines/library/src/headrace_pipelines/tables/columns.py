@@ -88,8 +88,8 @@ def new_fields(rows: pa.Schema, columns: pa.Schema, table: str) -> list[pa.Field
     """The fields of ``rows`` that a table with ``columns`` lacks. The schema of ``rows`` and the schema of the table
     are in the normal form of this module.
 
-    Raises SchemaChangeError, which names the column, if the type of a column differs and is not narrower, or if a name
-    differs in its case only.
+    Raises SchemaChangeError if the type of a column differs and is not narrower, or if a name differs in its case only.
+    The error names the column.
     """
     known = {field.name: field.type for field in columns}
     lower = {name.lower(): name for name in known}

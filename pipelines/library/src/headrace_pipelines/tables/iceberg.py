@@ -184,8 +184,8 @@ class IcebergTable(LakeTable):
 
 
 def _between(rows: pa.Table, keys: tuple[str, ...]) -> BooleanExpression:
-    """A filter for files that may have a key of ``rows``: in each key column that is not boolean or binary, a value
-    between the least and the largest key."""
+    """A filter for files that may have a key of ``rows``. Each key column that is not boolean or binary must have a
+    value between the least and the largest key."""
     every: BooleanExpression = AlwaysTrue()
     for key in keys:
         if pa.types.is_boolean(rows[key].type) or pa.types.is_binary(rows[key].type):

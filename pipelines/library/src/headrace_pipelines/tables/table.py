@@ -7,8 +7,8 @@ stores the batch in the same transaction. A batch that the table has is not writ
           ^                                                            `--> no: write files, commit rows and batch
           `---------- another writer committed first: no row is visible, begin again <----'
 
-The commit of a write fails if any other commit came after the load, so two drivers that write the same batch at the
-same time write it once.
+The commit of a write fails if any other commit came after the load. If two drivers write the same batch at the same
+time, the table therefore gets it once.
 """
 
 from __future__ import annotations

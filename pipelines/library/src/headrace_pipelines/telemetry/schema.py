@@ -34,8 +34,8 @@ VALUE_BYTES_MAX = 4_096
 #: A reading becomes a dead letter if its record is written more than this many milliseconds after the reading. A device
 #: that was offline for a shorter time may send its stored readings.
 LATE_MS_MAX = 60_000
-#: If a reading's time is more than this many milliseconds after the timestamp of its record, the device's clock is
-#: wrong, and the reading would close windows too early.
+#: Longest time, in milliseconds, by which a reading's time may be after the timestamp of its record. A later time means
+#: that the device's clock is wrong; the reading would close windows too early.
 AHEAD_MS_MAX = 5_000
 #: Maximum disorder, in milliseconds of timestamps, in which records of different partitions become visible.
 DISORDER_MS = 30_000
