@@ -25,7 +25,7 @@ class Samples:
         self.total_count = 0
 
     def record(self, value: float, count: int = 1) -> None:
-        """Add ``value``, which is the sum of ``count`` events."""
+        """Add ``value``, the sum of the values of ``count`` events."""
         now = time.monotonic()
         windows = self._windows
         if not windows or now - windows[-1][0] >= self._width_s:

@@ -3,7 +3,7 @@
 A record that names its partition is sent to that partition. A record with a key is sent to partition murmur2(key) mod
 partition count, as Kafka's Java client does. A record without a key is sent to the *sticky* partition: one partition
 takes records until a batch is full, then another partition is chosen (KIP-480, KIP-794). Because the sticky partition
-takes whole batches, batches are large at any rate of records.
+takes whole batches, batches are large even at a low rate of records.
 
 ``partitioner.class`` replaces the rules for records that name no partition. The value of ``partitioner.class`` is a
 callable, or an object (or class) with a method ``partition``. The callable receives ``(topic, key, value,

@@ -107,7 +107,7 @@ class ProducerTraces:
         self._left, self._ticked_s = self._per_tick, time.monotonic()
 
     def gap(self) -> int:
-        """The number of records before the next one that is offered to the application's sampler.
+        """The number of records before the next record that is offered to the application's sampler.
 
         The gaps are random, so that they do not follow a pattern in the records. With otel.traces.ratio below 1, only a
         limited number of records is traced per tick of TICK_S seconds. The limit is a counter, because reading the

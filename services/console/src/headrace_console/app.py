@@ -150,7 +150,7 @@ class ConsoleNode:
 
 def _http_logger() -> logging.Logger:
     """The logger of aiohttp's server. aiohttp logs each request that is not HTTP with a traceback, so any client could
-    fill the log. This logger writes one line at level DEBUG instead."""
+    fill the log. The console's logger writes one line at level DEBUG in place of the traceback."""
     found = logging.getLogger("headrace.console.http")
     found.addFilter(_is_own_fault)
     return found

@@ -1,4 +1,4 @@
-"""The clients through which the console reads and changes the cluster: the public SDK, like any other program."""
+"""The console's clients: the console reads and changes the cluster through the public SDK, like any other program."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ class Cluster:
 
     @property
     def _config(self) -> dict[str, Any]:
-        """The configuration keys of the clients. Raises IllegalStateError after ``close``: a client without these keys
-        would have no credentials."""
+        """The configuration keys of the clients. Raises IllegalStateError after ``close``: a client without the
+        configuration keys would have no credentials."""
         if self._keys is None:
             raise IllegalStateError("the user's session has ended, and its clients are closed")
         return self._keys

@@ -72,7 +72,7 @@ class Decoding:
             return [replace(each, value=replace(each.value, note=note)) for each in plain_ones]
 
     async def refusal(self) -> str:
-        """Why this user is not authorized to see schemas; "" if the user is authorized.
+        """The reason why this user is not authorized to see schemas; "" if the user is authorized.
 
         The registry does not know the cluster's users, and the console authenticates at the registry with its own
         credentials. The cluster's ACLs decide: a user may see the schemas in the console if the user has READ on the

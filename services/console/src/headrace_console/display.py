@@ -1,4 +1,4 @@
-"""How bytes, numbers, times and durations are shown. Pure.
+"""Show bytes, numbers, times and durations as text. Pure.
 
 Record contents are untrusted. Every control character and every character that changes the direction of text becomes a
 visible escape. Bytes that are not UTF-8 become a hex dump, and long values are cut.
@@ -62,7 +62,7 @@ def shown(data: bytes | None, *, limit: int = LISTED_MAX, pretty: bool = False) 
     if not data:
         return Shown("empty", "", 0)
     size = data.whole_size if isinstance(data, Beginning) else len(data)
-    # A character has at most four bytes in UTF-8, so bytes after this part would not be shown.
+    # A character has at most four bytes in UTF-8, so bytes after ``head`` would not be shown anyway.
     head = data if pretty and len(data) <= _JSON_BYTES_MAX else data[: 4 * limit + 4]
     text, is_broken = _decoded(head, is_whole=len(head) == size)
     if text is None:
@@ -117,7 +117,7 @@ def _formatted(text: str, limit: int) -> str | None:
 
 
 def _hex(data: bytes, limit: int, size: int) -> Shown:
-    """A hex dump of ``data``, or only one row of hex digits where the page lists records."""
+    """A hex dump of ``data``; in a list of records, only one row of hex digits."""
     if limit <= LISTED_MAX:
         count = limit // 3
         return Shown("binary", data[:count].hex(" "), size, size > count)

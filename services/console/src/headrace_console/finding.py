@@ -244,7 +244,7 @@ async def _read(
 
 
 def _share(partitions: int) -> int:
-    """How many records a search reads of each partition, depending on the number of partitions."""
+    """Return how many records a search reads of each partition, depending on the number of partitions."""
     return max(1, min(PAGE, _READ_MAX // max(1, partitions)))
 
 

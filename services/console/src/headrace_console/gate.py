@@ -129,8 +129,8 @@ def is_refusal(error: HeadraceError) -> bool:
 
 
 class Gate:
-    """The middleware of all requests. ``show_error`` renders the error page. ``guard``: for listeners without a
-    sign-in, admits only requests with a certificate or a token."""
+    """The middleware that checks all requests. ``show_error`` renders the error page. ``guard``: for listeners without
+    a sign-in, admits only requests with a certificate or a token."""
 
     def __init__(
         self,

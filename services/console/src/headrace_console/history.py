@@ -52,8 +52,8 @@ class History:
 
 
 def grown_since(points: Iterable[LagPoint]) -> int | None:
-    """When the present lag began: the wall-clock time of the first sample with a lag after the last sample without a
-    lag. The result is None if there is no lag now, or if the lag was never zero in ``points``."""
+    """The time at which the present lag began: the wall-clock time of the first sample with a lag after the last sample
+    without a lag. The result is None if there is no lag now, or if the lag was never zero in ``points``."""
     since, was_zero = None, False
     for point in points:
         if point.lag == 0:

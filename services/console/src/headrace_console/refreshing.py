@@ -52,7 +52,7 @@ class Refreshing(Generic[T]):
         self.error: HeadraceError | None = None
 
     def view(self) -> Sampled[T] | None:
-        """The last sample; also records that a page needs the value."""
+        """Return the last sample, and record that a page needs the value."""
         is_idle = time.monotonic() - self._viewed_s >= VIEWED_S
         self._viewed_s = time.monotonic()
         if is_idle:
@@ -60,12 +60,12 @@ class Refreshing(Generic[T]):
         return self.last
 
     async def viewed(self, timeout_s: float) -> Sampled[T] | None:
-        """The last sample; waits for the first sample, at most ``timeout_s``."""
+        """Return the last sample; wait for the first sample for at most ``timeout_s``."""
         found = self.view()
         return found if found is not None or self.error is not None else await self._after(timeout_s)
 
     async def again(self, timeout_s: float) -> Sampled[T] | None:
-        """A sample that begins after this call; after ``timeout_s``, the last sample."""
+        """Return a sample that begins after this call; if none is ready after ``timeout_s``, return the last sample."""
         self.view()
         deadline = time.monotonic() + timeout_s
         self._wanted.set()

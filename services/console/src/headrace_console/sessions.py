@@ -100,7 +100,7 @@ class Sessions(Generic[T]):
         return session
 
     def why(self, session_id: str) -> str:
-        """Why the session with this id has ended; "" if that is not known."""
+        """The reason why the session with this id has ended; "" if that reason is not known."""
         return self._reasons.get(_digest(session_id), "")
 
     def end(self, session: Session[T], why: str) -> None:

@@ -216,7 +216,7 @@ class Users:
             return self._form(request, status=503, wrong=MISCONFIGURED, then=then, name=name)
         except (HeadraceError, TimeoutError) as error:
             self._attempts.untried(attempt)
-            # Show only the code, because the text contains addresses of nodes.
+            # Show only the error's code, because its text contains addresses of nodes.
             why = error.code if isinstance(error, HeadraceError) else "no answer in time"
             logger.warning("the cluster cannot check a sign-in: %s", str(error) or why)
             wrong = (

@@ -122,9 +122,9 @@ class Diagnosis:
 
 
 class Watching:
-    """Takes samples and runs the doctor, in threads, with the clients of ``cluster``. ``is_shared``: for all visitors
-    of an open cluster; the sampling then continues while no page is viewed. A user's samples are taken with this user's
-    rights, and stop while the user views no page."""
+    """Takes samples and runs the doctor, in threads, with the clients of ``cluster``. ``is_shared``: all visitors of an
+    open cluster share the samples; the sampling then continues while no page is viewed. A user's samples are taken with
+    this user's rights, and stop while the user views no page."""
 
     def __init__(self, cluster: Cluster, *, is_shared: bool = True) -> None:
         self._cluster, self._is_shared = cluster, is_shared

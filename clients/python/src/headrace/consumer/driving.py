@@ -67,7 +67,7 @@ async def drive_async(steps: Steps, io: IoThread) -> None:
             error = failure
 
 
-#: The task that runs the current callback; tasks that the callback starts inherit this variable.
+#: The task that runs the current callback; tasks that the callback starts inherit this context variable.
 _within: contextvars.ContextVar[asyncio.Task[None] | None] = contextvars.ContextVar("headrace-steps", default=None)
 
 

@@ -167,8 +167,8 @@ class GroupConsumer:
         self.seen_at = time.monotonic()
         self.is_here = False
         self.is_evicted = False
-        #: Why the consumer returns no records now; None while records may be returned. Only the I/O thread sets
-        #: ``paused``.
+        #: The reason why the consumer returns no records now; None while records may be returned. Only the I/O thread
+        #: sets ``paused``.
         self.paused: Paused | None = None
         self._reported_pause: Paused | None = None
         self._tell_waiting_at = 0.0

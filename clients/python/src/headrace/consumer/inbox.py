@@ -20,7 +20,8 @@ from ..engine.io_thread import call_in
 from .read_epochs import ReadEpochs
 
 #: The longest sleep, in seconds. CPython checks for signals before a thread begins to wait for a lock, and not while
-#: the thread then waits for the GIL. A Ctrl-C that arrives during this wait is handled only when the sleep ends.
+#: the thread then waits for the GIL. A Ctrl-C that arrives during the wait for the GIL is handled only when the sleep
+#: ends.
 SIGNALS_S = 1.0
 
 
@@ -67,8 +68,8 @@ class Assigned:
         self.high_watermark = self.last_stable_offset = self.log_start_offset = -1
 
     def epoch_before(self, offset: int) -> int:
-        """The leader epoch of the record before ``offset``; -1: unknown. Before the first fetch of the partition, the
-        method knows only the epoch that was committed with the committed offset."""
+        """The leader epoch of the record before ``offset``; -1: unknown. Before the first fetch of the partition, only
+        the leader epoch of the committed offset is known."""
         read = -1 if self.epochs is None else self.epochs.before(offset)
         if read < 0 and self.begun is not None and self.begun[0] == offset:
             return self.begun[1]

@@ -10,8 +10,8 @@ from __future__ import annotations
 from headrace_core.records import iterate_headers
 
 #: Number of latest epochs that ReadEpochs remembers. If the log diverges before all remembered epochs, reading
-#: continues at the start of the oldest remembered epoch. If the leader's end offset is lower than this start, reading
-#: continues at the leader's end offset.
+#: continues at the start of the oldest remembered epoch. If the leader's end offset is lower than the start of the
+#: oldest remembered epoch, reading continues at the leader's end offset.
 KEPT = 8
 
 

@@ -37,7 +37,7 @@ class FinalError(Exception):
 
 
 class NoSuchTopicError(FinalError):
-    """The topic was still unknown after the grace period for new topics."""
+    """Raised when the topic is still unknown after the grace period for new topics."""
 
 
 class Engine:

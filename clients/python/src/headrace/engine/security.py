@@ -1,4 +1,4 @@
-"""A client's side of security: the credentials of its channels, from its configuration."""
+"""The security settings of a client: the credentials of its channels, from its configuration."""
 
 from __future__ import annotations
 

@@ -260,8 +260,8 @@ class Member:
         self.tick(now)
 
     def _take_sent(self, number: int) -> float | None:
-        """When the request of response ``number`` was sent; None if the coordinator pushed the message without a
-        request."""
+        """The time at which the request of response ``number`` was sent; None if the coordinator pushed the message
+        without a request."""
         if self._sent is None or number != self._sent[0]:
             return None
         sent, self._sent = self._sent[1], None
@@ -303,8 +303,8 @@ class Member:
         if shard_epoch > self._shard_epoch:
             self._is_orphaned, self._broken_at = True, None
             if is_vacant:
-                # The new shard epoch proves that the shard has had another owner. The member's session timeout may have
-                # begun long ago at that owner.
+                # The new shard epoch proves that the shard has had another owner. The other owner may have started the
+                # member's session timeout long ago.
                 self._shard_epoch = shard_epoch
         if self._is_orphaned and is_vacant and as_of is not None:
             self._vacant_at = max(self._vacant_at, as_of)
@@ -481,14 +481,15 @@ class Member:
         return self._sent is not None
 
     def next_at(self) -> float:
-        """When ``request`` will return the next heartbeat if nothing else happens; infinite while a response is
-        missing."""
+        """The time at which ``request`` will return the next heartbeat if nothing else happens; infinite while a
+        response is missing."""
         if not self._is_connected or not self.is_wanted or self._sent is not None:
             return float("inf")
         return self._not_before if self._is_due else max(self._not_before, self._next_at)
 
     def lease_ends_at(self) -> float:
-        """When the member must stop reading if no response arrives; infinite if the member reads no partitions."""
+        """The time at which the member must stop reading if no response arrives; infinite if the member reads no
+        partitions."""
         if not self.owned or self.is_suspended:
             return float("inf")
         end = min(self._lease_from() + self.session_s, self._must_release_by())
@@ -503,7 +504,8 @@ class Member:
         return min(self.lease_ends_at(), self._looked_at + self._still_s)
 
     def look_at(self) -> float:
-        """When ``tick`` must be called at the latest: at the end of the lease, or for the next reading of the clock."""
+        """The latest time at which ``tick`` must be called: at the end of the lease, or for the next reading of the
+        clock."""
         if not self.owned:
             return float("inf")
         return (

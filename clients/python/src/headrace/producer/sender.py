@@ -23,8 +23,8 @@ the broker detects duplicates. Without idempotence, a retried batch with an unkn
 the retries of a batch that may have been written end without an acknowledgement, the error is UnknownOutcomeError.
 
 **Leader changes.** The sender uses a new leader at once, when a broker's refusal names it (KIP-951) or the metadata
-watch reports it. Batches that wait for a retry are then sent without a further wait. Without news of a new leader, a
-link or a partition is retried once per retry.backoff.ms, a time that grows with each failure.
+watch reports it. With a new leader, batches that wait for a retry are sent without a further wait. Without news of a
+new leader, a link or a partition is retried once per retry.backoff.ms, a time that grows with each failure.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ class QueueNotes:
     def __init__(self, sequences: PartitionSequences[SendBatch] | None) -> None:
         self.sequences = sequences
         self.leader_epoch = -1
-        # When the client noticed that the broker of ``link`` is no longer the leader although batches are in flight;
-        # infinity otherwise.
+        # The time at which the client noticed that the broker of ``link`` is no longer the leader although batches are
+        # in flight; infinity otherwise.
         self.moved_at = float("inf")
         self.link: BrokerLink | None = None  # the link that the queue's batches use, or used last
         self.in_flight = 0

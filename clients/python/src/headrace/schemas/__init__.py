@@ -5,9 +5,9 @@
     registry = SchemaRegistry("http://127.0.0.1:8081")
     producer = Producer(value_serializer=AvroSerializer(registry, schema))
 
-The bytes are Confluent's wire format. Clients of other vendors can read the values that this package writes, and this
-package can read the values that those clients write. A public name is imported when it is first used. JSON Schema's
-validation needs ``pip install 'headrace[schemas]'``.
+Serialized values have Confluent's wire format. Clients of other vendors can read the values that this package writes,
+and this package can read the values that those clients write. A public name is imported when it is first used. JSON
+Schema's validation needs ``pip install 'headrace[schemas]'``.
 """
 
 from __future__ import annotations

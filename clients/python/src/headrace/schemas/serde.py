@@ -2,9 +2,9 @@
 header.
 
 A serializer is an object for ``value.serializer`` and ``key.serializer``; a program may also call it directly.
-``serialize`` may block on a registry request; ``serialize_nowait`` then raises WouldWait instead
+``serialize`` may block on a registry request; ``serialize_nowait`` raises WouldWait instead of blocking
 (``headrace.serializers``). ``serialize`` and ``serialize_nowait`` send a request only for the first value of a topic
-and schema. With use.latest.version, the serializer also looks for a newer version when latest.cache.ttl.ms is over.
+and schema. With use.latest.version, the serializer also looks for a newer version after latest.cache.ttl.ms.
 """
 
 from __future__ import annotations
@@ -131,8 +131,8 @@ class SchemaSerializer(FieldBound):
     def _choose(
         self, topic: str, schema: Schema | None, record_name: str | None, *, may_wait: bool, serialized: bool = False
     ) -> Chosen:
-        """The schema to write with. ``schema``: the caller's own schema, or None. ``serialized`` as in
-        SchemaRegistry.resolved. Raises SchemaErrors; WouldWait."""
+        """The schema to write with. ``schema``: the caller's own schema, or None. ``serialized`` has the same meaning
+        as in SchemaRegistry.resolved. Raises SchemaErrors; WouldWait."""
         subject = self._strategy(topic, self._field, record_name)
         if self._schema_id is not None:
             resolved = self.registry.resolved(self._schema_id, serialized=serialized, may_wait=may_wait)
@@ -283,7 +283,7 @@ class SchemaDeserializer(FieldBound):
         return own if own in names or not names else names[0]
 
     def _place(self, topic: str, resolved: ResolvedSchema) -> dict[str, Any]:
-        """The attributes of an error about data of this schema."""
+        """The attributes of an error about data that was written with this schema."""
         subject = self._subject(topic, resolved)
         return {
             "subject": subject,
@@ -313,7 +313,7 @@ def _with_cure(error: SchemaNotFoundError, cure: str) -> SchemaNotFoundError:
 
 
 def named(subject: str | None, version: int | None, schema_id: int) -> str:
-    """A schema in the text of an error: ``orders-value version 3 (id 17)``."""
+    """The name of a schema in the text of an error: ``orders-value version 3 (id 17)``."""
     number = "" if version is None else f" version {version}"
     return f"{subject}{number} (id {schema_id})" if subject else f"the schema with id {schema_id}"
 

@@ -1,4 +1,4 @@
-"""HTTP to the registry's replicas: several URLs, tried in turn, with kept connections.
+"""HTTP to the registry's replicas: several URLs, tried in turn, over persistent connections.
 
 The client caches answers and so sends few requests; therefore it uses the standard library's blocking HTTP client.
 After a failure of a URL, the client tries this URL last for PAUSE_S seconds.
@@ -27,7 +27,7 @@ from .errors import RegistryUnavailableError
 ANSWER_BYTES_MAX: Final = 32 * 1024 * 1024
 #: Maximum number of idle connections that the client keeps to one URL.
 IDLE_MAX: Final = 4
-#: How long the client waits for a connection, in seconds (less if request.timeout.ms is less).
+#: Maximum time in seconds that the client waits for a connection (less if request.timeout.ms is less).
 CONNECT_TIMEOUT_S: Final = 3.0
 #: For this number of seconds after a failure of a URL, the client tries all other URLs first.
 PAUSE_S: Final = 5.0
@@ -47,7 +47,8 @@ class Answer:
 
 
 class _Failed(Exception):
-    """One URL did not answer. ``may_have_arrived``: the request may have been carried out."""
+    """Raised when one URL of the registry did not answer. ``may_have_arrived``: the request may have been carried
+    out."""
 
     def __init__(self, reason: str, *, may_have_arrived: bool) -> None:
         super().__init__(reason)

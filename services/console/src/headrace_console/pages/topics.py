@@ -134,7 +134,7 @@ async def topic(console: Console, request: web.Request) -> web.StreamResponse:
 
 
 def _records(rows: list[PartitionRow]) -> int | None:
-    """About how many records the topic has; None if no leader reported its offsets."""
+    """The approximate number of records in the topic; None if no leader reported its offsets."""
     known = [max(0, row.end - row.start) for row in rows if row.start is not None and row.end is not None]
     return sum(known) if known else None
 

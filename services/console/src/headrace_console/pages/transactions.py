@@ -40,7 +40,8 @@ async def transactions(console: Console, request: web.Request) -> web.StreamResp
 
 
 def _gap(diagnosis: Diagnosis) -> NotAsked | None:
-    """Why the doctor could not look for hanging transactions in every partition; None if the doctor could."""
+    """The reason why the doctor could not look for hanging transactions in every partition; None if the doctor
+    could."""
     return next((each for each in diagnosis.facts.not_asked if each.what.startswith("hanging transactions")), None)
 
 

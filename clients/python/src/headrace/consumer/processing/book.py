@@ -53,8 +53,8 @@ class Part:
 
 
 class Work:
-    """A record to handle. ``attempts``: how often its handler has been called. ``key`` and ``value``: the record's
-    bytes, which a deserializer replaces in ``record``."""
+    """A record to handle. ``attempts``: how often the record's handler has been called. ``key`` and ``value``: the
+    record's bytes, which a deserializer replaces in ``record``."""
 
     __slots__ = ("attempts", "bytes", "chain", "key", "part", "record", "value")
 

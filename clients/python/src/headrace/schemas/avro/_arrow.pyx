@@ -481,7 +481,7 @@ cdef bint is_text(const uint8_t* at, const uint8_t* end) noexcept nogil:
 
 
 cdef int compare(const uint8_t* left, const uint8_t* right, int width) noexcept nogil:
-    """Compare little-endian two's complement numbers: -1, 0, 1."""
+    """Compare little-endian two's complement numbers; return -1, 0 or 1."""
     cdef int at = width - 1
     if <int8_t>left[at] != <int8_t>right[at]:
         return -1 if <int8_t>left[at] < <int8_t>right[at] else 1
@@ -517,7 +517,7 @@ cdef int put_decimal(State* state, Node* node, Column* column, const uint8_t* da
 
 
 cdef inline int stepped(State* state, int fault, int64_t node, int64_t at) noexcept nogil:
-    """Add a frame to the path of a fault."""
+    """Add a field or an index to the path of a fault."""
     if state.failure.steps + 2 <= PATH:
         state.failure.path[state.failure.steps] = node
         state.failure.path[state.failure.steps + 1] = at

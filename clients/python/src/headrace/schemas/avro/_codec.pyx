@@ -176,7 +176,8 @@ cdef class Writer:
         raise NotImplementedError
 
     cdef long score(self, object value, int depth) except -1:
-        """How well a value fits this branch of a union: 0 not at all, 1 after a conversion; higher is better."""
+        """A score of how well a value fits this branch of a union: 0 not at all, 1 after a conversion; higher is
+        better."""
         raise NotImplementedError
 
     cdef str called(self):

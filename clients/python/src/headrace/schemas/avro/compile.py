@@ -79,7 +79,7 @@ _CONVERSIONS: dict[tuple[str, str], tuple[Callable[[Any], Any], Callable[[Any], 
 
 
 def _is_converted(kind: Type) -> bool:
-    """Whether Python has a type for the logical type. Python has no type for nanoseconds, so these values stay
+    """Whether Python has a type for the logical type. Python has no type for nanoseconds, so values in nanoseconds stay
     numbers."""
     return kind.logical == "decimal" or (kind.kind, kind.logical) in _CONVERSIONS
 
