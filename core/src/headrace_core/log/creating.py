@@ -1,9 +1,9 @@
 """Create many logs at once: a topic with thousands of partitions is created in seconds.
 
 Each log needs a directory, ``partition.metadata`` and an empty segment. To create a single log, the broker waits for
-five fsync calls on the log's files and directories. Logs that are created together share the five waits: the file
-system's journal commits all files that are synced at the same time in one commit. Many logs are created in the same
-order of steps as a single log:
+five fsync calls on the log's files and directories. Logs that are created together share the five waits: one commit of
+the file system's journal covers all files that are synced together. Many logs are created in the same order of steps as
+a single log:
 
     1   create the directories; write and force partition.metadata under another name
     2   rename the file to partition.metadata; create the segments' files

@@ -2,10 +2,10 @@
 time later.
 
 The delay (``file.delete.delay.ms``) leaves time to restore a log that was deleted by mistake. Readers of a deleted file
-still have the file open. Removing files takes a second for each GiB: the blocks of a large file are freed in steps,
-because each flush on the disk waits while the file system frees blocks. The directory's writer removes no files,
-because appends would wait for the removal. Any thread may remove deleted files (one thread at a time), because no
-writer owns them.
+still have the file open. Removing files takes a second for each GiB, because the blocks of a large file are freed in
+steps. Without steps, each flush on the disk would wait until the file system has freed all blocks. The directory's
+writer removes no files, because appends would wait for the removal. Any thread may remove deleted files (one thread at
+a time), because no writer owns them.
 
 The queue has no timer: callers ask ``next_due_ms``. A crash loses the queue; the next start of the directory removes
 all files and directories whose names mark them as deleted.

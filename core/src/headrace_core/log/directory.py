@@ -406,8 +406,8 @@ class LogDirectory:
         self.fs.sync_directory(self.root)
         for path, size, delay_ms in gone:
             self._remove_later(path, size, delay_ms)
-        # A full disk must not stop a deletion of logs, so ignore the error of the checkpoint write: ``create`` writes
-        # the checkpoints again before it creates a log.
+        # A full disk must not stop a deletion of logs, so ignore a failed checkpoint write: ``create`` writes the
+        # checkpoints again before it creates a log.
         with _full_disk_left_out(self.root):
             self._write_unwritten()
         with _full_disk_left_out(self.root):
@@ -475,8 +475,8 @@ class LogDirectory:
         """Delete the segments that retention found expired; returns the logs with the decisions that were applied. The
         new log starts are durable (one write for all logs) before the first file is renamed.
 
-        If a log changed after the retention decision, ``expire`` deletes less: it skips a removed or truncated log, and
-        keeps an active segment with newer records.
+        If a log changed after the retention decision, ``expire`` skips a removed or truncated log, and keeps an active
+        segment with newer records.
         """
         done: list[tuple[PartitionLog, Expired]] = []
         for log, judged in verdicts:

@@ -218,8 +218,8 @@ def torn_tail(file: File, found: Scan, *, recovery_point: int, is_last: bool) ->
     left are reported as a Note. A complete batch with a wrong CRC is reported as a Problem, because it may have been
     damaged after it was acknowledged.
 
-    ``found`` is a scan from the file's beginning. Returns None if the start would truncate no bytes, or if the sound
-    batches have a gap in their offsets: the gap may be damage, so the caller reports the bytes as a Problem.
+    ``found`` is a scan from the file's beginning. Returns None if the start would truncate no bytes, or if the offsets
+    of the valid batches have a gap. A gap may be damage, so the caller reports the bytes as a Problem.
     """
     if found.problem is None:
         return None

@@ -124,9 +124,9 @@ class LeaderEpochs:
         the record before ``end_offset``, if that is known. If the truncation leaves the log empty, the entry that
         ``truncate_from_start`` kept stays, or is removed if its epoch is above ``last_epoch``.
 
-        If the file cannot be written because the disk is full or no descriptor is free, the file is written before the
-        next batch is appended. A crash before the file is written does no harm, because opening the log also removes
-        the epochs above the log's end."""
+        If the disk is full or no descriptor is free, the epoch file is written later, before the next batch is
+        appended. A crash before the file is written does no harm, because opening the log also removes the epochs above
+        the log's end."""
         entries = tuple(entry for entry in self.entries if entry.start_offset < end_offset)
         if not entries and self.entries and 0 < self.entries[0].start_offset == end_offset:
             entries = tuple(entry for entry in self.entries[:1] if entry.epoch <= last_epoch)

@@ -139,9 +139,9 @@ class FileSystem(Protocol):
         """Remove a file's name; open descriptors of the file stay valid."""
 
     def unlink_gradually(self, path: str, pause: Pause) -> int:
-        """Remove a file's name like ``unlink``, and free a large file's blocks in steps with a pause between them, so
-        that flushes of other files need not wait long. When ``pause`` returns True, the remaining blocks are freed in
-        one step. Returns the bytes that were freed in one step without a pause."""
+        """Remove a file's name as ``unlink`` does, and free a large file's blocks in steps. The pauses between the
+        steps let flushes of other files proceed. When ``pause`` returns True, the remaining blocks are freed in one
+        step. Returns the bytes that were freed in one step without a pause."""
 
     def rename(self, old: str, new: str) -> None:
         """Rename within one directory, replacing the target; atomic, also in a crash."""

@@ -12,8 +12,8 @@ All fields are big-endian; offsets are relative to the segment's base offset.
   with an offset entry, and when the segment is sealed, but only if the largest timestamp has grown since the last time
   entry. Therefore the last time entry of a sealed segment has the segment's largest timestamp.
 
-In memory, the entries are in two arrays that only grow while the segment is written, so other threads may search an
-index at any time. A load or a truncation replaces both arrays together. Entries are written to the file in groups. A
+In memory, the entries are in two arrays that only grow while the segment is written. Other threads may therefore search
+an index at any time. A load or a truncation replaces both arrays together. Entries are written to the file in groups. A
 crash may lose the last index entries but no record, because an index can be rebuilt from the log. The arrays of a
 sealed segment are loaded on first use.
 """

@@ -71,8 +71,8 @@ _NOT_DONE = (*NO_SPACE, errno.EROFS)  #: Error numbers of a failed rename that c
 
 
 class MoveError(Exception):
-    """Base of the errors of a move. No request fails with an error of a move: the result of a move is visible in the
-    node's log and in the description of log directories."""
+    """Base of the errors of a move. No request fails with an error of a move: the node's log and the description of log
+    directories show the result of a move."""
 
 
 class TargetFailedError(MoveError):

@@ -1,14 +1,14 @@
 """Open a log: find its segments, check the segments after an unclean stop, and find the log's start and end.
 
-Interrupted compactions are finished first. After that, all batches that need a scan are checked before any file is
-truncated or removed, so a CorruptLogError of the scan leaves the files' contents as they were.
+Interrupted compactions are finished first. After that, the scan checks all batches before any file is truncated or
+removed, so a CorruptLogError of the scan leaves the files unchanged.
 
 **Valid bytes in the page cache do not prove that the disk has the same bytes.** After a failed fdatasync, Linux marks
 the pages clean although the disk does not have their contents. After a failed flush, the next process reads valid
-batches from the page cache, and its fdatasync writes nothing and succeeds. Because the disk may lack valid batches, an
-unclean start rewrites every accepted batch beyond the recovery point in place and forces it to the disk. An accepted
-batch is treated as flushed only after it was rewritten and forced to the disk. The scan rewrites exactly the bytes that
-it checked. A second read could return the disk's older bytes, because the page cache may drop a page at any time.
+batches from the page cache, and its fdatasync writes nothing and succeeds. The disk may lack valid batches, so an
+unclean start rewrites every accepted batch beyond the recovery point in place and forces it to disk. An accepted batch
+is treated as flushed only after it was rewritten and forced to the disk. The scan rewrites exactly the bytes that it
+checked. A second read could return the disk's older bytes, because the page cache may drop a page at any time.
 (Dropping the pages first would lose bytes that only the page cache has, and POSIX_FADV_DONTNEED is only advice.) A
 crash in the middle of the rewrite changes nothing, because the bytes are the same. A clean start rewrites nothing.
 """
@@ -112,9 +112,9 @@ class _Opening:
 
     def leave_out_what_never_began(self, segments: list[LogSegment]) -> None:
         """Drop an empty last segment if the segment before it has records at or above the empty segment's base offset.
-        An empty last segment remains after a failed roll (no space, no descriptor): the log continued in the old
-        segment, but a crash brought the new file's name back. The empty segment would hide records that were
-        acknowledged after the failed roll."""
+        An empty last segment remains after a failed roll (no space, no descriptor), if a crash brings the new file's
+        name back. The log continued in the old segment. The empty segment would hide records that were acknowledged
+        after the failed roll."""
         while len(segments) > 1 and segments[-1].size == 0 and self.reaches(segments[-2], segments[-1].base_offset):
             empty = segments.pop()
             self.notes.append(f"{empty.path}: empty, and the segment before it continues beyond its offset: removed")
@@ -170,9 +170,9 @@ class _Opening:
         return found.problem is None and found.next_offset == log_end_offset
 
     def is_flushed_whole(self, segment: LogSegment, found: Scan) -> bool:
-        """Whether the whole segment is valid and on the disk. The segments of idle partitions are on the disk, so a
-        broker syncs no files of idle partitions after an unclean stop, even if it has thousands of idle partitions.
-        Returns False for an empty segment, because its name may be missing on the disk."""
+        """Whether the whole segment is valid and on the disk. The segments of idle partitions are on the disk, so after
+        an unclean stop a broker with thousands of idle partitions syncs no files of idle partitions. Returns False for
+        an empty segment, because its name may be missing on the disk."""
         return (
             0 < found.end == segment.size
             and found.next_offset <= self.recovery_point

@@ -219,8 +219,8 @@ class PartitionLog(LogReader):
         return self.flushed_end if self.config.flush is FlushPolicy.COMMIT else self.log_end_offset
 
     def known_epochs(self) -> tuple[EpochStart, ...] | None:
-        # Do not check epochs if the epoch checkpoint has no entries: the log was truncated at its start, and the epochs
-        # of batches below the start are unknown.
+        # Without entries in the epoch checkpoint, do not check epochs: the log was truncated at its start, and the
+        # epochs of earlier batches are unknown.
         return (self.epochs.entries or None) if self.epochs.is_checksummed else None
 
     def may_have_gaps(self) -> bool:
@@ -685,9 +685,9 @@ class PartitionLog(LogReader):
         have no records. The caller must lower a higher persisted recovery point first, as ``LogDirectory.truncate``
         does.
 
-        ``last_epoch``: the leader epoch of the record before ``offset``, if the caller knows it. If the truncation
-        leaves the log empty (all records before ``offset`` were deleted earlier), the log keeps ``last_epoch``, and the
-        state of the producers of the deleted records.
+        ``last_epoch``: the leader epoch of the record before ``offset``, if the caller knows it. If all records before
+        ``offset`` were deleted earlier, the truncation leaves the log empty. The log then keeps ``last_epoch``, and the
+        state of the deleted records' producers.
 
         After the truncation, the log ends at the end of its last batch, as a start after a crash would find. If
         ``offset`` is inside a gap that compaction left, the log therefore ends at the beginning of the gap. (Only an
@@ -796,8 +796,8 @@ class PartitionLog(LogReader):
         file = self._next_segment_file()
         self._forget_places()
         with _half_done():
-            # Delete the old empty segment before the new segment is created: if a crash left both segments, recovery
-            # would report that the old segment has lost records.
+            # Delete the old empty segment before the new segment is created: if both were left after a crash, recovery
+            # would report lost records.
             self._delete_from(len(self._segments) - 1)
             self._segments = (*self._segments, self._create_segment(base_offset, file))
 
@@ -1156,8 +1156,8 @@ def close_together(fs: FileSystem, logs: Iterable[PartitionLog]) -> None:
 
 @contextlib.contextmanager
 def _final_failures() -> Iterator[None]:
-    """Turn ENOSPC of a failed flush into EIO: unlike a full disk, the failure takes the log directory offline, because
-    the state of the flushed bytes is unknown."""
+    """Turn ENOSPC of a failed flush into EIO, which takes the log directory offline: after a failed flush, the state of
+    the bytes is unknown."""
     try:
         yield
     except OSError as error:
@@ -1168,7 +1168,7 @@ def _final_failures() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _half_done() -> Iterator[None]:
-    """Turn a full disk or a lack of descriptors in the middle of a change into EIO: the log is in neither its old nor
+    """Turn a full disk or a lack of descriptors into EIO: in the middle of a change, the log has neither its old nor
     its new state."""
     with _final_failures():
         try:

@@ -22,17 +22,17 @@ A roll also forces its snapshot to the disk before it removes a snapshot that be
 
 A snapshot can be older than a compaction. A snapshot from before a compaction may say that a transaction is open
 although compaction has removed the transaction's data and, later, the transaction's marker. Without the marker, the
-transaction would seem to stay open, and a later transaction of the producer would seem to be a part of the open
-transaction. When a snapshot is loaded, each of its open transactions is therefore compared with the log: a transaction
-is open from its first batch in the log, and a transaction without a batch is not open. (The cleaner stops before the
-first open transaction and removes no marker before its data, so a compaction cannot hide an open transaction. A crash
-at any step of a swap leaves a transaction's data and marker, the marker alone, or neither.) Kafka trusts the snapshot:
-its read_committed readers wait at the transaction's first offset until an operator ends the transaction.
+transaction would seem to stay open, and the producer's next transaction would seem to continue it. When a snapshot is
+loaded, each of its open transactions is therefore compared with the log. A transaction is open from its first batch in
+the log; a transaction without a batch is not open. (The cleaner stops before the first open transaction and removes no
+marker before its data, so a compaction cannot hide an open transaction. A crash at any step of a swap leaves a
+transaction's data and marker, the marker alone, or neither.) Kafka trusts the snapshot: its read_committed readers wait
+at the transaction's first offset until an operator ends the transaction.
 
-A control batch with a correct CRC and unreadable records is no damage: the batch was written with these bytes, and all
-replicas have the same batch. A leader refuses a control batch with unreadable records. In a log, a control batch with
-unreadable records ends no transaction, and a note reports it. (If brokers refused a log with an unreadable control
-batch, all replicas of the partition would be lost.)
+A control batch with a correct CRC and unreadable records is no damage: the batch was written like this, and all
+replicas have it. A leader refuses a control batch with unreadable records. In a log, a control batch with unreadable
+records ends no transaction, and a note reports it. (If brokers refused a log with an unreadable control batch, all
+replicas of the partition would be lost.)
 """
 
 from __future__ import annotations
@@ -126,8 +126,8 @@ class ProducerSnapshots:
 
     def force(self, offset: int) -> bool:
         """Make two snapshots durable: the snapshot for ``offset``, which replaces the batches before ``offset``, and
-        the newest snapshot. Returns False if the snapshots are not durable, because the disk is full or no descriptor
-        is free: a deletion that frees space must not wait."""
+        the newest snapshot. Returns False if the disk is full or no descriptor is free, and the snapshots are not
+        durable: a deletion that frees space must not wait."""
         files: list[File] = []
         forced: list[int] = []
         wanted = sorted({offset, *self.offsets[-1:]} & self._offsets)

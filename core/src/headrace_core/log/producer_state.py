@@ -1,9 +1,8 @@
 """State of a partition's producers: epoch, last sequences, open transaction; Kafka's .snapshot file.
 
 This module reads and writes no files. The partition's owner calls ``check`` before it appends a batch with a producer
-id, then ``appended`` or ``marker_appended``. When a log is opened, the batches after the last snapshot are fed to the
-table by ``appended`` and ``marker_appended``, so a rebuilt table equals the lost table (KIP-98; Kafka's
-ProducerStateManager).
+id, then ``appended`` or ``marker_appended``. When a log is opened, ``appended`` and ``marker_appended`` get the batches
+after the last snapshot, so a rebuilt table equals the lost table (KIP-98; Kafka's ProducerStateManager).
 
 A producer expires (KIP-854) by the local time of its last append on the replica, on a monotonic clock. Kafka decides
 about expiry by comparing the record's timestamp with the wall clock. Because record timestamps may be old, Kafka can
@@ -396,8 +395,7 @@ class ProducerTable:
         transaction is open or undecided, the result is the high watermark. Any thread.
 
         Returns 0 for a high watermark below the markers of forgotten transactions. While the high watermark is below a
-        forgotten transaction's marker, the last stable offset is unknown, and readers wait until the high watermark is
-        above the marker.
+        forgotten transaction's marker, the last stable offset is unknown, and readers of committed records wait.
         """
         if high_watermark < self._forgotten_end:
             return 0

@@ -1,8 +1,8 @@
 """Read a log by offset or by time. All reads may run in any thread while the directory writer appends.
 
 A read is one pread of exactly the bytes to return. To read no more bytes than needed, the reader first finds the end of
-the last whole batch, by the offset index and a short walk over batch headers. Sequential readers and consumers at the
-log's end need no lookup, because the log remembers the positions of the last reads and appends.
+the last whole batch, by offset index and batch headers. Sequential readers and consumers at the log's end need no
+lookup, because the log remembers the positions of the last reads and appends.
 
 A read never returns a damaged batch. ``check_slice`` checks the CRC of each batch, and compares the fields without CRC
 protection with the neighbouring batches. The offsets of the batches must reach the next known offset without a gap. The

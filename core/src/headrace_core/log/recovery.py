@@ -14,13 +14,12 @@ recovery does with the bytes after the last valid batch:
     at or above it               sound batches follow, but the bad       torn tail: cut
                                  bytes have a hole
 
-A *hole* is an aligned 4-KiB block of zeros inside the bad batch. The zeros of a hole may also be the end of the batch's
-first block or, at the end of the file, the beginning of the batch's last block. One group commit may write many blocks,
-and a power loss may persist any of these blocks. In a file that only grew, the blocks that a power loss destroyed read
-as zeros. Batches after the hole can be valid, but belong to the same group commit, which was never acknowledged. Bit
-rot in acknowledged bytes does not leave a 4-KiB block of zeros. (Without the rule for holes, a power loss could make a
-partition with one replica refuse to start.) Zeros in a part of a block prove a hole only where a valid batch would have
-non-zero bytes.
+A *hole* is an aligned 4-KiB block of zeros inside the bad batch. A hole may also be the end of the batch's first block
+or, at the end of the file, the beginning of its last block. One group commit may write many blocks, and a power loss
+may persist any of these blocks. In a file that only grew, the blocks that a power loss destroyed read as zeros. Batches
+after the hole can be valid, but belong to the same group commit, which was never acknowledged. Bit rot in acknowledged
+bytes does not leave a 4-KiB block of zeros. (Without the rule for holes, a power loss could make a partition with one
+replica refuse to start.) Zeros in a part of a block prove a hole only where a valid batch would have non-zero bytes.
 
 A log that ends below its recovery point has lost flushed bytes, which is corruption too. Recovery never repairs
 corruption: the files stay unchanged, and the broker does not serve the log. The broker fetches a new copy from another
@@ -95,8 +94,8 @@ def scan(
     accept_from: int = 0,
 ) -> Scan:
     """Read batches from ``position`` (where a batch begins) until the end of the file or the first invalid batch. An
-    invalid batch is incomplete, has an impossible header or a wrong CRC, or has an offset or leader epoch that cannot
-    follow the previous batch. (The CRC covers neither offset nor epoch.)
+    invalid batch is incomplete, has an impossible header or a wrong CRC, or its offset or leader epoch cannot follow
+    the previous batch. (The CRC covers neither offset nor epoch.)
 
     * ``contiguous``: offsets must have no gap, as in every log that was never compacted.
     * ``epochs``: the epoch checkpoint, which is durable before the first batch of an epoch is written, so a batch with
@@ -251,8 +250,8 @@ def has_hole(file: File, start: int, end: int, next_offset: int) -> bool:
 
 
 def is_cut_short(file: File, found: Scan) -> bool:
-    """Whether the end of the file was probably damaged by a crash: an incomplete batch, or zeros in place of blocks
-    that never reached the disk."""
+    """Whether a crash probably damaged the end of the file: an incomplete batch, or zeros for blocks that never reached
+    the disk."""
     rest = file.pread(found.file_size - found.end, found.end)
     if len(rest) < HEADER_BYTES or not any(rest[-_ZEROS:]):
         return True

@@ -120,9 +120,9 @@ def epoch_starts(headers: Sequence[BatchHeader], latest_epoch: int, log_end_offs
     """(epoch, offset) of each leader epoch that begins in these batches, which are appended at ``log_end_offset``.
 
     An epoch begins at the end of the last batch of the previous epoch. The start offset of an epoch may be below the
-    epoch's first batch, because the leader's compaction may have removed the first records of the epoch. If the
-    recorded start were the epoch's first remaining batch, the previous epoch would seem to reach up to that batch. With
-    a start that is too high, a replica would not truncate records that were never committed."""
+    epoch's first batch, because compaction on the leader may have removed the epoch's first records. If the recorded
+    start were the epoch's first remaining batch, the previous epoch would seem to reach up to that batch. With a start
+    that is too high, a replica would not truncate records that were never committed."""
     starts = [
         (after.leader_epoch, before.next_offset)
         for before, after in pairwise(headers)

@@ -48,8 +48,8 @@ def scrub_segment(
     should_stop: Callable[[], bool],
 ) -> Scrubbed:
     """Read all written bytes of ``segment``; ``spend(bytes)`` waits to limit the rate. Raises OSError. Raises
-    CorruptLogError when a second read shows the damage again and the segment is still in the log (not replaced or
-    truncated between the two reads)."""
+    CorruptLogError when a second read shows the damage again, and the segment was not replaced or truncated between the
+    two reads."""
     cuts = log.cuts  # read this count first: a truncation changes what the following lines read
     segments = log.segments
     at = segments.index(segment) if segment in segments else len(segments)
@@ -185,9 +185,9 @@ class _IndexesBeside:
 
 
 def _txn_index_fault(fs: FileSystem, log: PartitionLog, segment: LogSegment) -> str | None:
-    """Compare a sealed segment's transaction index file with the log. The first offset and the last stable offset of an
-    entry may be lower than the offsets that follow from the present log, because compaction or a deletion may have
-    removed a transaction's first records."""
+    """Compare a sealed segment's transaction index file with the log. An entry's first offset and last stable offset
+    may be lower than the offsets that the log shows now. Compaction or a deletion may have removed a transaction's
+    first records."""
     path = segment.txn_index.file.path
     found: dict[int, AbortedTransaction] = {}
     try:

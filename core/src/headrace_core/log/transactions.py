@@ -84,10 +84,10 @@ def must_append(marker: Marker, entry: ProducerEntry | None, partition: TopicPar
 
     Under transaction version 2, a marker's epoch is above the epoch of the transaction that the marker ends. A marker
     with the epoch of an open transaction is therefore a late marker of the transaction before (KAFKA-17754). Under
-    transaction version 1, the producer epoch does not change at the end of a transaction, so only the coordinator epoch
-    in the log fences late markers of former coordinators. A marker of transaction version 1 without an open transaction
-    is therefore appended if its coordinator epoch is larger than that of the producer's last marker. If both markers
-    have the same coordinator epoch, the log already has the marker.
+    transaction version 1, the producer epoch does not change at the end of a transaction. Only the coordinator epoch in
+    the log fences late markers of former coordinators. A marker of transaction version 1 without an open transaction is
+    therefore appended if its coordinator epoch is larger than that of the producer's last marker. If both markers have
+    the same coordinator epoch, the log already has the marker.
 
     Under both transaction versions, a marker with a smaller coordinator epoch than the producer's last marker is
     refused. Raises InvalidProducerEpochError, TransactionCoordinatorFencedError.

@@ -18,8 +18,8 @@ reason, cure. The check of a log continues after a problem where possible. Check
     the checkpoints of a log directory      their checksums; each offset within its log
 
 Compaction leaves gaps in the offsets, so a gap alone is no problem. A file without a checksum, as Kafka writes it, is
-accepted. A fault that the next start repairs without loss (``judge`` in recovery.py) is reported as a ``Note``: a torn
-tail above the recovery point, or other bytes that a crash has left.
+accepted. A fault that the next start repairs without loss (``judge`` in recovery.py), such as a torn tail above the
+recovery point, is reported as a ``Note``.
 """
 
 from __future__ import annotations

@@ -141,13 +141,13 @@ class DirectoryWriter:
     """Group commit for one directory (see the module's docstring). Create the writer in its event loop; ``await
     close()`` before the directory is closed. The writer calls the following callbacks in the loop:
 
-    * ``on_turn`` is called after each turn, before the turn's requests complete, with the logs that advanced: it
+    * ``on_turn`` is called after each turn, before the turn's requests complete, with the logs that advanced. It
       advances high watermarks and wakes fetches, once for each log.
     * ``on_written`` is called during a turn, when bytes are written (readable up to ``log_end_offset``) but not
       flushed. ``on_written`` sends the bytes to followers, so that the disks of all replicas work at the same time. A
-      flush in the event loop would delay the sending to followers, so a turn in the loop flushes only after
-      ``on_written`` has called its callback. A turn on the directory's thread does not wait for ``on_written``, so a
-      log may be closed before its bytes are sent.
+      flush in the event loop would delay the sending, so a turn in the loop flushes only after ``on_written`` has
+      called its callback. A turn on the directory's thread does not wait for ``on_written``, so a log may be closed
+      before its bytes are sent.
     * ``on_failure`` is called once, when the directory has failed.
     * ``on_full`` is called with True when the directory begins to refuse appends for lack of space, and with False when
       an append succeeds again. ``on_short`` is called with True when a shortage of space begins, and with False when it

@@ -130,8 +130,8 @@ def _dynamic(image: MetadataImage, broker_id: int) -> dict[str, Any]:
 
 
 def _legal(declared: ConfigDef, texts: Mapping[str, str], where: str) -> dict[str, Any]:
-    """Convert texts to typed values. A value that is no longer legal is logged and treated as not set, because a record
-    of an older release must not stop a node."""
+    """Convert texts to typed values. A value that is no longer legal is logged and treated as not set: a record of an
+    older release must not stop a node."""
     values = {}
     for name, text in texts.items():
         try:

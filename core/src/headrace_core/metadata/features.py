@@ -7,7 +7,7 @@
 A cluster is formatted at the newest level. A log that an older release formatted stays at its level until an operator
 raises the level (UpdateFeatures). Until an operator raises the level, controllers write only records that a node of the
 old level can read. A record with an unknown tag would stop an old node. An old node would skip an unknown trailing
-field of a record, and the node's image would then differ from the images of all other nodes.
+field of a record, and the node's image would differ from all other images.
 """
 
 from __future__ import annotations

@@ -9,13 +9,13 @@ the principal stay the same.
     NEW --first request--> EXCHANGING --complete--> OPEN --first request--> EXCHANGING AGAIN --complete--> OPEN
                                | failed: the call ends         | expired or the call ends: the session is over
 
-A session that a client opened with a delegation token also ends within TOKENS_LOOK_S of the token's removal: a token is
+A session that a client opened with a delegation token also ends within TOKENS_LOOK_S of the token's removal. A token is
 removed because it was stolen, or because its job is over. (In Kafka, a session continues after its delegation token was
 removed.)
 
-The following numbers are limited: exchanges in progress for the listener and for each host, time and messages of an
-exchange, sessions and failed exchanges of a connection. Slow steps (PBKDF2) run in one thread, which serves the
-clients' hosts in turn.
+Limits apply to the exchanges in progress of the listener and of each host, and to the time and the messages of an
+exchange. Sessions and failed exchanges of a connection are limited, too. Slow steps (PBKDF2) run in one thread, which
+serves the clients' hosts in turn.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ STEPS_MAX = 12  #: Maximum number of messages of a client in one exchange.
 EXCHANGES_MAX, EXCHANGES_PER_HOST_MAX = 1_000, 100
 SESSIONS_PER_CONNECTION_MAX = 8
 TOKENS_LOOK_S = 1.0  #: Seconds between two checks whether the delegation tokens of the sessions are still valid.
-#: After this number of failed exchanges on one connection, the node refuses further exchanges on the connection for
-#: FAILURES_KEPT_S, without a check of credentials (a check can be slow, such as PBKDF2). gRPC names a connection only
-#: by its client's host and port, and does not report the connection's end. The node therefore also refuses exchanges on
-#: the next connection from the same host and port, which may belong to another client. Because another client may be
-#: refused, the refusal is short, and clients retry.
+#: After this number of failed exchanges on one connection, the node refuses further exchanges for FAILURES_KEPT_S,
+#: without a check of credentials. (A check can be slow, such as PBKDF2.) gRPC names a connection only by its client's
+#: host and port, and does not report the connection's end. The node therefore also refuses exchanges on the next
+#: connection from the same host and port, which may belong to another client. Because another client may be refused,
+#: the refusal is short, and clients retry.
 FAILURES_PER_CONNECTION_MAX = 10
 FAILURES_KEPT_S, FAILURES_KEPT_MAX = 10.0, 10_000
 

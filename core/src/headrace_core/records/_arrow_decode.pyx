@@ -3,7 +3,7 @@
 
 Only arrow.py calls pyarrow; this module works with addresses and sizes. The decoder does what _arrow_pure.Decoder does.
 Buffers come from malloc, not from Arrow's pool. Where glibc is tuned (rpc/environment.py), malloc reuses memory that is
-already mapped: mapping a new page costs more than decoding the records that fit on it.
+already mapped. Mapping a new page costs more than decoding the records that fit on the page.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer

@@ -17,7 +17,7 @@ after the call.
 Tests plan faults with ``fail`` (ENOSPC, EIO, at the nth operation of a kind), ``crash_at`` (the nth of all operations)
 and ``capacity_bytes``. ``flip`` damages durable bytes. ``mount`` makes a directory a separate disk with its own size.
 ``break_disk`` makes all files below a directory read-only or unreadable until ``mend_disk``. ``trace`` lists every
-operation, and ``note`` adds events of the test (such as an acknowledgement), so that a test can prove the order of
+operation, and ``note`` adds events of the test, such as an acknowledgement. A test can therefore prove the order of
 operations and events.
 
 Production code runs on CrashingFileSystem unchanged, because it implements the protocol of ``headrace_core.log.files``.

@@ -19,9 +19,9 @@ makes the page of a failed sync dirty again. A power loss undoes a write whose s
 later syncs.
 
 A journal entry is written before its change. After a kill between an entry and its change, the undo of a change that
-did not happen has no effect. A sync without a journal entry (a kill came between the sync and its entry) is treated as
-not done, because its caller never got a result. Unsynced changes of an earlier process are undone even if a later
-process has run since, because a restart makes no change durable.
+did not happen has no effect. If a kill comes between a sync and its journal entry, the sync is treated as not done,
+because its caller never got a result. Unsynced changes of an earlier process are undone even if a later process has run
+since, because a restart makes no change durable.
 
 ``Dials`` is a file that a test writes while the node runs; it says how long a sync takes, and whether a sync fails.
 

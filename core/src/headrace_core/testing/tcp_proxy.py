@@ -188,7 +188,7 @@ def _reset(writer: asyncio.StreamWriter) -> None:
 
 class FaultyNetwork:
     """A proxy with faults, as the module's docstring describes. ``identify(port, to)`` returns the name of the process
-    that opened a connection from the local port ``port`` to port ``to``; it is called on a thread."""
+    that opened a connection from local port ``port`` to port ``to``. The proxy calls ``identify`` on a thread."""
 
     def __init__(self, identify: Callable[[int, int], str] = lambda port, to: "") -> None:
         self._identify = identify

@@ -131,7 +131,7 @@ class _Round:
             producer_id: last.producer_epoch for producer_id, last in producers.items() if last.last_data_offset is None
         }
         #: The log's count of truncations, read before the list of segments: a truncation during the cleaning may
-        #: shorten a segment, and later appends may fill it again.
+        #: shorten a segment, which later appends fill again.
         self._cuts = log.cuts
         self._segments = log.segments
         #: Sealed segments that the log must still have, unchanged, when the cleaning swaps segments. After a swap of

@@ -3,8 +3,8 @@
 The *delete horizon* (KIP-534) is the time until which a tombstone, or the marker of a transaction without records, must
 stay. Until the delete horizon, a reader that began at the log's start can see the tombstone or the marker. The first
 cleaning that finds a tombstone, or the marker of a transaction without records, sets bit 6 of the batch's attributes.
-The cleaning that sets a delete horizon also sets the batch's base timestamp to now + delete.retention.ms, and adjusts
-the records' timestamp deltas to the new base.
+The cleaning that sets bit 6 also sets the batch's base timestamp to the delete horizon, now + delete.retention.ms. The
+records' timestamp deltas are adjusted to the new base timestamp.
 """
 
 from __future__ import annotations
