@@ -91,7 +91,7 @@ class AsyncConsumer(ConsumerFace):
         on_lost: AsyncRebalanced | None = None,
     ) -> Awaitable[None]:
         """Join the group ``group.id`` (see Consumer.subscribe). Callbacks may be coroutine functions, unlike the
-        callbacks of Consumer. An empty list of topics means ``unsubscribe``; then the call must be awaited."""
+        callbacks of Consumer. An empty list of topics means ``unsubscribe``; the program must await such a call."""
         for name, callback in (("on_assigned", on_assigned), ("on_revoked", on_revoked), ("on_lost", on_lost)):
             check_callback(name, callback, may_be_async=True)
         if topics is not None and not isinstance(topics, str):

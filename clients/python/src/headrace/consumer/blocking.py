@@ -343,9 +343,9 @@ class Consumer(ConsumerFace):
         The handler runs in threads, so it must be thread-safe; the caller's thread polls. With ``order="key"``, records
         with the same key in a partition are handled one after another, in the order of their offsets. With
         ``order="partition"``, all records of a partition are handled one after another. With ``order="none"``, records
-        have no order. Finished records are committed every ``commit_interval`` seconds, also if ``enable.auto.commit``
-        is off. A commit also covers finished records that follow an unfinished one. After a crash, only records that no
-        commit covers are handled again (at-least-once).
+        are handled in any order. Finished records are committed every ``commit_interval`` seconds, also if
+        ``enable.auto.commit`` is off. A commit also covers finished records that follow an unfinished one. After a
+        crash, only records that no commit covers are handled again (at-least-once).
 
         A handler that raises is called again after ``retry_backoff`` seconds, doubled each time up to
         ``retry_backoff_max``. The handler is called again at most ``retries`` times; later records with the same key

@@ -265,8 +265,8 @@ class Reading:
         self.inbox.notify()
 
     def shut(self, is_shut: bool) -> None:
-        """Forbid or allow the return of records. When the return is allowed again, interrupt the caller's wait, because
-        records that are already queued do not wake the caller."""
+        """Forbid or allow the return of records. When the return of records is allowed again, interrupt the caller's
+        wait, because records that are already queued do not wake the caller."""
         self.inbox.shut = is_shut
         if is_shut:
             self.under_way = None
